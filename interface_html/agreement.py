@@ -4,11 +4,15 @@
     fgrlhf feedback agreement NAME files=a.json,b.json \\
         records=a_record.json,b_record.json
 
-For an undefined figure the report gives the reason.
+Files are matched by the texts of their rows, so annotators may have judged different items, in any
+order. For an undefined figure the report gives the reason.
 """
 
+import json
+import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from statistics import median
 from typing import Any
@@ -226,6 +230,97 @@ def report(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
     return figures
 
 
+@dataclass(frozen=True)
+class PairAgreement:
+    """The agreement of two annotators on the items that both have judged.
+
+    Args:
+      first: name of an annotator.
+      second: name of another one.
+      annotated: the number of items that both have annotated.
+      span_f1: F1 of their marked characters; None if neither has marked any.
+      compared: the number of items that both have compared.
+      same_preference: share of output pairs with the same preference; None without any.
+    """
+
+    first: str
+    second: str
+    annotated: int
+    span_f1: float | None
+    compared: int
+    same_preference: float | None
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.annotated} annotated by both, span F1 (characters) {_ratio_text(self.span_f1)}",
+            f"{self.compared} compared by both, same preference"
+            f" {_ratio_text(self.same_preference)}",
+        ]
+        return f"{self.first} and {self.second}: {'; '.join(parts)}"
+
+
+def _ratio_text(ratio: float | None) -> str:
+    return "undefined" if ratio is None else f"{ratio:.3f}"
+
+
+def judged_counts(judged: Sequence[Judged]) -> dict[str, int]:
+    """For each annotator, the number of items with a judgement by them."""
+    counts: Counter[str] = Counter()
+    for entry in judged:
+        counts.update({*entry.annotations, *entry.comparisons})
+    return dict(sorted(counts.items()))
+
+
+def shared_counts(judged: Sequence[Judged]) -> dict[str, int]:
+    """What the agreement is computed from: numbers of items, and of annotator pairs on them."""
+    annotated = [len(entry.annotations) for entry in judged]
+    compared = [len(entry.comparisons) for entry in judged]
+    return {
+        "items": len(judged),
+        "annotators": len(judged_counts(judged)),
+        "items annotated by two or more": sum(count > 1 for count in annotated),
+        "items compared by two or more": sum(count > 1 for count in compared),
+        "annotator pairs on annotated items": sum(math.comb(count, 2) for count in annotated),
+        "annotator pairs on compared items": sum(math.comb(count, 2) for count in compared),
+    }
+
+
+def pair_agreements(schema: Schema, judged: Sequence[Judged]) -> list[PairAgreement]:
+    """The agreement of every two annotators, also of those without a common item."""
+    return [
+        _pair_agreement(schema, judged, first, second)
+        for first, second in combinations(judged_counts(judged), 2)
+    ]
+
+
+def _pair_agreement(
+    schema: Schema, judged: Sequence[Judged], first: str, second: str
+) -> PairAgreement:
+    both = {first, second}
+    annotated = [entry for entry in judged if both <= set(entry.annotations)]
+    compared = [entry for entry in judged if both <= set(entry.comparisons)]
+    matches = 0
+    marked = 0
+    for entry in annotated:
+        a, b = entry.annotations[first], entry.annotations[second]
+        part, whole = _characters(schema, entry.item, a, b)
+        matches += part
+        marked += whole
+    same = 0
+    for entry in compared:
+        a, b = entry.comparisons[first].preference, entry.comparisons[second].preference
+        same += sum(value == other for value, other in zip(a, b))
+    decisions = len(schema.pairs) * len(compared)
+    return PairAgreement(
+        first=first,
+        second=second,
+        annotated=len(annotated),
+        span_f1=matches / marked if marked else None,
+        compared=len(compared),
+        same_preference=same / decisions if decisions else None,
+    )
+
+
 def _annotation_figures(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
     schema = task.schema
     is_shared = any(len(entry.annotations) > 1 for entry in judged)
@@ -330,14 +425,18 @@ def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
     """The latest judgements of each annotator in a server's database."""
     items, submissions = read_database(path, task.schema.task)
     judged = {item.id: Judged(item) for item in items}
+    seconds: dict[tuple[str, str, str], float] = {}  # revisions add to the time of the first
     for submission in submissions:
         entry = judged[submission.item]
-        entry.seconds.append(submission.seconds)
+        key = submission.item, submission.annotator, submission.page
+        seconds[key] = seconds.get(key, 0.0) + submission.seconds
         if submission.page == "annotation":
             entry.annotations[submission.annotator] = submission.doc
         else:
             comparison = Comparison(submission.doc["preference"], submission.shown)
             entry.comparisons[submission.annotator] = comparison
+    for (item, _, _), total in seconds.items():
+        judged[item].seconds.append(total)
     return list(judged.values())
 
 
@@ -379,29 +478,32 @@ def judged_in_files(
 
     Args:
       task: the task of the files.
-      paths: one file for each annotator, with the same items in the same order.
+      paths: one file for each annotator. Their rows are matched by their texts.
       records: the record.json of each of these files, or nothing.
     """
     if records and len(records) != len(paths):
         counts = f"{counted(len(records), 'record')} for {counted(len(paths), 'file')}"
         raise UserError(f"{counts}: give one record for each file, in the same order")
     files = [read_items(task, path) for path in paths]
-    judged = [Judged(item) for item in files[0]]
+    judged: dict[Hashable, Judged] = {}
     for i, (path, items) in enumerate(zip(paths, files)):
-        if len(items) != len(judged):
-            raise UserError(
-                f"{path} has {len(items)} rows, {paths[0]} has {len(judged)}: all files must have"
-                " the same items"
-            )
-        for number, (entry, item) in enumerate(zip(judged, items)):
-            if any(entry.item.row[key] != item.row[key] for key in task.schema.row):
-                raise UserError(
-                    f"{path}, row {number}: the texts differ from those of {paths[0]}: all files"
-                    " must have the same items"
-                )
+        contents = _contents(task.schema, items)
+        for content, item in zip(contents, items):
+            judged.setdefault(content, Judged(item))
         record = read_record(task.schema, records[i], len(items)) if records else None
-        _add_judgements(judged, path, items, record)
-    return judged
+        _add_judgements([judged[content] for content in contents], path, items, record)
+    return list(judged.values())
+
+
+def _contents(schema: Schema, items: Sequence[Item]) -> list[Hashable]:
+    """The texts of each item. Items of a file with the same texts are told apart by their order."""
+    copies: Counter[str] = Counter()
+    contents: list[Hashable] = []
+    for item in items:
+        texts = json.dumps([item.row[key] for key in schema.row])
+        contents.append((texts, copies[texts]))
+        copies[texts] += 1
+    return contents
 
 
 def _add_judgements(
@@ -431,8 +533,7 @@ class Settings(StrictModel):
     db: str | None = Field(default=None, description="the server's database")
     files: str = Field(
         default="",
-        description="instead of db: feedback files of the same rows, one per annotator, separated"
-        " by commas",
+        description="instead of db: feedback files, one per annotator, separated by commas",
     )
     records: str = Field(
         default="", description="the record.json of each file: orders shown and active times"
@@ -441,7 +542,13 @@ class Settings(StrictModel):
 
 
 def write_report(settings: Settings) -> dict[str, Figure]:
-    """Print the figures, and write them to `out` if it is set."""
+    """Print what was judged, the figures and the agreement of every two annotators.
+
+    They are written to `out` if it is set.
+
+    Raises:
+      UserError: a file cannot be read, or neither or both of db and files are set.
+    """
     paths = [path for path in settings.files.split(",") if path]
     records = [path for path in settings.records.split(",") if path]
     if bool(settings.db) == bool(paths):
@@ -454,10 +561,25 @@ def write_report(settings: Settings) -> dict[str, Figure]:
     else:
         judged = judged_in_files(task, paths, records)
     figures = report(task, judged)
+    shared = shared_counts(judged)
+    by_annotator = judged_counts(judged)
+    pairs = pair_agreements(task.schema, judged)
+    for name, count in shared.items():
+        print(f"{name:<40} {count}")
+    for name, count in by_annotator.items():
+        print(f"  {name}: {counted(count, 'item')}")
     for name, figure in figures.items():
         print(f"{name:<40} {figure}")
+    for pair in pairs:
+        print(f"  {pair}")
     if settings.out:
-        write_json(settings.out, {name: _figure_json(figure) for name, figure in figures.items()})
+        content = {
+            **{name: _figure_json(figure) for name, figure in figures.items()},
+            "counts": shared,
+            "items by annotator": by_annotator,
+            "annotator pairs": [asdict(pair) for pair in pairs],
+        }
+        write_json(settings.out, content)
     return figures
 
 

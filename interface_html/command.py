@@ -12,6 +12,7 @@ PROGRAMS = {
     "pages": "write one self-contained page with its items, to send to an annotator",
     "serve": "serve the pages to several annotators",
     "export": "write a feedback file from the server's database",
+    "submissions": "write all submissions of the server's database as JSON lines",
     "merge": "merge the feedback of several rounds into one file",
     "agreement": "report the agreement of annotators, with intervals",
     "task_pages": "write the pages into the task's folder, after a change of its schema.js",

@@ -1,9 +1,10 @@
 """The server's storage: one SQLite file with one writing connection.
 
 Committed data survives a kill and a power cut (journal_mode=TRUNCATE, synchronous=EXTRA).
-Submissions are never changed or removed. On each page, `per_item` annotators get an item: those who
-have submitted it and those who hold a lease on it. Requests that wait for the disk at the same time
-share one commit.
+Submissions are never changed or removed; the latest of an assignment counts. A submission ends the
+draft of its assignment. On each page, `per_item` annotators get an item: those who have submitted
+it and those who hold a lease on it. Work that comes after its lease is accepted too, as an extra
+judgement. Requests that wait for the disk at the same time share one commit.
 """
 
 import fcntl
@@ -14,7 +15,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,15 +56,19 @@ CREATE TABLE IF NOT EXISTS submissions(
   guideline TEXT NOT NULL,
   created REAL NOT NULL);
 """
+# `PRAGMA user_version` of the file; 0 in files of the first version, which lack these columns
+VERSION = 2
+NEW_COLUMNS = {"wall": "REAL", "guideline_sha256": "TEXT"}
 
 
 class RefusedError(Exception):
     """A request that the server refuses, with its HTTP status and the reason."""
 
-    def __init__(self, status: int, reason: str):
+    def __init__(self, status: int, reason: str, **details: Any):
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.details = details  # more keys of the response
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class Assignment:
     Args:
       shown: indices of the outputs in the order in which the page shows them.
       draft: (revision, state of the page), or None.
+      submissions: how often it was submitted.
+      submitted: the document of the latest submission, or None.
     """
 
     id: int
@@ -83,10 +90,37 @@ class Assignment:
     done: bool
     lease_until: float
     draft: tuple[int, Any] | None
+    submissions: int
+    submitted: dict | None
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What the server measured and what the page sent with a submission.
+
+    Args:
+      seconds: active time.
+      wall: time for which the item was open; None if unknown.
+      guideline: version of the guideline.
+      guideline_sha256: hash of its text; None if unknown.
+    """
+
+    seconds: float
+    guideline: str
+    wall: float | None = None
+    guideline_sha256: str | None = None
 
 
 @dataclass(frozen=True)
 class Submission:
+    """A stored submission.
+
+    Args:
+      revision: 1 for the first submission of the annotator on this item and page.
+      created: seconds since 1970.
+      wall, guideline_sha256: None if the database is older than these values.
+    """
+
     item: str
     annotator: str
     page: str
@@ -95,6 +129,9 @@ class Submission:
     seconds: float
     guideline: str
     created: float
+    revision: int
+    wall: float | None
+    guideline_sha256: str | None
 
 
 class _Job:
@@ -158,6 +195,9 @@ class Database:
         except sqlite3.Error as error:
             self._lock_file.close()
             raise UserError(f"{path} cannot be used as a database: {error}") from None
+        except UserError:
+            self.close()
+            raise
         if stored_task != task:
             self.close()
             raise _other_task(path, stored_task, task)
@@ -170,6 +210,17 @@ class Database:
     def _create_tables(sql: sqlite3.Connection, task: str) -> str:
         for statement in TABLES.split(";\n"):
             sql.execute(statement)
+        (version,) = sql.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise UserError(
+                f"the database has version {version}, which a newer version of this program wrote;"
+                f" this one reads up to {VERSION}: update it, or set db=... to another file"
+            )
+        columns = _columns(sql)
+        for name, kind in NEW_COLUMNS.items():
+            if name not in columns:
+                sql.execute(f"ALTER TABLE submissions ADD COLUMN {name} {kind}")
+        sql.execute(f"PRAGMA user_version={VERSION}")
         sql.execute("INSERT OR IGNORE INTO meta VALUES('task', ?)", (task,))
         return sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()[0]
 
@@ -275,6 +326,9 @@ class Database:
         self._names = {**others, row[1]: annotator}
         return token
 
+    def has_token(self, annotator: str) -> bool:
+        return annotator in self._names.values()
+
     def annotator_of(self, token: str) -> str | None:
         return self._names.get(_sha(token))
 
@@ -347,6 +401,11 @@ class Database:
         if values is None:
             raise RefusedError(404, "there is no such assignment")
         item, row, annotator, page, shown, done, lease, revision, state = values
+        count, last = sql.execute(
+            "SELECT COUNT(*), (SELECT doc FROM submissions WHERE assignment=:number ORDER BY number"
+            " DESC LIMIT 1) FROM submissions WHERE assignment=:number",
+            {"number": number},
+        ).fetchone()
         return Assignment(
             id=number,
             item=Item(item, json.loads(row)),
@@ -356,6 +415,8 @@ class Database:
             done=bool(done),
             lease_until=lease,
             draft=None if revision is None else (revision, json.loads(state)),
+            submissions=count,
+            submitted=None if last is None else json.loads(last),
         )
 
     def assignment(self, number: int, annotator: str) -> Assignment:
@@ -365,6 +426,17 @@ class Database:
         if assignment.annotator != annotator:
             raise RefusedError(404, "there is no such assignment")
         return assignment
+
+    def own_assignments(self, annotator: str, page: str) -> list[tuple[int, str, bool]]:
+        """The annotator's assignments, oldest first: (number, id of the item, whether done)."""
+        query = "SELECT id, item, done FROM assignments WHERE annotator=? AND page=? ORDER BY id"
+        with self._lock:
+            rows = self._connection.execute(query, (annotator, page)).fetchall()
+        return [(number, item, bool(done)) for number, item, done in rows]
+
+    def renew(self, assignment: Assignment) -> bool:
+        """Renew the lease. False if it has ended and others have taken the item."""
+        return self.write(lambda sql: self._renew(sql, assignment, self.clock()))
 
     def progress(self, annotator: str, page: str) -> tuple[int, int]:
         """The number of items that the annotator has submitted, and of all items."""
@@ -408,27 +480,43 @@ class Database:
 
         return self.write(save)
 
-    def _renew(self, sql: sqlite3.Connection, assignment: Assignment, now: float) -> None:
-        (until,) = sql.execute(
-            "SELECT lease_until FROM assignments WHERE id=?", (assignment.id,)
+    def _renew(self, sql: sqlite3.Connection, assignment: Assignment, now: float) -> bool:
+        done, until = sql.execute(
+            "SELECT done, lease_until FROM assignments WHERE id=?", (assignment.id,)
         ).fetchone()
-        if (
-            until > now
-            or self._taken(sql, assignment.item.id, assignment.page, now) < self.per_item
-        ):
-            self._lease(sql, assignment.id, now)
+        if done:
+            return True
+        taken = self._taken(sql, assignment.item.id, assignment.page, now)
+        if until <= now and taken >= self.per_item:
+            return False
+        self._lease(sql, assignment.id, now)
+        return True
 
     def submit(
-        self, assignment: Assignment, uuid: str, doc: dict, seconds: float, guideline: str
+        self,
+        assignment: Assignment,
+        uuid: str,
+        doc: dict,
+        receipt: Receipt,
+        seen: int = 0,
+        confirmed: bool = False,
     ) -> bool:
         """Add a submission. Returns True if it is new, False if it is already stored.
 
+        Args:
+          assignment: what it belongs to. If its lease has ended, the submission is an extra one.
+          uuid: names the submission; a repeated request has the same.
+          doc: the annotation or comparison.
+          receipt: the times and the guideline.
+          seen: the number of this assignment's submissions that the page knows.
+          confirmed: whether to add it although there are newer ones.
+
         Raises:
-          RefusedError: (409) the uuid belongs to another submission, or the lease has ended and
-            other annotators have taken the item.
+          RefusedError: (409) the uuid belongs to another submission, or there are submissions that
+            the page has not seen and the annotator has not confirmed to replace.
         """
         text = json.dumps(doc)
-        digest = _sha(json.dumps([assignment.id, doc, guideline], sort_keys=True))
+        digest = _sha(json.dumps([assignment.id, doc, receipt.guideline], sort_keys=True))
 
         def add(sql: sqlite3.Connection) -> bool:
             stored = sql.execute("SELECT digest FROM submissions WHERE uuid=?", (uuid,)).fetchone()
@@ -438,22 +526,32 @@ class Database:
                         409, "this uuid was used for another submission: generate a new one"
                     )
                 return False
-            now = self.clock()
-            query = "SELECT done, lease_until FROM assignments WHERE id=?"
-            done, until = sql.execute(query, (assignment.id,)).fetchone()
-            late = not done and until <= now
-            if late and self._taken(sql, assignment.item.id, assignment.page, now) >= self.per_item:
+            query = "SELECT COUNT(*) FROM submissions WHERE assignment=?"
+            (count,) = sql.execute(query, (assignment.id,)).fetchone()
+            if count > seen and not confirmed:
                 raise RefusedError(
                     409,
-                    "the time for this item is over and other annotators have taken it; your draft"
-                    " is stored. Reload the page to continue with the next item",
+                    "this item was already submitted, from another window or before a reload; the"
+                    " version shown here is older or different. Confirm to replace that"
+                    " submission, or reload the page to see it",
+                    submissions=count,
                 )
-            sql.execute(
-                "INSERT INTO submissions(uuid, digest, assignment, doc, seconds, guideline,"
-                " created) VALUES(?, ?, ?, ?, ?, ?, ?)",
-                (uuid, digest, assignment.id, text, seconds, guideline, now),
-            )
+            values = {
+                "uuid": uuid,
+                "digest": digest,
+                "assignment": assignment.id,
+                "doc": text,
+                "seconds": receipt.seconds,
+                "guideline": receipt.guideline,
+                "created": self.clock(),
+                "wall": receipt.wall,
+                "guideline_sha256": receipt.guideline_sha256,
+            }
+            names = ", ".join(values)
+            places = ", ".join(f":{name}" for name in values)
+            sql.execute(f"INSERT INTO submissions({names}) VALUES({places})", values)
             sql.execute("UPDATE assignments SET done=1 WHERE id=?", (assignment.id,))
+            sql.execute("DELETE FROM drafts WHERE assignment=?", (assignment.id,))
             return True
 
         return self.write(add)
@@ -472,10 +570,12 @@ def read_database(path: str | Path, task: str) -> tuple[list[Item], list[Submiss
         try:
             (stored_task,) = sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()
             item_rows = sql.execute("SELECT id, row FROM items ORDER BY position").fetchall()
+            stored = _columns(sql)
+            new = [f"s.{name}" if name in stored else "NULL" for name in NEW_COLUMNS]
             submission_rows = sql.execute(
-                "SELECT a.item, a.annotator, a.page, s.doc, a.shown, s.seconds, s.guideline,"
-                " s.created FROM submissions s JOIN assignments a ON a.id=s.assignment ORDER BY"
-                " s.number"
+                "SELECT a.id, a.item, a.annotator, a.page, s.doc, a.shown, s.seconds, s.guideline,"
+                f" s.created, {', '.join(new)} FROM submissions s JOIN assignments a ON"
+                " a.id=s.assignment ORDER BY s.number"
             ).fetchall()
         finally:
             sql.close()
@@ -485,7 +585,11 @@ def read_database(path: str | Path, task: str) -> tuple[list[Item], list[Submiss
         raise _other_task(path, stored_task, task)
     items = [Item(name, json.loads(row)) for name, row in item_rows]
     submissions = []
-    for item, annotator, page, doc, shown, seconds, guideline, created in submission_rows:
+    revisions: Counter[int] = Counter()
+    for row in submission_rows:
+        number, item, annotator, page, doc, shown, seconds, guideline, created, *new = row
+        wall, guideline_sha256 = new
+        revisions[number] += 1
         submissions.append(
             Submission(
                 item=item,
@@ -496,9 +600,17 @@ def read_database(path: str | Path, task: str) -> tuple[list[Item], list[Submiss
                 seconds=seconds,
                 guideline=guideline,
                 created=created,
+                revision=revisions[number],
+                wall=wall,
+                guideline_sha256=guideline_sha256,
             )
         )
     return items, submissions
+
+
+def _columns(sql: sqlite3.Connection) -> set[str]:
+    """The columns of `submissions`."""
+    return {row[1] for row in sql.execute("PRAGMA table_info(submissions)")}
 
 
 def _other_task(path: str | Path, stored_task: str, task: str) -> UserError:

@@ -1,7 +1,7 @@
 """Write the submissions in a server's database as a feedback file in the task's format.
 
     fgrlhf feedback export NAME db=feedback.sqlite out=train_feedback.json \\
-        policy=majority
+        policy=majority pages=both
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from pydantic import Field
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import DataError, Problem, counted
-from fgrlhf.errors import run_main
+from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.database import Submission, read_database
 from interface_html.format import Item
@@ -23,16 +23,22 @@ from interface_html.schema import PageName, Schema
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Policy = Literal["first", "latest", "majority", "all"]
+Pages = Literal["annotation", "comparison", "both"]
 Document = Mapping[str, Any]
+WITH_ARTICLES = {"annotation": "an annotation", "comparison": "a comparison"}
 
 
 def judged_items(
-    schema: Schema, items: Sequence[Item], submissions: Sequence[Submission], policy: Policy
+    schema: Schema,
+    items: Sequence[Item],
+    submissions: Sequence[Submission],
+    policy: Policy,
+    pages: Sequence[PageName],
 ) -> tuple[list[Item], int]:
     """Items with the feedback to export, in their order, and the number of items left out.
 
-    An item is left out if it lacks a judgement that the schema requires. Judgements that came with
-    an item count if there are no submissions for it.
+    An item is left out if it lacks a judgement of one of `pages`. Judgements that came with an item
+    count if there are no submissions for it.
 
     Args:
       schema: the task's schema.
@@ -42,6 +48,7 @@ def judged_items(
         `majority`: for each pair the value that most annotators chose (a tie if no value leads),
         and the annotation that agrees best with the others. `all`: the item once for each
         annotator. Of several submissions of an annotator the latest counts, with `first` the first.
+      pages: the judgements that a row needs. It has those of other pages too, if there are any.
     """
     annotations = _documents(submissions, "annotation", policy)
     comparisons = _documents(submissions, "comparison", policy)
@@ -53,7 +60,7 @@ def judged_items(
             versions = _one_per_annotator(item, *of_item)
         else:
             versions = [_chosen(schema, item, *of_item, policy)]
-        complete = [version for version in versions if _is_complete(schema, version)]
+        complete = [version for version in versions if _is_complete(version, pages)]
         judged += complete
         if not complete:
             left_out += 1
@@ -113,10 +120,9 @@ def _chosen(
     return _with_feedback(item, note, vote)
 
 
-def _is_complete(schema: Schema, item: Item) -> bool:
-    if schema.annotates and item.feedback is None:
-        return False
-    return item.preference is not None or not schema.compares
+def _is_complete(item: Item, pages: Sequence[PageName]) -> bool:
+    judgements = {"annotation": item.feedback, "comparison": item.preference}
+    return all(judgements[page] is not None for page in pages)
 
 
 def majority(preferences: Sequence[Sequence[int]]) -> list[int]:
@@ -150,6 +156,10 @@ class Settings(StrictModel):
     policy: Policy = Field(
         default="latest", description="how to combine several judgements of an item"
     )
+    pages: Pages = Field(
+        default="both",
+        description="the judgements that a row needs; both: those of all pages of the task",
+    )
 
 
 def export(settings: Settings) -> int:
@@ -157,15 +167,18 @@ def export(settings: Settings) -> int:
 
     Raises:
       DataError: a row could not be read back.
-      UserError: the database cannot be read or belongs to another task.
+      UserError: the database cannot be read, belongs to another task, or has no row to export.
     """
     task = feedback_of(settings.task)
+    pages = _needed_pages(task.schema, settings.pages)
     items, submissions = read_database(settings.db, task.schema.task)
-    judged, left_out = judged_items(task.schema, items, submissions, settings.policy)
+    judged, left_out = judged_items(task.schema, items, submissions, settings.policy, pages)
+    if not judged:
+        raise UserError(_no_rows_text(task.schema, settings, items, submissions))
     check_feedback(task, judged, settings.out)
     rows = [task.format.feedback_row(task.schema, item) for item in judged]
     write_text(settings.out, rows_text(rows))
-    print(f"{settings.out}: {counted(len(rows), 'row')}{_left_out_text(task.schema, left_out)}")
+    print(f"{settings.out}: {counted(len(rows), 'row')}{_left_out_text(pages, left_out)}")
     return len(rows)
 
 
@@ -179,11 +192,42 @@ def check_feedback(task: FeedbackTask, items: Sequence[Item], file: str) -> None
         raise DataError(problems)
 
 
-def _left_out_text(schema: Schema, left_out: int) -> str:
+def _needed_pages(schema: Schema, pages: Pages) -> Sequence[PageName]:
+    if pages == "both":
+        return schema.pages
+    if pages not in schema.pages:
+        raise UserError(
+            f"the task {schema.task} has no {pages} page: set pages={schema.pages[0]}, or leave out"
+            " pages=..."
+        )
+    return [pages]
+
+
+def _no_rows_text(
+    schema: Schema, settings: Settings, items: Sequence[Item], submissions: Sequence[Submission]
+) -> str:
+    """Why no row can be exported, and which pages would give some."""
+    needed = _needed_pages(schema, settings.pages)
+    text = (
+        f"{settings.db} has no row to export: {_without_text(needed, len(items))}. Nothing was"
+        " written"
+    )
+    for page in schema.pages:
+        rows, _ = judged_items(schema, items, submissions, settings.policy, [page])
+        if rows:
+            text += f". pages={page} would export {counted(len(rows), 'row')}"
+    return text
+
+
+def _without_text(pages: Sequence[PageName], count: int) -> str:
+    verb = "lacks" if count == 1 else "lack"
+    return f"{counted(count, 'item')} {verb} {' or '.join(WITH_ARTICLES[page] for page in pages)}"
+
+
+def _left_out_text(pages: Sequence[PageName], left_out: int) -> str:
     if not left_out:
         return ""
-    with_articles = {"annotation": "an annotation", "comparison": "a comparison"}
-    asked = " or ".join(with_articles[page] for page in schema.pages)
+    asked = " or ".join(WITH_ARTICLES[page] for page in pages)
     return f"; left out {counted(left_out, 'item')} without {asked}"
 
 

@@ -27,7 +27,7 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
     ),
     "comparison": ("comparison.js",),
 }
-STORE_SCRIPTS = ("store.js", "api.js", "dom.js", "shell.js")
+STORE_SCRIPTS = ("files.js", "work.js", "store.js", "api.js", "dom.js", "shell.js")
 
 _ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES),

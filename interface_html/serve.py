@@ -43,6 +43,9 @@ class Settings(StrictModel):
     annotators: str = Field(
         default="", description="names, separated by commas: each gets a link with a token"
     )
+    new_tokens: bool = Field(
+        default=False, description="give all annotators new links; their old ones stop working"
+    )
 
 
 def is_local(host: str) -> bool:
@@ -109,16 +112,21 @@ def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> No
 def _print_links(
     database: Database, pages: Sequence[PageName], annotators: Sequence[str], settings: Settings
 ) -> None:
-    """Print the addresses of the pages. Each named annotator gets a new token."""
+    """Print the addresses of the pages. Each new annotator gets a token; others keep theirs."""
     host = (_listed(settings.hosts) or [settings.host])[0]
     place = f"http://{host}:{settings.port}/templates"
     for name in annotators:
+        if database.has_token(name) and not settings.new_tokens:
+            print(f"{name}: the link of an earlier start (new_tokens=true prints new ones)")
+            continue
         token = database.new_token(name)
         for page in pages:
             print(f"{name}: {place}/{page}.html#token={token}")
     if not annotators:
         for page in pages:
-            print(f"open {place}/{page}.html (or {page}.html#annotator=NAME)")
+            print(
+                f"open {place}/{page}.html (it asks for a name; {page}.html#annotator=NAME has one)"
+            )
     print(f"stored in {Path(settings.db).resolve()}; Ctrl+C stops the server", flush=True)
 
 

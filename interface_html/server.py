@@ -1,6 +1,7 @@
 """The server: the pages of a task and their API, with one database."""
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import Complaint
-from interface_html.database import Assignment, Database, RefusedError
+from interface_html.database import Assignment, Database, Receipt, RefusedError
 from interface_html.format import FEEDBACK_KEYS
 from interface_html.guard import Guard
 from interface_html.render import TEMPLATES, page_html
@@ -44,6 +45,15 @@ class Submit(StrictModel):
         pattern="^[0-9a-f]{64}$", description="of the judged texts, in the order of the row"
     )
     seconds: float = Field(ge=0, le=1e7, description="active time")
+    wall: float | None = Field(
+        default=None, ge=0, le=1e9, description="time for which the item was open"
+    )
+    submissions: Number = Field(
+        default=0, description="the number of submissions of this assignment that the page knows"
+    )
+    confirmed: bool = Field(
+        default=False, description="replace submissions that the page does not know"
+    )
     guideline: str = Field(max_length=100)
     doc: dict[str, Any]
 
@@ -68,17 +78,29 @@ def judged_sha256(schema: Schema, row: Mapping[str, Any], page: str) -> str:
     return hashlib.sha256("\0".join(row[key] for key in keys).encode()).hexdigest()
 
 
+def guideline_sha256(schema: Schema) -> str:
+    """The hash of the guideline's texts, as a JSON array."""
+    return hashlib.sha256(json.dumps(list(schema.guideline)).encode()).hexdigest()
+
+
 # async: it never waits, so it needs no thread
 async def _annotator(request: Request) -> str:
-    """The sender of a request: the owner of its token or, without tokens, the header's name."""
+    """The sender of a request: the owner of its token or, without tokens, the header's name.
+
+    `needs` in a refusal tells the page what to ask for.
+    """
     annotator_of = request.app.state.annotator_of
     if annotator_of is not None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         name = annotator_of(token) if scheme.lower() == "bearer" and token else None
         if name is None:
-            raise RefusedError(401, "open the link that you received: it holds your token")
+            reason = "open the link that you received: it holds your token"
+            raise RefusedError(401, reason, needs="token")
         return name
-    name = unquote(request.headers.get("x-annotator", "local"), errors="replace")
+    header = request.headers.get("x-annotator")
+    if header is None:
+        raise RefusedError(401, "give your name, so that your work is yours", needs="name")
+    name = unquote(header, errors="replace")
     if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
         raise RefusedError(400, f"x-annotator must be a name of 1 to {LONGEST_NAME} characters")
     return name
@@ -112,6 +134,11 @@ def create_app(
 
     app.state.annotator_of = database.annotator_of if tokens else None
 
+    guideline = guideline_sha256(schema)
+
+    def as_json(assignment: Assignment) -> dict[str, Any]:
+        return _assignment_json(assignment) | {"lease_seconds": database.lease_seconds}
+
     @app.post("/api/next")
     def next_item(body: Next, annotator: Annotator):
         assignment = None
@@ -123,9 +150,23 @@ def create_app(
             "done": done,
             "total": total,
             "guideline": schema.guideline_version,
-            "assignment": None if assignment is None else _assignment_json(assignment),
+            "assignment": None if assignment is None else as_json(assignment),
         }
         return JSONResponse(content)
+
+    @app.get("/api/assignments")
+    def own_assignments(page: PageName, annotator: Annotator):
+        rows = database.own_assignments(annotator, page)
+        entries = [{"id": number, "item": item, "done": done} for number, item, done in rows]
+        return JSONResponse({"assignments": entries})
+
+    @app.get("/api/assignments/{number}")
+    def one_assignment(number: Number, annotator: Annotator):
+        return JSONResponse({"assignment": as_json(database.assignment(number, annotator))})
+
+    @app.post("/api/assignments/{number}/active")
+    def renew(number: Number, annotator: Annotator):
+        return JSONResponse({"held": database.renew(database.assignment(number, annotator))})
 
     @app.put("/api/drafts/{number}")
     def save_draft(number: Number, body: Draft, annotator: Annotator):
@@ -143,7 +184,10 @@ def create_app(
                 "problems": [{"field": field, "reason": reason} for field, reason in problems],
             }
             return JSONResponse(content, 422)
-        is_new = database.submit(assignment, body.uuid, body.doc, body.seconds, body.guideline)
+        receipt = Receipt(body.seconds, body.guideline, body.wall, guideline)
+        is_new = database.submit(
+            assignment, body.uuid, body.doc, receipt, body.submissions, body.confirmed
+        )
         return JSONResponse({"uuid": body.uuid}, 201 if is_new else 200)
 
     @app.get("/api/health")
@@ -195,6 +239,8 @@ def _assignment_json(assignment: Assignment) -> dict[str, Any]:
         "order": assignment.shown,
         "lease_until": assignment.lease_until,
         "draft": draft,
+        "submissions": assignment.submissions,
+        "submitted": assignment.submitted,
     }
 
 
@@ -218,7 +264,7 @@ def _explain_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RefusedError)
     async def refused(_, error: RefusedError):
-        return JSONResponse({"error": error.reason}, error.status)
+        return JSONResponse({"error": error.reason, **error.details}, error.status)
 
     @app.exception_handler(HTTPException)
     async def http(_, error: HTTPException):

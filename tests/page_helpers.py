@@ -48,6 +48,7 @@ def opened(
     tab.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
     address = Path(where or QA.folder / f"{page}.html").as_uri()
     tab.goto(address)
+    identify(tab)
     if items and where is None:
         path = tmp_path / "items.json"
         path.write_text(json.dumps(list(items)), encoding="utf-8")
@@ -60,6 +61,15 @@ def opened(
     assert not outside, outside
 
 
+def identify(tab, name: str = "anna") -> None:
+    """Type the annotator's name, if the page asks for it."""
+    tab.wait_for_selector("#work:not([hidden]), #empty:not([hidden])")
+    if tab.locator("#name").count():
+        tab.fill("#name", name)
+        press(tab, "Enter")
+        tab.wait_for_selector("#name", state="detached")
+
+
 def row_with(item: Item, annotation=None, preference=None) -> dict:
     """The qa-feedback row of an item with this feedback."""
     feedback = {"feedback": annotation, "preference": preference}
@@ -68,14 +78,14 @@ def row_with(item: Item, annotation=None, preference=None) -> dict:
 
 
 def state(tab, page="annotation") -> dict:
-    """The stored state of the first item that has a state."""
-    return json.loads(
-        tab.evaluate(
-            "page => Object.entries(localStorage).find(([key]) =>"
-            " key.startsWith(`fgrlhf/${FG_SCHEMA.task}/${page}/`) && !key.endsWith('position'))[1]",
-            page,
-        )
+    """The stored state of the first item that has a state, without its times."""
+    text = tab.evaluate(
+        "page => Object.entries(localStorage).find(([key]) =>"
+        " key.startsWith(`fgrlhf/${FG_SCHEMA.task}/of/`) && key.includes(`/${page}/`))[1]",
+        page,
     )
+    times = ("seconds", "wall", "saved")
+    return {key: value for key, value in json.loads(text).items() if key not in times}
 
 
 def downloaded(tab) -> bytes:

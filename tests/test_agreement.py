@@ -14,13 +14,17 @@ from fgrlhf.stats import Interval
 from interface_html.agreement import (
     Comparison,
     Judged,
+    PairAgreement,
     Settings,
     alpha,
     alpha_of,
     coincidences,
+    judged_counts,
     judged_in_files,
     overlap_matches,
+    pair_agreements,
     report,
+    shared_counts,
     write_report,
 )
 from interface_html.format import Item
@@ -152,8 +156,20 @@ def test_the_report_is_printed_and_written(tmp_path, capsys):
         **written["span F1, exact"],
     }
     assert "all annotators always chose 1" in written["preference alpha"]
+    assert written["counts"] == {
+        "items": 2,
+        "annotators": 2,
+        "items annotated by two or more": 2,
+        "items compared by two or more": 2,
+        "annotator pairs on annotated items": 2,
+        "annotator pairs on compared items": 2,
+    }
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines] == list(written) and len(lines) >= 12
+    printed = [line.split("  ")[0] for line in lines if not line.startswith("  ")]
+    figures = list(written)[: -len(("counts", "items by annotator", "annotator pairs"))]
+    assert printed == [*written["counts"], *figures] and len(figures) >= 12
+    assert f"  {tmp_path}/a: 2 items" in lines
+    assert lines[-1].startswith(f"  {tmp_path}/a and {tmp_path}/b: 2 annotated by both, span F1")
     with pytest.raises(UserError, match="either a database"):
         write_report(Settings(task="qa_feedback"))
 
@@ -175,8 +191,35 @@ def test_real_preferences(qa_feedback, source):
     )
 
 
-def test_files_must_be_of_the_same_items(tmp_path):
-    for name, text in (("a", "The cat."), ("b", "The dog.")):
-        (tmp_path / name).write_text(json.dumps([{**ROW, "prediction 1": text}]))
-    with pytest.raises(UserError, match="must have the same items"):
-        judged_in_files(QA, [str(tmp_path / "a"), str(tmp_path / "b")])
+def test_files_are_matched_by_their_texts(tmp_path):
+    """A has items 0, 1 and twice 2; b has 2, 3 and 0, in this order."""
+
+    def write(name, numbers, preference):
+        rows = [{**ROW, "question": f"Q{n}?", "preference": preference} for n in numbers]
+        (tmp_path / name).write_text(json.dumps(rows))
+        return str(tmp_path / name)
+
+    a = write("a", [0, 1, 2, 2], [1, 1, 1, 1, 1, 1])
+    b = write("b", [2, 3, 0], [1, 1, 1, 2, 2, 0])
+    judged = judged_in_files(QA, [a, b])
+    questions = [entry.item.row["question"] for entry in judged]
+    assert questions == ["Q0?", "Q1?", "Q2?", "Q2?", "Q3?"]
+    names = [set(entry.comparisons) for entry in judged]
+    assert names == [{a, b}, {a}, {a, b}, {a}, {b}]
+    counts = shared_counts(judged)
+    assert (counts["items"], counts["annotators"]) == (5, 2)
+    assert counts["items compared by two or more"] == 2
+    assert judged_counts(judged) == {a: 4, b: 3}
+    (pair,) = pair_agreements(SCHEMA, judged)
+    assert pair == PairAgreement(a, b, 0, None, 2, 0.5)
+
+
+def test_the_agreement_of_two_annotators_by_hand():
+    a = doc([error(), error("Unverifiable", 8, 11)])
+    b = doc([error(end=11)])
+    c = doc([], none=True)
+    judged = [Judged(Item("0", ROW), {"a": a, "b": b, "c": c}), Judged(Item("1", ROW), {"a": a})]
+    first, second, third = pair_agreements(SCHEMA, judged)
+    assert first == PairAgreement("a", "b", 1, pytest.approx(2 * 7 / (7 + 3 + 11)), 0, None)
+    assert (second.second, second.span_f1) == ("c", 0) and third.annotated == 1
+    assert shared_counts(judged)["annotator pairs on annotated items"] == 3

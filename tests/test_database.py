@@ -11,7 +11,7 @@ from page_helpers import QA
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from interface_html import export
-from interface_html.database import Database, RefusedError, read_database
+from interface_html.database import Database, Receipt, RefusedError, read_database
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.rules import annotation_problems
@@ -41,8 +41,8 @@ def db(tmp_path, clock):
     database.close()
 
 
-def submit(db, given, number=0, doc=DOC):
-    return db.submit(given, f"{number:032x}", doc, 1.5, "1")
+def submit(db, given, number=0, doc=DOC, **options):
+    return db.submit(given, f"{number:032x}", doc, Receipt(1.5, "1"), **options)
 
 
 def test_an_item_goes_to_so_many_annotators_and_to_none_twice(db):
@@ -90,9 +90,12 @@ def test_a_lease_that_ran_out_gives_the_item_to_others(db, clock):
         assignment = db.next(name, "annotation", 4)
         assert assignment.item.id == "0"
         submit(db, assignment, number)
-    with pytest.raises(RefusedError, match="your draft is stored"):
-        submit(db, slow, 9)
+    assert not db.renew(slow)  # the page is told, but late work counts as an extra judgement
     assert db.next("slow", "annotation", 4).item.id == "1"
+    assert submit(db, slow, 9)
+    assert db.assignment(slow.id, "slow").done
+    annotators = [entry.annotator for entry in read_database(db.path, "t")[1]]
+    assert annotators == ["a", "b", "slow"]
 
 
 def test_a_lease_that_ran_out_unnoticed_costs_nothing(db, clock):
@@ -115,10 +118,15 @@ def test_a_submission_counts_once_and_stays(db, tmp_path):
     assert submit(db, assignment) and not submit(db, assignment)
     with pytest.raises(RefusedError, match="another submission"):
         submit(db, assignment, doc={**DOC, "no-error": False})
-    assert submit(db, assignment, 1, {**DOC, "corrected-prediction": "y"})
+    with pytest.raises(RefusedError, match="already submitted") as refused:
+        submit(db, assignment, 1, {**DOC, "corrected-prediction": "y"})
+    assert (refused.value.status, refused.value.details) == (409, {"submissions": 1})
+    assert submit(db, assignment, 1, {**DOC, "corrected-prediction": "y"}, seen=1)
+    assert submit(db, assignment, 2, {**DOC, "corrected-prediction": "z"}, confirmed=True)
     items, submissions = read_database(tmp_path / "f.sqlite", "t")
     assert len(items) == 3
-    assert [entry.doc["corrected-prediction"] for entry in submissions] == ["x", "y"]
+    assert [entry.doc["corrected-prediction"] for entry in submissions] == ["x", "y", "z"]
+    assert [entry.revision for entry in submissions] == [1, 2, 3]
     with pytest.raises(UserError, match="of the task t, not of u"):
         read_database(tmp_path / "f.sqlite", "u")
 
@@ -250,3 +258,60 @@ def test_an_earlier_database_goes_on(earlier, tmp_path):
     write_json(tmp_path / "items.json", [{**item.row, "id": item.id} for item in database.items()])
     assert database.add_items(read_items(QA, tmp_path / "items.json")) == 0
     database.close()
+
+
+def test_an_earlier_database_gets_the_new_columns(earlier):
+    _, before = read_database(earlier, "qa_feedback")
+    assert [(entry.wall, entry.guideline_sha256) for entry in before] == [(None, None)] * len(
+        before
+    )
+    database = Database(earlier, "qa_feedback", per_item=2)
+    given = database.next("ben", "comparison", 4)
+    doc = {"preference": [0] * 6, "order": given.shown}
+    receipt = Receipt(2.0, "1", wall=3.0, guideline_sha256="abc")
+    assert database.submit(given, "new", doc, receipt)
+    database.close()
+    _, after = read_database(earlier, "qa_feedback")
+    assert after[:-1] == before
+    assert (after[-1].wall, after[-1].guideline_sha256) == (3.0, "abc")
+    Database(earlier, "qa_feedback").close()  # opens again
+
+
+def test_a_database_of_a_newer_version_is_refused(earlier):
+    with sqlite3.connect(earlier) as sql:
+        sql.execute("PRAGMA user_version=99")
+    sql.close()
+    for _ in range(2):  # the refusal releases the file
+        with pytest.raises(UserError, match="version 99"):
+            Database(earlier, "qa_feedback")
+
+
+def test_own_assignments_and_their_submissions(db):
+    first = db.next("a", "annotation", 4)
+    submit(db, first)
+    second = db.next("a", "annotation", 4)
+    assert db.own_assignments("a", "annotation") == [
+        (first.id, first.item.id, True),
+        (second.id, second.item.id, False),
+    ]
+    assert db.own_assignments("b", "annotation") == db.own_assignments("a", "comparison") == []
+    again = db.assignment(first.id, "a")
+    assert (again.submissions, again.submitted, again.draft) == (1, DOC, None)
+    assert (second.submissions, second.submitted) == (0, None)
+
+
+def test_a_submission_ends_the_draft(db):
+    given = db.next("a", "annotation", 4)
+    db.save_draft(given, 0, {"doc": 1})
+    submit(db, given)
+    assert db.assignment(given.id, "a").draft is None
+    assert db.save_draft(given, 0, {"doc": 2}) == 1  # of the revision
+
+
+def test_tokens_outlive_the_server(db, clock):
+    token = db.new_token("anna")
+    db.close()
+    again = Database(db.path, "t", clock=clock)
+    assert again.annotator_of(token) == "anna"
+    assert again.has_token("anna") and not again.has_token("ben")
+    again.close()

@@ -13,6 +13,8 @@ from tasks.qa_feedback.feedback import (
     ErrorSpan,
     FeedbackRow,
     MissingInfo,
+    annotated_rows,
+    compared_rows,
     feedback_text,
     load_examples,
     read_feedback,
@@ -22,6 +24,7 @@ from tasks.qa_feedback.feedback import (
     rm_words_prefix,
     write_feedback,
 )
+from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 from tasks.qa_feedback.validation import example_problems, feedback_problems
 
 TEXT = "The cat sat on the mat. It was 😀 red."
@@ -241,8 +244,6 @@ FULL = row([span(0, 7)], [MissingInfo("Missing-Answer", 1, (1,))])
         ("gold",),
         ("prediction 1",),
         ("prediction 4",),
-        ("feedback",),
-        ("preference",),
         ("feedback", "errors"),
         ("feedback", "missing-info"),
         ("feedback", "corrected-prediction"),
@@ -256,6 +257,30 @@ FULL = row([span(0, 7)], [MissingInfo("Missing-Answer", 1, (1,))])
 def test_missing_keys(path):
     field = ".".join(str(part) for part in path).replace(".0", "[0]")
     assert problems(without(FULL, *path)) == [(field, "missing")]
+
+
+def test_feedback_and_preference_are_each_optional():
+    assert problems(without(FULL, "feedback")) == []
+    assert problems(without(FULL, "preference")) == []
+    neither = without(without(FULL, "feedback"), "preference")
+    reason = "missing, and so is `preference`: a row needs at least one of them"
+    assert problems(neither) == [("feedback", reason)]
+
+
+def test_programs_use_the_rows_that_have_what_they_need(tmp_path, capsys):
+    path = tmp_path / "f.json"
+    path.write_text(json.dumps([FULL, without(FULL, "preference"), without(FULL, "feedback")]))
+    rows = read_feedback(path)
+    assert feedback_text(rows) == json.dumps(json.loads(path.read_text()), indent=2)
+    assert annotated_rows(rows, path) == rows[:2]
+    assert compared_rows(rows, path) == [rows[0], rows[2]]
+    assert "left out 1 row of 3 without a comparison" in capsys.readouterr().out
+    with pytest.raises(UserError, match="none of its 1 row has a comparison"):
+        compared_rows(rows[1:2], path)
+    assert len(read_pairs(path)) == 2
+    path.write_text(json.dumps([without(FULL, "preference")]))
+    with pytest.raises(UserError, match="no row has a `preference`"):
+        read_pairs(path)
 
 
 @pytest.mark.parametrize(

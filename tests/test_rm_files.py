@@ -384,6 +384,27 @@ def test_missing_data_names_the_way_out(tmp_path):
         create_rm_files(Settings(data_dir=str(tmp_path)))
 
 
+def test_training_files_need_annotations_not_preferences(tmp_path):
+    """The files are the same without the human preferences, and with rows that lack feedback."""
+    error = ErrorSpan("Irrelevant", 0, 13)
+    full = row([error], corrected="S two.", others=("S one.", "S two.", "")).raw
+    annotated = {key: value for key, value in full.items() if key != "preference"}
+    compared = {key: value for key, value in full.items() if key != "feedback"}
+    contents = []
+    for name, rows in (("a", [full]), ("b", [annotated, compared])):
+        folder = tmp_path / name
+        folder.mkdir()
+        for split in ("train", "dev"):
+            (folder / f"{split}_feedback.json").write_text(json.dumps(rows))
+        create_rm_files(Settings(data_dir=str(folder), segmenter=BLANK))
+        contents.append([(folder / kind / "train.json").read_text() for kind in FOLDERS])
+    assert contents[0] == contents[1]
+    assert all(text.strip("[]\n ") for text in contents[0][:2])
+    (tmp_path / "a" / "dev_feedback.json").write_text(json.dumps([compared]))
+    with pytest.raises(UserError, match="none of its 1 row has an annotation"):
+        create_rm_files(Settings(data_dir=str(tmp_path / "a"), segmenter=BLANK))
+
+
 def run_script(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     """Run the script as a user would: from another folder, with a relative DATA_DIR.
 

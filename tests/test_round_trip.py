@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
-from page_helpers import ITEM, QA, downloaded, opened, press, row_with
+from page_helpers import ITEM, QA, downloaded, identify, opened, press, row_with
 from test_comparison_page import EXPECTED, judge
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.reward_utils import BLANK
 from interface_html import agreement
-from interface_html.database import Database
+from interface_html.database import Database, Receipt
 from interface_html.export import Settings, export
 from interface_html.items import read_items, rows_text
 from tasks.qa_feedback.reward_modeling import create_rm_files
@@ -36,7 +36,7 @@ def submitted(rows: Path, db: Path) -> None:
                 if page == "annotation"
                 else {"preference": item.row["preference"], "order": given.shown}
             )
-            assert database.submit(given, f"{page}-{number}", doc, 1.0, "1")
+            assert database.submit(given, f"{page}-{number}", doc, Receipt(1.0, "1"))
     database.close()
 
 
@@ -110,15 +110,22 @@ def test_the_file_picker_takes_the_payload_too(chromium, tmp_path):
     (tmp_path / "page.html").write_text(published_page(row), encoding="utf-8")
     write_json(tmp_path / "page.json", payload(row))
     with opened(chromium, items=None) as tab:
-        tab.set_input_files("#file", tmp_path / "page.html")
-        tab.wait_for_selector("#notice:not([hidden])")
-        assert "make items of it first" in tab.inner_text("#notice")
-        tab.set_input_files("#file", tmp_path / "page.json")
-        tab.wait_for_selector("#work:not([hidden])")
-        tab.reload()
-        press(tab, "n", "Control+Enter")
-        none = {"errors": [], "missing-info": [], "corrected-prediction": row["prediction 1"]}
-        assert downloaded(tab).decode() == rows_text([{**row, "feedback": none}])
+        for name in ("page.html", "page.json"):
+            tab.evaluate("localStorage.clear()")
+            tab.reload()
+            identify(tab)
+            tab.set_input_files("#file", tmp_path / name)
+            tab.wait_for_selector("#work:not([hidden])")
+            tab.reload()
+            tab.wait_for_selector("#work:not([hidden])")
+            press(tab, "n", "Control+Enter")
+            none = {"errors": [], "missing-info": [], "corrected-prediction": row["prediction 1"]}
+            assert downloaded(tab).decode() == rows_text([{**row, "feedback": none}])
+        (tmp_path / "empty.html").write_text("<p>nothing</p>")
+        tab.set_input_files("#file", tmp_path / "empty.html")
+        tab.wait_for_function(
+            "() => document.querySelector('#notice').textContent.includes('not a published page')"
+        )
 
 
 def test_a_page_without_an_item_is_refused(tmp_path):

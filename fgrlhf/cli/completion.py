@@ -24,7 +24,7 @@ _fgrlhf() {
             return ;;
         rm:2) COMPREPLY=($(compgen -W "segment sequence" -- "$current")); return ;;
         feedback:2)
-            programs="items select pages serve export merge agreement"
+            programs="items select pages serve export submissions merge agreement"
             COMPREPLY=($(compgen -W "$programs" -- "$current"))
             return ;;
         data:2) COMPREPLY=($(compgen -W "check show convert model" -- "$current")); return ;;

@@ -23,7 +23,7 @@ COMMANDS = {
     "sweep": ("fgrlhf.pipeline.sweep", "TASK config.yml", "compare values of any setting"),
     "feedback": (
         "interface_html.command",
-        "items|select|pages|serve|export|merge|agreement",
+        "items|select|pages|serve|export|submissions|merge|agreement",
         "collect human feedback in the browser",
     ),
     "data": (

@@ -18,12 +18,12 @@
     constructor(schema, page) {
       Object.assign(
         this,
-        { schema, page, items: [], served: true, warning: null, position: 0, timer: null },
+        { schema, page, items: [], served: true, warning: null, position: 0, timer: null, unsent: null },
         FG.openStorage(),
       );
-      // The link names the annotator. Store the name or token for reloads, and remove it from the address.
-      for (const [, key, value] of location.hash.matchAll(/(token|annotator)=([^&]*)/g))
-        this.write(this.name(key), decodeURIComponent(value));
+      this.progress = "";
+      this.active = 0; // when the annotator last did something, as of FG.now
+      this.takeLink(location.hash);
       if (location.hash) history.replaceState(null, "", location.pathname);
     }
 
@@ -40,15 +40,56 @@
       }
     }
 
-    // The JSON of the server's response. Throws an Error with `status` and `problems`; status 0: no response.
+    // ---- the annotator -----------------------------------------------------------------------------------------
+    // A link names the annotator. The name or token is stored for reloads. Returns whether there was one.
+    takeLink(link) {
+      const parts = [...link.matchAll(/[#&](token|annotator)=([^&]*)/g)];
+      for (const [, key, value] of parts) this.write(this.name(key), decodeURIComponent(value));
+      return parts.length > 0;
+    }
+
+    // What identifies the annotator here: a token or a name.
+    get identity() {
+      return this.storage.getItem(this.name("token")) ? "token" : "name";
+    }
+
+    get annotator() {
+      return this.who || this.storage.getItem(this.name("annotator"));
+    }
+
+    // A name, or a token or link if the server needs one.
+    identify(text, needs) {
+      this.who = null;
+      if (needs !== "token") {
+        this.write(this.name("annotator"), FG.checkName(text));
+        return;
+      }
+      const typed = FG.strip(text);
+      if (this.takeLink(typed)) return;
+      if (!/^[\w-]+$/.test(typed)) throw new Error("paste the whole link, or the part after token=");
+      this.write(this.name("token"), typed);
+    }
+
+    // Load the annotator's items, and the unfinished or the next one. Throws an Error with `needs` if the server does
+    // not know who asks.
+    async begin() {
+      await this.flush();
+      const answer = await this.call("GET", `/api/assignments?page=${this.page}`);
+      this.items = answer.assignments.map(({ id, item, done }) => ({ id: item, key: String(id), done }));
+      const at = await this.advance();
+      this.position = at < 0 ? this.items.length : at;
+      return null;
+    }
+
+    // The JSON of the server's response. Throws an Error with `status` (0: no response) and the keys of the response.
     async call(method, path, body) {
       const token = this.storage.getItem(this.name("token")),
         annotator = this.storage.getItem(this.name("annotator"));
       const headers = { "Content-Type": "application/json" };
       if (token) headers.Authorization = `Bearer ${token}`;
       if (annotator) headers["X-Annotator"] = encodeURIComponent(annotator); // headers hold ASCII only
-      const fail = (text, status, problems) =>
-        Object.assign(new Error(text), { status, problems: problems || [] });
+      const fail = (text, status, content) =>
+        Object.assign(new Error(text), { problems: [], ...content, status });
       let response, content;
       try {
         response = await fetch(path, { method, headers, body: JSON.stringify(body), credentials: "omit" });
@@ -57,36 +98,101 @@
         throw fail("the server cannot be reached; your work is stored in this browser, try again", 0);
       }
       if (!response.ok)
-        throw fail(
-          content.error || `the server answered ${response.status}`,
-          response.status,
-          content.problems,
-        );
+        throw fail(content.error || `the server answered ${response.status}`, response.status, content);
       return content;
     }
 
-    // Load the unfinished item, or the next one. False: there is none.
+    // ---- items -------------------------------------------------------------------------------------------------
+    // Load the unfinished item, or the next one. Returns its index, or -1 if there is none.
     async advance() {
+      await this.flush();
       const answer = await this.call("POST", "/api/next", { page: this.page });
       this.progress = `${answer.annotator}: ${answer.done} of ${answer.total} done`;
+      this.who = answer.annotator;
       this.guideline = answer.guideline;
-      this.items = [];
-      if (!answer.assignment) return false;
-      const { id, item, order, draft } = answer.assignment,
-        { id: name, ...row } = item;
-      this.assignment = id;
-      this.revision = draft ? draft.revision : 0;
-      this.draft = draft ? draft.state : null;
-      this.items = [{ id: name, key: String(id), row, order }];
-      return true;
+      return answer.assignment ? this.show(answer.assignment) : -1;
     }
 
+    // Load the item at an index, unless it is loaded.
+    async fetch(at) {
+      const { key } = this.items[at];
+      if (Number(key) === this.assignment && this.isFresh) {
+        this.isFresh = false;
+        return;
+      }
+      await this.flush();
+      const answer = await this.call("GET", `/api/assignments/${key}`);
+      this.show(answer.assignment);
+      this.isFresh = false;
+    }
+
+    // Make an assignment of the server the open item. Returns its index.
+    show({ id, item, order, draft, submissions, submitted, lease_seconds: lease }) {
+      const { id: name, ...row } = item,
+        key = String(id);
+      this.assignment = id;
+      this.isFresh = true;
+      this.revision = draft ? draft.revision : 0;
+      this.submissions = submissions;
+      this.draft = this.stateOf(draft, submitted);
+      this.keepLease(lease);
+      const shown = { id: name, key, row, order, done: submissions > 0 },
+        at = this.items.findIndex((other) => other.key === key);
+      if (at < 0) return this.items.push(shown) - 1;
+      this.items[at] = shown;
+      return at;
+    }
+
+    // The state of a page from its draft and the latest submission; null without either.
+    stateOf(draft, submitted) {
+      const state = draft ? { ...draft.state } : {};
+      state.submitted = submitted && this.pageDoc(submitted);
+      if (submitted && !state.doc) state.doc = state.submitted;
+      return draft || submitted ? state : null;
+    }
+
+    // The document of the page for a submitted one.
+    pageDoc(doc) {
+      if (this.page === "comparison")
+        return {
+          preference: doc.preference,
+          ranks: this.schema.fields.outputs.map(() => null),
+          mode: "pairs",
+        };
+      const errors = doc.errors.map(({ quote, ...error }) => error);
+      return { ...doc, errors };
+    }
+
+    // Tell the server regularly that the annotator is at work, so that the item stays theirs.
+    keepLease(seconds) {
+      clearInterval(this.beat);
+      const period = Math.min(60, seconds / 4);
+      this.beat = setInterval(() => {
+        if (FG.now() - this.active < period) this.renew();
+      }, period * 1000);
+    }
+
+    async renew() {
+      const { assignment } = this;
+      let answer;
+      try {
+        answer = await this.call("POST", `/api/assignments/${assignment}/active`, {});
+      } catch (error) {
+        return; // the next draft says so
+      }
+      if (answer.held || assignment !== this.assignment) return;
+      FG.notice(
+        "Your time for this item ran out and others have it now. You can still submit it: it counts as an extra judgement.",
+      );
+    }
+
+    // ---- drafts ------------------------------------------------------------------------------------------------
     backup() {
       return this.name(`${this.page}/${this.assignment}`);
     }
 
     // The draft. Work that a reload kept from being sent is newer than the server's draft.
-    read() {
+    load() {
       let unsent = null;
       try {
         unsent = JSON.parse(this.storage.getItem(this.backup()));
@@ -106,7 +212,16 @@
 
     later(state) {
       clearTimeout(this.timer);
+      this.unsent = state;
       this.timer = setTimeout(() => this.send(state), DELAY);
+    }
+
+    // Send what is waiting, before another item is opened.
+    async flush() {
+      clearTimeout(this.timer);
+      if (this.sending) await this.sending;
+      clearTimeout(this.timer);
+      if (this.unsent) await this.send(this.unsent);
     }
 
     // Send one draft at a time, so that revisions follow each other.
@@ -117,6 +232,7 @@
       }
       const { assignment } = this,
         text = JSON.stringify(state);
+      this.unsent = null;
       this.sending = this.call("PUT", `/api/drafts/${assignment}`, { revision: this.revision, state })
         .then(
           (answer) => {
@@ -140,8 +256,9 @@
       await this.sending;
     }
 
-    isDone() {
-      return false;
+    // ---- submissions -------------------------------------------------------------------------------------------
+    isDone(item) {
+      return Boolean(item.done);
     }
 
     // The judged text, and the document to submit: an annotation with the text of each error, or a comparison.
@@ -159,37 +276,60 @@
       return [text, { ...state.doc, errors }];
     }
 
-    async submit(item, state) {
-      const [text, doc] = this.content(item, state);
+    // Whether it is stored. `isConfirmed`: replace submissions that this page does not know.
+    async submit(item, state, isConfirmed = false) {
+      const [text, doc] = this.content(item, state),
+        { submissions } = this;
       // A repeated request has the same uuid, so the server does not store a submission twice if a response was lost.
-      if (!state.pending || !FG.same(state.pending.doc, doc)) state.pending = { uuid: newUuid(), doc };
+      const { pending } = state;
+      if (!pending || pending.submissions !== submissions || !FG.same(pending.doc, doc))
+        state.pending = { uuid: newUuid(), submissions, doc };
       this.save(item, state);
       clearTimeout(this.timer);
+      this.unsent = null;
       if (this.sending) await this.sending;
+      const tenths = (seconds) => Math.round(seconds * 10) / 10;
       try {
         await this.call("POST", "/api/submissions", {
           uuid: state.pending.uuid,
           assignment: this.assignment,
           text_sha256: FG.sha256(text),
-          seconds: Math.round(state.seconds * 10) / 10,
+          seconds: tenths(state.seconds),
+          wall: tenths(state.wall),
           guideline: this.guideline,
+          submissions,
+          confirmed: isConfirmed,
           doc,
         });
       } catch (error) {
-        FG.say(`Not submitted: ${error.message}.`, "bad");
-        FG.showProblems(
-          error.problems.map(({ field, reason }) => ({ text: `${field}: ${reason}`, go: () => {} })),
-        );
+        this.refused(item, state, error);
         return false;
       }
+      this.submissions = submissions + 1;
+      this.revision = 0; // the submission has ended the draft
+      state.submitted = FG.clone(state.doc);
+      item.done = true;
+      delete state.pending;
       this.storage.removeItem(this.backup());
       return true;
     }
+
+    refused(item, state, error) {
+      FG.say(`Not submitted: ${error.message}.`, "bad");
+      const problems = error.problems.map(({ field, reason }) => ({
+        text: `${field}: ${reason}`,
+        go: () => {},
+      }));
+      if (error.submissions !== undefined)
+        problems.push({
+          text: "Replace the stored submission with the version shown here",
+          go: async () => {
+            if (await this.submit(item, state, true)) FG.afterSubmit();
+          },
+        });
+      FG.showProblems(problems);
+    }
   }
 
-  FG.openStore = async function (schema, page) {
-    const store = new ServerStore(schema, page);
-    await store.advance();
-    return store;
-  };
+  FG.newStore = (schema, page) => new ServerStore(schema, page);
 })();

@@ -10,7 +10,8 @@
     count = outputs.length;
   const NOUN = noun[0].toUpperCase() + noun.slice(1);
   let work = null,
-    at = 0; // the card with the cursor
+    at = 0, // the card with the cursor
+    base = null; // the output whose differences from the others are shown
   const names = "ABCDEFGHI";
   const order = () => work.state.order; // order()[k]: the output shown as letter k
   const letter = (output) => names[order().indexOf(output)];
@@ -30,12 +31,14 @@
     return drawn;
   }
 
-  function fresh(item) {
-    const { preference } = item.row;
+  // The mode of the last item is kept, except for items that have a preference: it is shown as pairs.
+  function fresh(item, _, store) {
+    const { preference } = item.row,
+      isRanks = !preference && store.storage.getItem(store.name("mode")) === "ranks";
     return {
       preference: preference ? FG.clone(preference) : pairs.map(() => null),
       ranks: Array(count).fill(null),
-      mode: "pairs",
+      mode: isRanks ? "ranks" : "pairs",
     };
   }
 
@@ -94,7 +97,54 @@
       FG.say("Ranks start empty. Your pairs stay until you choose a rank.");
     }
     at = 0;
+    work.store.write(work.store.name("mode"), mode);
     change({ mode, ranks });
+  }
+
+  // ---- differences between outputs ---------------------------------------------------------------------------
+  // Show the words in which the other outputs differ from output `i`; null: show the outputs as they are.
+  function showDifferences(i) {
+    base = i;
+    renderOutputs();
+    const buttons = [null, ...order()].map((output) =>
+      FG.el(
+        "button",
+        {
+          type: "button",
+          "data-key": `base-${output}`,
+          "aria-pressed": String(base === output),
+          onclick: () => showDifferences(output),
+        },
+        output === null ? "None" : letter(output),
+      ),
+    );
+    FG.refill($("differences"), [FG.el("span", {}, "Differences from"), ...buttons]);
+  }
+
+  function nextDifferences() {
+    const choices = [null, ...order()];
+    showDifferences(choices[(choices.indexOf(base) + 1) % choices.length]);
+  }
+
+  function outputNodes(output) {
+    const text = work.item.row[outputs[output]];
+    if (base === null || base === output) return text;
+    return FG.diff(work.item.row[outputs[base]], text).map((part) =>
+      part.op === "same" ? part.text : FG.el(part.op, {}, part.text),
+    );
+  }
+
+  function renderOutputs() {
+    $("outputs").replaceChildren(
+      ...order().map((output, i) =>
+        FG.el(
+          "article",
+          { class: "candidate" },
+          FG.el("h3", {}, FG.el("span", { class: "badge" }, names[i]), ` ${NOUN} ${names[i]}`),
+          FG.el("p", { dir: "auto", class: "output" }, outputNodes(output)),
+        ),
+      ),
+    );
   }
 
   function radio(group, label, checked, onchange) {
@@ -221,7 +271,8 @@
     } else if (ranks && digit >= 1 && digit <= count) {
       chooseRank(order()[at], digit);
       at = Math.min(at + 1, last);
-    } else if (event.key.toLowerCase() === "m") setMode(ranks ? "pairs" : "ranks");
+    } else if (event.key.toLowerCase() === "d") nextDifferences();
+    else if (event.key.toLowerCase() === "m") setMode(ranks ? "pairs" : "ranks");
     else if (event.key === "Escape") {
       $("choices").focus();
       return;
@@ -242,16 +293,7 @@
       work.save();
     }
     FG.showTexts(schema, work.item.row, null);
-    $("outputs").replaceChildren(
-      ...order().map((output, i) =>
-        FG.el(
-          "article",
-          { class: "candidate" },
-          FG.el("h3", {}, FG.el("span", { class: "badge" }, names[i]), ` ${NOUN} ${names[i]}`),
-          FG.el("p", { dir: "auto", class: "output" }, work.item.row[outputs[output]]),
-        ),
-      ),
-    );
+    showDifferences(null);
     render();
   }
 
@@ -266,6 +308,7 @@
       table([
         ["↑ / ↓", `move between pairs, or between ${noun}s`],
         ["1 / 2 / 0", "the first is better, the second is better, equally good; by rank: the rank"],
+        ["D", `mark the words that differ from those of one ${noun}`],
         ["M", "switch between pair by pair and by rank"],
         ["Ctrl+Z / Ctrl+Shift+Z", "undo, redo"],
         ["Ctrl+Enter", "submit"],

@@ -8,7 +8,7 @@ window.FG = window.FG || {};
   const THEMES = ["auto", "light", "dark"];
   let shell = null;
 
-  const RECORD = "The order in which texts were shown and the active time, for the agreement report";
+  const RECORD = "The annotator, the order in which texts were shown and the times, for the agreement report";
 
   function button(id, label, onclick, key, title) {
     return FG.el(
@@ -29,7 +29,7 @@ window.FG = window.FG || {};
     const picker = FG.el("input", {
       type: "file",
       id: "file",
-      accept: ".json,application/json",
+      accept: ".json,.jsonl,.html,.htm,application/json",
       class: "hidden",
       "aria-label": "Items file",
       onchange: pickFile,
@@ -40,9 +40,21 @@ window.FG = window.FG || {};
       FG.el(
         "nav",
         { "aria-label": "Items" },
-        button("previous", "‹ Previous", () => shell.open(shell.at - 1)),
+        button("previous", "‹ Previous", goPrevious, "["),
         FG.el("span", { id: "position" }),
-        button("next", "Next ›", () => shell.open(shell.at + 1)),
+        button("next", "Next ›", goNext, "]"),
+        button("next-open", "Next not done", goOpen, "}"),
+        FG.el("input", {
+          type: "text",
+          id: "goto",
+          inputmode: "numeric",
+          size: 4,
+          "aria-label": "Go to item",
+          "aria-keyshortcuts": "G",
+          placeholder: "Go to",
+          title: "G",
+          onkeydown: goToTyped,
+        }),
       ),
       FG.el(
         "div",
@@ -53,6 +65,7 @@ window.FG = window.FG || {};
         store.served ? null : picker,
         store.served ? null : button("download", "Download feedback.json", downloadFeedback),
         store.served ? null : button("record", "record.json", downloadRecord, null, RECORD),
+        button("who", "Annotator", changeAnnotator, null, "Change the annotator"),
         button("help-button", "Help ?", showHelp, "?"),
         button("theme", "Colours", () =>
           setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % 3]),
@@ -66,17 +79,41 @@ window.FG = window.FG || {};
     );
   }
 
-  async function pickFile(event) {
+  // ---- files -------------------------------------------------------------------------------------------------
+  function pickFile(event) {
     const file = event.target.files[0];
     event.target.value = "";
+    return openFile(file);
+  }
+
+  async function openFile(file) {
+    const { store } = shell;
     if (!file) return;
+    if (!store.annotator) {
+      FG.notice("Type your name first, then open the file.");
+      return;
+    }
+    let opened;
     try {
-      FG.notice(shell.store.take(await file.text()));
+      opened = store.take(await file.text());
     } catch (error) {
       FG.notice(`${file.name} was not opened: ${error.message}.`);
       return;
     }
-    shell.open(0);
+    FG.notice(opened.notice);
+    showItems(opened.question, 0);
+  }
+
+  // Files dropped on the page are opened, like picked ones.
+  function takeDrops() {
+    document.addEventListener("dragover", (event) => {
+      if (event.dataTransfer && event.dataTransfer.types.includes("Files")) event.preventDefault();
+    });
+    document.addEventListener("drop", (event) => {
+      if (!event.dataTransfer || !event.dataTransfer.files.length) return;
+      event.preventDefault();
+      openFile(event.dataTransfer.files[0]);
+    });
   }
 
   // Save `text` as a file. Returns false if no item is done.
@@ -91,22 +128,47 @@ window.FG = window.FG || {};
     return true;
   }
 
+  const plural = (count, one, many) => (count === 1 ? `1 ${one}` : `${count} ${many}`);
+
   function downloadFeedback() {
-    const store = shell.store,
+    const { store, page } = shell,
       total = store.items.length,
-      done = store.done.length;
+      done = store.done.length,
+      { changed, lacking } = store;
     if (!download("feedback.json", store.text())) return;
     const rest = done < total ? `; the ${total - done} not submitted yet are left out` : "";
-    FG.notice(`feedback.json has ${done} of ${total} items${rest}.`);
+    const parts = [`feedback.json has ${done} of ${total} items${rest}.`];
+    if (lacking) {
+      const other = page === "annotation" ? "comparison" : "annotation";
+      const verb = lacking === 1 ? "has" : "have";
+      parts.push(`${plural(lacking, "row", "rows")} ${verb} no ${other}: training that uses it skips them.`);
+    }
+    if (!changed.length) {
+      FG.notice(parts.join(" "));
+      return;
+    }
+    const were = changed.length === 1 ? "was" : "were";
+    parts.push(
+      `${plural(changed.length, "item", "items")} ${were} changed after submission: the file has the submitted version.`,
+    );
+    noticeWith(parts.join(" "), [[`Go to item ${changed[0] + 1}`, () => shell.open(changed[0])]]);
   }
 
   function downloadRecord() {
     if (download("record.json", shell.store.record()))
       FG.notice(
-        "record.json has the order in which texts were shown and the active time, for the agreement report.",
+        "record.json has the annotator, the order in which texts were shown and the times, for the agreement report.",
       );
   }
 
+  // A notice with buttons: [label, onclick].
+  function noticeWith(text, actions) {
+    FG.notice(text);
+    const buttons = actions.map(([label, onclick]) => FG.el("button", { type: "button", onclick }, label));
+    $("notice").append(...buttons.flatMap((node) => [" ", node]));
+  }
+
+  // ---- help --------------------------------------------------------------------------------------------------
   function showHelp() {
     const { schema, hooks } = shell;
     const table = (rows) =>
@@ -134,6 +196,11 @@ window.FG = window.FG || {};
       FG.el("h2", { id: "help-title" }, "Help"),
       ...schema.guideline.map((text) => FG.el("p", {}, text)),
       ...hooks.help(table),
+      table([
+        ["[ / ]", "previous item, next item"],
+        ["}", "next item that is not done"],
+        ["G", "go to an item by its number"],
+      ]),
       FG.el("p", {}, "Keys do not work while a text field has focus; Esc leaves the field."),
       FG.el("p", { class: "hint" }, `Guideline version ${schema.guideline_version}.`),
       FG.el("button", { type: "button", class: "main", onclick: () => $("help").close() }, "Close"),
@@ -151,11 +218,13 @@ window.FG = window.FG || {};
     const { store, at } = shell,
       total = store.items.length;
     const done = store.items.filter((item) => store.isDone(item)).length;
+    const isLast = at >= total - 1;
     $("position").textContent = store.served
       ? `${store.progress} (this item: ${status(work)})`
       : `Item ${at + 1} of ${total} (${status(work)}), ${done} done`;
     $("previous").disabled = at <= 0;
-    $("next").disabled = at >= total - 1;
+    $("next").disabled = isLast && !(store.served && store.isDone(work.item));
+    $("next-open").disabled = !store.served && done === total;
     $("undo").disabled = !work.state.undo.length;
     $("redo").disabled = !work.state.redo.length;
     if (store.warning) FG.notice(store.warning);
@@ -177,69 +246,256 @@ window.FG = window.FG || {};
     );
   };
 
-  // After a submission: the next item that is not done, if there is one.
-  FG.afterSubmit = async function () {
+  // ---- navigation --------------------------------------------------------------------------------------------
+  const goPrevious = () => shell.open(shell.at - 1);
+
+  function goNext() {
+    const { store, at } = shell;
+    if (at < store.items.length - 1) return shell.open(at + 1);
+    return store.served && shell.work && store.isDone(shell.work.item) ? goOpen() : null;
+  }
+
+  // The index of the next item that is not done, or -1.
+  function nextOpen() {
     const { store, at } = shell,
       n = store.items.length;
-    if (store.served) {
-      try {
-        await store.advance();
-      } catch (error) {
-        FG.say(`Submitted. The next item could not be loaded: ${error.message}.`, "bad");
-        return;
-      }
-      if (!store.items.length) {
-        shell.work = null;
-        showEmpty();
-        return;
-      }
-      shell.open(0);
-      FG.say("Submitted. This is the next item.", "good");
+    for (let k = 1; k < n; k++) if (!store.isDone(store.items[(at + k) % n])) return (at + k) % n;
+    return -1;
+  }
+
+  async function goOpen() {
+    if (shell.store.served) {
+      await goOn("");
       return;
     }
-    for (let k = 1; k < n; k++) {
-      if (!store.isDone(store.items[(at + k) % n])) {
-        shell.open((at + k) % n);
-        FG.say(`Item ${at + 1} is submitted. This is item ${shell.at + 1}.`, "good");
-        return;
-      }
+    const next = nextOpen();
+    if (next >= 0) shell.open(next);
+    else FG.say("No other item is left.");
+  }
+
+  function goToTyped(event) {
+    if (event.key === "Escape") event.target.blur();
+    if (event.key !== "Enter") return;
+    const { items } = shell.store,
+      typed = FG.strip(event.target.value),
+      byId = items.findIndex((item) => item.id === typed),
+      at = /^[0-9]+$/.test(typed) ? Number(typed) - 1 : byId;
+    if (at < 0 || at >= items.length) {
+      FG.notice(`There is no item ${typed}: type a number from 1 to ${items.length}, or an item's id.`);
+      return;
+    }
+    event.target.value = "";
+    event.target.blur();
+    FG.notice("");
+    shell.open(at);
+  }
+
+  // The server's next item; `before` is said before it.
+  async function goOn(before) {
+    const { store } = shell;
+    let next;
+    try {
+      next = await store.advance();
+    } catch (error) {
+      FG.say(`${before}The next item could not be loaded: ${error.message}.`, "bad");
+      return;
+    }
+    if (next < 0) {
+      showEmpty();
+      return;
+    }
+    await shell.open(next);
+    if (before) FG.say(`${before}This is the next item.`, "good");
+  }
+
+  // After a submission: the next item that is not done, if there is one.
+  FG.afterSubmit = async function () {
+    const { store, at } = shell;
+    if (store.served) {
+      await goOn("Submitted. ");
+      return;
+    }
+    const next = nextOpen();
+    if (next >= 0) {
+      shell.open(next);
+      FG.say(`Item ${at + 1} is submitted. This is item ${shell.at + 1}.`, "good");
+      return;
     }
     FG.say("Submitted. All items are done: download feedback.json.", "good");
     FG.notice("All items are done. Download feedback.json, and record.json if you were asked for it.");
     $("download").focus();
   };
 
-  function showEmpty() {
-    const { served, progress } = shell.store;
-    $("empty").replaceChildren(
-      ...(served
-        ? [
-            FG.el("h2", {}, "Nothing left to do"),
-            FG.el("p", {}, `${progress}. Your submissions are stored. Reload the page to check for new items.`),
-          ]
-        : [
-            FG.el("h2", {}, "No items yet"),
-            FG.el(
-              "p",
-              {},
-              "Open a file of items: feedback.json, or the output of fgrlhf feedback items.",
-            ),
-            FG.el(
-              "button",
-              { type: "button", class: "main", onclick: () => $("file").click() },
-              "Open items…",
-            ),
-          ]),
-    );
+  // ---- panels in place of an item ----------------------------------------------------------------------------
+  function showPanel(title, ...children) {
+    shell.work = null;
+    $("empty").replaceChildren(FG.el("h2", {}, title), ...children);
     $("empty").hidden = false;
     $("work").hidden = true;
-    $("undo").disabled = $("redo").disabled = $("previous").disabled = $("next").disabled = true;
+    for (const id of ["undo", "redo", "previous", "next", "next-open"]) $(id).disabled = true;
+    $("position").textContent = "";
+  }
+
+  const mainButton = (id, label, onclick) =>
+    FG.el("button", { type: "button", class: "main", id, onclick }, label);
+
+  function showEmpty() {
+    const { store } = shell;
+    if (!store.served) {
+      showPanel(
+        "No items yet",
+        FG.el(
+          "p",
+          {},
+          "Open a file of items: feedback.json, samples.jsonl, or the output of fgrlhf feedback items. You can also drop it here.",
+        ),
+        mainButton("open-items", "Open items…", () => $("file").click()),
+      );
+      return;
+    }
+    showPanel(
+      "Nothing left to do",
+      FG.el(
+        "p",
+        {},
+        `${store.progress}. Your submissions are stored. Reload the page to check for new items.`,
+      ),
+    );
+    $("position").textContent = store.progress;
+    shell.at = store.items.length;
+    $("previous").disabled = !store.items.length;
+  }
+
+  // Ask for the annotator's name, or for the token of a server that needs one.
+  function askIdentity(needs) {
+    const { store } = shell,
+      isToken = needs === "token";
+    const field = FG.el("input", {
+      type: "text",
+      id: "name",
+      autocomplete: "off",
+      "aria-describedby": "name-problem",
+      onkeydown: (event) => event.key === "Enter" && start(),
+    });
+    const problem = FG.el("p", { id: "name-problem", role: "alert", class: "bad" });
+    function start() {
+      try {
+        store.identify(field.value, needs);
+      } catch (error) {
+        problem.textContent = `Not accepted: ${error.message}.`;
+        return;
+      }
+      connect();
+    }
+    showPanel(
+      isToken ? "Your link is needed" : "Who are you?",
+      FG.el(
+        "p",
+        {},
+        isToken
+          ? "This server gives each annotator a personal link, and this page was opened without one, or with an old one."
+          : "Your name is stored with your work. It keeps the work of several people apart.",
+      ),
+      FG.el("p", {}, FG.el("label", { for: "name" }, isToken ? "Your link or token" : "Your name"), field),
+      problem,
+      mainButton("start", "Start", start),
+    );
+    field.focus();
+  }
+
+  async function changeAnnotator() {
+    const { store } = shell;
+    if (store.served) await store.flush();
+    askIdentity(store.identity);
+    if (store.identity === "name") $("name").value = store.annotator || "";
+    $("name").select();
+  }
+
+  // The annotator's stored work and the file differ: ask which of them to show.
+  function askVersion(question, at) {
+    const choose = (answer) => () => {
+      answer();
+      showItems(null, at);
+    };
+    const items = plural(question.count, "item", "items");
+    showPanel(
+      "Whose work?",
+      FG.el(
+        "p",
+        {},
+        `This browser has work of yours (${shell.store.annotator}) on ${items} of this file, and the file has something else there. The file's feedback may be someone else's. Your stored work is kept in either case.`,
+      ),
+      FG.el(
+        "p",
+        { class: "row" },
+        mainButton("use-file", "Show the file's", choose(question.useFile)),
+        FG.el("button", { type: "button", id: "use-mine", onclick: choose(question.useMine) }, "Go on with mine"),
+      ),
+    );
+    $("use-file").focus();
+  }
+
+  function showRetry(error) {
+    showPanel(
+      "Items could not be loaded",
+      FG.el("p", { role: "alert" }, `${error.message}.`),
+      mainButton("retry", "Try again", connect),
+    );
+  }
+
+  // Show the store's items from `at`, after its question, if it has one.
+  function showItems(question, at) {
+    const { store } = shell;
+    $("who").textContent = store.annotator || "Annotator";
+    if (question) askVersion(question, at);
+    else if (store.items.length && at < store.items.length) shell.open(at);
+    else showEmpty();
+    if (store.isPicked && !question)
+      noticeWith("These are the items of a file that you opened.", [["Back to the page's items", goInside]]);
+  }
+
+  function goInside() {
+    const question = shell.store.goInside();
+    FG.notice("");
+    showItems(question, shell.store.position);
+  }
+
+  // Identify the annotator and show the items.
+  async function connect() {
+    const { store } = shell;
+    FG.notice(store.warning);
+    try {
+      const question = await store.begin();
+      showItems(question, store.position);
+    } catch (error) {
+      if (error.needs) askIdentity(error.needs);
+      else showRetry(error);
+    }
+  }
+
+  // Another tab changed the item that this one shows: show its version. `isIdle`: nothing was done here meanwhile.
+  function showOther(isIdle) {
+    shell.open(shell.at);
+    const lost = isIdle ? "" : " Your last step here was not stored: repeat it.";
+    FG.notice(`This item was changed in another tab; this is its version.${lost}`);
+    if (!isIdle) FG.say("Not stored: the item was changed in another tab.", "bad");
+  }
+
+  // ---- keys and the start ------------------------------------------------------------------------------------
+  // Keys of both pages, outside of fields. Returns whether the key was one of them.
+  function barKey(key) {
+    if (key === "?") showHelp();
+    else if (key === "[") goPrevious();
+    else if (key === "]") goNext();
+    else if (key === "}") goOpen();
+    else if (key.toLowerCase() === "g") $("goto").focus();
+    else return false;
+    return true;
   }
 
   function onKey(event) {
     const field = event.target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select");
     const command = event.ctrlKey || event.metaKey;
-    if (shell.work) shell.work.tick();
     if ($("help").open || !shell.work) return;
     const z = event.key.toLowerCase() === "z",
       y = event.key.toLowerCase() === "y";
@@ -258,45 +514,69 @@ window.FG = window.FG || {};
       shell.hooks.fieldKey && shell.hooks.fieldKey(event, field);
       return;
     }
-    if (event.key === "?") {
+    if (barKey(event.key)) {
       event.preventDefault();
-      showHelp();
       return;
     }
     shell.hooks.key(event);
   }
 
-  // Start a page. hooks: open(work) shows an item, step(back), submit(), key(event), fresh(item), help(table).
-  FG.start = async function (page, hooks) {
-    const schema = window.FG_SCHEMA;
-    shell = { schema, page, hooks, at: 0, work: null, store: null };
-    shell.open = (at) => {
-      const { store } = shell;
-      if (at < 0 || at >= store.items.length) return;
-      shell.at = at;
-      store.position = at;
-      const item = store.items[at];
-      shell.work = new FG.Work(store, item, hooks.fresh(item, schema));
-      $("empty").hidden = true;
-      $("work").hidden = false;
-      FG.say("");
-      FG.showProblems([]);
-      hooks.open(shell.work);
-      window.scrollTo(0, 0); // the submit button is at the end of the page
-      FG.showStatus(shell.work);
+  // Show the item with this index. The server's items are loaded first.
+  async function open(at) {
+    const { store, hooks, schema } = shell;
+    if (at < 0 || at >= store.items.length) return;
+    if (store.served)
+      try {
+        await store.fetch(at);
+      } catch (error) {
+        FG.notice(`Item ${at + 1} could not be loaded: ${error.message}.`);
+        return;
+      }
+    shell.at = at;
+    store.position = at;
+    const item = store.items[at];
+    shell.work = new FG.Work(store, item, hooks.fresh(item, schema, store));
+    $("empty").hidden = true;
+    $("empty").replaceChildren();
+    $("work").hidden = false;
+    FG.say("");
+    FG.showProblems([]);
+    hooks.open(shell.work);
+    window.scrollTo(0, 0); // the submit button is at the end of the page
+    FG.showStatus(shell.work);
+  }
+
+  // Everything that shows that the annotator is at work counts as activity.
+  function watchActivity() {
+    const tick = () => {
+      if (!shell.work) return;
+      shell.work.tick();
+      if (shell.store.served) shell.store.active = FG.now();
     };
+    for (const type of ["keydown", "pointerdown", "pointermove", "wheel", "scroll"])
+      document.addEventListener(type, tick, { capture: true, passive: true });
+    document.addEventListener("visibilitychange", () => {
+      if (shell.work) shell.work.setVisible(!document.hidden);
+    });
+  }
+
+  // Start a page. hooks: open(work) shows an item, step(back), submit(), key(event), fresh(item, schema,
+  // store) returns the document of an item without work, help(table).
+  FG.start = function (page, hooks) {
+    const schema = window.FG_SCHEMA;
+    shell = { schema, page, hooks, at: 0, work: null, store: null, open };
     document.title = `${schema.title}: ${page}`;
     try {
-      shell.store = await FG.openStore(schema, page, shell);
+      shell.store = FG.newStore(schema, page);
     } catch (error) {
       FG.notice(`Items could not be read: ${error.message}.`);
       return;
     }
+    shell.store.onOther = showOther;
     buildBar();
+    watchActivity();
+    if (!shell.store.served) takeDrops();
     document.addEventListener("keydown", onKey);
-    document.addEventListener("pointerdown", () => shell.work && shell.work.tick());
-    if (shell.store.warning) FG.notice(shell.store.warning);
-    if (shell.store.items.length) shell.open(Math.min(shell.store.position, shell.store.items.length - 1));
-    else showEmpty();
+    connect();
   };
 })(window.FG);

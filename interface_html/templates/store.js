@@ -1,18 +1,22 @@
-// Items from a file, and work in this browser's storage until it is downloaded. On served pages api.js replaces
-// `FG.openStore`.
+// Items from a file, and work in this browser's storage until it is downloaded. Work is stored by annotator and by
+// file: nobody sees or exports another's work. On served pages api.js replaces `FG.newStore`.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const HISTORY = 200; // steps that can be undone
+  const PAGES = ["annotation", "comparison"];
+  const NAME = "fgrlhf/annotator";
+  const LONGEST_NAME = 60;
+  const FULL =
+    "This browser's storage is full: a reload loses what you do from now on. Download feedback.json, then clear finished work.";
 
-  // localStorage; or memory, which a reload clears, with the reason.
+  // localStorage; or memory, which a reload clears, with the reason. `names` lists the names of the stored values.
   FG.openStorage = function () {
     try {
       const storage = window.localStorage,
         probe = "fgrlhf/probe";
       storage.setItem(probe, "1");
       storage.removeItem(probe);
-      return { storage, reason: null };
+      return { storage, names: () => Object.keys(storage), reason: null };
     } catch (error) {
       const values = new Map();
       const storage = {
@@ -22,175 +26,278 @@ window.FG = window.FG || {};
       };
       return {
         storage,
+        names: () => [...values.keys()],
         reason:
           "This browser stores nothing for this page: a reload loses your work. Download feedback.json before you close it.",
       };
     }
   };
 
-  // ---- items of a file ---------------------------------------------------------------------------------------
-  function textKeys({ fields }) {
-    const reference = fields.reference ? [fields.reference.key] : [];
-    return [fields.title, ...reference, ...fields.outputs];
-  }
-
-  const isContext = (sources) =>
-    Array.isArray(sources) &&
-    sources.every(
-      (source) =>
-        Array.isArray(source) && source.length && source.every((sentence) => typeof sentence === "string"),
-    );
-
-  // Throws an Error with the reason if the texts or the feedback of an item have the wrong form.
-  function checkItemRow(schema, row) {
-    const { context, outputs, noun } = schema.fields;
-    for (const key of textKeys(schema))
-      if (typeof row[key] !== "string")
-        throw new Error(`\`${key}\` ${row[key] === undefined ? "is missing" : "must be text"}`);
-    if (context && !isContext(row[context.key]))
-      throw new Error(
-        `\`${context.key}\` must be a list: for each ${context.noun} a list of its title and its sentences`,
-      );
-    for (const key of outputs)
-      if (!FG.strip(row[key])) throw new Error(`\`${key}\` is empty: there is no ${noun} to judge`);
-    if ("feedback" in row && !isAnnotation(schema, row.feedback))
-      throw new Error(
-        "`feedback` does not have the form that this page writes: correct it, or open the file without it",
-      );
-    if ("preference" in row && !isPreference(schema, row.preference))
-      throw new Error(
-        `\`preference\` must have a 0, 1 or 2 for each of the ${FG.pairs(schema).length} pairs`,
-      );
-  }
-
-  // Whether earlier feedback has a form that can be shown. The rules are checked when it is submitted.
-  function isAnnotation(schema, feedback) {
-    const isList = (list, isEntry) =>
-      Array.isArray(list) && list.every((entry) => entry && typeof entry === "object" && isEntry(entry));
-    const isOf = (kinds, entry) => kinds.some((kind) => kind.name === entry["error type"]);
-    const isError = (error) =>
-      isOf(schema.errors, error) &&
-      typeof error.explanation === "string" &&
-      Number.isInteger(error.start) &&
-      Number.isInteger(error.end);
-    const isMissing = (info) => {
-      if (!schema.fields.context || !isOf(schema.missing, info)) return false;
-      const { source, sentences } = FG.missingIds(schema, info);
-      return Number.isInteger(source) && Array.isArray(sentences) && sentences.every(Number.isInteger);
-    };
-    return Boolean(
-      feedback &&
-      isList(feedback.errors, isError) &&
-      isList(feedback["missing-info"], isMissing) &&
-      typeof feedback["corrected-prediction"] === "string",
-    );
-  }
-
-  const isPreference = (schema, preference) =>
-    Array.isArray(preference) &&
-    preference.length === FG.pairs(schema).length &&
-    preference.every((value) => [0, 1, 2].includes(value));
-
-  function readItem(schema, row, number) {
-    try {
-      if (row === null || typeof row !== "object" || Array.isArray(row)) throw new Error("must be an object");
-      const { id, ...rest } = row,
-        itemRow = FG.format.itemRow(schema, rest);
-      checkItemRow(schema, itemRow);
-      return { id: typeof id === "string" ? id : String(number), row: itemRow };
-    } catch (error) {
-      throw new Error(`row ${number} of the file: ${error.message}`);
-    }
-  }
-
-  // The items of a file's text: [{id, key, row}]. Throws an Error with row and reason.
-  FG.readItems = function (schema, text) {
-    let rows;
-    if (/^\s*</.test(text))
-      throw new Error("it is a page: make items of it first with fgrlhf feedback items");
-    try {
-      rows = [JSON.parse(text)].flat();
-    } catch (error) {
-      throw new Error(`the file is not valid JSON (${error.message})`);
-    }
-    if (!rows.length) throw new Error("the file must hold a JSON array with at least one row");
-    const copies = new Map(); // two rows with the same content are two items
-    return rows.map((values, number) => {
-      const { id, row } = readItem(schema, values, number);
-      const content = FG.sha256(JSON.stringify(schema.row.map((key) => row[key]))).slice(0, 16);
-      const copy = copies.get(content) || 0;
-      copies.set(content, copy + 1);
-      return { id, key: copy ? `${content}.${copy}` : content, row };
-    });
+  // An annotator's name without surrounding space. Throws an Error with the reason if it is no name.
+  FG.checkName = function (text) {
+    const name = FG.strip(text);
+    if (!name) throw new Error("type a name");
+    if (FG.points(name).length > LONGEST_NAME) throw new Error(`at most ${LONGEST_NAME} characters`);
+    if (/\p{C}/u.test(name)) throw new Error("control characters are not allowed");
+    return name;
   };
+
+  // Whether a state has work in it, rather than only the order in which outputs were shown.
+  const hasWork = (state) => Boolean(state && state.doc && (state.submitted || state.undo.length));
+
+  // Whether the work differs from what was submitted.
+  const isChanged = (page, state) =>
+    Boolean(state.submitted) && !FG.same(judgement(page, state.doc), judgement(page, state.submitted));
+
+  // The part of a document that a feedback file has.
+  const judgement = (page, doc) => (page === "comparison" ? doc.preference : doc);
+
+  const annotates = (schema) => Boolean(schema.errors.length || schema.missing.length);
 
   class DiskStore {
     constructor(schema, page) {
       Object.assign(this, { schema, page, items: [], served: false, warning: null }, FG.openStorage());
       this.warning = this.reason;
+      this.summaries = new Map(); // by the key of an item: {submitted, changed}, so that not all states are parsed again
+      this.seen = { name: null, text: null }; // the state that this tab shows, as stored
+      this.onOther = () => {}; // called when another tab changed the item that is shown
       const inline = document.getElementById("items");
-      if (inline) this.items = FG.readItems(schema, inline.textContent);
-      else {
-        const stored = this.storage.getItem(this.name("items"));
-        if (stored)
-          try {
-            this.items = FG.readItems(schema, stored);
-          } catch (error) {
-            this.storage.removeItem(this.name("items"));
-          }
-      }
+      this.inside = inline ? FG.readItems(schema, inline.textContent) : [];
+      this.insideId = inline ? this.fileId(this.inside) : "";
+      window.addEventListener("storage", (event) => this.changedElsewhere(event));
     }
 
+    // ---- names of stored values --------------------------------------------------------------------------------
     name(what) {
       return `fgrlhf/${this.schema.task}/${what}`;
     }
+    ownName(what) {
+      return this.name(`of/${encodeURIComponent(this.annotator)}/${what}`);
+    }
+    fileName(what) {
+      return this.ownName(`file/${this.file}/${what}`);
+    }
     stateName(item, page) {
-      return this.name(`${page || this.page}/${item.key}`);
+      return this.fileName(`${page || this.page}/${item.key}`);
+    }
+    // The opened file of pages with these items inside, or of pages without.
+    get openName() {
+      return this.ownName(`open/${this.insideId}`);
     }
 
-    write(name, value) {
-      try {
-        this.storage.setItem(name, value);
-        return true;
-      } catch (error) {
-        this.warning =
-          "This browser's storage is full: a reload loses what you do from now on. Download feedback.json, then clear finished work.";
-        return false;
-      }
+    // Identifies a file by its texts and its feedback.
+    fileId(items) {
+      const parts = items.map(({ key, row }) => [key, row.feedback, row.preference]);
+      return FG.sha256(JSON.stringify(parts)).slice(0, 16);
     }
 
-    // Open the content of a file. Returns a notice, or null.
+    // ---- the annotator and the file ----------------------------------------------------------------------------
+    get annotator() {
+      return this.storage.getItem(NAME);
+    }
+
+    get identity() {
+      return "name";
+    }
+
+    identify(text) {
+      this.storage.setItem(NAME, FG.checkName(text));
+    }
+
+    // Open the items of the last visit. Throws an Error with `needs` if the annotator is unknown. Returns a question
+    // (see `open`), or null.
+    begin() {
+      if (!this.annotator) throw Object.assign(new Error("the annotator is unknown"), { needs: "name" });
+      this.summaries.clear();
+      this.items = this.inside;
+      this.file = this.insideId;
+      const stored = this.storage.getItem(this.openName);
+      if (stored)
+        try {
+          const { file, rows } = JSON.parse(stored);
+          this.items = FG.readItems(this.schema, JSON.stringify(rows));
+          this.file = file;
+          return null;
+        } catch (error) {
+          this.storage.removeItem(this.openName);
+        }
+      if (!this.items.length || this.storage.getItem(this.fileName("begun"))) return null;
+      return this.open(this.items, this.insideId);
+    }
+
+    // Whether a file was picked on a page that has items inside.
+    get isPicked() {
+      return Boolean(this.inside.length) && this.storage.getItem(this.openName) !== null;
+    }
+
+    // Open the items that are inside the page again.
+    goInside() {
+      this.storage.removeItem(this.openName);
+      return this.begin();
+    }
+
+    // Open the content of a file. Returns {notice, question}, each possibly null. Throws an Error with the reason.
     take(text) {
-      this.items = FG.readItems(this.schema, text);
+      const items = FG.readItems(this.schema, text);
+      const question = this.open(items, this.fileId(items));
+      return { notice: this.remember(), question };
+    }
+
+    remember() {
       const rows = this.items.map((item) => ({
         id: item.id,
         ...FG.format.feedbackRow(this.schema, item),
       }));
       try {
-        this.storage.setItem(this.name("items"), JSON.stringify(rows));
+        this.storage.setItem(this.openName, JSON.stringify({ file: this.file, rows }));
         return null;
       } catch (error) {
-        this.storage.removeItem(this.name("items"));
+        this.storage.removeItem(this.openName);
         return "The file is too large for this browser's storage: open it again after a reload. Your annotations are stored.";
       }
     }
 
-    read(item, page) {
+    // Make `items` the open file. If the annotator has other work on them, returns a question:
+    // {count, useMine(), useFile()}. Until it is answered the file's feedback is shown.
+    open(items, file) {
+      this.items = items;
+      this.file = this.storage.getItem(this.ownName(`copy/${file}`)) || file;
+      this.summaries.clear();
+      const isKnown = this.storage.getItem(this.fileName("begun")) !== null;
+      const own = this.ownWork(items);
+      const same = own.filter((work) => !work.differs),
+        other = own.filter((work) => work.differs);
+      if (!isKnown) this.copy(same);
+      this.write(this.fileName("begun"), "1");
+      if (!other.length) return null;
+      return {
+        count: new Set(other.map(({ item }) => item.key)).size,
+        useMine: () => this.copy(other),
+        useFile: () => {
+          if (!other.some((work) => work.file === this.file)) return;
+          this.startCopy(file);
+          this.copy(same);
+        },
+      };
+    }
+
+    // A new namespace for a file that has one, whose work stays stored.
+    startCopy(file) {
+      const [, number] = this.file.split(".");
+      this.file = `${file}.${Number(number || 1) + 1}`;
+      this.write(this.ownName(`copy/${file}`), this.file);
+      this.write(this.fileName("begun"), "1");
+      this.summaries.clear();
+      if (this.storage.getItem(this.openName)) this.remember();
+    }
+
+    copy(works) {
+      this.summaries.clear();
+      for (const { page, item, text } of works) this.write(this.stateName(item, page), text);
+    }
+
+    // The annotator's latest work on each of the items, in any file: [{item, page, file, text, differs}]. Work in the open
+    // file on items without feedback goes on as it is and is left out.
+    ownWork(items) {
+      const latest = new Map();
+      const pattern = /^(?:of\/([^/]+)\/file\/([^/]+)\/)?(annotation|comparison)\/([^/]+)$/;
+      for (const name of this.names()) {
+        const match = name.startsWith(this.name("")) && pattern.exec(name.slice(this.name("").length));
+        if (!match) continue;
+        const [, person, file, page, key] = match;
+        if (person !== undefined && person !== encodeURIComponent(this.annotator)) continue;
+        const text = this.storage.getItem(name),
+          state = parsed(text);
+        if (!hasWork(state)) continue;
+        const other = latest.get(`${page}/${key}`);
+        const isNewer = !other || (state.saved || 0) > other.saved || file === this.file;
+        const isOpen = other && other.file === this.file;
+        if (isNewer && !isOpen) latest.set(`${page}/${key}`, { text, state, file, saved: state.saved || 0 });
+      }
+      const works = [];
+      for (const item of items)
+        for (const page of PAGES) {
+          const work = latest.get(`${page}/${item.key}`);
+          if (!work) continue;
+          const doc = judgement(page, work.state.submitted || work.state.doc),
+            given = page === "annotation" ? item.row.feedback : item.row.preference;
+          if (work.file === this.file && given === undefined) continue;
+          works.push({ item, page, ...work, differs: !this.isGiven(item, page, doc) });
+        }
+      return works;
+    }
+
+    // Whether the file has this feedback on the item.
+    isGiven(item, page, doc) {
+      const row = { ...item.row, [page === "annotation" ? "feedback" : "preference"]: doc };
+      const text = (values) => JSON.stringify(FG.format.feedbackRow(this.schema, { ...item, row: values }));
+      return text(row) === text(item.row);
+    }
+
+    // ---- states ------------------------------------------------------------------------------------------------
+    write(name, value) {
       try {
-        return JSON.parse(this.storage.getItem(this.stateName(item, page)));
+        this.storage.setItem(name, value);
+        return true;
       } catch (error) {
-        return null;
+        this.warning = FULL;
+        return false;
       }
     }
 
-    save(item, state) {
-      return this.write(this.stateName(item), JSON.stringify(state));
+    read(item, page) {
+      return parsed(this.storage.getItem(this.stateName(item, page)));
     }
+
+    // The state of the item that this tab shows from now on.
+    load(item) {
+      const name = this.stateName(item),
+        text = this.storage.getItem(name);
+      this.seen = { name, text };
+      return parsed(text);
+    }
+
+    // Store a state, unless another tab has stored a newer one: then `onOther` shows that one.
+    save(item, state) {
+      const name = this.stateName(item);
+      if (this.isStale(name)) {
+        setTimeout(() => this.onOther(false)); // after the code that made the change
+        return false;
+      }
+      this.summaries.delete(item.key);
+      const text = JSON.stringify({ ...state, saved: FG.now() });
+      const isStored = this.write(name, text);
+      if (isStored) this.seen = { name, text };
+      return isStored;
+    }
+
+    // Whether another tab has changed the stored state since this one read or wrote it.
+    isStale(name) {
+      const text = this.storage.getItem(name);
+      return text !== null && this.seen.name === name && this.seen.text !== text;
+    }
+
+    changedElsewhere({ key, newValue }) {
+      this.summaries.clear();
+      if (key === this.seen.name && newValue !== null && newValue !== this.seen.text) this.onOther(true);
+    }
+
     get position() {
-      return Number(this.storage.getItem(this.name(`${this.page}/position`))) || 0;
+      return Number(this.storage.getItem(this.fileName(`${this.page}-position`))) || 0;
     }
     set position(i) {
-      this.write(this.name(`${this.page}/position`), String(i));
+      this.write(this.fileName(`${this.page}-position`), String(i));
+    }
+
+    // {submitted, changed}: whether the item was submitted on this page, and changed since.
+    summary(item) {
+      const { key } = item;
+      if (!this.summaries.has(key)) {
+        const state = this.read(item);
+        const submitted = Boolean(state && state.submitted);
+        this.summaries.set(key, { submitted, changed: submitted && isChanged(this.page, state) });
+      }
+      return this.summaries.get(key);
     }
 
     // An item with its feedback: submitted on either page, or else from the file.
@@ -204,13 +311,24 @@ window.FG = window.FG || {};
     }
 
     isDone(item) {
-      const feedbackKey = this.page === "annotation" ? "feedback" : "preference",
-        state = this.read(item);
-      return Boolean(state && state.submitted) || item.row[feedbackKey] !== undefined;
+      const feedbackKey = this.page === "annotation" ? "feedback" : "preference";
+      return item.row[feedbackKey] !== undefined || this.summary(item).submitted;
     }
 
     get done() {
       return this.items.filter((item) => this.isDone(item));
+    }
+
+    // The indices of the items that were changed after they were submitted.
+    get changed() {
+      return [...this.items.keys()].filter((i) => this.summary(this.items[i]).changed);
+    }
+
+    // The number of rows to download that the other page has not judged; 0 if the task has no other page.
+    get lacking() {
+      if (!annotates(this.schema) || !this.schema.comparison) return 0;
+      const key = this.page === "annotation" ? "preference" : "feedback";
+      return this.done.filter((item) => this.judged(item).row[key] === undefined).length;
     }
 
     // The rows that are done on this page, as a feedback file.
@@ -220,17 +338,29 @@ window.FG = window.FG || {};
       );
     }
 
-    // Data that the rows of a feedback file cannot hold: the order in which outputs were shown, and active seconds.
+    // Data that the rows of a feedback file cannot hold, for each of its rows. Feedback that came with the file has none.
     record() {
-      const seconds = (state) => (state && state.submitted ? Math.round(state.seconds * 10) / 10 : null);
       const entries = this.done.map((item) => {
-        const annotation = this.read(item, "annotation"),
-          comparison = this.read(item, "comparison");
-        const order = comparison && comparison.submitted ? comparison.order : null;
+        const states = {};
+        for (const page of PAGES) {
+          const state = this.read(item, page);
+          states[page] = state && state.submitted ? state : null;
+        }
+        const { annotation, comparison } = states;
+        const each = (value) => ({
+          annotation: annotation && value(annotation),
+          comparison: comparison && value(comparison),
+        });
+        const tenths = (seconds) => Math.round((seconds || 0) * 10) / 10;
         return {
           id: item.id,
-          order,
-          seconds: { annotation: seconds(annotation), comparison: seconds(comparison) },
+          annotator: annotation || comparison ? this.annotator : null,
+          order: comparison && comparison.order,
+          seconds: each((state) => tenths(state.seconds)),
+          wall: each((state) => tenths(state.wall)),
+          submitted: each((state) => state.time || null),
+          revision: each((state) => state.revision || 1),
+          guideline: each((state) => state.guideline || null),
         };
       });
       return JSON.stringify(entries, null, 2);
@@ -238,72 +368,21 @@ window.FG = window.FG || {};
 
     submit(item, state) {
       state.submitted = FG.clone(state.doc);
-      return Promise.resolve(this.save(item, state));
+      state.revision = (state.revision || 0) + 1;
+      state.time = new Date(FG.now() * 1000).toISOString();
+      state.guideline = this.schema.guideline_version;
+      return this.save(item, state);
     }
   }
 
-  FG.openStore = (schema, page) => Promise.resolve(new DiskStore(schema, page));
+  function parsed(text) {
+    try {
+      return JSON.parse(text);
+    } catch (error) {
+      return null;
+    }
+  }
 
-  // The work on one item: document, undo and redo steps, active seconds. `doc` is replaced, never changed in place.
-  FG.Work = class {
-    constructor(store, item, fresh) {
-      const stored = store.read(item) || {},
-        empty = { doc: fresh, undo: [], redo: [], seconds: 0, submitted: null };
-      Object.assign(this, { store, item, state: stored.doc ? stored : { ...empty, ...stored } });
-      this.before = null;
-    }
-
-    get doc() {
-      return this.state.doc;
-    }
-    get changed() {
-      return !FG.same(this.state.doc, this.state.submitted);
-    }
-
-    // Make `after` the document. Changes with the same `key` within 1.5 seconds are one step.
-    commit(after, key) {
-      const state = this.state,
-        now = Date.now();
-      if (FG.same(after, state.doc)) return;
-      const joins =
-        key && this.last && this.last.key === key && now - this.last.time < 1500 && state.undo.length;
-      if (joins) state.undo.pop();
-      else this.before = state.doc;
-      state.undo.push(FG.patch(this.before, after));
-      state.undo.splice(0, state.undo.length - HISTORY);
-      state.redo = [];
-      state.doc = after;
-      this.last = key ? { key, time: now } : null;
-      this.save();
-    }
-
-    step(back) {
-      const state = this.state,
-        from = back ? state.undo : state.redo,
-        to = back ? state.redo : state.undo;
-      if (!from.length) return false;
-      const patch = from.pop();
-      state.doc = FG.applyPatch(state.doc, patch, back);
-      to.push(patch);
-      this.last = null;
-      this.save();
-      return true;
-    }
-
-    // Count active time; gaps of more than half a minute are left out.
-    tick() {
-      const now = Date.now(),
-        gap = now - (this.moved || now);
-      this.moved = now;
-      if (gap < 30000) this.state.seconds += gap / 1000;
-    }
-
-    save() {
-      return this.store.save(this.item, this.state);
-    }
-    submit() {
-      this.last = null;
-      return this.store.submit(this.item, this.state);
-    }
-  };
+  FG.judgement = judgement;
+  FG.newStore = (schema, page) => new DiskStore(schema, page);
 })(window.FG);

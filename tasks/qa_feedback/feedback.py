@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from fgrlhf.data.problems import DataError
+from fgrlhf.data.problems import DataError, counted
 from fgrlhf.data.read import read_rows
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_jsonl, write_text
@@ -75,7 +75,11 @@ class MissingInfo:
 
 @dataclass(frozen=True)
 class FeedbackRow:
-    """One row of a feedback file. `raw` is its JSON object, which is written back unchanged."""
+    """One row of a feedback file. `raw` is its JSON object, which is written back unchanged.
+
+    A row may lack the annotation or the comparison of its answers. Then the properties that read it
+    must not be used: see `annotated_rows` and `compared_rows`.
+    """
 
     raw: Mapping[str, Any]
 
@@ -123,6 +127,16 @@ class FeedbackRow:
         return tuple(self.raw[f"prediction {i}"] for i in range(1, 5))
 
     @property
+    def is_annotated(self) -> bool:
+        """Whether it has `errors`, `missing` and `corrected`."""
+        return "feedback" in self.raw
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether it has a `preference`."""
+        return "preference" in self.raw
+
+    @property
     def errors(self) -> tuple[ErrorSpan, ...]:
         """The error spans of prediction 1, in the annotator's order."""
         return tuple(
@@ -168,7 +182,7 @@ def read_feedback_files(*paths: str | Path) -> list[list[FeedbackRow]]:
     """The rows of each file. Raises `DataError` with every malformed row of every file."""
     files = [_read_rows(path) for path in paths]
     for path, rows in zip(paths, files):
-        if _has_keys(rows[0], "text", "answer") and not _has_keys(rows[0], "feedback"):
+        if _has_keys(rows[0], "text", "answer") and not _has_keys(rows[0], "prediction 1"):
             raise UserError(
                 f"{path} has questions, not feedback on answers to them. Use a file such as"
                 " train_feedback.json"
@@ -181,6 +195,42 @@ def read_feedback_files(*paths: str | Path) -> list[list[FeedbackRow]]:
     if problems:
         raise DataError(problems)
     return [[FeedbackRow(row) for row in rows] for rows in files]
+
+
+def annotated_rows(rows: Sequence[FeedbackRow], file: str | Path) -> list[FeedbackRow]:
+    """The rows with an annotation. Prints how many are left out.
+
+    Raises:
+      UserError: no row of the file has an annotation.
+    """
+    return _rows_with(
+        "an annotation (`feedback`)", [row for row in rows if row.is_annotated], rows, file
+    )
+
+
+def compared_rows(rows: Sequence[FeedbackRow], file: str | Path) -> list[FeedbackRow]:
+    """The rows whose answers were compared. Prints how many are left out.
+
+    Raises:
+      UserError: no row of the file has a comparison.
+    """
+    return _rows_with(
+        "a comparison (`preference`)", [row for row in rows if row.is_compared], rows, file
+    )
+
+
+def _rows_with(
+    what: str, chosen: list[FeedbackRow], rows: Sequence[FeedbackRow], file: str | Path
+) -> list[FeedbackRow]:
+    if not chosen:
+        raise UserError(
+            f"{file}: none of its {counted(len(rows), 'row')} has {what}, which is used here."
+            " Collect it with the feedback pages, or use another file"
+        )
+    if len(chosen) < len(rows):
+        left_out = counted(len(rows) - len(chosen), "row")
+        print(f"{file}: left out {left_out} of {len(rows)} without {what}", flush=True)
+    return chosen
 
 
 def _has_keys(row: Any, *keys: str) -> bool:

@@ -47,8 +47,8 @@ class QAFeedbackFormat:
         return _row_of_sample(schema, row, reference) if "predictions" in row else dict(row)
 
     def feedback_problems(self, schema: Schema, row: Mapping[str, Any]) -> Iterable[Complaint]:
-        """Problems of complete rows; rows without both judgements are not checked."""
-        if not set(FEEDBACK_KEYS) <= set(row):
+        """Problems of the judgements in a row; an item has none yet."""
+        if not set(FEEDBACK_KEYS) & set(row):
             return []
         return [(problem.field, problem.reason) for problem in feedback_problems([row], "")]
 

@@ -35,7 +35,10 @@ PASSAGE_SENTENCES = SentenceKeys(id="passage_id", sentences="sentence_id", noun=
 
 
 def feedback_problems(rows: Sequence[Any], file: str) -> list[Problem]:
-    """All problems of the rows of a feedback file, in order; [] if they can be used."""
+    """All problems of the rows of a feedback file, in order; [] if they can be used.
+
+    `feedback` and `preference` are each optional: a row needs one of them.
+    """
     return row_problems(rows, file, _feedback_row)
 
 
@@ -78,8 +81,17 @@ def _feedback_row(row: Any) -> Iterator[Complaint]:
     wrong_passages = source_list_problems(row, "passages")
     yield from wrong_passages
     passages = None if wrong_passages else row["passages"]
+    if "feedback" not in row and "preference" not in row:
+        yield "feedback", "missing, and so is `preference`: a row needs at least one of them"
+    if "feedback" in row:
+        yield from _feedback(row, passages)
+    if "preference" in row:
+        yield from _preference(row)
+
+
+def _feedback(row: Mapping[str, Any], passages: list | None) -> Iterator[Complaint]:
     yield from key_problems(row, "", "feedback", dict)
-    feedback = row.get("feedback")
+    feedback = row["feedback"]
     if isinstance(feedback, dict):
         yield from text_problems(feedback, "feedback.", "corrected-prediction")
         for key in ("errors", "missing-info"):
@@ -89,7 +101,6 @@ def _feedback_row(row: Any) -> Iterator[Complaint]:
         if isinstance(feedback.get("missing-info"), list):
             for i, info in enumerate(feedback["missing-info"]):
                 yield from _missing_info(info, f"feedback.missing-info[{i}]", passages)
-    yield from _preference(row)
 
 
 def _example_row(row: Any) -> Iterator[Complaint]:

@@ -3,7 +3,8 @@
 (function (FG) {
   const ANNOTATION_KEYS = ["errors", "missing-info", "corrected-prediction"],
     ERROR_KEYS = ["error type", "explanation", "start", "end"],
-    MISSING_KEYS = ["error type", "passage_id", "sentence_id"];
+    MISSING_KEYS = ["error type", "passage_id", "sentence_id"],
+    NO_ANSWER = "No answer."; // the text to judge if a policy's response is blank
 
   function without(values, ...keys) {
     return Object.fromEntries(Object.entries(values).filter(([key]) => !keys.includes(key)));
@@ -28,13 +29,49 @@
     return result;
   }
 
+  const ATTRIBUTE = /([^\s=>"']+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+))?/g,
+    TAG = /<\w+((?:\s+[^\s=>"']+(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>]+))?)*)\s*\/?>/g;
+
+  // The `value` of a page's element `prompt`, or null. Only this attribute is parsed as HTML.
+  function promptValue(page) {
+    for (const [, text] of page.matchAll(TAG)) {
+      const attributes = new Map([...text.matchAll(ATTRIBUTE)].map(([, name, value]) => [name, value]));
+      if (!/^["']?prompt["']?$/.test(attributes.get("id")) || !attributes.has("value")) continue;
+      const parsed = new DOMParser().parseFromString(`<p value=${attributes.get("value")}>`, "text/html");
+      return parsed.querySelector("p").getAttribute("value");
+    }
+    return null;
+  }
+
+  // A passage as [title, sentence, ...]. The content of {wikipage, content} is split into sentences.
+  function passageOf(passage) {
+    const { wikipage, content } = passage || {};
+    if (typeof wikipage !== "string" || typeof content !== "string") return passage;
+    const points = FG.points(content);
+    return [wikipage, ...FG.sentences(points).map(([start, end]) => FG.cut(points, start, end))];
+  }
+
+  // The row of a line of samples.jsonl: {question, passages, predictions}. It has no reference answer.
+  function rowOfSample(schema, sample) {
+    const row = { gold: "", ...sample };
+    schema.fields.outputs.forEach((key, i) => {
+      const text = sample.predictions[i];
+      row[key] = typeof text === "string" && !FG.strip(text) ? NO_ANSWER : text;
+    });
+    if (Array.isArray(row.passages)) row.passages = row.passages.map(passageOf);
+    return Object.fromEntries(schema.row.filter((key) => key in row).map((key) => [key, row[key]]));
+  }
+
   FG.format = {
     itemRow(schema, row) {
-      if (Array.isArray(row.predictions))
-        throw new Error(
-          "this is a sample with `predictions`: make items of the file first with fgrlhf feedback items",
-        );
-      return rowOfPayload(row);
+      return Array.isArray(row.predictions) ? rowOfSample(schema, row) : rowOfPayload(row);
+    },
+
+    // The rows of a published annotation page: `<p id="prompt" value='{"id": ..., "question": ...}'>`.
+    pageRows(text) {
+      const value = promptValue(text);
+      if (!value) throw new Error("it is not a published page: it has no element `prompt` with a value");
+      return [JSON.parse(value)];
     },
 
     feedbackRow(schema, item) {

@@ -6,7 +6,8 @@ Reads {train,dev}_feedback.json in `data_dir` and writes there
     F-ERR_sentence/{train,dev}.json       R2 factuality: the same, with passages
     COMP_sequence/{train,dev}.json        R3 completeness: feedback rows with other preferences
 
-and, in each of these folders, `segmenter.json`, which names the segmenter of the answers. A reward
+from the rows with an annotation; their human preferences are not used. It also writes, in each of
+these folders, `segmenter.json`, which names the segmenter of the answers. A reward
 model must score the same segments.
 """
 
@@ -32,6 +33,7 @@ from reward_modeling.segment_files import (
 )
 from tasks.qa_feedback.feedback import (
     FeedbackRow,
+    annotated_rows,
     feedback_text,
     read_feedback_files,
     rm_words_prefix,
@@ -120,10 +122,13 @@ def create_rm_files(settings: Settings) -> None:
 
     Raises:
       DataError: malformed rows, all of them; nothing is written.
+      UserError: a file is missing or has no annotated rows.
     """
     folder = Path(settings.data_dir)
     segmenter = load_segmenter(settings.segmenter)
-    splits = read_feedback_files(*(folder / f"{split}_feedback.json" for split in SPLITS))
+    paths = [folder / f"{split}_feedback.json" for split in SPLITS]
+    files = read_feedback_files(*paths)
+    splits = [annotated_rows(rows, path) for rows, path in zip(files, paths)]
     print(
         f"reward-model files in {folder}, segments by {segmenter.name} {segmenter.version}",
         flush=True,

@@ -14,13 +14,16 @@ ANSWERS = 4
 
 
 def read_pairs(path: str | Path) -> list[Comparison]:
-    """The rows of a pair file, including those without a decided pair.
+    """The compared rows of a pair file, including those without a decided pair.
+
+    A row without the key `preference` was only annotated: it is checked and left out.
 
     Rows may repeat. Answers may be blank: policies write blank answers, so a reward model has to
     learn to score them.
 
     Raises:
-      UserError: malformed rows, each with file, row (from 0), field and reason.
+      UserError: malformed rows, each with file, row (from 0), field and reason; or no row was
+        compared.
     """
     content = read_json(path)
     if not isinstance(content, list):
@@ -37,10 +40,15 @@ def read_pairs(path: str | Path) -> list[Comparison]:
         meta = {"question": row["question"], "passages": row["passages"]}
         prompt = Prompt(str(number), row["question"], meta=meta)
         answers = tuple(Answer(row[f"prediction {i}"]) for i in range(1, ANSWERS + 1))
-        comparisons.append(
-            Comparison(prompt, answers, pairs_of_outcomes(ANSWERS, row["preference"]))
-        )
+        if "preference" in row:
+            outcomes = pairs_of_outcomes(ANSWERS, row["preference"])
+            comparisons.append(Comparison(prompt, answers, outcomes))
     refuse_rows(path, problems)
+    if content and not comparisons:
+        raise UserError(
+            f"{path}: no row has a `preference`, which this reward model learns. Compare the"
+            " answers on the comparison page, or use another file"
+        )
     return comparisons
 
 
@@ -58,7 +66,9 @@ def _problem(row: Any) -> str | None:
         problem = text_problem(row.get(f"prediction {i}"), may_be_blank=True)
         if problem is not None:
             return f"`prediction {i}`: {problem}"
-    preference = row.get("preference")
+    if "preference" not in row:
+        return None
+    preference = row["preference"]
     is_valid = (
         isinstance(preference, list)
         and len(preference) == len(PAIRS)

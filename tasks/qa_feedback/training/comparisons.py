@@ -17,7 +17,7 @@ from fgrlhf.data.comparisons import (
 )
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.types import Prompt
-from tasks.qa_feedback.feedback import FeedbackRow, read_feedback
+from tasks.qa_feedback.feedback import FeedbackRow, annotated_rows, compared_rows, read_feedback
 
 
 def corrected_comparison(prompt: Prompt, row: FeedbackRow) -> Comparison | None:
@@ -38,6 +38,11 @@ _COMPARISON_OF: dict[str, Callable[[Prompt, FeedbackRow], Comparison | None]] = 
     "corrected": corrected_comparison,
     "preference": preference_comparison,
 }
+# the rows with a correction, or with preferences
+_ROWS_FOR: dict[str, Callable[[Sequence[FeedbackRow], str], list[FeedbackRow]]] = {
+    "corrected": annotated_rows,
+    "preference": compared_rows,
+}
 _WHY_NONE = {
     "corrected": "no row has a corrected answer that differs from prediction 1",
     "preference": "all comparisons between predictions are ties",
@@ -47,13 +52,16 @@ _WHY_NONE = {
 def make_comparisons(
     rows: Sequence[FeedbackRow], prompts: Iterable[Prompt], source: str, file: str
 ) -> list[Comparison]:
-    """The comparisons of a feedback file.
+    """The comparisons of a feedback file, from the rows that have what `source` needs.
 
     Raises:
       UserError: there are none, or a question is not among `prompts`.
     """
+    used = {id(row) for row in _ROWS_FOR[source](rows, file)}
     comparisons = []
     for prompt, row in zip(prompts_of(rows, prompts, file), rows):
+        if id(row) not in used:
+            continue
         comparison = _COMPARISON_OF[source](prompt, row)
         if comparison is not None:
             comparisons.append(comparison)
@@ -92,9 +100,10 @@ def corrected_examples(
     Raises:
       UserError: no row has a corrected answer, or a question is not among `prompts`.
     """
+    annotated_rows(rows, file)  # raises if there are none, and says how many are left out
     examples = []
     for prompt, row in zip(prompts_of(rows, prompts, file, setting="questions"), rows):
-        corrected = row.corrected.strip()
+        corrected = row.corrected.strip() if row.is_annotated else ""
         if corrected:
             examples.append({"text": prompt.text, "answer": [corrected]})
     if not examples:

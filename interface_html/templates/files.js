@@ -1,0 +1,121 @@
+// The items of a file's text, with checks of their texts and their earlier feedback.
+"use strict";
+window.FG = window.FG || {};
+(function (FG) {
+  function textKeys({ fields }) {
+    const reference = fields.reference ? [fields.reference.key] : [];
+    return [fields.title, ...reference, ...fields.outputs];
+  }
+
+  const isContext = (sources) =>
+    Array.isArray(sources) &&
+    sources.every(
+      (source) =>
+        Array.isArray(source) && source.length && source.every((sentence) => typeof sentence === "string"),
+    );
+
+  // Throws an Error with the reason if the texts or the feedback of an item have the wrong form.
+  function checkItemRow(schema, row) {
+    const { context, outputs, noun } = schema.fields;
+    for (const key of textKeys(schema))
+      if (typeof row[key] !== "string")
+        throw new Error(`\`${key}\` ${row[key] === undefined ? "is missing" : "must be text"}`);
+    if (context && !isContext(row[context.key]))
+      throw new Error(
+        `\`${context.key}\` must be a list: for each ${context.noun} a list of its title and its sentences`,
+      );
+    for (const key of outputs)
+      if (!FG.strip(row[key])) throw new Error(`\`${key}\` is empty: there is no ${noun} to judge`);
+    if ("feedback" in row && !isAnnotation(schema, row.feedback))
+      throw new Error(
+        "`feedback` does not have the form that this page writes: correct it, or open the file without it",
+      );
+    if ("preference" in row && !isPreference(schema, row.preference))
+      throw new Error(
+        `\`preference\` must have a 0, 1 or 2 for each of the ${FG.pairs(schema).length} pairs`,
+      );
+  }
+
+  // Whether earlier feedback has a form that can be shown. The rules are checked when it is submitted.
+  function isAnnotation(schema, feedback) {
+    const isList = (list, isEntry) =>
+      Array.isArray(list) && list.every((entry) => entry && typeof entry === "object" && isEntry(entry));
+    const isOf = (kinds, entry) => kinds.some((kind) => kind.name === entry["error type"]);
+    const isError = (error) =>
+      isOf(schema.errors, error) &&
+      typeof error.explanation === "string" &&
+      Number.isInteger(error.start) &&
+      Number.isInteger(error.end);
+    const isMissing = (info) => {
+      if (!schema.fields.context || !isOf(schema.missing, info)) return false;
+      const { source, sentences } = FG.missingIds(schema, info);
+      return Number.isInteger(source) && Array.isArray(sentences) && sentences.every(Number.isInteger);
+    };
+    return Boolean(
+      feedback &&
+      isList(feedback.errors, isError) &&
+      isList(feedback["missing-info"], isMissing) &&
+      typeof feedback["corrected-prediction"] === "string",
+    );
+  }
+
+  const isPreference = (schema, preference) =>
+    Array.isArray(preference) &&
+    preference.length === FG.pairs(schema).length &&
+    preference.every((value) => [0, 1, 2].includes(value));
+
+  function readItem(schema, row, number) {
+    try {
+      if (row === null || typeof row !== "object" || Array.isArray(row)) throw new Error("must be an object");
+      const { id, ...rest } = row,
+        itemRow = FG.format.itemRow(schema, rest);
+      checkItemRow(schema, itemRow);
+      return { id: typeof id === "string" ? id : String(number), row: itemRow };
+    } catch (error) {
+      throw new Error(`row ${number} of the file: ${error.message}`);
+    }
+  }
+
+  // The rows of a JSON array, of one JSON object, of JSON lines, or of a page that holds an item.
+  function rowsOf(text) {
+    if (/^\s*</.test(text)) {
+      if (FG.format.pageRows) return FG.format.pageRows(text);
+      throw new Error("it is a page: make items of it first with fgrlhf feedback items");
+    }
+    try {
+      return [JSON.parse(text)].flat();
+    } catch (error) {
+      const lines = text.split("\n").filter((line) => FG.strip(line));
+      if (lines.length > 1 && isJson(lines[0])) return lines.map(lineRow);
+      throw new Error(`the file is not valid JSON (${error.message})`);
+    }
+  }
+
+  function isJson(text) {
+    try {
+      JSON.parse(text);
+      return true;
+    } catch (error) {
+      return false;
+    }
+  }
+
+  function lineRow(line, number) {
+    if (!isJson(line)) throw new Error(`row ${number} of the file is not valid JSON`);
+    return JSON.parse(line);
+  }
+
+  // The items of a file's text: [{id, key, row}]. Throws an Error with row and reason.
+  FG.readItems = function (schema, text) {
+    const rows = rowsOf(text);
+    if (!rows.length) throw new Error("the file must hold a JSON array with at least one row");
+    const copies = new Map(); // two rows with the same content are two items
+    return rows.map((values, number) => {
+      const { id, row } = readItem(schema, values, number);
+      const content = FG.sha256(JSON.stringify(schema.row.map((key) => row[key]))).slice(0, 16);
+      const copy = copies.get(content) || 0;
+      copies.set(content, copy + 1);
+      return { id, key: copy ? `${content}.${copy}` : content, row };
+    });
+  };
+})(window.FG);

@@ -1,0 +1,349 @@
+"""Pages from disk: whose work is shown and saved, two tabs, times, files and navigation."""
+
+import json
+from pathlib import Path
+
+import pytest
+from page_helpers import ITEM, QA, downloaded, identify, opened, press
+
+from interface_html.items import read_items
+from interface_html.pages import self_contained
+from tasks.qa_feedback.feedback import read_feedback
+
+ROW = {key: value for key, value in ITEM.items() if key != "id"}
+
+
+def items_of(count: int, **changes) -> list[dict]:
+    return [{**ITEM, "id": str(i), "question": f"Q{i}?", **changes} for i in range(count)]
+
+
+def written(path: Path, rows) -> Path:
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def pick(tab, path: Path) -> None:
+    tab.set_input_files("#file", path)
+    tab.wait_for_selector("#work:not([hidden]), #use-file")
+
+
+def correct(tab, text: str) -> None:
+    """Submit the open item with an irrelevant first word and this correction."""
+    press(tab, "Escape", "Home", "1")
+    tab.fill("#correction", text)
+    press(tab, "Escape", "Control+Enter")
+
+
+def rename(tab, name: str) -> None:
+    tab.click("#who")
+    tab.fill("#name", name)
+    press(tab, "Enter")
+    tab.wait_for_selector("#name", state="detached")
+
+
+def corrections(content: bytes) -> list[str]:
+    return [row["feedback"]["corrected-prediction"] for row in json.loads(content)]
+
+
+# ---- whose work ----------------------------------------------------------------------------------
+
+
+def test_a_colleagues_file_shows_and_saves_the_colleagues_work(chromium, tmp_path):
+    items = written(tmp_path / "items.json", [ITEM])
+    with opened(chromium, items=None) as tab:
+        pick(tab, items)
+        correct(tab, "ANNA.")
+        anna = tmp_path / "anna.json"
+        anna.write_bytes(downloaded(tab))
+        rename(tab, "ben")
+        assert "No items yet" in tab.inner_text("#empty")  # nothing of anna's is shown
+        pick(tab, items)
+        assert "0 done" in tab.inner_text("#position")
+        correct(tab, "BEN.")
+        assert corrections(downloaded(tab)) == ["BEN."]
+        pick(tab, anna)
+        assert "work of yours (ben) on 1 item" in tab.inner_text("#empty")
+        tab.click("#use-file")
+        assert tab.input_value("#correction") == "ANNA."
+        assert "(from the file)" in tab.inner_text("#position")
+        assert downloaded(tab) == anna.read_bytes()
+        pick(tab, anna)
+        tab.click("#use-mine")
+        assert corrections(downloaded(tab)) == ["BEN."]
+        pick(tab, items)
+        assert tab.input_value("#correction") == "BEN."  # the same file goes on as it was
+
+
+def test_the_own_file_comes_back_without_a_question_and_with_its_record(chromium, tmp_path):
+    with opened(chromium, items=[ITEM], tmp_path=tmp_path) as tab:
+        correct(tab, "Mended.")
+        (tmp_path / "own.json").write_bytes(downloaded(tab))
+        pick(tab, tmp_path / "own.json")
+        assert "(submitted)" in tab.inner_text("#position")
+        with tab.expect_download() as event:
+            tab.click("#record")
+        (entry,) = json.loads(Path(event.value.path()).read_text())
+        assert (entry["annotator"], entry["revision"]["annotation"]) == ("anna", 1)
+        assert entry["guideline"]["annotation"] == QA.schema.guideline_version
+
+
+def test_a_name_is_needed_and_checked(chromium, tmp_path):
+    with opened(chromium, items=None) as tab:
+        rename(tab, "anna")
+        tab.evaluate("localStorage.clear()")
+        tab.reload()
+        tab.wait_for_selector("#name")
+        for bad, reason in (("  ", "type a name"), ("x" * 61, "at most 60")):
+            tab.fill("#name", bad)
+            tab.click("#start")
+            assert reason in tab.inner_text("#name-problem")
+        identify(tab, "李 <b>")
+        assert tab.inner_text("#who") == "李 <b>"
+
+
+# ---- two tabs ------------------------------------------------------------------------------------
+
+
+def test_two_tabs_show_each_others_work_and_lose_nothing(chromium, tmp_path):
+    with opened(chromium, items=[ITEM], tmp_path=tmp_path) as tab:
+        other = tab.context.new_page()
+        other.goto(tab.url)
+        other.wait_for_selector("#work:not([hidden])")
+        press(other, "Escape", "Home", "1")
+        tab.wait_for_selector("#errors > li")
+        assert "changed in another tab" in tab.inner_text("#notice")
+        press(tab, "Escape", "Home", "ArrowRight", "ArrowRight", "4")
+        tab.reload()
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.locator("#errors > li").count() == 2
+
+
+def test_a_tab_that_missed_a_change_does_not_overwrite_it(chromium, tmp_path):
+    with opened(chromium, items=[ITEM], tmp_path=tmp_path) as tab:
+        press(tab, "Escape", "Home", "1")
+        # another tab has stored an earlier state, and this one was not told
+        tab.evaluate(
+            "() => { const [name, text] = Object.entries(localStorage).find(([key]) =>"
+            " key.includes('/annotation/')); const state = JSON.parse(text);"
+            " state.doc = { ...state.doc, errors: [], 'corrected-prediction': 'Theirs.' };"
+            " localStorage.setItem(name, JSON.stringify(state)); }"
+        )
+        press(tab, "Escape", "Home", "ArrowRight", "ArrowRight", "4")
+        tab.wait_for_selector("#notice:not([hidden])")
+        assert "Your last step here was not stored" in tab.inner_text("#notice")
+        assert tab.input_value("#correction") == "Theirs."
+        press(tab, "Escape", "Home", "4")
+        assert tab.locator("#errors > li").count() == 1
+        tab.reload()
+        tab.wait_for_selector("#errors > li")
+        assert tab.input_value("#correction") == "Theirs."
+
+
+# ---- time ----------------------------------------------------------------------------------------
+
+
+def test_the_stopwatch_by_hand(chromium):
+    with opened(chromium, items=None) as tab:
+        active, wall = tab.evaluate(
+            """() => {
+                const watch = new FG.Stopwatch(100, true);
+                let active = watch.act(110) + watch.act(115); // 10 + 5
+                active += watch.act(200); // a gap of 85 counts as 30
+                watch.pause();
+                active += watch.act(300) + watch.act(301); // hidden: 0, then 1
+                return [active, watch.lap(301)];
+            }"""
+        )
+        assert (active, wall) == (46, 201)
+        assert tab.evaluate("new FG.Stopwatch(0, false).act(9)") == 0
+
+
+@pytest.mark.parametrize("page", ["annotation", "comparison"])
+def test_reading_with_the_mouse_and_the_wheel_counts(chromium, tmp_path, page):
+    with opened(chromium, page, items=items_of(2), tmp_path=tmp_path) as tab:
+        tab.evaluate("window.clock = FG.now(); FG.now = () => window.clock")
+        press(tab, "]")  # an item that is opened at a known time
+
+        def after(seconds, act):
+            tab.evaluate("seconds => { window.clock += seconds }", seconds)
+            act()
+
+        after(20, lambda: tab.mouse.move(300, 300))
+        after(25, lambda: tab.mouse.wheel(0, 50))
+        tab.wait_for_timeout(200)  # the wheel's event comes later
+        after(100, lambda: tab.mouse.move(310, 310))  # counts as 30
+        press(tab, *(["n"] if page == "annotation" else "111111"), "Control+Enter")
+        with tab.expect_download() as event:
+            tab.click("#record")
+        (entry,) = json.loads(Path(event.value.path()).read_text())
+        assert (entry["seconds"][page], entry["wall"][page]) == (75, 145)
+        assert entry["revision"][page] == 1 and entry["submitted"][page].endswith("Z")
+
+
+# ---- the download --------------------------------------------------------------------------------
+
+
+def test_the_download_names_changes_after_submission_and_missing_comparisons(chromium, tmp_path):
+    with opened(chromium, items=items_of(3), tmp_path=tmp_path) as tab:
+        for text in ("First.", "Second."):
+            correct(tab, text)
+        press(tab, "[", "[")
+        tab.fill("#correction", "Changed.")
+        press(tab, "Escape", "]", "]")
+        assert corrections(downloaded(tab)) == ["First.", "Second."]
+        notice = tab.inner_text("#notice")
+        assert "1 item was changed after submission: the file has the submitted version" in notice
+        assert "2 rows have no comparison" in notice and "1 not submitted yet" in notice
+        tab.click("#notice button")
+        assert tab.inner_text("#position").startswith("Item 1 of 3 (changed since submitted)")
+        press(tab, "Escape", "Control+Enter")
+        content = downloaded(tab)
+        assert corrections(content) == ["Changed.", "Second."]
+        assert "changed after" not in tab.inner_text("#notice")
+        # the pipeline reads rows that were only annotated
+        (tmp_path / "rows.json").write_bytes(content)
+        assert [row.is_compared for row in read_feedback(tmp_path / "rows.json")] == [False] * 2
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def test_a_file_has_its_own_position_and_stays_open_on_a_page_with_items(chromium, tmp_path):
+    inside = read_items(QA, written(tmp_path / "items.json", items_of(3)))
+    page = tmp_path / "page.html"
+    page.write_text(self_contained(QA, "annotation", inside), encoding="utf-8")
+    with opened(chromium, where=page) as tab:
+        press(tab, "]", "]")
+        assert tab.inner_text("#position").startswith("Item 3 of 3")
+        pick(tab, written(tmp_path / "two.json", items_of(2, gold="Other.")))
+        assert tab.inner_text("#position").startswith("Item 1 of 2")
+        press(tab, "]")
+        tab.reload()
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.inner_text("#position").startswith("Item 2 of 2")
+        tab.locator("#notice button").click()
+        assert tab.inner_text("#position").startswith("Item 3 of 3")
+
+
+def test_samples_are_opened_by_the_picker_and_by_dropping(chromium, tmp_path):
+    passages = [{"wikipage": "Cat", "content": "A cat sat. It was blue."}]
+    answers = ["The cat.", " ", "c", "d"]
+    samples = [
+        {"id": "s", "question": f"Q{i}?", "passages": passages, "predictions": answers}
+        for i in range(2)
+    ]
+    text = "".join(json.dumps(sample) + "\n" for sample in samples)
+    (tmp_path / "samples.jsonl").write_text(text)
+    (item, _) = read_items(
+        QA, written(tmp_path / "s.json", [{**s, "id": str(i)} for i, s in enumerate(samples)])
+    )
+    with opened(chromium, items=None) as tab:
+        tab.evaluate(
+            """text => {
+                const data = new DataTransfer();
+                data.items.add(new File([text], "samples.jsonl"));
+                const event = { dataTransfer: data, bubbles: true, cancelable: true };
+                document.body.dispatchEvent(new DragEvent("drop", event));
+            }""",
+            text,
+        )
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.inner_text("#position").startswith("Item 1 of 2")
+        press(tab, "n", "Control+Enter")
+        (row,) = json.loads(downloaded(tab))
+        assert {key: row[key] for key in QA.schema.row} == item.row
+        bad = tmp_path / "bad.jsonl"
+        bad.write_text(text + "{")
+        tab.set_input_files("#file", bad)
+        tab.wait_for_function(
+            "() => document.querySelector('#notice').textContent.includes('row 2 of the file is')"
+        )
+
+
+# ---- navigation ----------------------------------------------------------------------------------
+
+
+def test_keys_go_from_item_to_item(chromium, tmp_path):
+    with opened(chromium, items=items_of(5), tmp_path=tmp_path) as tab:
+
+        def at() -> str:
+            return tab.inner_text("#item-title")
+
+        press(tab, "]", "]")
+        assert at() == "Q2?"
+        press(tab, "[")
+        assert at() == "Q1?"
+        press(tab, "n", "Control+Enter", "[")
+        assert at() == "Q1?"
+        press(tab, "[", "}")
+        assert at() == "Q2?"  # Q1 is done
+        press(tab, "g")
+        tab.keyboard.type("5")
+        press(tab, "Enter")
+        assert at() == "Q4?" and tab.is_disabled("#next")
+        tab.click("#next-open")
+        assert at() == "Q0?"
+        press(tab, "g")
+        tab.keyboard.type("9")
+        press(tab, "Enter")
+        assert "There is no item 9" in tab.inner_text("#notice") and at() == "Q0?"
+
+
+def test_many_items_open_and_respond_quickly(chromium, tmp_path):
+    """The states are parsed once, however many keys are pressed."""
+    with opened(chromium, items=items_of(300), tmp_path=tmp_path) as tab:
+        tab.evaluate(
+            "() => { const parse = JSON.parse; window.parsed = 0;"
+            " JSON.parse = (...given) => { window.parsed += 1; return parse(...given); }; }"
+        )
+        press(tab, "Escape", "Home", "1")
+        first = tab.evaluate("window.parsed")
+        press(tab, "ArrowRight", "ArrowRight", "ArrowRight", "4")
+        assert tab.evaluate("window.parsed") - first < 30
+
+
+def test_a_long_history_is_cut_by_its_size(chromium):
+    with opened(chromium, items=None) as tab:
+        left, size, last = tab.evaluate(
+            """() => {
+                const step = (_, i) => [["text", i, "", "ä".repeat(5000)]];
+                const undo = Array.from({ length: 20 }, step);
+                const state = { doc: {}, undo };
+                FG.capHistory(state, 100000);
+                const bytes = new TextEncoder().encode(JSON.stringify(state)).length;
+                return [undo.length, bytes, undo.at(-1)[0][1]];
+            }"""
+        )
+        assert (left, last) == (9, 19) and 80_000 < size <= 100_000
+
+
+# ---- the comparison page -------------------------------------------------------------------------
+
+
+def test_ranking_is_remembered(chromium, tmp_path):
+    with opened(chromium, "comparison", items=items_of(2), tmp_path=tmp_path) as tab:
+        press(tab, "m", "1", "2", "3", "4", "Control+Enter")
+        assert tab.is_checked("input[value=ranks]")
+        tab.reload()
+        tab.wait_for_selector("#choices .pair")
+        assert tab.is_checked("input[value=ranks]")
+
+
+def test_the_words_that_differ_are_marked(chromium, tmp_path):
+    changes = {f"prediction {i}": f"The cat number{i} sat." for i in range(1, 5)}
+    with opened(chromium, "comparison", items=[ITEM | changes], tmp_path=tmp_path) as tab:
+        outputs = tab.locator(".candidate .output")
+        texts = outputs.all_inner_texts()
+        press(tab, "d")
+        assert tab.locator(".candidate ins").count() == tab.locator(".candidate del").count() == 3
+        base = texts[0].split()[2]
+        assert tab.locator(".candidate del").all_inner_texts() == [base] * 3
+        tab.locator("#differences button", has_text="None").click()
+        assert outputs.all_inner_texts() == texts
+
+
+def test_the_legend_of_a_pair_is_inside_its_frame(chromium, tmp_path):
+    with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
+        frame = tab.locator(".pair.active").bounding_box()
+        legend = tab.locator(".pair.active legend").bounding_box()
+        assert legend["y"] >= frame["y"]

@@ -1,0 +1,213 @@
+"""Served pages: names, links, own items, leases and stale windows."""
+
+import http.client
+import json
+
+from page_helpers import press
+from server_helpers import Client, Server, serving
+from test_served_pages import kept, visiting
+
+from interface_html import export
+from interface_html.database import read_database
+
+
+def said(tab, text: str) -> None:
+    tab.wait_for_function(
+        "text => document.querySelector('#message').textContent.includes(text)", arg=text
+    )
+
+
+def plain_tab(browser, server, page="annotation", fragment=""):
+    context = browser.new_context()
+    context.set_default_timeout(300_000)  # ms: a busy machine may take long
+    tab = context.new_page()
+    tab.goto(f"http://127.0.0.1:{server.port}/templates/{page}.html{fragment}")
+    tab.wait_for_selector("#work:not([hidden]), #empty:not([hidden])")
+    return tab
+
+
+def submissions_of(server):
+    return read_database(server.db, "qa_feedback")[1]
+
+
+# ---- who -----------------------------------------------------------------------------------------
+
+
+def test_a_page_without_a_name_asks_for_it(chromium, tmp_path):
+    with serving(tmp_path, items=2, per_item=2) as server:
+        for name in ("anna", "ben"):
+            tab = plain_tab(chromium, server)
+            tab.fill("#name", name)
+            press(tab, "Enter")
+            tab.wait_for_selector("#work:not([hidden])")
+            assert tab.inner_text("#position").startswith(f"{name}: 0 of 2 done")
+            press(tab, "n", "Control+Enter")
+            said(tab, "next item")
+            tab.context.close()
+        given = [(entry.item, entry.annotator) for entry in submissions_of(server)]
+        assert given == [("i0", "anna"), ("i0", "ben")]
+
+
+def test_the_server_refuses_nameless_requests(tmp_path):
+    body = {"page": "annotation"}
+    with serving(tmp_path, items=1) as server:
+        client = Client(server.port, "")
+        assert client.call("POST", "/api/next", body)[0] == 400  # an empty name
+        wire = http.client.HTTPConnection("127.0.0.1", server.port)
+        headers = {"Content-Type": "application/json"}
+        wire.request("POST", "/api/next", json.dumps(body), headers)
+        response = wire.getresponse()
+        assert (response.status, json.loads(response.read())["needs"]) == (401, "name")
+        wire.close()
+
+
+def links_of(server, count: int) -> list[str]:
+    return [server.process.stdout.readline().strip() for _ in range(count)]
+
+
+def test_links_outlive_the_server_and_a_wrong_one_can_be_replaced(chromium, tmp_path):
+    server = Server(tmp_path, items=1, annotators="anna").start()
+    try:
+        link = links_of(server, 2)[1].partition("anna: ")[2]
+        server.kill()
+        server.settings["annotators"] = "anna,ben"
+        server.start()
+        printed = links_of(server, 4)
+        assert printed[1].startswith("anna: the link of an earlier start")
+        assert "#token=" in printed[2] and printed[2].startswith("ben: ")
+        tab = plain_tab(chromium, server, fragment="#token=wrong")
+        assert "Your link is needed" in tab.inner_text("#empty")
+        tab.fill("#name", link)
+        press(tab, "Enter")
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.inner_text("#position").startswith("anna: 0 of 1 done")
+        tab.context.close()
+        server.kill()
+        server.settings["new_tokens"] = "true"
+        server.start()
+        token = link.partition("#token=")[2]
+        answer = Client(server.port, "x").call(
+            "POST", "/api/next", {"page": "annotation"}, {"Authorization": f"Bearer {token}"}
+        )
+        assert answer[0] == 401 and answer[1]["needs"] == "token"
+    finally:
+        server.stop()
+
+
+def test_a_server_that_is_down_can_be_tried_again(chromium, tmp_path):
+    with serving(tmp_path, items=1) as server:
+        tab = chromium.new_context().new_page()
+        tab.route("**/api/**", lambda route: route.abort())
+        tab.goto(f"http://127.0.0.1:{server.port}/templates/annotation.html#annotator=anna")
+        tab.wait_for_selector("#retry")
+        assert "cannot be reached" in tab.inner_text("#empty")
+        tab.unroute("**/api/**")
+        tab.click("#retry")
+        tab.wait_for_selector("#work:not([hidden])")
+        tab.context.close()
+
+
+# ---- own items -----------------------------------------------------------------------------------
+
+
+def test_a_submitted_item_is_reopened_and_submitted_again(chromium, tmp_path):
+    with serving(tmp_path, items=2) as server, visiting(chromium, server) as tab:
+        press(tab, "Escape", "Home", "1")
+        tab.fill("#correction", "First.")
+        press(tab, "Escape", "Control+Enter")
+        said(tab, "next item")
+        press(tab, "n")  # the second item is begun, not submitted
+        press(tab, "[")
+        tab.wait_for_function(
+            "() => document.querySelector('#item-title').textContent === 'Question 0?'"
+        )
+        assert "1 of 2 done (this item: submitted)" in tab.inner_text("#position")
+        assert tab.input_value("#correction") == "First."
+        assert tab.locator("#errors > li").count() == 1
+        tab.fill("#correction", "Second.")
+        press(tab, "Escape")
+        assert "changed since submitted" in tab.inner_text("#position")
+        press(tab, "Control+Enter")
+        said(tab, "next item")
+        assert tab.inner_text("#item-title") == "Question 1?"
+        press(tab, "Control+Enter")
+        tab.wait_for_selector("#empty:not([hidden])")
+        assert "2 of 2 done" in tab.inner_text("#position")
+        tab.click("#previous")
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.inner_text("#item-title") == "Question 1?"
+        revisions = [
+            (entry.item, entry.revision, entry.doc["corrected-prediction"])
+            for entry in submissions_of(server)
+        ]
+        assert revisions[:2] == [("i0", 1, "First."), ("i0", 2, "Second.")]
+        out = tmp_path / "out.json"
+        settings = export.Settings(
+            task="qa_feedback", db=str(server.db), out=str(out), pages="annotation"
+        )
+        assert export.export(settings) == 2
+        assert json.loads(out.read_text())[0]["feedback"]["corrected-prediction"] == "Second."
+
+
+def test_a_reopened_comparison_has_its_choices(chromium, tmp_path):
+    with serving(tmp_path, items=1) as server, visiting(chromium, server, "comparison") as tab:
+        press(tab, *"111111", "Control+Enter")
+        tab.wait_for_selector("#empty:not([hidden])")
+        tab.click("#previous")
+        tab.wait_for_selector("#choices .pair")
+        assert tab.locator("#choices input:checked").count() == 6
+        assert "(this item: submitted)" in tab.inner_text("#position")
+
+
+# ---- windows and leases --------------------------------------------------------------------------
+
+
+def test_a_stale_window_replaces_a_submission_only_if_confirmed(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=2) as server,
+        visiting(chromium, server) as first,
+        visiting(chromium, server) as stale,
+    ):
+        for tab, text in ((first, "First."), (stale, "Stale.")):
+            press(tab, "Escape", "Home", "1")
+            tab.fill("#correction", text)
+            press(tab, "Escape", "Control+Enter")
+            said(tab, "next item" if tab is first else "already submitted")
+        assert len(submissions_of(server)) == 1
+        stale.locator("#problems button").click()
+        said(stale, "next item")
+        texts = [entry.doc["corrected-prediction"] for entry in submissions_of(server)]
+        assert texts == ["First.", "Stale."]
+        assert all("409" in line for line in stale.noise)
+        stale.noise.clear()
+
+
+def test_activity_keeps_the_lease_and_late_work_counts(chromium, tmp_path):
+    with serving(tmp_path, items=1, lease_minutes=2 / 60) as server:
+        with visiting(chromium, server) as tab:
+            for _ in range(12):  # 3 seconds of reading, longer than the lease
+                tab.mouse.move(300, 300)
+                tab.wait_for_timeout(250)
+                tab.mouse.move(310, 310)
+            assert Client(server.port, "ben").next() is None
+            tab.wait_for_timeout(3000)  # away
+            ben = Client(server.port, "ben")
+            given = ben.next()
+            assert given is not None
+            assert ben.call("POST", "/api/submissions", ben.submission(given))[0] == 201
+            tab.mouse.move(320, 320)
+            tab.wait_for_selector("#notice:not([hidden])")
+            assert "counts as an extra judgement" in tab.inner_text("#notice")
+            press(tab, "n", "Control+Enter")
+            tab.wait_for_selector("#empty:not([hidden])")
+        assert [entry.annotator for entry in submissions_of(server)] == ["ben", "anna"]
+
+
+def test_a_draft_with_a_long_history_reaches_the_server(chromium, tmp_path):
+    with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
+        for i in range(16):
+            tab.fill("#correction", str(i) + "ä" * 10_000)
+            press(tab, "Escape", "Escape")
+            tab.wait_for_timeout(1600 if i == 0 else 0)
+        kept(tab)
+        assert tab.is_hidden("#notice")
