@@ -111,6 +111,29 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
                 "with label ok: 1",
             ],
         ),
+        (
+            [
+                {
+                    "response": "abc",
+                    "source": "d",
+                    "judgements": [
+                        {"aspect": "x", "label": "y", "start": 0, "end": 1, "annotator": "r"},
+                        {"aspect": "x", "label": "y", "side": "source"},
+                    ],
+                },
+                {"response": "abc", "judgements": []},
+            ],
+            "judgements",
+            [
+                "judgements: 2",
+                "responses without a judgement: 1",
+                "with a span: 1",
+                "of the source: 1",
+                "different values of aspect: 1",
+                "different values of annotator: 1",
+                "with label y: 2",
+            ],
+        ),
     ],
 )
 def test_check(tmp_path, capsys, rows, row_format, lines):

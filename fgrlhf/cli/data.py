@@ -40,6 +40,7 @@ from fgrlhf.data.formats import (
     StepFeedback,
     pair_row,
 )
+from fgrlhf.data.judgements import JUDGEMENTS, SOURCE, JudgedResponse
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_output, read_rows, write_rows
 from fgrlhf.data.rows import Row, RowError
@@ -48,7 +49,7 @@ from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.files import write_text
 from fgrlhf.types import Prompt
 
-FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps"]
+FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps", "judgements"]
 
 # format -> what `convert` can write besides rows with the format's own keys
 TARGETS = {"comparisons": ("pairs", "joined"), "steps": ("trl", "math_shepherd", "prm800k")}
@@ -246,6 +247,22 @@ def _about_steps(feedback: Sequence[StepFeedback]) -> list[str]:
     return [*lines, *_counted_labels(Counter(step.label for step in steps if step.label))]
 
 
+def _about_judgements(judged: Sequence[JudgedResponse]) -> list[str]:
+    judgements = [judgement for item in judged for judgement in item.judgements]
+    without = sum(not item.judgements for item in judged)
+    lines = [f"judgements: {len(judgements):,}", f"responses without a judgement: {without:,}"]
+    spans = sum(judgement.span is not None for judgement in judgements)
+    lines.append(f"with a span: {spans:,}")
+    of_source = sum(judgement.side == SOURCE for judgement in judgements)
+    if of_source:
+        lines.append(f"of the source: {of_source:,}")
+    for part in ("aspect", "severity", "annotator"):
+        values = {getattr(judgement, part) for judgement in judgements} - {None}
+        if values:
+            lines.append(f"different values of {part}: {len(values):,}")
+    return [*lines, *_counted_labels(Counter(item.label for item in judgements if item.label))]
+
+
 def _counted_labels(labels: Counter[str]) -> list[str]:
     lines = [
         f"with label {shorten(label, 60)}: {count:,}"
@@ -262,6 +279,7 @@ _SUMMARIES: dict[str, Callable[[Sequence[Any]], list[str]]] = {
     COMPARISONS.name: _about_comparisons,
     SPANS.name: _about_spans,
     STEPS.name: _about_steps,
+    JUDGEMENTS.name: _about_judgements,
 }
 
 
