@@ -13,7 +13,7 @@ Spans, steps and `SegmentScore` are special cases; the functions below convert b
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -38,6 +38,7 @@ from fgrlhf.types import Prompt, SegmentScore
 
 RESPONSE, SOURCE = "response", "source"
 SIDES = (RESPONSE, SOURCE)
+NO_ERROR = "no error"  # the label of a whole text in which an annotator found nothing
 SPAN_ASPECT, STEP_ASPECT = "span", "step"  # of judgements that were spans or steps
 STEP_BREAK = "\n"  # between the steps of a response
 
@@ -221,6 +222,19 @@ JUDGEMENTS = Format(
     _parse,
     _row,
 )
+
+
+@dataclass(frozen=True)
+class FeedbackRows:
+    """A task's own feedback rows, as judgements and back.
+
+    Args:
+      parse: (row, its number) -> the judged response. Raises `RowError`.
+      to_row: the inverse, and what a row cannot hold.
+    """
+
+    parse: Callable[[Row, int], JudgedResponse]
+    to_row: Callable[[JudgedResponse], tuple[dict[str, Any], Losses]]
 
 
 # ---- spans ---------------------------------------------------------------------------------------
