@@ -199,11 +199,8 @@ FAVA_TAGS = (
 CORRECTION, WRONG = "mark", "delete"
 # key of the tagged text -> the tag whose content belongs to the response: annotators write what is
 # wrong as <delete> and the correction as <mark>; generated errors are the other way round
-FAVA_KEYS = {
-    "annotated": WRONG,
-    "completion": WRONG,
-    "errored_passage": CORRECTION,
-}  # a task's word
+GENERATED = "errored_passage"  # a task's word
+FAVA_KEYS = {"annotated": WRONG, "completion": WRONG, GENERATED: CORRECTION}
 
 
 def fava(path: str | Path, report: Report) -> list[JudgedResponse]:
@@ -270,7 +267,7 @@ def _place_without(place: int, cuts: list[tuple[int, int]]) -> int:
 
 HALU_ASPECTS = {  # prefix of the columns -> aspect
     "factuality": "factuality",  # a task's word
-    "irrelevance": "irrelevance",
+    "irrelevance": "irrelevance",  # a task's word
     "incomplete_ans": "incomplete answer",
     "reference_example": "example",
     "ques_misconception": "misconception",
