@@ -163,6 +163,7 @@ def test_mqm_with_numbers_of_tokens(tmp_path):
         error | metadata(source_spans=[[1, 1]], marked_text=" dog"),
         error | metadata(target_spans=[[0, 2]], marked_text="Hund"),
         error | metadata(target_spans=[[0, 2]], marked_text="Katze"),
+        error | metadata(target_spans=[[0, 0]], source_spans=[[0, 0]], marked_text="TheDer"),
     )
     (item,), report = imported(path, "mqm")
     assert [(judgement.side, judgement.span) for judgement in item.judgements] == [
@@ -170,9 +171,11 @@ def test_mqm_with_numbers_of_tokens(tmp_path):
         ("response", (0, 3)),
         ("source", (3, 7)),
         ("response", (6, 10)),
+        ("response", (0, 3)),
+        ("source", (0, 3)),
     ]
     assert item.judgements[1].reason == "n"
-    assert report.spans == {"exact offset": 3, "searched verbatim": 1, "not found": 1}
+    assert report.spans == {"exact offset": 5, "searched verbatim": 1, "not found": 1}
     assert places(report.problems) == [(4, "metadata.target_spans")]
 
 

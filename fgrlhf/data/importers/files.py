@@ -3,7 +3,7 @@
 import ast
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,10 +91,7 @@ def _read_each(
     report: Report,
 ) -> list[Item]:
     items = []
-    bar = progress_bar(len(rows), "importing", "row")
-    for number, row in enumerate(rows):
-        bar.update()
-        report.rows += 1
+    for number, row in numbered(rows, report):
         if not isinstance(row, Mapping):
             reason = f"must be an object, it is {type_name(row)}"
             report.malformed.append(Problem(number, "row", reason))
@@ -106,8 +103,17 @@ def _read_each(
             continue
         if item is not None:
             items.append(item)
-    bar.close()
     return items
+
+
+def numbered(rows: Sequence[Item], report: Report) -> Iterator[tuple[int, Item]]:
+    """The rows with their numbers, from 0, while a bar shows the progress."""
+    bar = progress_bar(len(rows), "importing", "row")
+    for number, row in enumerate(rows):
+        report.rows += 1
+        yield number, row
+        bar.update()
+    bar.close()
 
 
 def list_in(key: str, text: str) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from fgrlhf.data.importers.files import (
     TAB,
     list_in,
+    numbered,
     optional_text,
     read_lines,
     read_objects,
@@ -109,8 +110,7 @@ def xsum(path: str | Path, report: Report) -> list[JudgedResponse]:
     """
     grouped: dict[tuple[str, str, str], list[Judgement]] = {}
     rows = table(path, XSUM_COLUMNS)
-    for number, row in enumerate(rows):
-        report.rows += 1
+    for number, row in numbered(rows, report):
         summary = _unescape(row["summary"])
         if not report.has_response(number, "summary", summary):
             continue
@@ -194,7 +194,13 @@ def _defacto_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedR
 # ---- FAVA ----------------------------------------------------------------------------------------
 
 FAVA_TAGS = (
-    *("entity", "relation", "contradictory", "sentence", "invented", "subjective", "unverifiable"),
+    "entity",
+    "relation",
+    "contradictory",
+    "sentence",
+    "invented",
+    "subjective",
+    "unverifiable",
 )
 CORRECTION, WRONG = "mark", "delete"
 # key of the tagged text -> the tag whose content belongs to the response: annotators write what is

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from fgrlhf.data.importers.files import list_in, read_lines, table, whole_number
+from fgrlhf.data.importers.files import list_in, numbered, read_lines, table, whole_number
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.judgements import JudgedResponse, Judgement
 from fgrlhf.data.rows import RowError
@@ -75,8 +75,7 @@ def toxic_spans_raw(path: str | Path, report: Report) -> list[JudgedResponse]:
     annotation_of = {annotation["annotation"]: annotation for annotation in annotations}
     for number, annotation in enumerate(annotations):
         _boxes(number, annotation, judgements, report)
-    for number, row in enumerate(spans):
-        report.rows += 1
+    for number, row in numbered(spans, report):
         try:
             _raw_span(number, row, annotation_of, texts, judgements, report)
         except RowError as error:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fgrlhf.data.importers.files import (
     TAB,
+    numbered,
     optional_text,
     read_objects,
     table,
@@ -47,8 +48,7 @@ def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
     grouped: dict[tuple[str, ...], list[Judgement]] = {}
     metas: dict[tuple[str, ...], dict[str, str]] = {}
     segments: dict[tuple[str, ...], Mapping[str, Any]] = {}
-    for number, row in enumerate(table(path, COLUMNS, TAB, quoted=False)):
-        report.rows += 1
+    for number, row in numbered(table(path, COLUMNS, TAB, quoted=False), report):
         if not row["rater"].strip():
             report.losses["rows without a rater"] += 1
             continue
@@ -166,7 +166,9 @@ def _token_spans(
         length += len(check_text(f"segment.{name}_tokens[{i}]", token, may_be_blank=True))
         ends.append(length)
     spans = check_list(key, metadata[f"{name}_spans"])
-    quote = metadata.get("marked_text") if len(spans) == 1 else None
+    # `marked_text` has the text of all spans of both sides
+    sides = [metadata.get(f"{side}_spans") or [] for side in ("source", "target")]
+    quote = metadata.get("marked_text") if sum(map(len, sides)) == 1 else None
     for i, span in enumerate(spans):
         pair = check_list(f"{key}[{i}]", span)
         if len(pair) != 2:
