@@ -29,6 +29,7 @@ from fgrlhf.types import Prompt
 
 if TYPE_CHECKING:
     from fgrlhf.data.comparisons import Comparison
+    from fgrlhf.data.judgements import FeedbackRows
     from fgrlhf.data.published import PublishedSet
     from fgrlhf.evaluation import Metric
 
@@ -70,6 +71,7 @@ class Task:
         end.
       metrics: prompts -> the task's metrics for these prompts, such as those of an oracle.
       comparisons: sources of preference pairs by name, for `data.pairs` of DPO.
+      judgements: the task's feedback rows as judgements, for `fgrlhf data import` and `export`.
       published: the published data set whose rows become the prompts (fgrlhf/cli/published.py).
       sample_row: a prompt and its sampled responses as a row to annotate.
       annotation: the task's schema.js, for the feedback pages.
@@ -87,6 +89,7 @@ class Task:
     core_text: Callable[[Prompt], str] = whole_text
     metrics: Callable[[Sequence[Prompt]], tuple["Metric", ...]] = no_metrics
     comparisons: Mapping[str, ComparisonSource] = field(default_factory=dict)
+    judgements: "FeedbackRows | None" = None
     published: "PublishedSet | None" = None
     sample_row: Callable[[Prompt, Sequence[str]], dict[str, Any]] = sample_row
     annotation: Path | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from feedback_files import PASSAGES, PROMPT, write_feedback_files
+from feedback_files import PASSAGES, PROMPT, write_feedback_files, write_judgement_files
 
 from fgrlhf.cli import data
 from fgrlhf.data.formats import FORMATS
@@ -109,6 +109,29 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
                 "steps: 2",
                 "with a score: 1 (1 to 1, mean 1.000)",
                 "with label ok: 1",
+            ],
+        ),
+        (
+            [
+                {
+                    "response": "abc",
+                    "source": "d",
+                    "judgements": [
+                        {"aspect": "x", "label": "y", "start": 0, "end": 1, "annotator": "r"},
+                        {"aspect": "x", "label": "y", "side": "source"},
+                    ],
+                },
+                {"response": "abc", "judgements": []},
+            ],
+            "judgements",
+            [
+                "judgements: 2",
+                "responses without a judgement: 1",
+                "with a span: 1",
+                "of the source: 1",
+                "different values of aspect: 1",
+                "different values of annotator: 1",
+                "with label y: 2",
             ],
         ),
     ],
@@ -222,6 +245,72 @@ def test_convert_the_feedback_of_a_task(tmp_path, capsys):
     assert row["question"] == "Who sat?" and row["passages"] == PASSAGES
 
 
+def test_import_reports_what_it_dropped(tmp_path, capsys):
+    rows = [
+        {"text": "abc", "label": [[0, 2, "X"], [0, 9, "X"]], "relations": [1]},
+        {"text": " ", "label": []},
+    ]
+    write_jsonl(tmp_path / "in.jsonl", rows)
+    out = tmp_path / "out.jsonl"
+    lines = printed(capsys, "import", tmp_path / "in.jsonl", out, "from=doccano")
+    assert lines == [
+        f"{out}: 1 row of judgements, from doccano",
+        "  spans, offset without a quote: 1",
+        "  spans, outside the text: 1",
+        "  lost, relations: 1",
+        "  lost, rows with a blank response: 1",
+        f"  dropped: 2, all in {out}.import.json",
+        "    row 0, `label[1]`: the span at [0, 9) is outside the text; the text has 3 characters",
+        "    row 1, `text`: the response is blank",
+    ]
+    (row,) = read_rows(out)
+    assert row["judgements"] == [{"aspect": "label", "label": "X", "start": 0, "end": 2} | SIDE]
+    report = json.loads((tmp_path / "out.jsonl.import.json").read_text(encoding="utf-8"))
+    assert (report["rows"], report["written"], report["dropped_spans"]) == (2, 1, 1)
+    assert [problem["key"] for problem in report["problems"]] == ["label[1]", "text"]
+
+
+SIDE = {"side": "response"}
+
+
+def test_export_counts_what_it_loses(tmp_path, capsys):
+    write_judgement_files(tmp_path)
+    out = tmp_path / "out.json"
+    lines = printed(capsys, "export", tmp_path / "judgements.jsonl", out, "to=spans")
+    assert lines == [
+        f"{out}: 1 row of spans",
+        "  lost, annotator: 1",
+        "  lost, source texts: 1",
+        "  lost, aspects: 1",
+    ]
+    assert read_rows(out)[0]["spans"] == [{"start": 4, "end": 8, "label": "Spelling"}]
+
+
+def test_feedback_of_a_task_is_reproduced(tmp_path, capsys):
+    write_feedback_files(tmp_path)
+    source, rows, out = (tmp_path / name for name in ("train_feedback.json", "a.jsonl", "b.json"))
+    printed(capsys, "import", source, rows, "from=qa_feedback")
+    lines = printed(capsys, "export", rows, out, "to=qa_feedback")
+    assert lines == [f"{out}: 1 row of qa_feedback"]
+    assert out.read_bytes() == source.read_bytes()
+
+
+def test_agreement_of_files(tmp_path, capsys):
+    write_judgement_files(tmp_path)
+    first, second = tmp_path / "judgements.jsonl", tmp_path / "b.jsonl"
+    (row,) = read_rows(first)
+    row["judgements"][0] |= {"annotator": "r2", "end": 7}
+    write_jsonl(second, [row])
+    out = tmp_path / "figures.json"
+    lines = printed(capsys, "agreement", first, second, f"out={out}")
+    assert lines[0].split() == ["span", "F1,", "exact,", "positions", "0.000", "[0.000,", "0.000]"]
+    figures = json.loads(out.read_text(encoding="utf-8"))
+    assert figures["span F1, best match, positions"]["mean"] == 1
+    # 3 shared characters of spans of 4 and 3
+    assert figures["span F, MPP, positions"]["mean"] == pytest.approx((3 / 4 + 1) / 2)
+    assert figures["alpha, severities of matched spans (ordinal)"].startswith("undefined: ")
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -270,6 +359,15 @@ def test_convert_the_feedback_of_a_task(tmp_path, capsys):
             "a.json is the input, so it cannot be the output",
         ),
         (["convert", "a.json", "b.txt", "format=prompts"], "b.txt has no suffix"),
+        (["import", "a.json", "b.json"], "from: missing"),
+        (["import", "a.json", "a.json", "from=esa"], "a.json is the input"),
+        (["import", "a.json", "b.json", "from=doccan"], "did you mean `doccano`"),
+        (["import", "a.json", "b.json", "from=esa"], "row 0, `src`: must be a text, it is null"),
+        (["import", "a.json", "b.json", "from=hanoi"], "hanoi has no feedback rows of its own"),
+        (["export", "a.json", "b.json", "to=argila"], "did you mean `argilla`"),
+        (["export", "a.json", "b.json", "to=argilla"], "cannot be read as judgements"),
+        (["agreement", "a.json", "b.json"], "a.json cannot be read as judgements"),
+        (["agreement", "a.json", "severity=[x]"], "severity: unknown key"),
     ],
 )
 def test_mistakes(tmp_path, monkeypatch, arguments, message):
@@ -324,7 +422,8 @@ def test_the_commands_of_the_document_run(tmp_path, monkeypatch):
     Path("rows.jsonl").write_text(rows, encoding="utf-8")
     write_jsonl("steps.jsonl", [{"prompt": "a", "steps": [{"text": "b", "score": 1}]}])
     write_feedback_files(tmp_path)
+    write_judgement_files(tmp_path)
     commands = re.findall(r"^ {4}fgrlhf data (.*)$", DOCUMENT, re.M)
     for command in commands:
         data.main(command.split())
-    assert len(commands) == 11 and Path("rows.parquet").exists()
+    assert len(commands) == 18 and Path("rows.parquet").exists()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from feedback_files import write_feedback_files
+from feedback_files import write_feedback_files, write_judgement_files
 from pydantic import ValidationError
 
 from fgrlhf.cli import command_line, new_task
@@ -297,6 +297,7 @@ class Programs:
         steps = '{"prompt": "Name a prime.", "steps": [{"text": "7", "score": 1}]}\n'
         (root / "steps.jsonl").write_text(steps)
         write_feedback_files(root)
+        write_judgement_files(root)
         return root
 
 

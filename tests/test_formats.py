@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from data_items import PROMPT, TEXTS, judged_responses
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ from fgrlhf.data.formats import (
     pair_row,
     read_prompts,
 )
+from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement
 from fgrlhf.data.read import write_rows
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.errors import UserError
@@ -663,13 +665,6 @@ def test_steps_that_were_not_rated_end_the_solution():
 
 # ---- files ---------------------------------------------------------------------------------------
 
-SURROGATES = {"blacklist_categories": ("Cs",)}
-TEXTS = st.text(st.characters(**SURROGATES), min_size=1, max_size=12).filter(str.strip)
-META = st.dictionaries(
-    st.sampled_from(["topic", "source", "n"]), st.one_of(st.integers(-9, 9), TEXTS), max_size=2
-)
-PROMPT = st.builds(Prompt, TEXTS, TEXTS, st.lists(TEXTS, max_size=2).map(tuple), META)
-
 
 @st.composite
 def comparison(draw):
@@ -709,6 +704,7 @@ ITEMS = {
     COMPARISONS: comparison(),
     SPANS: span_feedback(),
     STEPS: st.builds(StepFeedback, PROMPT, st.lists(STEP, max_size=4).map(tuple)),
+    JUDGEMENTS: judged_responses(),
 }
 
 
@@ -733,6 +729,10 @@ def test_a_file_of_each_format_round_trips(tmp_path, suffix):
         ],
         SPANS: [SpanFeedback(Prompt("0", "p"), "abc", (LabelledSpan(1, 3, "x"),))],
         STEPS: [StepFeedback(Prompt("0", "p"), (Step("a", "ok"), Step("b", score=0.5)))],
+        JUDGEMENTS: [
+            JudgedResponse(Prompt("0", "p"), "abc", (Judgement("x", "bad", 1, 3, "major"),)),
+            JudgedResponse(Prompt("1", "p"), "abc", (Judgement("x", score=2.0),), source="s"),
+        ],
     }
     assert len(items) == len(FORMATS)
     for row_format, expected in items.items():
@@ -839,6 +839,15 @@ COMPLETE = {
     COMPARISONS: FOUR | {"preferences": [[0, 1]], "marked": [[[0, 1]], [], [], []]},
     SPANS: {"prompt": "a", "response": "abc", "spans": [{"start": 0, "end": 1, "label": "x"}]},
     STEPS: RATED,
+    JUDGEMENTS: {
+        "prompt": "a",
+        "response": "abc",
+        "source": "d",
+        "judgements": [
+            {"aspect": "x", "label": "y", "start": 0, "end": 1, "quote": "a", "reason": "z"},
+            {"aspect": "x", "score": 1, "start": None, "end": None, "side": "source"},
+        ],
+    },
 }
 
 

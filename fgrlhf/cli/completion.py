@@ -12,7 +12,7 @@ from fgrlhf.errors import UserError
 # Keys come from the YAML file that is already on the command line, as `section.key`.
 SCRIPT = r"""
 _fgrlhf() {
-    local current="${COMP_WORDS[COMP_CWORD]}" command="${COMP_WORDS[1]:-}" word programs
+    local current="${COMP_WORDS[COMP_CWORD]}" command="${COMP_WORDS[1]:-}" word words
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=($(compgen -W "@COMMANDS@" -- "$current"))
         return
@@ -24,10 +24,11 @@ _fgrlhf() {
             return ;;
         rm:2) COMPREPLY=($(compgen -W "segment sequence" -- "$current")); return ;;
         feedback:2)
-            programs="items select pages serve export submissions merge agreement"
-            COMPREPLY=($(compgen -W "$programs" -- "$current"))
-            return ;;
-        data:2) COMPREPLY=($(compgen -W "check show convert model" -- "$current")); return ;;
+            words="items select pages serve export submissions merge agreement"
+            COMPREPLY=($(compgen -W "$words" -- "$current")); return ;;
+        data:2)
+            words="show check convert explore filter import export agreement model"
+            COMPREPLY=($(compgen -W "$words" -- "$current")); return ;;
     esac
     for word in "${COMP_WORDS[@]:2}"; do
         case "$word" in

@@ -7,6 +7,9 @@
     fgrlhf data convert IN OUT format=steps to=trl   write {prompt, completions, labels}
     fgrlhf data explore FILE                         a page about comparisons: lengths, bias, ...
     fgrlhf data filter IN OUT drop=[blank]           write comparisons without some of the pairs
+    fgrlhf data import IN OUT from=mqm               read a published format as judgements
+    fgrlhf data export IN OUT to=label_studio        write judgements for another tool
+    fgrlhf data agreement FILE [FILE ...]            agreement of the annotators of judgements
     fgrlhf data model smollm2                        fetch a language model of 135 M parameters
 
 FILE and IN are .json, .jsonl or .parquet files or hub:org/name; OUT is such a file
@@ -28,6 +31,8 @@ from fgrlhf.cli.key_help import describe
 from fgrlhf.config import Count, StrictModel, refuse, suggestion
 from fgrlhf.data.checks import type_name
 from fgrlhf.data.comparisons import Comparison, as_pairs, join_pairs
+from fgrlhf.data.exporters import EXPORTERS
+from fgrlhf.data.format import Format
 from fgrlhf.data.formats import (
     COMPARISONS,
     DEMONSTRATIONS,
@@ -40,15 +45,17 @@ from fgrlhf.data.formats import (
     StepFeedback,
     pair_row,
 )
+from fgrlhf.data.importers.registry import IMPORTERS, import_items
+from fgrlhf.data.judgements import JUDGEMENTS, SOURCE, FeedbackRows, JudgedResponse, Losses
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_output, read_rows, write_rows
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.data.step_rows import STEP_ROWS
-from fgrlhf.errors import UserError, run_main, shorten
-from fgrlhf.files import write_text
+from fgrlhf.errors import UserError, first_problems, run_main, shorten
+from fgrlhf.files import write_json, write_text
 from fgrlhf.types import Prompt
 
-FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps"]
+FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps", "judgements"]
 
 # format -> what `convert` can write besides rows with the format's own keys
 TARGETS = {"comparisons": ("pairs", "joined"), "steps": ("trl", "math_shepherd", "prm800k")}
@@ -123,6 +130,32 @@ class ExploreSettings(ComparisonSettings):
 
 class FilterSettings(ComparisonSettings):
     drop: list[FilterName] = Field(min_length=1, description="filters, applied in this order")
+
+
+class ImportSettings(StrictModel):
+    source: str = Field(
+        alias="from",
+        description="a published format: "
+        + ", ".join(IMPORTERS)
+        + "; or a task whose feedback rows are read",
+    )
+
+
+class ExportSettings(StrictModel):
+    to: str = Field(
+        description="a format: "
+        + ", ".join(EXPORTERS)
+        + "; or a task whose feedback rows are written"
+    )
+    limit: Count | None = Field(default=None, description="only the first rows; null: all")
+
+
+class AgreementSettings(StrictModel):
+    severities: list[str] = Field(
+        default=[],
+        description="severities from the mildest to the worst, to compare them; []: not compared",
+    )
+    out: str | None = Field(default=None, description="a JSON file to write the figures to")
 
 
 class ShowSettings(StrictModel):
@@ -246,6 +279,22 @@ def _about_steps(feedback: Sequence[StepFeedback]) -> list[str]:
     return [*lines, *_counted_labels(Counter(step.label for step in steps if step.label))]
 
 
+def _about_judgements(judged: Sequence[JudgedResponse]) -> list[str]:
+    judgements = [judgement for item in judged for judgement in item.judgements]
+    without = sum(not item.judgements for item in judged)
+    lines = [f"judgements: {len(judgements):,}", f"responses without a judgement: {without:,}"]
+    spans = sum(judgement.span is not None for judgement in judgements)
+    lines.append(f"with a span: {spans:,}")
+    of_source = sum(judgement.side == SOURCE for judgement in judgements)
+    if of_source:
+        lines.append(f"of the source: {of_source:,}")
+    for part in ("aspect", "severity", "annotator"):
+        values = {getattr(judgement, part) for judgement in judgements} - {None}
+        if values:
+            lines.append(f"different values of {part}: {len(values):,}")
+    return [*lines, *_counted_labels(Counter(item.label for item in judgements if item.label))]
+
+
 def _counted_labels(labels: Counter[str]) -> list[str]:
     lines = [
         f"with label {shorten(label, 60)}: {count:,}"
@@ -262,6 +311,7 @@ _SUMMARIES: dict[str, Callable[[Sequence[Any]], list[str]]] = {
     COMPARISONS.name: _about_comparisons,
     SPANS.name: _about_spans,
     STEPS.name: _about_steps,
+    JUDGEMENTS.name: _about_judgements,
 }
 
 
@@ -353,6 +403,109 @@ def filter_comparisons(source: str, out: str, settings: FilterSettings) -> None:
     print(f"{out}: {counted(len(comparisons), 'row')} of comparisons")
 
 
+# ---- import and export ---------------------------------------------------------------------------
+
+
+def import_file(source: str, out: str, settings: ImportSettings) -> None:
+    """Read a published file, write its judgements or comparisons, and report what was lost.
+
+    The report is printed and written to OUT.import.json.
+    """
+    _check_paths(source, out)
+    name = settings.source
+    if name in IMPORTERS:
+        items, report = import_items(source, name)
+        row_format = IMPORTERS[name].format
+        found = report.as_json()
+        lines = report.lines()
+        problems = [str(problem) for problem in report.problems]
+    else:
+        items = _feedback_format(name, IMPORTERS).read(source)
+        row_format = JUDGEMENTS
+        found, lines, problems = {"rows": len(items)}, [], []
+    write_rows(out, [row_format.to_row(item) for item in items])
+    report_file = f"{out}.import.json"
+    counts = {"source": source, "from": name, "out": out, "written": len(items)}
+    write_json(report_file, counts | found)
+    print(f"{out}: {counted(len(items), 'row')} of {row_format.name}, from {name}")
+    for line in lines:
+        print(f"  {line}")
+    if problems:
+        print(f"  dropped: {len(problems):,}, all in {report_file}")
+    for problem in first_problems(problems):
+        print(f"    {problem}")
+
+
+def _feedback_format(name: str, known: Mapping[str, Any]) -> Format[JudgedResponse]:
+    """The feedback rows of a task as a row format."""
+    rows = _feedback_rows(name, known)
+
+    def row_of(judged: JudgedResponse) -> dict[str, Any]:
+        return rows.to_row(judged)[0]
+
+    return Format(f"feedback of {name}", (), rows.parse, row_of)
+
+
+def _feedback_rows(name: str, known: Mapping[str, Any]) -> FeedbackRows:
+    from fgrlhf.task import load_task  # takes seconds, and other formats do not need it
+
+    try:
+        task = load_task(name)
+    except UserError:
+        raise UserError(
+            f"`{shorten(name)}` is neither a format nor a task; {suggestion(name, [*known])}"
+        ) from None
+    if task.judgements is None:
+        raise UserError(
+            f"the task {task.name} has no feedback rows of its own: they are rows of spans or"
+            " judgements already (fgrlhf data check FILE format=spans)"
+        )
+    return task.judgements
+
+
+def export_file(source: str, out: str, settings: ExportSettings) -> None:
+    """Write judgements or comparisons in another format, and print what it cannot hold."""
+    _check_paths(source, out)
+    if settings.to in EXPORTERS:
+        exporter = EXPORTERS[settings.to]
+        items = exporter.format.read(source, limit=settings.limit)
+        rows, losses = exporter.write(items)
+        write_rows(out, rows)
+    else:
+        feedback_rows = _feedback_rows(settings.to, EXPORTERS)
+        rows = []
+        losses = Losses()
+        for item in JUDGEMENTS.read(source, limit=settings.limit):
+            row, lost = feedback_rows.to_row(item)
+            rows.append(row)
+            losses += lost
+        if out.endswith(".json"):  # byte for byte as the published feedback files
+            write_text(out, json.dumps(rows, indent=2))
+        else:
+            write_rows(out, rows)
+    print(f"{out}: {counted(len(rows), 'row')} of {settings.to}")
+    for what, count in losses.most_common():
+        print(f"  lost, {what}: {count:,}")
+
+
+# ---- agreement -----------------------------------------------------------------------------------
+
+
+def agreement(files: Sequence[str], settings: AgreementSettings) -> None:
+    """Print how far annotators agree. Several files are the judgements of one annotator each."""
+    from fgrlhf.data.agreement import report
+
+    judged = {file: JUDGEMENTS.read(file) for file in files}
+    figures = report(judged, settings.severities)
+    for name, figure in figures.items():
+        print(f"{name:<44} {figure}")
+    if settings.out:
+        values = {}
+        for name, figure in figures.items():
+            values[name] = figure if isinstance(figure, str) else figure.as_dict()
+        write_json(settings.out, values)
+
+
 # ---- model ---------------------------------------------------------------------------------------
 
 
@@ -377,6 +530,9 @@ USAGE = """usage: fgrlhf data show FILE [rows=3]
        fgrlhf data convert IN OUT format=comparisons task=... [source=... prompts=...] [to=...]
        fgrlhf data explore FILE [out=explore.html] [columns=...] [limit=...]
        fgrlhf data filter IN OUT drop=[...] [columns=...] [limit=...]
+       fgrlhf data import IN OUT from=...
+       fgrlhf data export IN OUT to=... [limit=...]
+       fgrlhf data agreement FILE [FILE ...] [severities=[...]] [out=...]
        fgrlhf data model NAME [output_dir=...]"""
 # action -> names of its arguments
 ACTIONS = {
@@ -385,6 +541,9 @@ ACTIONS = {
     "convert": ["IN", "OUT"],
     "explore": ["FILE"],
     "filter": ["IN", "OUT"],
+    "import": ["IN", "OUT"],
+    "export": ["IN", "OUT"],
+    "agreement": ["FILE"],
     "model": ["NAME"],
 }
 
@@ -393,7 +552,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Command line: an action, its files, and key=value settings."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        keys = [ShowSettings, ConvertSettings, ExploreSettings, FilterSettings, ModelSettings]
+        keys = [
+            *(ShowSettings, ConvertSettings, ExploreSettings, FilterSettings, ImportSettings),
+            *(ExportSettings, AgreementSettings, ModelSettings),
+        ]
         lines = [line for settings in keys for line in describe(settings)]
         print("\n".join([USAGE, "keys:", *lines]))
         sys.exit(0 if arguments else 2)
@@ -417,6 +579,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         explore_comparisons(given[0], settings_from(ExploreSettings, settings))
     elif action == "filter":
         filter_comparisons(given[0], given[1], settings_from(FilterSettings, settings))
+    elif action == "import":
+        import_file(given[0], given[1], settings_from(ImportSettings, settings))
+    elif action == "export":
+        export_file(given[0], given[1], settings_from(ExportSettings, settings))
+    elif action == "agreement":
+        files = [text for text in settings if "=" not in text or Path(text).exists()]
+        rest = [text for text in settings if text not in files]
+        agreement([*given, *files], settings_from(AgreementSettings, rest))
     else:
         fetch(given[0], settings_from(ModelSettings, settings))
 

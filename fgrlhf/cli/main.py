@@ -28,8 +28,8 @@ COMMANDS = {
     ),
     "data": (
         "fgrlhf.cli.data",
-        "check|show|convert|model",
-        "check, show or convert rows of data; fetch a small pretrained model",
+        "check|show|convert|import|export|...",
+        "check, convert, import or export rows of data; fetch a small pretrained model",
     ),
     "new-task": (
         "fgrlhf.cli.new_task",

@@ -6,6 +6,7 @@
                       or {prompt?, chosen, rejected, margin?}
     spans             {prompt?, response, spans: [{start, end, label, severity?}, ...]}
     steps             {prompt, steps: [{text, label | score}, ...]}
+    judgements        {prompt?, response, source?, judgements: [...]}: fgrlhf/data/judgements.py
 
 Every row may also have an `id`; without one its number is its id. All other keys belong to the task
 (`Prompt.meta`). docs/data_formats.md describes each format and the published formats that are read
@@ -14,12 +15,11 @@ as one of them. If a file has other keys, `columns` translates them (fgrlhf/data
 Offsets count Unicode code points from 0, and an end is exclusive.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from fgrlhf.data.checks import refuse_rows, type_name
 from fgrlhf.data.comparisons import (
     Answer,
     Comparison,
@@ -27,19 +27,30 @@ from fgrlhf.data.comparisons import (
     pairs_of_outcomes,
     pairs_of_scores,
 )
-from fgrlhf.data.read import read_rows
+from fgrlhf.data.format import (
+    Format,
+    LabelledSpan,
+    SpanFeedback,
+    Step,
+    StepFeedback,
+    inside,
+    prompt_of,
+    prompt_row,
+    prompt_text,
+    references_of,
+    response_text,
+    span_in,
+)
+from fgrlhf.data.judgements import JUDGEMENTS
 from fgrlhf.data.rows import (
-    Columns,
     Row,
     RowError,
-    check_columns,
     check_list,
     check_number,
     check_object,
     check_place,
     check_text,
     check_texts,
-    look_up,
 )
 from fgrlhf.data.shapes import (
     PromptText,
@@ -50,10 +61,7 @@ from fgrlhf.data.shapes import (
     split_dialogs,
     split_marked_steps,
 )
-from fgrlhf.models.dialogs import messages_in
 from fgrlhf.types import Prompt
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -64,180 +72,31 @@ class Demonstration:
     response: str
 
 
-@dataclass(frozen=True)
-class LabelledSpan:
-    """Characters [start, end) of a response, their label, and how severe the error is."""
-
-    start: int
-    end: int
-    label: str
-    severity: str | None = None
-
-
-@dataclass(frozen=True)
-class SpanFeedback:
-    """A response with labelled spans, in the order of the file. Spans may overlap."""
-
-    prompt: Prompt
-    response: str
-    spans: tuple[LabelledSpan, ...]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of a solution, with a label, a score, or both."""
-
-    text: str
-    label: str | None = None
-    score: float | None = None
-
-
-@dataclass(frozen=True)
-class StepFeedback:
-    """A solution with judged steps (process supervision)."""
-
-    prompt: Prompt
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class Format(Generic[Item]):
-    """A row format.
-
-    Args:
-      names: the keys that `columns` may rename.
-      parse: (row, its number) -> the item in it. Raises `RowError`.
-      to_row: the inverse of `parse`.
-    """
-
-    name: str
-    names: tuple[str, ...]
-    parse: Callable[[Row, int], Item]
-    to_row: Callable[[Item], dict[str, Any]]
-
-    def read(
-        self, source: str | Path, columns: Columns | None = None, limit: int | None = None
-    ) -> list[Item]:
-        """The items of a file or data set, in order (fgrlhf/data/read.py).
-
-        Args:
-          columns: this format's names -> the file's keys, if they differ.
-          limit: read only that many rows; the others are not checked.
-
-        Raises:
-          UserError: the source cannot be read, or rows are malformed. The message lists the first
-            of them with number (from 0), key and reason.
-        """
-        columns = columns or {}
-        check_columns(columns, self.names, str(source))
-        items = []
-        problems = []
-        for number, values in enumerate(read_rows(source)[:limit]):
-            if not isinstance(values, Mapping):
-                problems.append(f"row {number}: must be an object, it is {type_name(values)}")
-                continue
-            try:
-                items.append(self.parse(Row(values, columns), number))
-            except RowError as error:
-                problems.append(f"row {number}, {error}")
-        refuse_rows(source, problems, f"read as {self.name}")
-        return items
-
-
 # ---- prompts -------------------------------------------------------------------------------------
 
 
 def _parse_prompt(row: Row, number: int) -> Prompt:
-    text = _prompt_text(row, "prompt", "text")
-    return _prompt(row, number, text, _references(row, "references", "answer"))
-
-
-def _prompt(row: Row, number: int, prompt: PromptText, references: Sequence[str]) -> Prompt:
-    """The prompt of a row. Call it last: all keys that were not read before become `meta`."""
-    return Prompt(
-        _id(row, number), prompt.text, tuple(references), row.rest(), messages=prompt.messages
-    )
-
-
-def _id(row: Row, number: int) -> str:
-    value = row.get("id")
-    if value is None:
-        return str(number)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return row.text("id")
-
-
-def _prompt_text(row: Row, *names: str) -> PromptText:
-    """The prompt, a text or a conversation, under the first of these names that the row has."""
-    name = row.first_of(*names)
-    value = row.get(name)
-    if isinstance(value, list):
-        key = row.key(name)
-        return conversation_prompt(key, messages_of(key, value))
-    return PromptText.of(row.text(name))
-
-
-def _references(row: Row, *names: str) -> tuple[str, ...]:
-    """The references, one text or several, under the first of these names that the row has."""
-    for name in names:
-        value = row.get(name)
-        if isinstance(value, str):
-            return (row.text(name),)
-        if value is not None:
-            references = check_texts(row.key(name), value)
-            if not references:
-                raise RowError(row.key(name), "must be a list of one or more texts")
-            return references
-    return ()
-
-
-def prompt_row(prompt: Prompt, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The row of a prompt, with a format's values, which take precedence over the task's keys."""
-    row: dict[str, Any] = {"id": prompt.id, "prompt": _prompt_value(prompt), **(values or {})}
-    if prompt.references:
-        row["references"] = list(prompt.references)
-    return row | {key: value for key, value in prompt.meta.items() if key not in row}
-
-
-def _prompt_value(prompt: Prompt) -> str | list[dict[str, str]]:
-    """The text of a prompt, or the conversation if the text alone would not be read as the same."""
-    if prompt.messages == messages_in(prompt.text):
-        return prompt.text
-    return [{"role": role, "content": text} for role, text in prompt.messages]
+    text = prompt_text(row, "prompt", "text")
+    return prompt_of(row, number, text, references_of(row, "references", "answer"))
 
 
 # ---- demonstrations ------------------------------------------------------------------------------
 
 
 def _parse_demonstration(row: Row, number: int) -> Demonstration:
-    references = _references(row, "references", "answer")
+    references = references_of(row, "references", "answer")
     if row.has("response") or row.has("completion"):
-        text = _prompt_text(row, "prompt", "text")
-        response = _response(row, "response", "completion")
+        text = prompt_text(row, "prompt", "text")
+        response = response_text(row, "response", "completion")
     elif row.has("messages"):
         key = row.key("messages")
         messages, response = split_answer(key, messages_of(key, row.get("messages")))
         text = conversation_prompt(key, messages)
         check_text(key, response)
     else:
-        text = _prompt_text(row, "prompt", "text")
+        text = prompt_text(row, "prompt", "text")
         response = references[0] if references else row.first_of("response")
-    return Demonstration(_prompt(row, number, text, references or (response,)), response)
-
-
-def _response(row: Row, *names: str) -> str:
-    """The response under the first of these names that the row has.
-
-    It is a text, or a conversation of a single message by the assistant.
-    """
-    name = row.first_of(*names)
-    value = row.get(name)
-    if isinstance(value, list):
-        key = row.key(name)
-        _, response = split_answer(key, messages_of(key, value))
-        return check_text(key, response)
-    return row.text(name)
+    return Demonstration(prompt_of(row, number, text, references or (response,)), response)
 
 
 def _demonstration_row(demonstration: Demonstration) -> dict[str, Any]:
@@ -249,7 +108,7 @@ def _demonstration_row(demonstration: Demonstration) -> dict[str, Any]:
 
 def _parse_comparison(row: Row, number: int) -> Comparison:
     if row.has("responses"):
-        text = _prompt_text(row, "prompt")
+        text = prompt_text(row, "prompt")
         texts = _compared_texts(row)
         pairs, margins = _pairs(row, len(texts))
     else:
@@ -262,7 +121,7 @@ def _parse_comparison(row: Row, number: int) -> Comparison:
             margins = (_margin(row.key("margin"), row.get("margin")),)
     marked = _marked(row, texts)
     answers = tuple(Answer(answer, ranges) for answer, ranges in zip(texts, marked))
-    prompt = _prompt(row, number, text, _references(row, "references"))
+    prompt = prompt_of(row, number, text, references_of(row, "references"))
     return Comparison(prompt, answers, pairs, margins)
 
 
@@ -370,11 +229,11 @@ def _chosen_and_rejected(row: Row) -> tuple[PromptText, str, str]:
         if better_start:
             row.get("prompt")  # a copy of the prompt: mark it as read, so it is not in `meta`
             return conversation_prompt(chosen_key, better_start), better, worse
-        return _prompt_text(row, "prompt"), better, worse
+        return prompt_text(row, "prompt"), better, worse
     better = row.text("chosen", may_be_blank=True)
     worse = row.text("rejected", may_be_blank=True)
     if row.has("prompt"):
-        return _prompt_text(row, "prompt"), better, worse
+        return prompt_text(row, "prompt"), better, worse
     return split_dialogs(better, worse)
 
 
@@ -400,17 +259,7 @@ def _marked(row: Row, texts: Sequence[str]) -> list[tuple[tuple[int, int], ...]]
 def _range(key: str, pair: Sequence[Any], text: str) -> tuple[int, int]:
     if len(pair) != 2:
         raise RowError(key, "must be [start, end]")
-    return _span(key, pair[0], pair[1], text)
-
-
-def _span(key: str, start: Any, end: Any, text: str) -> tuple[int, int]:
-    """A range of characters, [start, end), that is in the text and is not empty."""
-    length = f"the response has {len(text)} characters"
-    start = check_place(f"{key}.start", start, len(text), length)
-    end = check_place(f"{key}.end", end, len(text) + 1, length)
-    if start >= end:
-        raise RowError(key, f"is empty: it starts at {start} and ends at {end}")
-    return start, end
+    return span_in(key, pair[0], pair[1], text)
 
 
 def _comparison_row(comparison: Comparison) -> dict[str, Any]:
@@ -444,37 +293,22 @@ def pair_row(pair: Comparison) -> dict[str, Any]:
 
 
 def _parse_spans(row: Row, number: int) -> SpanFeedback:
-    text = _prompt_text(row, "prompt") if row.has("prompt") else PromptText("")
-    response = _response(row, "response", "completion")
+    text = prompt_text(row, "prompt") if row.has("prompt") else PromptText("")
+    response = response_text(row, "response", "completion")
     key = row.key(row.first_of("spans"))
     spans = []
     for i, value in enumerate(check_list(key, row.get("spans"))):
         name = f"{key}[{i}]"
         span = check_object(name, value)
-        start = _inside(row, "spans", "start", name, span)
-        end = _inside(row, "spans", "end", name, span)
-        label = check_text(f"{name}.label", _inside(row, "spans", "label", name, span))
-        severity = _inside(row, "spans", "severity", name, span)
+        start = inside(row, "spans", "start", name, span)
+        end = inside(row, "spans", "end", name, span)
+        label = check_text(f"{name}.label", inside(row, "spans", "label", name, span))
+        severity = inside(row, "spans", "severity", name, span)
         if severity is not None:
             check_text(f"{name}.severity", severity)
-        spans.append(LabelledSpan(*_span(name, start, end, response), label, severity))
-    prompt = _prompt(row, number, text, _references(row, "references"))
+        spans.append(LabelledSpan(*span_in(name, start, end, response), label, severity))
+    prompt = prompt_of(row, number, text, references_of(row, "references"))
     return SpanFeedback(prompt, response, tuple(spans))
-
-
-def _inside(row: Row, name: str, part: str, place: str, element: Mapping[str, Any]) -> Any:
-    """The value `part` of an element of the list `name`, under the key that `columns` maps it to.
-
-    Raises:
-      RowError: `columns` maps it to a key that the element does not have.
-    """
-    path = row.columns.get(f"{name}.{part}")
-    if path is None:
-        return element.get(part)
-    try:
-        return look_up(element, str(path))
-    except RowError as error:
-        raise RowError(f"{place}.{error.key}", error.reason) from None
 
 
 def _spans_row(feedback: SpanFeedback) -> dict[str, Any]:
@@ -499,14 +333,14 @@ def _parse_steps(row: Row, number: int) -> StepFeedback:
         text = PromptText(problem)
         steps = [Step(step, score=float(is_good)) for step, is_good in marked]
     else:
-        text = _prompt_text(row, "prompt")
+        text = prompt_text(row, "prompt")
         name = row.first_of("steps", "completions")
         values = check_list(row.key(name), row.get(name))
         if not values or isinstance(values[0], Mapping):
             steps = _step_objects(row, row.key(name), values)
         else:
             steps = _step_texts(row, check_texts(row.key(name), values))
-    prompt = _prompt(row, number, text, _references(row, "references"))
+    prompt = prompt_of(row, number, text, references_of(row, "references"))
     return StepFeedback(prompt, tuple(steps))
 
 
@@ -524,9 +358,9 @@ def _step_objects(row: Row, key: str, values: Sequence[Any]) -> list[Step]:
             if not completion.goes_on:
                 break
             continue
-        text = check_text(f"{name}.text", _inside(row, "steps", "text", name, step))
-        label = _inside(row, "steps", "label", name, step)
-        score = _inside(row, "steps", "score", name, step)
+        text = check_text(f"{name}.text", inside(row, "steps", "text", name, step))
+        label = inside(row, "steps", "label", name, step)
+        score = inside(row, "steps", "score", name, step)
         steps.append(_step(name, text, label, score))
     return steps
 
@@ -600,7 +434,7 @@ STEPS = Format(
 )
 FORMATS: dict[str, Format[Any]] = {
     row_format.name: row_format
-    for row_format in (PROMPTS, DEMONSTRATIONS, COMPARISONS, SPANS, STEPS)
+    for row_format in (PROMPTS, DEMONSTRATIONS, COMPARISONS, SPANS, STEPS, JUDGEMENTS)
 }
 
 

@@ -9,6 +9,7 @@ from fgrlhf.types import Prompt
 from tasks.qa_feedback.data.oracle import Facts, oracle_metrics
 from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.feedback import load_examples, rm_prefix, rm_prefix_of_words
+from tasks.qa_feedback.judgements import ROWS
 from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 from tasks.qa_feedback.training.comparisons import SOURCES
 from tasks.qa_feedback.training.oracle_reward import OracleGold
@@ -54,6 +55,7 @@ TASK = Task(
     core_text=up_to_question,
     metrics=oracle,
     comparisons=SOURCES,
+    judgements=ROWS,
     sample_row=sample_row,
     annotation=Path(__file__).parent / "interface_html" / "schema.js",
     display=DISPLAY,

@@ -1,0 +1,365 @@
+"""How far the annotators of judgements agree, with bootstrap intervals over responses.
+
+A figure is an `Interval`, or the reason why it is undefined. Spans are compared between every two
+annotators of a response, and each of the two is the reference once.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from fgrlhf.data.judgements import RESPONSE, JudgedResponse, Judgement
+from fgrlhf.stats import Interval, ratio_bootstrap
+
+Figure = Interval | str
+Units = Sequence[Sequence[Hashable]]  # for each unit of an item, the annotators' values
+Spans = Sequence[Judgement]  # judgements with a span
+Distance = Callable[[np.ndarray], np.ndarray]  # margins [..., C] -> squared distances [..., C, C]
+DRAWS = 2000
+SEED = 0
+NOT_MARKED = "none"
+NOT_SHARED = "no response was judged by two annotators"
+
+
+# ---- Krippendorff's alpha ------------------------------------------------------------------------
+
+
+def coincidences(units: Units, values: Mapping[Hashable, int]) -> np.ndarray:
+    """Krippendorff's coincidence matrix.
+
+        o_ck = sum_u n_uc (n_uk - [c = k]) / (m_u - 1)
+
+    The sum is over the units u with m_u > 1 values, of which n_uc are c.
+
+    Args:
+      units: for each unit, the values that annotators gave it.
+      values: the row of the matrix for each value.
+
+    Returns:
+      [C, C].
+    """
+    matrix = np.zeros((len(values), len(values)))
+    for unit in units:
+        if len(unit) < 2:
+            continue
+        counts = np.bincount([values[value] for value in unit], minlength=len(values))
+        counts = counts.astype(float)
+        matrix += (np.outer(counts, counts) - np.diag(counts)) / (len(unit) - 1)
+    return matrix
+
+
+def nominal(margins: np.ndarray) -> np.ndarray:
+    """Squared distances of names: 0 to itself, 1 to any other."""
+    size = margins.shape[-1]
+    return np.broadcast_to(1.0 - np.eye(size), (*margins.shape, size))
+
+
+def ordinal(margins: np.ndarray) -> np.ndarray:
+    """Squared distances of ranks.
+
+        d_ck = n_c / 2 + sum_{c < g < k} n_g + n_k / 2   for c < k
+
+    Values are in the order of the margins n, from the lowest to the highest.
+    """
+    # the middle of each value's share of the ordered values
+    middles = np.cumsum(margins, axis=-1) - margins / 2
+    return (middles[..., :, None] - middles[..., None, :]) ** 2
+
+
+def alpha_of(matrix: np.ndarray, distance: Distance = nominal) -> np.ndarray:
+    """Alpha of a coincidence matrix; NaN if only one value is used.
+
+        alpha = 1 - (n - 1) sum_ck o_ck d_ck^2 / sum_ck n_c n_k d_ck^2
+
+    matrix: [..., C, C]. Krippendorff (2011), Computing Krippendorff's Alpha-Reliability.
+    """
+    margins = matrix.sum(-1)
+    n = margins.sum(-1)
+    squared = distance(margins)
+    observed = (matrix * squared).sum((-2, -1))
+    expected = (margins[..., :, None] * margins[..., None, :] * squared).sum((-2, -1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(expected > 0, 1 - (n - 1) * observed / expected, np.nan)
+
+
+def alpha(
+    units_of_items: Sequence[Units],
+    values: Sequence[Hashable] | None = None,
+    nothing: str = NOT_SHARED,
+) -> Figure:
+    """Alpha with a bootstrap interval over items, each with all its units.
+
+    Args:
+      values: the values from the lowest to the highest, for ordinal alpha; None: nominal alpha.
+      nothing: the reason to give if no unit has two values.
+    """
+    shared = [[unit for unit in units if len(unit) > 1] for units in units_of_items]
+    shared = [units for units in shared if units]
+    used = {value for units in shared for unit in units for value in unit}
+    if not used:
+        return f"undefined: {nothing}"
+    if len(used) == 1:
+        value = next(iter(used))
+        return f"undefined: all annotators chose {value!r}, so the expected disagreement is 0"
+    order = sorted(used, key=str) if values is None else values
+    distance = nominal if values is None else ordinal
+    places = {value: i for i, value in enumerate(order)}
+    matrices = np.stack([coincidences(units, places) for units in shared])
+    count = len(matrices)
+    draws = np.random.default_rng(SEED).integers(count, size=(DRAWS, count))
+    # how often each draw contains each item: the matrix of a draw is then one weighted sum
+    weights = np.stack([np.bincount(draw, minlength=count) for draw in draws])
+    replicates = alpha_of(np.tensordot(weights, matrices, axes=1), distance)
+    replicates = replicates[np.isfinite(replicates)]
+    low, high = np.nan, np.nan
+    if replicates.size:
+        low, high = np.percentile(replicates, [2.5, 97.5])
+    return Interval(float(alpha_of(matrices.sum(0), distance)), float(low), float(high))
+
+
+# ---- spans of two annotators ---------------------------------------------------------------------
+
+
+def overlap(first: Judgement, second: Judgement) -> int:
+    """The number of characters in both spans."""
+    if first.side != second.side or first.span is None or second.span is None:
+        return 0
+    start = max(first.span[0], second.span[0])
+    end = min(first.span[1], second.span[1])
+    return max(end - start, 0)
+
+
+def same_type(first: Judgement, second: Judgement) -> bool:
+    return (first.aspect, first.label) == (second.aspect, second.label)
+
+
+def any_type(first: Judgement, second: Judgement) -> bool:
+    return True
+
+
+SameType = Callable[[Judgement, Judgement], bool]
+
+
+def exact_matches(first: Spans, second: Spans, fits: SameType) -> float:
+    """The number of spans of both lists that have an equal one in the other, each used once."""
+    return 2.0 * len(_matching(first, second, fits, _is_equal))
+
+
+def overlap_matches(first: Spans, second: Spans, fits: SameType) -> float:
+    """The number of spans of both lists in the best matching of overlapping spans, one to one."""
+    return 2.0 * len(_matching(first, second, fits, _overlaps))
+
+
+def partial_credit(first: Spans, second: Spans, fits: SameType) -> float:
+    """The credits of match with partial overlap and partial credit (MPP), of both lists.
+
+    Spans are matched one to one so that the sum of 2 o / (|a| + |b|) is greatest, where o is the
+    overlap of spans a and b. A matched span a earns o / |a| of precision if it is the prediction,
+    or of recall if it is the reference.
+
+    Perrella et al. (2026), Span-Level Machine Translation Meta-Evaluation, arXiv 2603.19921, with
+    micro-averaging. As each annotator is the reference once, precision, recall and F are all the
+    sum of the credits divided by the number of spans.
+    """
+    credit = 0.0
+    for i, k in _matching(first, second, fits, _f_score):
+        shared = overlap(first[i], second[k])
+        credit += shared / _length(first[i]) + shared / _length(second[k])
+    return credit
+
+
+def _length(judgement: Judgement) -> int:
+    start, end = judgement.span or (0, 0)
+    return end - start
+
+
+def _is_equal(first: Judgement, second: Judgement) -> float:
+    return float(first.side == second.side and first.span == second.span)
+
+
+def _overlaps(first: Judgement, second: Judgement) -> float:
+    return float(overlap(first, second) > 0)
+
+
+def _f_score(first: Judgement, second: Judgement) -> float:
+    return 2 * overlap(first, second) / (_length(first) + _length(second))
+
+
+def _matching(
+    first: Spans,
+    second: Spans,
+    fits: SameType,
+    worth: Callable[[Judgement, Judgement], float],
+) -> list[tuple[int, int]]:
+    """Places of the pairs of the one-to-one matching with the greatest worth."""
+    if not first or not second:
+        return []
+    worths = np.zeros((len(first), len(second)))
+    for i, one in enumerate(first):
+        for k, other in enumerate(second):
+            if fits(one, other):
+                worths[i, k] = worth(one, other)
+    rows, columns = linear_sum_assignment(worths, maximize=True)
+    return [(int(i), int(k)) for i, k in zip(rows, columns) if worths[i, k] > 0]
+
+
+# ---- the report ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Shared:
+    """A response with the judgements of its annotators, by annotator."""
+
+    response: str
+    by_annotator: dict[str, list[Judgement]] = field(default_factory=dict)
+
+    def spans(self, annotator: str) -> list[Judgement]:
+        return [item for item in self.by_annotator[annotator] if item.span is not None]
+
+
+def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
+    """The responses of all files, with everybody who judged them.
+
+    Responses are the same if their texts, prompts and sources are. A judgement without an annotator
+    belongs to its file's only annotator, or to the file. With several files, a row without
+    judgements counts too: its annotator found nothing.
+    """
+    shared: dict[tuple[str, str | None, str], Shared] = {}
+    for file, items in files.items():
+        names = {judgement.annotator for item in items for judgement in item.judgements} - {None}
+        only = file
+        if len(names) == 1:
+            only = str(next(iter(names)))
+        for item in items:
+            key = (item.prompt.text, item.source, item.response)
+            entry = shared.setdefault(key, Shared(item.response))
+            if not item.judgements and len(files) > 1 and len(names) <= 1:
+                entry.by_annotator.setdefault(only, [])
+            for judgement in item.judgements:
+                annotator = judgement.annotator or only
+                entry.by_annotator.setdefault(annotator, []).append(judgement)
+    return list(shared.values())
+
+
+def report(
+    files: Mapping[str, Sequence[JudgedResponse]], severities: Sequence[str] = ()
+) -> dict[str, Figure]:
+    """All figures, by name.
+
+    Args:
+      files: name -> its judged responses.
+      severities: from the mildest to the worst, for the agreement on severities.
+    """
+    shared = by_response(files)
+    figures: dict[str, Figure] = {}
+    for name, count in (
+        ("span F1, exact", exact_matches),
+        ("span F1, best match", overlap_matches),
+        ("span F, MPP", partial_credit),
+    ):
+        figures[f"{name}, positions"] = _span_figure(shared, count, any_type)
+        figures[f"{name}, positions and types"] = _span_figure(shared, count, same_type)
+    figures["alpha, words marked or not"] = alpha([_word_units(entry, False) for entry in shared])
+    figures["alpha, types of words"] = alpha([_word_units(entry, True) for entry in shared])
+    figures["alpha, types of matched spans"] = alpha(
+        [_matched_units(entry, lambda item: f"{item.aspect}/{item.label}") for entry in shared],
+        nothing="no two annotators marked overlapping spans",
+    )
+    figures["alpha, severities of matched spans (ordinal)"] = _severity_figure(shared, severities)
+    for aspect in _verdict_aspects(shared):
+        units = [_verdict_unit(entry, aspect) for entry in shared]
+        figures[f"alpha, verdicts of {aspect}"] = alpha(units)
+    return figures
+
+
+def _span_figure(
+    shared: Sequence[Shared], count: Callable[[Spans, Spans, SameType], float], fits: SameType
+) -> Figure:
+    """The ratio of what matches to all spans, over the pairs of annotators of each response."""
+    parts = []
+    wholes = []
+    for entry in shared:
+        part = 0.0
+        whole = 0
+        for one, other in combinations(entry.by_annotator, 2):
+            first, second = entry.spans(one), entry.spans(other)
+            part += count(first, second, fits)
+            whole += len(first) + len(second)
+        parts.append(part)
+        wholes.append(whole)
+    if not any(len(entry.by_annotator) > 1 for entry in shared):
+        return f"undefined: {NOT_SHARED}"
+    if not sum(wholes):
+        return "undefined: no annotator of a shared response marked a span"
+    return ratio_bootstrap(parts, wholes, DRAWS, SEED)
+
+
+def _word_units(entry: Shared, with_types: bool) -> Units:
+    """For each word of the response, what every annotator says about its first character."""
+    labels = []
+    for annotator in entry.by_annotator:
+        marked = [NOT_MARKED] * len(entry.response)
+        for judgement in entry.spans(annotator):
+            if judgement.side != RESPONSE or judgement.span is None:
+                continue
+            start, end = judgement.span
+            name = f"{judgement.aspect}/{judgement.label}" if with_types else "marked"
+            marked[start:end] = [name] * (end - start)
+        labels.append(marked)
+    return [[marked[i] for marked in labels] for i in _word_starts(entry.response)]
+
+
+def _word_starts(text: str) -> Iterator[int]:
+    for i, character in enumerate(text):
+        if not character.isspace() and (i == 0 or text[i - 1].isspace()):
+            yield i
+
+
+def _matched_units(entry: Shared, value: Callable[[Judgement], str | None]) -> Units:
+    """The values of the spans that two annotators marked at overlapping places."""
+    units = []
+    for one, other in combinations(entry.by_annotator, 2):
+        first, second = entry.spans(one), entry.spans(other)
+        for i, k in _matching(first, second, any_type, _f_score):
+            pair = [value(first[i]), value(second[k])]
+            if None not in pair:
+                units.append(pair)
+    return units
+
+
+def _severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figure:
+    units = [_matched_units(entry, lambda item: item.severity) for entry in shared]
+    found = {str(value) for pairs in units for pair in pairs for value in pair}
+    if not found:
+        return "undefined: no two annotators gave severities to overlapping spans"
+    missing = sorted(found - set(severities))
+    if missing:
+        return (
+            f"undefined: the order of {', '.join(missing)} is not known; give all severities from"
+            " the mildest to the worst with severities=[...]"
+        )
+    return alpha(units, values=severities)
+
+
+def _verdict_aspects(shared: Sequence[Shared]) -> list[str]:
+    """The aspects with labels of whole texts, in the order of the first."""
+    aspects: dict[str, None] = {}
+    for entry in shared:
+        for judgements in entry.by_annotator.values():
+            for item in judgements:
+                if item.span is None and item.label is not None:
+                    aspects[item.aspect] = None
+    return list(aspects)
+
+
+def _verdict_unit(entry: Shared, aspect: str) -> Units:
+    """The labels of the whole text that its annotators gave, one of each."""
+    values = []
+    for judgements in entry.by_annotator.values():
+        labels = [item.label for item in judgements if item.span is None and item.aspect == aspect]
+        if labels and labels[0] is not None:
+            values.append(labels[0])
+    return [values]

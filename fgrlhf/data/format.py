@@ -1,0 +1,208 @@
+"""A row format, and the parts that several row formats have in common."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from fgrlhf.data.checks import refuse_rows, type_name
+from fgrlhf.data.read import read_rows
+from fgrlhf.data.rows import (
+    Columns,
+    Row,
+    RowError,
+    check_columns,
+    check_place,
+    check_text,
+    check_texts,
+    look_up,
+)
+from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of, split_answer
+from fgrlhf.models.dialogs import messages_in
+from fgrlhf.types import Prompt
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class LabelledSpan:
+    """Characters [start, end) of a response, their label, and how severe the error is."""
+
+    start: int
+    end: int
+    label: str
+    severity: str | None = None
+
+
+@dataclass(frozen=True)
+class SpanFeedback:
+    """A response with labelled spans, in the order of the file. Spans may overlap."""
+
+    prompt: Prompt
+    response: str
+    spans: tuple[LabelledSpan, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a solution, with a label, a score, or both."""
+
+    text: str
+    label: str | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class StepFeedback:
+    """A solution with judged steps (process supervision)."""
+
+    prompt: Prompt
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Format(Generic[Item]):
+    """A row format.
+
+    Args:
+      names: the keys that `columns` may rename.
+      parse: (row, its number) -> the item in it. Raises `RowError`.
+      to_row: the inverse of `parse`.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    parse: Callable[[Row, int], Item]
+    to_row: Callable[[Item], dict[str, Any]]
+
+    def read(
+        self, source: str | Path, columns: Columns | None = None, limit: int | None = None
+    ) -> list[Item]:
+        """The items of a file or data set, in order (fgrlhf/data/read.py).
+
+        Args:
+          columns: this format's names -> the file's keys, if they differ.
+          limit: read only that many rows; the others are not checked.
+
+        Raises:
+          UserError: the source cannot be read, or rows are malformed. The message lists the first
+            of them with number (from 0), key and reason.
+        """
+        columns = columns or {}
+        check_columns(columns, self.names, str(source))
+        items = []
+        problems = []
+        for number, values in enumerate(read_rows(source)[:limit]):
+            if not isinstance(values, Mapping):
+                problems.append(f"row {number}: must be an object, it is {type_name(values)}")
+                continue
+            try:
+                items.append(self.parse(Row(values, columns), number))
+            except RowError as error:
+                problems.append(f"row {number}, {error}")
+        refuse_rows(source, problems, f"read as {self.name}")
+        return items
+
+
+# ---- prompts -------------------------------------------------------------------------------------
+
+
+def prompt_of(row: Row, number: int, prompt: PromptText, references: Sequence[str]) -> Prompt:
+    """The prompt of a row. Call it last: all keys that were not read before become `meta`."""
+    return Prompt(
+        _id(row, number), prompt.text, tuple(references), row.rest(), messages=prompt.messages
+    )
+
+
+def _id(row: Row, number: int) -> str:
+    value = row.get("id")
+    if value is None:
+        return str(number)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return row.text("id")
+
+
+def prompt_text(row: Row, *names: str) -> PromptText:
+    """The prompt, a text or a conversation, under the first of these names that the row has."""
+    name = row.first_of(*names)
+    value = row.get(name)
+    if isinstance(value, list):
+        key = row.key(name)
+        return conversation_prompt(key, messages_of(key, value))
+    return PromptText.of(row.text(name))
+
+
+def references_of(row: Row, *names: str) -> tuple[str, ...]:
+    """The references, one text or several, under the first of these names that the row has."""
+    for name in names:
+        value = row.get(name)
+        if isinstance(value, str):
+            return (row.text(name),)
+        if value is not None:
+            references = check_texts(row.key(name), value)
+            if not references:
+                raise RowError(row.key(name), "must be a list of one or more texts")
+            return references
+    return ()
+
+
+def prompt_row(prompt: Prompt, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The row of a prompt, with a format's values, which take precedence over the task's keys."""
+    row: dict[str, Any] = {"id": prompt.id, "prompt": _prompt_value(prompt), **(values or {})}
+    if prompt.references:
+        row["references"] = list(prompt.references)
+    return row | {key: value for key, value in prompt.meta.items() if key not in row}
+
+
+def _prompt_value(prompt: Prompt) -> str | list[dict[str, str]]:
+    """The text of a prompt, or the conversation if the text alone would not be read as the same."""
+    if prompt.messages == messages_in(prompt.text):
+        return prompt.text
+    return [{"role": role, "content": text} for role, text in prompt.messages]
+
+
+# ---- responses and spans -------------------------------------------------------------------------
+
+
+def response_text(row: Row, *names: str) -> str:
+    """The response under the first of these names that the row has.
+
+    It is a text, or a conversation of a single message by the assistant.
+    """
+    name = row.first_of(*names)
+    value = row.get(name)
+    if isinstance(value, list):
+        key = row.key(name)
+        _, response = split_answer(key, messages_of(key, value))
+        return check_text(key, response)
+    return row.text(name)
+
+
+def span_in(key: str, start: Any, end: Any, text: str, side: str = "response") -> tuple[int, int]:
+    """A range of characters, [start, end), that is in the text and is not empty.
+
+    Args:
+      side: the name of the text in messages.
+    """
+    length = f"the {side} has {len(text)} characters"
+    start = check_place(f"{key}.start", start, len(text), length)
+    end = check_place(f"{key}.end", end, len(text) + 1, length)
+    if start >= end:
+        raise RowError(key, f"is empty: it starts at {start} and ends at {end}")
+    return start, end
+
+
+def inside(row: Row, name: str, part: str, place: str, element: Mapping[str, Any]) -> Any:
+    """The value `part` of an element of the list `name`, under the key that `columns` maps it to.
+
+    Raises:
+      RowError: `columns` maps it to a key that the element does not have.
+    """
+    path = row.columns.get(f"{name}.{part}")
+    if path is None:
+        return element.get(part)
+    try:
+        return look_up(element, str(path))
+    except RowError as error:
+        raise RowError(f"{place}.{error.key}", error.reason) from None

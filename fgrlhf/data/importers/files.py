@@ -1,0 +1,156 @@
+"""Reading the files of published data sets: tables, and JSON rows with their numbers."""
+
+import ast
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fgrlhf.data.checks import type_name
+from fgrlhf.data.importers.report import Problem, Report
+from fgrlhf.data.read import read_rows
+from fgrlhf.data.rows import RowError, check_text
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import parse_json, read_text
+from fgrlhf.runs.progress import progress_bar
+
+Item = TypeVar("Item")
+
+TAB = "\t"
+MOST_CELL = 1 << 27  # characters of one cell; the csv module's default of 131,072 is too few
+
+
+def table(
+    path: str | Path, needed: Sequence[str], delimiter: str = ",", quoted: bool = True
+) -> list[dict[str, str]]:
+    """The rows of a table with a header.
+
+    Args:
+      needed: columns that the table must have.
+      quoted: whether `"` encloses cells. In some tables it is a character like any other.
+
+    Raises:
+      UserError: the file cannot be read, lacks a column, or a row has too many or too few cells.
+    """
+    text = read_text(path)
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    limit = csv.field_size_limit(MOST_CELL)
+    try:
+        reader = csv.DictReader(
+            io.StringIO(text.removeprefix("\ufeff"), newline=""),
+            delimiter=delimiter,
+            quoting=quoting,
+        )
+        columns = reader.fieldnames or []
+        missing = [name for name in needed if name not in columns]
+        if missing:
+            raise UserError(
+                f"{path} has no column {', '.join(missing)}: it has"
+                f" {shorten(', '.join(columns) or 'no columns', 200)}. Choose another from=..., or"
+                " download the file again"
+            )
+        rows = list(reader)
+    except csv.Error as error:
+        raise UserError(f"{path} is not a readable table: {shorten(error)}") from None
+    finally:
+        csv.field_size_limit(limit)
+    for number, row in enumerate(rows):
+        if None in row or None in row.values():
+            raise UserError(
+                f"{path}, row {number}: has another number of cells than the header's"
+                f" {len(columns)}. Download the file again"
+            )
+    return rows
+
+
+def read_objects(
+    path: str | Path, read: Callable[[int, Mapping[str, Any], Report], Item | None], report: Report
+) -> list[Item]:
+    """What `read` makes of every row of a JSON, JSON lines or Parquet file.
+
+    Args:
+      read: (number from 0, row, report) -> an item; None: the row is left out, and `read` has
+        reported it. Raises `RowError` if the row does not have the structure of the format.
+    """
+    return _read_each(read_rows(path), read, report)
+
+
+def read_lines(
+    rows: Sequence[Mapping[str, str]],
+    read: Callable[[int, Mapping[str, Any], Report], Item | None],
+    report: Report,
+) -> list[Item]:
+    """The same for the rows of a table."""
+    return _read_each(rows, read, report)
+
+
+def _read_each(
+    rows: Sequence[Any],
+    read: Callable[[int, Mapping[str, Any], Report], Item | None],
+    report: Report,
+) -> list[Item]:
+    items = []
+    for number, row in numbered(rows, report):
+        if not isinstance(row, Mapping):
+            reason = f"must be an object, it is {type_name(row)}"
+            report.malformed.append(Problem(number, "row", reason))
+            continue
+        try:
+            item = read(number, row, report)
+        except RowError as error:
+            report.malformed.append(Problem(number, error.key, error.reason))
+            continue
+        if item is not None:
+            items.append(item)
+    return items
+
+
+def numbered(rows: Sequence[Item], report: Report) -> Iterator[tuple[int, Item]]:
+    """The rows with their numbers, from 0, while a bar shows the progress."""
+    bar = progress_bar(len(rows), "importing", "row")
+    for number, row in enumerate(rows):
+        report.rows += 1
+        yield number, row
+        bar.update()
+    bar.close()
+
+
+def list_in(key: str, text: str) -> list[Any]:
+    """A list in a cell of a table, in JSON or as Python prints it; [] for an empty cell.
+
+    Raises:
+      RowError: the cell has no list.
+    """
+    if not text.strip():
+        return []
+    value = None
+    try:
+        value = parse_json(text)
+    except ValueError:
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            raise RowError(key, f"is not a list: {shorten(repr(text), 60)}") from None
+    if not isinstance(value, list):
+        raise RowError(key, f"must be a list, it is {type_name(value)}")
+    return value
+
+
+def whole_number(key: str, value: Any) -> int:
+    """A whole number, also in a text. Raises `RowError` if it is none."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    try:
+        return int(str(value))
+    except ValueError:
+        reason = f"must be a whole number, it is {shorten(repr(value), 40)}"
+        raise RowError(key, reason) from None
+
+
+def optional_text(key: str, value: Any) -> str | None:
+    """A text, or None for null and blank ones. Raises `RowError` for anything else."""
+    if value is None:
+        return None
+    text = check_text(key, value, may_be_blank=True)
+    return text if text.strip() else None

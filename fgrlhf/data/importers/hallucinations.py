@@ -1,0 +1,363 @@
+"""Data sets of hallucinations and other flaws of generated texts."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fgrlhf.data.importers.files import (
+    TAB,
+    list_in,
+    numbered,
+    optional_text,
+    read_lines,
+    read_objects,
+    table,
+    whole_number,
+)
+from fgrlhf.data.importers.report import Problem, Report
+from fgrlhf.data.importers.tags import untag
+from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
+from fgrlhf.data.locate import CODE_POINTS, fold, shifted
+from fgrlhf.data.read import read_rows
+from fgrlhf.data.rows import RowError, check_list, check_object, check_text
+from fgrlhf.types import Prompt
+
+HALLUCINATION = "hallucination"  # the aspect
+
+# ---- RAGTruth ------------------------------------------------------------------------------------
+
+SOURCES_FILE = "source_info.jsonl"
+
+
+def ragtruth(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """RAGTruth: response.jsonl, with the prompts of source_info.jsonl if it is in the same folder.
+
+    Documented in github.com/ParticleMedia/RAGTruth. A label is `{start, end, text, meta,
+    label_type, implicit_true?, due_to_null?}`; `meta` becomes the reason. Spans that are true
+    although the source does not say so (`implicit_true`) have the severity `implicit true`.
+    """
+    sources = Path(path).parent / SOURCES_FILE
+    prompts: dict[str, str] = {}
+    if sources.exists():
+        for number, row in enumerate(read_rows(sources)):
+            if not isinstance(row, Mapping) or not isinstance(row.get("prompt"), str):
+                reason = f"in {SOURCES_FILE}: must be an object with a text"
+                report.malformed.append(Problem(number, "prompt", reason))
+                continue
+            prompts[str(row.get("source_id"))] = row["prompt"]
+
+    def read(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
+        response = check_text("response", row.get("response"), may_be_blank=True)
+        if not report.has_response(number, "response", response):
+            return None
+        judgements = []
+        for i, value in enumerate(check_list("labels", row.get("labels"))):
+            judgement = _ragtruth_label(number, f"labels[{i}]", value, response, report)
+            if judgement is not None:
+                judgements.append(judgement)
+        source_id = str(row.get("source_id"))
+        if source_id not in prompts:
+            report.losses[f"prompts that are not in a {SOURCES_FILE} beside the file"] += 1
+        meta = {key: value for key, value in row.items() if key not in ("id", "response", "labels")}
+        prompt = Prompt(str(row.get("id", number)), prompts.get(source_id, ""), meta=meta)
+        return JudgedResponse(prompt, response, tuple(judgements))
+
+    return read_objects(path, read, report)
+
+
+def _ragtruth_label(
+    number: int, key: str, value: Any, response: str, report: Report
+) -> Judgement | None:
+    label = check_object(key, value)
+    start = whole_number(f"{key}.start", label.get("start"))
+    end = whole_number(f"{key}.end", label.get("end"))
+    quote = optional_text(f"{key}.text", label.get("text"))
+    kind = check_text(f"{key}.label_type", label.get("label_type"))
+    reason = optional_text(f"{key}.meta", label.get("meta"))
+    if label.get("due_to_null"):
+        report.losses["due_to_null"] += 1
+    span = report.locate(number, key, response, quote, start, end)
+    if span is None:
+        return None
+    severity = "implicit true" if label.get("implicit_true") else None
+    return Judgement(HALLUCINATION, kind, *span, severity, reason=reason)
+
+
+# ---- XSum ----------------------------------------------------------------------------------------
+
+NULL = "NULL"
+XSUM_READINGS = (
+    shifted("from 1", -1, -1),
+    CODE_POINTS,
+    shifted("from 1, last character included", -1, 0),
+    shifted("from 0, last character included", 0, 1),
+)
+XSUM_COLUMNS = (
+    *("bbcid", "system", "summary", "hallucination_type", "hallucinated_span"),
+    *("hallucinated_span_start", "hallucinated_span_end", "worker_id"),
+)
+
+
+def xsum(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """Hallucinations in XSum summaries (Maynez et al. 2020): one span of one annotator per line.
+
+    The table is hallucination_annotations_xsum_summaries.csv of
+    github.com/google-research-datasets/xsum_hallucination_annotations. Apostrophes and line breaks
+    are escaped in it (`\\'`, `\\n`), but the offsets count from 1 in the text without escapes,
+    which is restored here. Other ways to count are tried too; the stored text of the span decides.
+    Lines with NULL say that the annotator found nothing. All annotators of a summary are in one
+    row.
+    """
+    grouped: dict[tuple[str, str, str], list[Judgement]] = {}
+    rows = table(path, XSUM_COLUMNS)
+    for number, row in numbered(rows, report):
+        summary = _unescape(row["summary"])
+        if not report.has_response(number, "summary", summary):
+            continue
+        judgements = grouped.setdefault((row["bbcid"], row["system"], summary), [])
+        if row["hallucination_type"] == NULL:
+            judgements.append(Judgement(HALLUCINATION, NO_ERROR, annotator=row["worker_id"]))
+            continue
+        try:
+            label = check_text("hallucination_type", row["hallucination_type"])
+            span = _xsum_span(number, row, summary, report)
+        except RowError as error:
+            report.malformed.append(Problem(number, error.key, error.reason))
+            continue
+        if span is not None:
+            judgements.append(Judgement(HALLUCINATION, label, *span, annotator=row["worker_id"]))
+    judged = []
+    for (article, system, summary), judgements in grouped.items():
+        prompt = Prompt(f"{article}/{system}", "", meta={"bbcid": article, "system": system})
+        judged.append(JudgedResponse(prompt, summary, tuple(judgements)))
+    return judged
+
+
+def _xsum_span(
+    number: int, row: Mapping[str, str], summary: str, report: Report
+) -> tuple[int, int] | None:
+    start = whole_number("hallucinated_span_start", row["hallucinated_span_start"])
+    end = whole_number("hallucinated_span_end", row["hallucinated_span_end"])
+    quote = _unescape(row["hallucinated_span"])
+    return report.locate(number, "hallucinated_span", summary, quote, start, end, XSUM_READINGS)
+
+
+def _unescape(text: str) -> str:
+    return text.replace("\\'", "'").replace("\\n", "\n")
+
+
+# ---- DeFacto -------------------------------------------------------------------------------------
+
+
+def defacto(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """DeFacto (Liu et al. 2023): summaries with explanations, evidence and corrections.
+
+    The files are {train,val,test}.jsonl of github.com/microsoft/DeFacto. A judgement is about the
+    whole summary: `intrinsic`, `extrinsic`, both, or `no error`, with the explanation as reason.
+    The evidence sentences become judgements of the source, the article. The corrected summary and
+    the instructions are kept as `correction` and `instructions`.
+    """
+    return read_objects(path, _defacto_row, report)
+
+
+def _defacto_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
+    response = check_text("candidate", row.get("candidate"), may_be_blank=True)
+    if not report.has_response(number, "candidate", response):
+        return None
+    article = check_text("article", row.get("article"))
+    feedback = check_object("feedback", row.get("feedback"))
+    reason = optional_text("feedback.explanation", feedback.get("explanation"))
+    evidence = optional_text("feedback.evidence", feedback.get("evidence"))
+    kinds = [kind for kind in ("intrinsic", "extrinsic") if row.get(f"{kind}_error")]
+    if row.get("has_error") and not kinds:
+        kinds = ["error"]
+    labels = kinds or [NO_ERROR]
+    judgements = []
+    for label in labels:
+        judgements.append(Judgement(HALLUCINATION, label, reason=reason, evidence=evidence))
+    for line in (evidence or "").split("\n"):
+        if not line.strip():
+            continue
+        span = report.locate(number, "feedback.evidence", article, line.strip())
+        if span is not None:
+            judgements.append(Judgement("evidence", "evidence", *span, side=SOURCE))
+    meta = {
+        "correction": feedback.get("summary") or None,
+        "instructions": feedback.get("instruction_list") or [],
+    }
+    reference = optional_text("abstract", row.get("abstract"))
+    references = (reference,) if reference else ()
+    prompt = Prompt(str(row.get("doc_id", number)), "", references, meta)
+    return JudgedResponse(prompt, response, tuple(judgements), article)
+
+
+# ---- FAVA ----------------------------------------------------------------------------------------
+
+FAVA_TAGS = (
+    "entity",
+    "relation",
+    "contradictory",
+    "sentence",
+    "invented",
+    "subjective",
+    "unverifiable",
+)
+CORRECTION, WRONG = "mark", "delete"
+# key of the tagged text -> the tag whose content belongs to the response: annotators write what is
+# wrong as <delete> and the correction as <mark>; generated errors are the other way round
+GENERATED = "errored_passage"  # a task's word
+FAVA_KEYS = {"annotated": WRONG, "completion": WRONG, GENERATED: CORRECTION}
+
+
+def fava(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """FAVA (Mishra et al. 2024): errors as tags inside the text, with corrections.
+
+    `<entity><delete>American</delete><mark>Argentine</mark></entity>` says that `American` is
+    wrong. Documented in github.com/abhika-m/FAVA. The response is the tagged text without its tags
+    and corrections; the correction is the judgement's evidence. If the row has `output`, the
+    response is compared with it.
+    """
+    return read_objects(path, _fava_row, report)
+
+
+def _fava_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
+    key = next((name for name in FAVA_KEYS if name in row), None)
+    if key is None:
+        raise RowError("annotated", f"missing; the tagged text is in one of {', '.join(FAVA_KEYS)}")
+    kept = FAVA_KEYS[key]
+    removed = CORRECTION if kept == WRONG else WRONG
+    tagged = untag(check_text(key, row[key]), [*FAVA_TAGS, CORRECTION, WRONG])
+    for problem in tagged.problems:
+        report.marked(number, key, problem)
+    cuts = [(mark.start, mark.end) for mark in tagged.marks if mark.tag == removed]
+    response = _without(tagged.text, cuts)
+    if not report.has_response(number, key, response):
+        return None
+    output = optional_text("output", row.get("output"))
+    if output is not None and fold(output).text.strip() != fold(response).text.strip():
+        report.losses["rows whose `output` differs from the text without its tags"] += 1
+    judgements = []
+    for place, mark in enumerate(tagged.marks):
+        if mark.tag not in FAVA_TAGS:
+            continue
+        inner = [other for other in tagged.marks if other.inside == place]
+        start = _place_without(mark.start, cuts)
+        end = _place_without(mark.end, cuts)
+        if start == end:
+            report.marked(number, key, f"<{mark.tag}> at {start} marks no character")
+            continue
+        report.marked(number, key, None)
+        added = [tagged.text[other.start : other.end] for other in inner if other.tag == removed]
+        evidence = " ".join(text for text in added if text.strip()) or None
+        judgements.append(Judgement(HALLUCINATION, mark.tag, start, end, evidence=evidence))
+    prompt_text = optional_text("prompt", row.get("prompt")) or ""
+    meta = {name: value for name, value in row.items() if name not in (key, "prompt", "output")}
+    return JudgedResponse(Prompt(str(number), prompt_text, meta=meta), response, tuple(judgements))
+
+
+def _without(text: str, cuts: list[tuple[int, int]]) -> str:
+    pieces = []
+    last = 0
+    for start, end in sorted(cuts):
+        pieces.append(text[last:start])
+        last = max(last, end)
+    return "".join([*pieces, text[last:]])
+
+
+def _place_without(place: int, cuts: list[tuple[int, int]]) -> int:
+    """A place of the text after the cuts, which do not overlap, are removed."""
+    return place - sum(min(end, place) - start for start, end in cuts if start < place)
+
+
+# ---- HaluQuestQA ---------------------------------------------------------------------------------
+
+HALU_ASPECTS = {  # prefix of the columns -> aspect
+    "factuality": "factuality",  # a task's word
+    "irrelevance": "irrelevance",  # a task's word
+    "incomplete_ans": "incomplete answer",
+    "reference_example": "example",
+    "ques_misconception": "misconception",
+}
+HALU_PROMPT = "question_text"  # a task's word
+HALU_COLUMNS = (
+    *("annotator", HALU_PROMPT, "ans1_text", "ans2_text", "ans_preference"),
+    *(f"{prefix}_{part}" for prefix in HALU_ASPECTS for part in ("span", "reason", "label")),
+)
+
+
+def haluquestqa(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """HaluQuestQA (Sachdeva et al. 2024): two answers with quoted errors of five kinds.
+
+    The tab-separated table of github.com/UKPLab/arxiv2024-lfqa-hallucination. Spans are quoted
+    without offsets, often not verbatim. Each answer becomes a row: its errors, and whether the
+    annotator prefers it. A misconception is marked in the source, which is the prompt.
+    """
+    rows = table(path, HALU_COLUMNS, TAB)
+    return [item for pair in read_lines(rows, _halu_row, report) for item in pair]
+
+
+def _halu_row(number: int, row: Mapping[str, str], report: Report) -> list[JudgedResponse]:
+    prompt_text = check_text(HALU_PROMPT, row[HALU_PROMPT])
+    found: dict[str, list[Judgement]] = {"answer1": [], "answer2": []}
+    for prefix, aspect in HALU_ASPECTS.items():
+        for target, judgement in _halu_spans(number, prefix, aspect, row, report):
+            for answer in found:
+                if target in (answer, SOURCE):
+                    found[answer].append(judgement)
+    pair = []
+    for place, answer in enumerate(("answer1", "answer2"), 1):
+        response = row[f"ans{place}_text"]
+        if not report.has_response(number, f"ans{place}_text", response):
+            continue
+        judgements = found[answer]
+        if row["ans_preference"].strip():
+            is_better = row["ans_preference"].strip() == f"Answer {place}"
+            reason = optional_text("ans_preference_reason", row.get("ans_preference_reason"))
+            label = "better" if is_better else "worse"
+            judgements.append(
+                Judgement("preference", label, annotator=row["annotator"], reason=reason)
+            )
+        meta = {
+            "category": row.get("category"),
+            "author": row.get(f"ans{place}_label"),
+            "file": row.get("source_file"),
+        }
+        prompt = Prompt(f"{number}/{place}", prompt_text, meta=meta)
+        of_source = any(judgement.side == SOURCE for judgement in judgements)
+        source = prompt_text if of_source else None
+        pair.append(JudgedResponse(prompt, response, tuple(judgements), source))
+    return pair
+
+
+def _halu_spans(
+    number: int, prefix: str, aspect: str, row: Mapping[str, str], report: Report
+) -> Iterator[tuple[str, Judgement]]:
+    """`answer1`, `answer2` or `source`, and a judgement of it."""
+    key = f"{prefix}_span"
+    quotes = list_in(key, row[key])
+    targets = list_in(f"{prefix}_label", row[f"{prefix}_label"])
+    reasons = list_in(f"{prefix}_reason", row[f"{prefix}_reason"])
+    helpful = list_in(f"{prefix}_helpful", row.get(f"{prefix}_helpful", ""))
+    if not len(quotes) == len(targets) == len(reasons):
+        raise RowError(
+            key, f"has {len(quotes)} spans, {len(targets)} labels and {len(reasons)} reasons"
+        )
+    for i, (quote, target, reason) in enumerate(zip(quotes, targets, reasons)):
+        name = f"{key}[{i}]"
+        quote = check_text(name, quote, may_be_blank=True)
+        target = check_text(f"{prefix}_label[{i}]", target)
+        reason = optional_text(f"{prefix}_reason[{i}]", reason)
+        side = RESPONSE
+        if target in ("answer1", "answer2"):
+            text = row["ans1_text" if target == "answer1" else "ans2_text"]
+        else:
+            target, side, text = SOURCE, SOURCE, row[HALU_PROMPT]
+        span = report.locate(number, name, text, quote)
+        label = aspect
+        if i < len(helpful):
+            label = "helpful" if helpful[i] else "not helpful"
+        if span is not None:
+            judgement = Judgement(
+                aspect, label, *span, side=side, annotator=row["annotator"], reason=reason
+            )
+            yield target, judgement

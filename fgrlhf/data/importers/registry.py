@@ -1,0 +1,67 @@
+"""Every importer, by the name that `fgrlhf data import from=...` takes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fgrlhf.data.checks import refuse_rows
+from fgrlhf.data.format import Format
+from fgrlhf.data.formats import COMPARISONS, JUDGEMENTS
+from fgrlhf.data.importers import hallucinations, helpsteer, steps, tools, toxic, translations
+from fgrlhf.data.importers.report import Report
+from fgrlhf.errors import UserError
+
+
+@dataclass(frozen=True)
+class Importer:
+    """A published format.
+
+    Args:
+      read: (file or folder, report) -> its items. What it drops is in the report.
+      format: the row format of the items.
+    """
+
+    read: Callable[[str | Path, Report], Sequence[Any]]
+    format: Format[Any] = JUDGEMENTS
+
+
+IMPORTERS: dict[str, Importer] = {
+    "mqm": Importer(translations.mqm),
+    "mqm_json": Importer(translations.mqm_json),
+    "esa": Importer(translations.esa),
+    "ragtruth": Importer(hallucinations.ragtruth),
+    "haluquestqa": Importer(hallucinations.haluquestqa),
+    "xsum_hallucinations": Importer(hallucinations.xsum),
+    "defacto": Importer(hallucinations.defacto),
+    "fava": Importer(hallucinations.fava),
+    "toxic_spans": Importer(toxic.toxic_spans),
+    "toxic_spans_raw": Importer(toxic.toxic_spans_raw),
+    "prm800k": Importer(steps.prm800k),
+    "math_shepherd": Importer(steps.stepwise),
+    "trl_stepwise": Importer(steps.stepwise),
+    "helpsteer3_preference": Importer(helpsteer.preference, COMPARISONS),
+    "helpsteer3_feedback": Importer(helpsteer.feedback),
+    "helpsteer3_edit": Importer(helpsteer.edit),
+    "label_studio": Importer(tools.label_studio),
+    "argilla": Importer(tools.argilla),
+    "doccano": Importer(tools.doccano),
+}
+
+
+def import_items(source: str | Path, name: str) -> tuple[list[Any], Report]:
+    """The items of a published file, and what happened to its spans.
+
+    Raises:
+      UserError: the file cannot be read, rows do not have the structure of the format (all of them
+        are listed), or nothing is left.
+    """
+    report = Report()
+    items = list(IMPORTERS[name].read(source, report))
+    refuse_rows(source, [str(problem) for problem in report.malformed], f"read as {name}")
+    if not items:
+        raise UserError(
+            f"{source} has no row of {name} that could be imported: "
+            + ("; ".join(report.lines()) or "it is empty")
+        )
+    return items, report

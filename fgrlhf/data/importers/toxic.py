@@ -1,0 +1,134 @@
+"""Toxic Spans (SemEval-2021 task 5), with the crowd's annotations behind it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fgrlhf.data.importers.files import list_in, numbered, read_lines, table, whole_number
+from fgrlhf.data.importers.report import Problem, Report
+from fgrlhf.data.judgements import JudgedResponse, Judgement
+from fgrlhf.data.rows import RowError
+from fgrlhf.errors import UserError
+from fgrlhf.types import Prompt
+
+TOXIC = "toxic"  # the aspect, and the label of spans without a type
+
+
+def toxic_spans(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """Toxic Spans, tsd_{train,trial,test}.csv: `spans`, a list of character indices, and `text`.
+
+    Documented in github.com/ipavlopoulos/toxic_spans. Each run of consecutive indices becomes a
+    span. The indices are what a majority of the raters marked, so no single annotator is named. An
+    index outside the text drops its run.
+    """
+    return read_lines(table(path, ("spans", "text")), _list_row, report)
+
+
+def _list_row(number: int, row: Mapping[str, str], report: Report) -> JudgedResponse | None:
+    text = row["text"]
+    if not report.has_response(number, "text", text):
+        return None
+    places = [whole_number("spans", place) for place in list_in("spans", row["spans"])]
+    judgements = []
+    for start, end in runs(places):
+        span = report.locate(number, "spans", text, None, start, end)
+        if span is not None:
+            judgements.append(Judgement(TOXIC, TOXIC, *span))
+    return JudgedResponse(Prompt(str(number), ""), text, tuple(judgements))
+
+
+def runs(places: list[int]) -> list[tuple[int, int]]:
+    """Spans [start, end) of consecutive numbers: [3, 4, 7] is [(3, 5), (7, 8)]."""
+    spans: list[tuple[int, int]] = []
+    for place in sorted(set(places)):
+        if spans and spans[-1][1] == place:
+            spans[-1] = (spans[-1][0], place + 1)
+        else:
+            spans.append((place, place + 1))
+    return spans
+
+
+# ---- the raw annotations -------------------------------------------------------------------------
+
+POSTS, ANNOTATIONS, SPANS = "comments.csv", "annotations.csv", "spans.csv"
+ALL_TOXIC, NOT_TOXIC = "all toxic", "not toxic"
+
+
+def toxic_spans_raw(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """The raw annotations of Toxic Spans: a folder with comments, annotations and spans (.csv).
+
+    The same project publishes them. Each post becomes a row with the judgements of all raters: the
+    spans with their types, and the boxes `all toxic` and `not toxic` as judgements of the whole
+    post. Where a rater ticked both boxes, neither counts.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UserError(
+            f"{path} is not a folder: give the folder of {POSTS}, {ANNOTATIONS} and {SPANS}"
+        )
+    posts = table(folder / POSTS, ("comment_id", "comment_text"))
+    annotations = table(
+        folder / ANNOTATIONS, ("annotation", "comment_id", "worker", ALL_TOXIC, NOT_TOXIC)
+    )
+    spans = table(folder / SPANS, ("annotation", "type", "start", "end"))
+    texts = {post["comment_id"]: post["comment_text"] for post in posts}
+    judgements: dict[str, list[Judgement]] = {post: [] for post in texts}
+    annotation_of = {annotation["annotation"]: annotation for annotation in annotations}
+    for number, annotation in enumerate(annotations):
+        _boxes(number, annotation, judgements, report)
+    for number, row in numbered(spans, report):
+        try:
+            _raw_span(number, row, annotation_of, texts, judgements, report)
+        except RowError as error:
+            key = f"{SPANS}: {error.key}"
+            report.malformed.append(Problem(number, key, error.reason))
+    judged = []
+    for number, (post, text) in enumerate(texts.items()):
+        if report.has_response(number, f"{POSTS}: comment_text", text):
+            judged.append(JudgedResponse(Prompt(post, ""), text, tuple(judgements[post])))
+    return judged
+
+
+def _boxes(
+    number: int,
+    annotation: Mapping[str, str],
+    judgements: dict[str, list[Judgement]],
+    report: Report,
+) -> None:
+    ticked = [box for box in (ALL_TOXIC, NOT_TOXIC) if annotation[box].strip() == "True"]
+    if len(ticked) == 2:
+        report.losses["annotations with both boxes ticked"] += 1
+        return
+    if ticked and annotation["comment_id"] not in judgements:
+        key = f"{ANNOTATIONS}: comment_id"
+        report.drop(number, key, f"there is no such post in {POSTS}", "annotations without a post")
+        return
+    for box in ticked:
+        judgement = Judgement(TOXIC, box, annotator=annotation["worker"])
+        judgements[annotation["comment_id"]].append(judgement)
+
+
+def _raw_span(
+    number: int,
+    row: Mapping[str, str],
+    annotation_of: Mapping[str, Mapping[str, str]],
+    texts: Mapping[str, str],
+    judgements: dict[str, list[Judgement]],
+    report: Report,
+) -> None:
+    annotation = annotation_of.get(row["annotation"])
+    if annotation is None:
+        key = f"{SPANS}: annotation"
+        reason = f"there is no such annotation in {ANNOTATIONS}"
+        report.drop(number, key, reason, "spans without an annotation")
+        return
+    post = annotation["comment_id"]
+    if post not in texts:
+        key = f"{SPANS}: annotation"
+        report.drop(number, key, f"its post is not in {POSTS}", "spans without a post")
+        return
+    start = whole_number("start", row["start"])
+    end = whole_number("end", row["end"])
+    span = report.locate(number, SPANS, texts[post], None, start, end)
+    if span is not None:
+        label = row["type"].strip() or TOXIC
+        judgements[post].append(Judgement(TOXIC, label, *span, annotator=annotation["worker"]))

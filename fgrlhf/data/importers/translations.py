@@ -1,0 +1,269 @@
+"""Error annotations of machine translations: MQM and ESA."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fgrlhf.data.importers.files import (
+    TAB,
+    numbered,
+    optional_text,
+    read_objects,
+    table,
+    whole_number,
+)
+from fgrlhf.data.importers.report import Problem, Report
+from fgrlhf.data.importers.tags import Untagged, untag
+from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
+from fgrlhf.data.rows import (
+    RowError,
+    check_list,
+    check_number,
+    check_object,
+    check_place,
+    check_text,
+)
+from fgrlhf.files import parse_json
+from fgrlhf.types import Prompt
+
+MQM = "MQM"  # the aspect of such a judgement
+COLUMNS = ("system", "rater", "source", "target", "category", "severity")
+# columns that identify a segment, in the files of different years
+SEGMENT = ("doc", "doc_id", "seg_id", "docSegId", "globalSegId", "doc_seg_id", "global_seg_id")
+
+
+def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """WMT MQM tables: one error per line, and all raters of a translation in one response.
+
+    The error is between `<v>` and `</v>` in `target`, or in `source` if something is missing.
+    Files of later years also have a column `metadata` with JSON: `target_spans` and `source_spans`
+    are [first, last] numbers of `segment.target_tokens` and `segment.source_tokens`, and
+    `marked_text` is the marked text. Documented in
+    github.com/google-research/google-research/tree/master/mqm_viewer and
+    github.com/google/wmt-mqm-human-evaluation.
+
+    A category `Fluency/Punctuation` becomes the aspect and the label. Lines `No-error` become a
+    judgement of the whole text. An error without a mark is about the whole text.
+    """
+    grouped: dict[tuple[str, ...], list[Judgement]] = {}
+    metas: dict[tuple[str, ...], dict[str, str]] = {}
+    segments: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    for number, row in numbered(table(path, COLUMNS, TAB, quoted=False), report):
+        if not row["rater"].strip():
+            report.losses["rows without a rater"] += 1
+            continue
+        target = untag(row["target"], ["v"])
+        source = untag(row["source"], ["v"])
+        if not report.has_response(number, "target", target.text):
+            continue
+        place = tuple(row[name] for name in ("system", *SEGMENT) if name in row)
+        key = (*place, source.text, target.text)
+        try:
+            metadata = _metadata(row)
+            if "segment" in metadata:  # it is not repeated for every rater
+                segments[place] = check_object("metadata.segment", metadata["segment"])
+            judgements = _errors(
+                number, row, target, source, metadata, segments.get(place, {}), report
+            )
+        except RowError as error:
+            report.malformed.append(Problem(number, error.key, error.reason))
+            continue
+        grouped.setdefault(key, []).extend(judgements)
+        metas[key] = {name: row[name] for name in ("system", *SEGMENT) if name in row}
+    return [_translation(key, grouped[key], metas[key]) for key in grouped]
+
+
+def _translation(
+    key: tuple[str, ...], judgements: list[Judgement], meta: dict[str, str]
+) -> JudgedResponse:
+    *place, source, target = key
+    prompt = Prompt("/".join(place), "", meta=meta)
+    return JudgedResponse(prompt, target, tuple(judgements), source if source.strip() else None)
+
+
+def _metadata(row: Mapping[str, str]) -> Mapping[str, Any]:
+    text = row.get("metadata", "").strip()
+    if not text:
+        return {}
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise RowError("metadata", f"is not JSON: {error}") from None
+    return check_object("metadata", value)
+
+
+def _errors(
+    number: int,
+    row: Mapping[str, str],
+    target: Untagged,
+    source: Untagged,
+    metadata: Mapping[str, Any],
+    segment: Mapping[str, Any],
+    report: Report,
+) -> list[Judgement]:
+    """The judgements of one line: usually one."""
+    note = metadata.get("note") or row.get("comment") or row.get("note")
+    parts: dict[str, Any] = {
+        "annotator": row["rater"],
+        "reason": optional_text("metadata.note", note),
+    }
+    category = check_text("category", row["category"])
+    if _is_no_error(category) or _is_no_error(row["severity"]):
+        return [Judgement(MQM, NO_ERROR, **parts)]
+    aspect, _, label = category.partition("/")
+    parts["severity"] = optional_text("severity", row["severity"])
+    judgements = []
+    is_marked = False
+    for side, text, name in ((RESPONSE, target, "target"), (SOURCE, source, "source")):
+        has_tags = bool(text.marks or text.problems)
+        token_spans = metadata.get(f"{name}_spans") or []
+        is_marked |= has_tags or bool(token_spans)
+        spans = []
+        if has_tags:
+            spans = _tagged_spans(number, name, text, report)
+        elif token_spans:
+            spans = _token_spans(number, name, text.text, metadata, segment, report)
+        for start, end in spans:
+            judgements.append(Judgement(aspect, label or aspect, start, end, side=side, **parts))
+    if len(judgements) > 1:
+        report.losses["errors with several spans, which became one judgement each"] += 1
+    if not is_marked:
+        judgements.append(Judgement(aspect, label or aspect, **parts))
+    return judgements
+
+
+def _is_no_error(text: str) -> bool:
+    return text.strip().lower().replace("_", "-").replace(" ", "-") == "no-error"
+
+
+def _tagged_spans(
+    number: int, name: str, text: Untagged, report: Report
+) -> Iterator[tuple[int, int]]:
+    for problem in text.problems:
+        report.marked(number, name, problem)
+    for mark in text.marks:
+        if mark.start == mark.end:
+            report.marked(number, name, f"<v> at {mark.start} marks no character")
+            continue
+        report.marked(number, name, None)
+        yield mark.start, mark.end
+
+
+def _token_spans(
+    number: int,
+    name: str,
+    text: str,
+    metadata: Mapping[str, Any],
+    segment: Mapping[str, Any],
+    report: Report,
+) -> Iterator[tuple[int, int]]:
+    """The spans of a line whose marks are numbers of tokens."""
+    key = f"metadata.{name}_spans"
+    tokens = check_list(f"segment.{name}_tokens", segment.get(f"{name}_tokens"))
+    ends = []
+    length = 0
+    for i, token in enumerate(tokens):
+        length += len(check_text(f"segment.{name}_tokens[{i}]", token, may_be_blank=True))
+        ends.append(length)
+    spans = check_list(key, metadata[f"{name}_spans"])
+    # `marked_text` has the text of all spans of both sides
+    sides = [metadata.get(f"{side}_spans") or [] for side in ("source", "target")]
+    quote = metadata.get("marked_text") if sum(map(len, sides)) == 1 else None
+    for i, span in enumerate(spans):
+        pair = check_list(f"{key}[{i}]", span)
+        if len(pair) != 2:
+            raise RowError(f"{key}[{i}]", "must be [first token, last token]")
+        bound = f"there are {len(tokens)} tokens, counted from 0"
+        first = check_place(f"{key}[{i}][0]", pair[0], len(tokens), bound)
+        last = check_place(f"{key}[{i}][1]", pair[1], len(tokens), bound)
+        start = ends[first - 1] if first else 0
+        marked = "".join(tokens)[start : ends[last]]
+        # the tokens are what was annotated; the text of the table is verified against them
+        found = report.locate(number, key, text, quote or marked, start, ends[last])
+        if found is not None:
+            yield found
+
+
+# ---- JSON ----------------------------------------------------------------------------------------
+
+
+def mqm_json(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """MQM in JSON rows: `{src, mt, ref?, annotations: [{start, end, severity, text}, ...]}`.
+
+    The form of the data set RicardoRei/wmt-mqm-error-spans on the Hugging Face hub, which has the
+    errors of WMT 2020 to 2022 without their categories: the label is the severity. Other keys are
+    kept.
+    """
+    return read_objects(path, _json_translation, report)
+
+
+def _json_translation(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
+    source = check_text("src", row.get("src"), may_be_blank=True)
+    target = check_text("mt", row.get("mt"), may_be_blank=True)
+    reference = optional_text("ref", row.get("ref"))
+    if not report.has_response(number, "mt", target):
+        return None
+    judgements = []
+    for i, value in enumerate(check_list("annotations", row.get("annotations"))):
+        key = f"annotations[{i}]"
+        error = check_object(key, value)
+        start = whole_number(f"{key}.start", error.get("start"))
+        end = whole_number(f"{key}.end", error.get("end"))
+        severity = check_text(f"{key}.severity", error.get("severity"))
+        quote = optional_text(f"{key}.text", error.get("text"))
+        span = report.locate(number, key, target, quote, start, end)
+        if span is not None:
+            label = optional_text(f"{key}.category", error.get("category")) or severity
+            judgements.append(Judgement(MQM, label, *span, severity))
+    used = ("src", "mt", "ref", "annotations")
+    meta = {name: value for name, value in row.items() if name not in used}
+    prompt = Prompt(str(number), "", (reference,) if reference else (), meta)
+    return JudgedResponse(prompt, target, tuple(judgements), source if source.strip() else None)
+
+
+def esa(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """Error Span Annotation: `{src, tgt, esa_spans, esa_score, annotator?, system?, ...}`.
+
+    A span is `{start_i, end_i, severity, error_type?}`, and both offsets are `missing` where
+    something is missing in the translation; the score is from 0 to 100. This is the file
+    wmt24_esa.jsonl of github.com/wmt-conference/wmt24-news-systems, in which rows of one
+    translation by several annotators follow each other. Spans have no text, so they cannot be
+    verified.
+    """
+    return read_objects(path, _esa_row, report)
+
+
+MISSING = "missing"  # both offsets, and the label, of an omission
+
+
+def _esa_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
+    source = check_text("src", row.get("src"), may_be_blank=True)
+    target = check_text("tgt", row.get("tgt"), may_be_blank=True)
+    annotator = optional_text("annotator", row.get("annotator"))
+    if not report.has_response(number, "tgt", target):
+        return None
+    judgements = []
+    for i, value in enumerate(check_list("esa_spans", row.get("esa_spans"))):
+        key = f"esa_spans[{i}]"
+        error = check_object(key, value)
+        severity = check_text(f"{key}.severity", error.get("severity"))
+        kind = optional_text(f"{key}.error_type", error.get("error_type"))
+        if error.get("start_i") == MISSING and error.get("end_i") == MISSING:
+            judgements.append(
+                Judgement("ESA", kind or MISSING, severity=severity, annotator=annotator)
+            )
+            continue
+        start = whole_number(f"{key}.start_i", error.get("start_i"))
+        end = whole_number(f"{key}.end_i", error.get("end_i"))
+        span = report.locate(number, key, target, None, start, end)
+        if span is not None:
+            label = kind or severity
+            judgements.append(Judgement("ESA", label, *span, severity, annotator=annotator))
+    score = row.get("esa_score")
+    if score is not None:
+        number_of_score = check_number("esa_score", score)
+        judgements.append(Judgement("ESA", score=number_of_score, annotator=annotator))
+    used = ("src", "tgt", "esa_spans", "esa_score", "annotator")
+    meta = {name: value for name, value in row.items() if name not in used}
+    prompt = Prompt(str(number), "", meta=meta)
+    return JudgedResponse(prompt, target, tuple(judgements), source if source.strip() else None)

@@ -1,0 +1,345 @@
+"""The row format `judgements`: everything that anybody said about a response.
+
+    {prompt?, response, source?, judgements: [judgement, ...], references?}
+
+    judgement: {aspect, label | score, start, end, severity?, side?, annotator?, reason?, evidence?,
+                origin?, quote?}
+
+`start` and `end` count the code points of the text on the judgement's side: the response, or the
+source from which it was made. If both are null, the judgement is about the whole text. A `quote` is
+verified: it must be the text from start to end.
+
+Spans, steps and `SegmentScore` are special cases; the functions below convert between them.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fgrlhf.config import suggestion
+from fgrlhf.data.format import (
+    Format,
+    LabelledSpan,
+    SpanFeedback,
+    Step,
+    StepFeedback,
+    prompt_of,
+    prompt_row,
+    prompt_text,
+    references_of,
+    response_text,
+    span_in,
+)
+from fgrlhf.data.rows import Row, RowError, check_list, check_number, check_object, check_text
+from fgrlhf.data.shapes import PromptText
+from fgrlhf.errors import shorten
+from fgrlhf.types import Prompt, SegmentScore
+
+RESPONSE, SOURCE = "response", "source"
+SIDES = (RESPONSE, SOURCE)
+NO_ERROR = "no error"  # the label of a whole text in which an annotator found nothing
+SPAN_ASPECT, STEP_ASPECT = "span", "step"  # of judgements that were spans or steps
+STEP_BREAK = "\n"  # between the steps of a response
+
+# what a conversion cannot hold -> how often it was there
+Losses = Counter[str]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One judgement of one annotator.
+
+    Args:
+      aspect: what is judged, such as `fluency`; the judgements of one aspect belong together.
+      label: the kind of error, or the verdict. A judgement has a label, a score, or both.
+      start, end: code points [start, end) of the text on its side; None: the whole text.
+      score: a number, in the units of the data set.
+      side: `response` or `source`. What a response omits can only be marked in the source.
+      reason: why, in the annotator's words.
+      evidence: what proves it, such as a quotation.
+      origin: who suggested the judgement, if the annotator did not make it alone.
+
+    Raises:
+      ValueError: the values do not form a judgement.
+    """
+
+    aspect: str
+    label: str | None = None
+    start: int | None = None
+    end: int | None = None
+    severity: str | None = None
+    score: float | None = None
+    side: str = RESPONSE
+    annotator: str | None = None
+    reason: str | None = None
+    evidence: str | None = None
+    origin: str | None = None
+
+    def __post_init__(self):
+        if self.side not in SIDES:
+            raise ValueError(f"side is {self.side!r}, not one of {', '.join(SIDES)}")
+        if self.label is None and self.score is None:
+            raise ValueError("a judgement has a label or a score")
+        if (self.start is None) != (self.end is None):
+            raise ValueError("start and end are both numbers, or both None")
+        if self.start is not None and self.end is not None and not 0 <= self.start < self.end:
+            raise ValueError(f"not a span: [{self.start}, {self.end})")
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """[start, end); None for a judgement of the whole text."""
+        if self.start is None or self.end is None:
+            return None
+        return self.start, self.end
+
+
+@dataclass(frozen=True)
+class JudgedResponse:
+    """A response with its judgements, in the order of the file.
+
+    Args:
+      source: the text from which the response was made, if judgements refer to it.
+
+    Raises:
+      ValueError: a judgement is not in its text.
+    """
+
+    prompt: Prompt
+    response: str
+    judgements: tuple[Judgement, ...]
+    source: str | None = None
+
+    def __post_init__(self):
+        for judgement in self.judgements:
+            text = self.text(judgement.side)
+            if judgement.end is not None and judgement.end > len(text):
+                raise ValueError(
+                    f"[{judgement.start}, {judgement.end}) is not in the {judgement.side}, which"
+                    f" has {len(text)} characters"
+                )
+
+    def text(self, side: str) -> str:
+        """The text of a side. Raises `ValueError` if there is no source."""
+        if side == RESPONSE:
+            return self.response
+        if self.source is None:
+            raise ValueError("a judgement is about the source, and there is no source")
+        return self.source
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+_PARTS = tuple(part.name for part in fields(Judgement))
+_TEXT_PARTS = ("label", "severity", "annotator", "reason", "evidence", "origin")
+
+
+def _parse(row: Row, number: int) -> JudgedResponse:
+    text = prompt_text(row, "prompt") if row.has("prompt") else PromptText("")
+    response = response_text(row, "response", "completion")
+    source = row.text("source") if row.has("source") else None
+    key = row.key(row.first_of("judgements"))
+    judgements = []
+    for i, value in enumerate(check_list(key, row.get("judgements"))):
+        name = f"{key}[{i}]"
+        judgements.append(_judgement(name, check_object(name, value), response, source))
+    prompt = prompt_of(row, number, text, references_of(row, "references"))
+    return JudgedResponse(prompt, response, tuple(judgements), source)
+
+
+def _judgement(key: str, values: Mapping[str, Any], response: str, source: str | None) -> Judgement:
+    for name in values:
+        if name not in (*_PARTS, "quote"):
+            raise RowError(
+                f"{key}.{name}", f"is not a part of a judgement; {suggestion(name, _PARTS)}"
+            )
+    parts: dict[str, Any] = {"aspect": check_text(f"{key}.aspect", values.get("aspect"))}
+    for name in _TEXT_PARTS:
+        if values.get(name) is not None:
+            parts[name] = check_text(f"{key}.{name}", values[name])
+    if values.get("score") is not None:
+        parts["score"] = check_number(f"{key}.score", values["score"])
+    if "label" not in parts and "score" not in parts:
+        raise RowError(key, "must have a label or a score")
+    side = values.get("side")
+    if side is None:
+        side = RESPONSE
+    if side not in SIDES:
+        raise RowError(f"{key}.side", f"must be one of {', '.join(SIDES)}")
+    if side == SOURCE and source is None:
+        raise RowError(f"{key}.side", "is `source`, and the row has no text under `source`")
+    text = source if side == SOURCE and source is not None else response
+    start, end = _span(key, values, text, side)
+    return Judgement(side=side, start=start, end=end, **parts)
+
+
+def _span(
+    key: str, values: Mapping[str, Any], text: str, side: str
+) -> tuple[int, int] | tuple[None, None]:
+    """The span of a judgement, whose quote is verified; (None, None) for the whole text."""
+    start, end = values.get("start"), values.get("end")
+    quote = values.get("quote")
+    if (start is None) != (end is None):
+        raise RowError(key, "start and end must both be numbers, or both null")
+    marked = text
+    span: tuple[int, int] | tuple[None, None] = (None, None)
+    if start is not None:
+        span = span_in(key, start, end, text, side)
+        marked = text[span[0] : span[1]]
+    if quote is not None and quote != marked:
+        check_text(f"{key}.quote", quote, may_be_blank=True)
+        raise RowError(
+            f"{key}.quote",
+            f"is {shorten(repr(quote), 60)}, but the {side} has {shorten(repr(marked), 60)} there",
+        )
+    return span
+
+
+def _row(judged: JudgedResponse) -> dict[str, Any]:
+    values: dict[str, Any] = {"response": judged.response}
+    if judged.source is not None:
+        values["source"] = judged.source
+    values["judgements"] = [judgement_row(judgement) for judgement in judged.judgements]
+    row = prompt_row(judged.prompt, values)
+    if not judged.prompt.text:
+        del row["prompt"]
+    return row
+
+
+def judgement_row(judgement: Judgement) -> dict[str, Any]:
+    """A judgement as it is written in a row: start and end always, other parts if they are set."""
+    values: dict[str, Any] = {}
+    for name in _PARTS:
+        value = getattr(judgement, name)
+        if value is not None or name in ("start", "end"):
+            values[name] = value
+    return values
+
+
+JUDGEMENTS = Format(
+    "judgements",
+    ("id", "prompt", "response", "completion", "source", "judgements", "references"),
+    _parse,
+    _row,
+)
+
+
+@dataclass(frozen=True)
+class FeedbackRows:
+    """A task's own feedback rows, as judgements and back.
+
+    Args:
+      parse: (row, its number) -> the judged response. Raises `RowError`.
+      to_row: the inverse, and what a row cannot hold.
+    """
+
+    parse: Callable[[Row, int], JudgedResponse]
+    to_row: Callable[[JudgedResponse], tuple[dict[str, Any], Losses]]
+
+
+# ---- spans ---------------------------------------------------------------------------------------
+
+
+def from_spans(feedback: SpanFeedback, aspect: str = SPAN_ASPECT) -> JudgedResponse:
+    """The spans of a response as judgements of one aspect."""
+    judgements = []
+    for span in feedback.spans:
+        judgements.append(Judgement(aspect, span.label, span.start, span.end, span.severity))
+    return JudgedResponse(feedback.prompt, feedback.response, tuple(judgements))
+
+
+def to_spans(judged: JudgedResponse) -> tuple[SpanFeedback, Losses]:
+    """The labelled spans of the response, and what they cannot hold."""
+    losses = Losses()
+    spans = []
+    for judgement in judged.judgements:
+        span = judgement.span
+        if judgement.side == SOURCE:
+            losses["judgements of the source"] += 1
+        elif span is None:
+            losses["judgements of the whole response"] += 1
+        elif judgement.label is None:
+            losses["judgements without a label"] += 1
+        else:
+            spans.append(LabelledSpan(*span, judgement.label, judgement.severity))
+            for part in ("score", "annotator", "reason", "evidence", "origin"):
+                losses[part] += getattr(judgement, part) is not None
+    if judged.source is not None:
+        losses["source texts"] += 1
+    aspects = {judgement.aspect for judgement in judged.judgements}
+    losses["aspects"] += len(aspects - {SPAN_ASPECT})
+    return SpanFeedback(judged.prompt, judged.response, tuple(spans)), +losses
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+
+
+def from_steps(feedback: StepFeedback) -> JudgedResponse:
+    """A solution as a response, one step per line, with a judgement of every step.
+
+    Raises:
+      ValueError: there is no step.
+    """
+    if not feedback.steps:
+        raise ValueError("a solution without a step has no response")
+    judgements = []
+    start = 0
+    for step in feedback.steps:
+        end = start + len(step.text)
+        judgements.append(Judgement(STEP_ASPECT, step.label, start, end, score=step.score))
+        start = end + len(STEP_BREAK)
+    response = STEP_BREAK.join(step.text for step in feedback.steps)
+    return JudgedResponse(feedback.prompt, response, tuple(judgements))
+
+
+def to_steps(judged: JudgedResponse) -> tuple[StepFeedback, Losses]:
+    """The steps of a solution, and what they cannot hold: judgements of other aspects."""
+    losses = Losses()
+    steps = []
+    for judgement in judged.judgements:
+        span = judgement.span
+        if judgement.aspect != STEP_ASPECT or judgement.side != RESPONSE or span is None:
+            losses["judgements that are not of a step"] += 1
+            continue
+        text = judged.response[span[0] : span[1]]
+        steps.append(Step(text, judgement.label, judgement.score))
+        for part in ("severity", "annotator", "reason", "evidence", "origin"):
+            losses[part] += getattr(judgement, part) is not None
+    if judged.source is not None:
+        losses["source texts"] += 1
+    return StepFeedback(judged.prompt, tuple(steps)), +losses
+
+
+# ---- scores of segments --------------------------------------------------------------------------
+
+
+def from_segment_score(score: SegmentScore, response: str, aspect: str) -> Judgement:
+    """A reward model's score of a segment as a judgement.
+
+    A score of the whole response keeps its meaning. An end that is open after a later start becomes
+    the end of the text.
+
+    Raises:
+      ValueError: the segment is empty or is not in the response.
+    """
+    label = score.label or None
+    if score.start == 0 and score.end is None:
+        return Judgement(aspect, label, score=score.value)
+    end = len(response) if score.end is None else score.end
+    if not score.start < end <= len(response):
+        raise ValueError(
+            f"[{score.start}, {end}) is not a segment of a response of {len(response)} characters"
+        )
+    return Judgement(aspect, label, score.start, end, score=score.value)
+
+
+def to_segment_score(judgement: Judgement) -> SegmentScore:
+    """A judgement with a score as a reward.
+
+    Raises:
+      ValueError: it has no score, or is about the source.
+    """
+    if judgement.score is None or judgement.side != RESPONSE:
+        raise ValueError("only a judgement of the response that has a score is a reward")
+    start, end = judgement.span or (0, None)
+    return SegmentScore(start, end, judgement.score, judgement.label or "")

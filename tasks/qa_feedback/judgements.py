@@ -1,0 +1,140 @@
+"""qa-feedback rows as judgements, and back: the published files are reproduced byte for byte.
+
+The errors of prediction 1 become judgements of the aspect `errors`. Missing information becomes
+judgements of the whole response, of the aspect `missing-info`, with its sentences as evidence. All
+other parts of a row are kept.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fgrlhf.data.format import span_in
+from fgrlhf.data.judgements import FeedbackRows, JudgedResponse, Judgement, Losses
+from fgrlhf.data.rows import Row, RowError, check_list, check_object, check_text
+from fgrlhf.errors import shorten
+from fgrlhf.files import parse_json
+from fgrlhf.types import Prompt
+
+ERRORS, MISSING = "errors", "missing-info"  # aspects, and keys of `feedback`
+TYPE = "error type"
+ERROR_KEYS = (TYPE, "explanation", "start", "end", "severity")
+RESPONSE = "prediction 1"
+FEEDBACK = "feedback"
+# the order of the published files; `gold` is the prompt's reference
+TEXT_KEYS = ("question", "passages", "gold", *(f"prediction {i}" for i in range(1, 5)))
+
+
+def parse(row: Row, number: int) -> JudgedResponse:
+    """A row of a feedback file. Raises `RowError` if it is malformed."""
+    question = row.text("question")
+    response = row.text(RESPONSE)
+    judgements: list[Judgement] = []
+    kept: dict[str, Any] = {}
+    if row.has(FEEDBACK):
+        feedback = check_object(FEEDBACK, row.get(FEEDBACK))
+        for i, value in enumerate(_list(feedback, ERRORS)):
+            judgements.append(_error(f"{FEEDBACK}.{ERRORS}[{i}]", value, response))
+        for i, value in enumerate(_list(feedback, MISSING)):
+            judgements.append(_missing(f"{FEEDBACK}.{MISSING}[{i}]", value))
+        others = {key: value for key, value in feedback.items() if key not in (ERRORS, MISSING)}
+        kept[FEEDBACK] = others  # also if it is empty: the row was judged
+    gold = row.get("gold")
+    references = (gold,) if isinstance(gold, str) and gold.strip() else ()
+    name = row.get("id")
+    rest = row.rest()
+    if gold is not None and not references:
+        rest["gold"] = gold
+    prompt_id = str(number) if name is None else str(name)
+    prompt = Prompt(prompt_id, question, references, {**rest, **kept})
+    return JudgedResponse(prompt, response, tuple(judgements))
+
+
+def _list(feedback: Mapping[str, Any], key: str) -> list[Any]:
+    return check_list(f"{FEEDBACK}.{key}", feedback.get(key, []))
+
+
+def _error(key: str, value: Any, response: str) -> Judgement:
+    error = check_object(key, value)
+    unknown = [name for name in error if name not in ERROR_KEYS]
+    if unknown:
+        raise RowError(f"{key}.{unknown[0]}", "is not a key of an error")
+    start, end = span_in(key, error.get("start"), error.get("end"), response)
+    explanation = check_text(f"{key}.explanation", error.get("explanation", ""), may_be_blank=True)
+    severity = error.get("severity")
+    if severity is not None:
+        check_text(f"{key}.severity", severity)
+    label = check_text(f"{key}.{TYPE}", error.get(TYPE))
+    return Judgement(ERRORS, label, start, end, severity, evidence=explanation or None)
+
+
+def _missing(key: str, value: Any) -> Judgement:
+    info = check_object(key, value)
+    label = check_text(f"{key}.{TYPE}", info.get(TYPE))
+    sentences = {name: part for name, part in info.items() if name != TYPE}
+    return Judgement(MISSING, label, evidence=json.dumps(sentences, separators=(",", ":")))
+
+
+def to_row(judged: JudgedResponse) -> tuple[dict[str, Any], Losses]:
+    """The row of a feedback file, with its keys in the published order, and what it cannot hold.
+
+    An id that is only a number is not written: it is the number of the row.
+    """
+    losses = Losses()
+    meta = dict(judged.prompt.meta)
+    values = {"question": judged.prompt.text, RESPONSE: judged.response}
+    if judged.prompt.references:
+        values["gold"] = judged.prompt.references[0]
+    losses["further references"] += max(len(judged.prompt.references) - 1, 0)
+    losses["source texts"] += judged.source is not None
+    row: dict[str, Any] = {}
+    if not judged.prompt.id.isdigit():
+        row["id"] = judged.prompt.id
+    for key in TEXT_KEYS:
+        if key in values:
+            row[key] = values[key]
+        elif key in meta:
+            row[key] = meta[key]
+    errors = []
+    missing = []
+    for judgement in judged.judgements:
+        written = _written(judgement, losses)
+        if written is not None:
+            (errors if judgement.aspect == ERRORS else missing).append(written)
+    feedback = meta.pop(FEEDBACK, None)
+    if feedback is not None or errors or missing:
+        row[FEEDBACK] = {ERRORS: errors, MISSING: missing, **(feedback or {})}
+    row |= {key: value for key, value in meta.items() if key not in row}
+    return row, +losses
+
+
+def _written(judgement: Judgement, losses: Losses) -> dict[str, Any] | None:
+    """The error or missing information of a judgement; None if the format has no place for it."""
+    is_span = judgement.span is not None and judgement.side == "response"
+    sentences = _sentences(judgement) if judgement.aspect == MISSING else None
+    fits = (judgement.aspect == ERRORS and is_span) or sentences is not None
+    if not fits or judgement.label is None:
+        losses[f"judgements of the aspect {shorten(judgement.aspect, 40)}"] += 1
+        return None
+    for part in ("score", "annotator", "reason", "origin"):
+        losses[part] += getattr(judgement, part) is not None
+    if sentences is not None:
+        losses["severity"] += judgement.severity is not None
+        return {TYPE: judgement.label, **sentences}
+    row: dict[str, Any] = {TYPE: judgement.label, "explanation": judgement.evidence or ""}
+    row |= {"start": judgement.start, "end": judgement.end}
+    if judgement.severity is not None:
+        row["severity"] = judgement.severity
+    return row
+
+
+def _sentences(judgement: Judgement) -> dict[str, Any] | None:
+    """The sentences in the evidence of missing information."""
+    try:
+        value = parse_json(judgement.evidence or "")
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+ROWS = FeedbackRows(parse, to_row)

@@ -1,0 +1,178 @@
+"""Agreement of judgements: hand-computed values, and why a figure is undefined."""
+
+import numpy as np
+import pytest
+
+from fgrlhf.data.agreement import (
+    alpha,
+    alpha_of,
+    any_type,
+    by_response,
+    coincidences,
+    exact_matches,
+    nominal,
+    ordinal,
+    overlap_matches,
+    partial_credit,
+    report,
+    same_type,
+)
+from fgrlhf.data.judgements import JudgedResponse, Judgement
+from fgrlhf.stats import Interval
+from fgrlhf.types import Prompt
+
+
+def mark(start, end, label="x", **parts):
+    return Judgement("a", label, start, end, **parts)
+
+
+def judged(*judgements, response="aa bb cc dd", name="0"):
+    return JudgedResponse(Prompt(name, ""), response, tuple(judgements))
+
+
+# ---- alpha ---------------------------------------------------------------------------------------
+
+
+def test_coincidences_and_nominal_alpha_by_hand():
+    """Two annotators, four units: (x, x), (x, y), (y, y), (y, y)."""
+    units = [["x", "x"], ["x", "y"], ["y", "y"], ["y", "y"]]
+    matrix = coincidences(units, {"x": 0, "y": 1})
+    assert matrix.tolist() == [[2, 1], [1, 4]]
+    # n = 8, n_x = 3, n_y = 5: 1 - 7 * 2 / (2 * 3 * 5)
+    assert float(alpha_of(matrix)) == pytest.approx(1 - 7 * 2 / 30)
+    assert nominal(np.array([3.0, 5.0])).tolist() == [[0, 1], [1, 0]]
+
+
+def test_ordinal_distances_by_hand():
+    """Margins 2, 4, 6: d_12 = 1 + 2 = 3, d_23 = 2 + 3 = 5, d_13 = 1 + 4 + 3 = 8."""
+    squared = ordinal(np.array([2.0, 4.0, 6.0]))
+    assert squared.tolist() == [[0, 9, 64], [9, 0, 25], [64, 25, 0]]
+
+
+def test_ordinal_alpha_forgives_neighbours():
+    far = [[["low", "high"], ["low", "low"], ["mid", "mid"], ["high", "high"]]]
+    near = [[["low", "mid"], ["low", "low"], ["mid", "mid"], ["high", "high"]]]
+    order = ["low", "mid", "high"]
+    figures = [alpha(units, order) for units in (far, near)]
+    assert all(isinstance(figure, Interval) for figure in figures)
+    assert figures[0].mean < figures[1].mean < 1
+    # far: margins low 3, mid 2, high 3; d(low, high) = 1.5 + 2 + 1.5 = 5, the others 2.5
+    expected = 2 * (3 * 3 * 25 + 3 * 2 * 6.25 + 2 * 3 * 6.25)
+    assert figures[0].mean == pytest.approx(1 - 7 * 2 * 25 / expected)
+
+
+def test_why_alpha_is_undefined():
+    assert alpha([[["x"]]]) == "undefined: no response was judged by two annotators"
+    assert alpha([]) == "undefined: no response was judged by two annotators"
+    assert "all annotators chose 'x'" in str(alpha([[["x", "x"]]]))
+
+
+# ---- spans ---------------------------------------------------------------------------------------
+
+
+def test_exact_and_best_matches():
+    first = [mark(0, 2), mark(3, 5), mark(3, 5)]
+    second = [mark(0, 2, "y"), mark(3, 5), mark(4, 8)]
+    assert exact_matches(first, second, any_type) == 4  # (0, 2) and one of (3, 5)
+    assert exact_matches(first, second, same_type) == 2
+    assert overlap_matches(first, second, any_type) == 6
+    assert overlap_matches(first, second, same_type) == 4
+    assert overlap_matches(first, [], any_type) == 0
+
+
+def test_one_long_span_matches_only_one():
+    assert overlap_matches([mark(0, 10)], [mark(0, 2), mark(3, 5)], any_type) == 2
+
+
+def test_sides_never_match():
+    assert exact_matches([mark(0, 2)], [mark(0, 2, side="source")], any_type) == 0
+    assert partial_credit([mark(0, 2)], [mark(0, 2, side="source")], any_type) == 0
+
+
+def test_partial_credit_by_hand():
+    # overlap 2 of lengths 4 and 3
+    assert partial_credit([mark(0, 4)], [mark(2, 5)], any_type) == pytest.approx(2 / 4 + 2 / 3)
+    # the matching takes (0, 4)-(0, 3) with F = 6/7 rather than (0, 4)-(3, 4) with F = 2/5
+    credit = partial_credit([mark(0, 4)], [mark(0, 3), mark(3, 4)], any_type)
+    assert credit == pytest.approx(3 / 4 + 1)
+    assert partial_credit([mark(0, 4)], [mark(0, 4, "y")], same_type) == 0
+
+
+# ---- the report ----------------------------------------------------------------------------------
+
+
+def test_annotators_of_one_file():
+    """Item 1: a marks [0, 2), b [0, 2) and [3, 5). Item 2: both mark [0, 5), with other types."""
+    one = judged(
+        mark(0, 2, annotator="a", severity="minor"),
+        mark(0, 2, annotator="b", severity="major"),
+        mark(3, 5, annotator="b"),
+    )
+    two = judged(
+        mark(0, 5, annotator="a", severity="minor"),
+        mark(0, 5, "y", annotator="b", severity="minor"),
+        response="other text",
+    )
+    figures = report({"f": [one, two]}, ["minor", "major"])
+    assert figures["span F1, exact, positions"].mean == pytest.approx(4 / 5)
+    assert figures["span F1, exact, positions and types"].mean == pytest.approx(2 / 5)
+    assert figures["span F, MPP, positions"].mean == pytest.approx(4 / 5)
+    # words of item 1: aa (both), bb (b), cc, dd (none); item 2: other (both), text (none)
+    units = [["m", "m"], ["n", "m"], ["n", "n"], ["n", "n"], ["m", "m"], ["n", "n"]]
+    matrix = coincidences(units, {"m": 0, "n": 1})
+    assert figures["alpha, words marked or not"].mean == pytest.approx(float(alpha_of(matrix)))
+    severities = figures["alpha, severities of matched spans (ordinal)"]
+    # (minor, major) and (minor, minor): margins 3 and 1, d = 2, o = 1 on each side
+    assert severities.mean == pytest.approx(1 - 3 * 2 * 4 / (2 * 3 * 1 * 4))
+
+
+def test_severities_need_an_order():
+    pair = (mark(0, 2, annotator="a", severity="s"), mark(0, 2, annotator="b", severity="t"))
+    name = "alpha, severities of matched spans (ordinal)"
+    assert "the order of s, t is not known" in str(report({"f": [judged(*pair)]})[name])
+    without = (mark(0, 2, annotator="a"), mark(0, 2, annotator="b"))
+    figures = report({"f": [judged(*without)]}, ["s", "t"])
+    assert "gave severities to overlapping spans" in str(figures[name])
+
+
+def test_one_file_for_each_annotator():
+    first = [judged(mark(0, 2)), judged(response="x y"), judged(response="only one")]
+    second = [judged(mark(0, 2), name="9"), judged(mark(0, 1), response="x y")]
+    shared = by_response({"a.jsonl": first, "b.jsonl": second})
+    assert [sorted(entry.by_annotator) for entry in shared] == [
+        *(["a.jsonl", "b.jsonl"], ["a.jsonl", "b.jsonl"], ["a.jsonl"]),
+    ]
+    figures = report({"a.jsonl": first, "b.jsonl": second})
+    assert figures["span F1, exact, positions"].mean == pytest.approx(2 / 3)
+
+
+def test_verdicts():
+    def verdicts(*labels, response):
+        judgements = [Judgement("v", label, annotator=f"r{i}") for i, label in enumerate(labels)]
+        return judged(*judgements, response=response)
+
+    items = [verdicts("x", "x", response="1"), verdicts("x", "y", response="2")]
+    items += [verdicts("y", "y", response="3"), verdicts("y", "y", response="4")]
+    figures = report({"f": items})
+    assert figures["alpha, verdicts of v"].mean == pytest.approx(1 - 7 * 2 / 30)
+    assert figures["span F1, exact, positions"] == (
+        "undefined: no annotator of a shared response marked a span"
+    )
+
+
+def test_nothing_is_shared():
+    figures = report({"f": [judged(mark(0, 2, annotator="a"))]})
+    assert set(figures.values()) == {
+        "undefined: no response was judged by two annotators",
+        "undefined: no two annotators marked overlapping spans",
+        "undefined: no two annotators gave severities to overlapping spans",
+    }
+
+
+def test_copies_agree_completely():
+    items = [judged(mark(0, 2), mark(3, 5, "y")), judged(mark(1, 4), response="other text")]
+    figures = report({"a": items, "b": items})
+    for name, figure in figures.items():
+        if isinstance(figure, Interval):
+            assert (figure.mean, figure.low, figure.high) == pytest.approx((1, 1, 1)), name
+    assert sum(isinstance(figure, Interval) for figure in figures.values()) == 9

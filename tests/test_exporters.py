@@ -1,0 +1,183 @@
+"""Exporters: import(export(x)) = x where the format can hold it; what it cannot hold is counted."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from data_items import PROMPT, TEXTS, judged_responses, spans
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.data.exporters import EXPORTERS
+from fgrlhf.data.format import Step, StepFeedback
+from fgrlhf.data.formats import SPANS, STEPS
+from fgrlhf.data.importers.registry import import_items
+from fgrlhf.data.judgements import JudgedResponse, Judgement, from_steps
+from fgrlhf.data.rows import Row
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
+from fgrlhf.types import Prompt
+
+PLAIN_PROMPTS = PROMPT.map(lambda prompt: replace(prompt, references=()))
+
+
+def sorted_judgements(judged):
+    """Without the order of different annotators, which the tools do not keep."""
+    return replace(judged, judgements=tuple(sorted(judged.judgements, key=repr)))
+
+
+def again(tmp_path_factory, name, judged):
+    """The judged response after export and import, and what the export lost."""
+    path = tmp_path_factory.mktemp("export") / "rows.json"
+    rows, losses = EXPORTERS[name].write([judged])
+    write_json(path, rows)
+    (item,), report = import_items(path, name)
+    assert not report.problems and not report.losses
+    return item, losses
+
+
+def held_by_label_studio(judged):
+    """The same without what Label Studio cannot hold."""
+    judgements = []
+    for item in judged.judgements:
+        if item.annotator is not None and item.origin is not None:
+            item = replace(item, origin="prediction")
+        judgements.append(item)
+    prompt = replace(judged.prompt, references=())
+    return replace(judged, prompt=prompt, judgements=tuple(judgements))
+
+
+def test_label_studio_and_back(tmp_path_factory):
+    @given(judged_responses().map(held_by_label_studio))
+    def check(judged):
+        item, losses = again(tmp_path_factory, "label_studio", judged)
+        assert sorted_judgements(item) == sorted_judgements(judged)
+        assert not losses
+
+    check()
+
+
+def test_a_task_of_label_studio():
+    judged = JudgedResponse(
+        Prompt("7", "p", ("r",), {"n": 1}),
+        "a🙂bc",
+        (
+            Judgement("fluency", "bad", 2, 3, "minor", annotator="ann", reason="why"),
+            Judgement("fluency", "odd", 0, 1, annotator="ann", origin="model 3"),
+            Judgement("overall", score=4.0, origin="m"),
+        ),
+    )
+    (task,), losses = EXPORTERS["label_studio"].write([judged])
+    assert task["data"] == {"id": "7", "response": "a🙂bc", "prompt": "p", "n": 1}
+    (annotation,) = task["annotations"]
+    assert annotation["completed_by"] == {"email": "ann"}
+    first, severity, reason, second = annotation["result"]
+    shared = {"id": "r0", "to_name": "response"}
+    assert first == {
+        **shared,
+        "from_name": "fluency",
+        "type": "labels",
+        "value": {"start": 3, "end": 4, "text": "b", "labels": ["bad"]},
+    }
+    assert (severity["from_name"], severity["value"]["choices"]) == ("severity", ["minor"])
+    assert (reason["type"], reason["value"]["text"]) == ("textarea", ["why"])
+    assert second["origin"] == "prediction"
+    (prediction,) = task["predictions"]
+    assert prediction["model_version"] == "m"
+    assert losses == {"references": 1, "names of origins": 1}
+
+
+@st.composite
+def held_by_argilla(draw):
+    """Spans and labels of several annotators and one model, and one score of each annotator."""
+    response = draw(TEXTS)
+    aspects = st.sampled_from(["fluency", "truth"])
+    judgements = []
+    for annotator in draw(st.lists(st.none() | TEXTS, max_size=3, unique=True)):
+        origin = "model" if annotator is None else None
+        parts = {"annotator": annotator, "origin": origin}
+        for start, end in draw(st.lists(spans(response), max_size=3)):
+            judgements.append(Judgement(draw(aspects), draw(TEXTS), start, end, **parts))
+        judgements.append(Judgement(draw(aspects), draw(TEXTS), **parts))
+        judgements.append(Judgement("stars", score=float(draw(st.integers(0, 5))), **parts))
+    return JudgedResponse(draw(PLAIN_PROMPTS), response, tuple(judgements), draw(st.none() | TEXTS))
+
+
+def test_argilla_and_back(tmp_path_factory):
+    @given(held_by_argilla())
+    def check(judged):
+        item, losses = again(tmp_path_factory, "argilla", judged)
+        assert sorted_judgements(item) == sorted_judgements(judged)
+        assert not losses
+
+    check()
+
+
+def test_argilla_holds_marks_of_the_source(tmp_path_factory):
+    mark = Judgement("truth", "omitted", 0, 3, side="source", annotator="a")
+    judged = JudgedResponse(Prompt("0", "p"), "abc", (mark,), "source")
+    assert again(tmp_path_factory, "argilla", judged) == (judged, {})
+
+
+def test_what_argilla_cannot_hold_is_counted():
+    judged = JudgedResponse(
+        Prompt("0", "p", ("r",)),
+        "abc",
+        (
+            Judgement("x", "y", 0, 1, "minor", annotator="a", reason="r", evidence="e", score=1.0),
+            Judgement("x", score=1.0, start=0, end=1, annotator="a"),
+            Judgement("x", score=2.0, annotator="a"),
+            Judgement("x", "y", 0, 1, annotator="a", origin="m"),
+            Judgement("x", "y", 0, 1, origin="m"),
+            Judgement("x", "y", 0, 1, origin="other"),
+        ),
+    )
+    (record,), losses = EXPORTERS["argilla"].write([judged])
+    assert losses == {
+        **{"references": 1, "severity": 1, "reason": 1, "evidence": 1, "origin": 1},
+        "scores of labelled judgements": 1,
+        "spans of scores": 1,
+        "further scores of one user": 1,
+        "suggestions of further agents": 1,
+    }
+    assert record["responses"]["x (score)"] == [{"value": 1.0, "user_id": "a"}]
+
+
+@given(judged_responses())
+def test_no_export_loses_anything_in_silence(judged):
+    """If nothing is reported as lost, the number of judgements is unchanged."""
+    (row,), losses = EXPORTERS["spans"].write([judged])
+    feedback = SPANS.parse(Row(json.loads(json.dumps(row)), {}), 0)
+    dropped = sum(count for what, count in losses.items() if what.startswith("judgements"))
+    assert len(feedback.spans) + dropped == len(judged.judgements)
+    (record,), losses = EXPORTERS["argilla"].write([judged])
+    held = [answer for users in record["responses"].values() for answer in users]
+    held += list(record["suggestions"].values())
+    sizes = [len(a["value"]) if isinstance(a["value"], list) else 1 for a in held]
+    further = losses["further scores of one user"] + losses["suggestions of further agents"]
+    assert sum(sizes) + further == len(judged.judgements)
+
+
+def test_steps_for_trl():
+    feedback = StepFeedback(Prompt("0", "p"), (Step("a", score=1.0), Step("b", score=-1.0)))
+    judged = from_steps(feedback)
+    extra = replace(judged, judgements=(*judged.judgements, Judgement("x", "y")))
+    (row,), losses = EXPORTERS["trl_stepwise"].write([extra])
+    assert row == {"id": "0", "prompt": "p", "completions": ["a", "b"], "labels": [True, False]}
+    assert losses == {"judgements that are not of a step": 1}
+    assert STEPS.parse(Row(row, {}), 0).steps == (Step("a", score=1.0), Step("b", score=0.0))
+    labelled = from_steps(StepFeedback(Prompt("0", "p"), (Step("a", "ok"),)))
+    with pytest.raises(UserError, match="no score"):
+        EXPORTERS["trl_stepwise"].write([labelled])
+
+
+def test_preferences_for_trl():
+    answers = (Answer("a", ((0, 1),)), Answer("b"))
+    items = [
+        Comparison(Prompt("0", "p"), answers, ((1, 0),), (2.0,)),
+        Comparison(Prompt("1", "p"), (Answer("a"), Answer("b")), ()),
+    ]
+    rows, losses = EXPORTERS["trl_preference"].write(items)
+    assert rows == [{"id": "0/0", "prompt": "p", "chosen": "b", "rejected": "a", "margin": 2.0}]
+    assert losses == {"comparisons without a decided pair": 1, "marks": 1}

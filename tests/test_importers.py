@@ -1,0 +1,740 @@
+"""Importers: generated files with planted faults. Every fault is found, and none is invented."""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fgrlhf.data.importers.registry import IMPORTERS, import_items
+from fgrlhf.data.importers.tags import Mark, untag
+from fgrlhf.data.importers.toxic import runs
+from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement
+from fgrlhf.data.rows import Row
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_jsonl, write_text
+
+
+def table_text(rows, delimiter=","):
+    """A table without quoting: the cells of the tests have no delimiters."""
+    lines = [delimiter.join(rows[0]), *(delimiter.join(row.values()) for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def imported(path, name):
+    """(items, report); what is written can be read back."""
+    items, report = import_items(path, name)
+    row_format = IMPORTERS[name].format
+    for item in items:
+        row = json.loads(json.dumps(row_format.to_row(item)))
+        assert row_format.parse(Row(row, {}), 0) == item
+    return items, report
+
+
+def read_json(tmp_path, name, rows):
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    return imported(tmp_path / "rows.jsonl", name)
+
+
+def malformed(tmp_path, name, row):
+    write_jsonl(tmp_path / "rows.jsonl", [row])
+    with pytest.raises(UserError) as error:
+        import_items(tmp_path / "rows.jsonl", name)
+    return str(error.value)
+
+
+def places(problems):
+    return [(problem.row, problem.key) for problem in problems]
+
+
+# ---- tags ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, plain, marks, problems",
+    [
+        ("a <v>b</v> c", "a b c", [Mark("v", 2, 3)], []),
+        ("<v>a</v><v>b</v>", "ab", [Mark("v", 0, 1), Mark("v", 1, 2)], []),
+        ("a <x>b</x> 1 < 2", "a <x>b</x> 1 < 2", [], []),
+        ("a <v>b", "a b", [], ["<v> at 2 has no closing tag"]),
+        ("a</v> b", "a b", [], ["</v> at 1 closes a tag that is not open"]),
+        ("<e>a<v>b</v></e>", "ab", [Mark("e", 0, 2), Mark("v", 1, 2, 0)], []),
+        (
+            "<e>a<v>b</e>c</v>",
+            "abc",
+            [Mark("e", 0, 2)],
+            ["<v> at 1 is not closed before </e>", "</v> at 3 closes a tag that is not open"],
+        ),
+    ],
+)
+def test_tags(text, plain, marks, problems):
+    found = untag(text, ["v", "e"])
+    assert (found.text, list(found.marks), list(found.problems)) == (plain, marks, problems)
+
+
+@given(st.lists(st.sampled_from(["a", "🙂", "<v>", "</v>", "<e>", "</e>"]), max_size=12))
+def test_tags_never_lose_text(pieces):
+    found = untag("".join(pieces), ["v", "e"])
+    assert found.text == "".join(piece for piece in pieces if not piece.startswith("<"))
+    tags = sum(piece.startswith("<") for piece in pieces)
+    assert 2 * len(found.marks) + len(found.problems) == tags
+    for mark in found.marks:
+        assert 0 <= mark.start <= mark.end <= len(found.text)
+        if mark.inside is not None:
+            outer = found.marks[mark.inside]
+            assert outer.start <= mark.start and mark.end <= outer.end
+
+
+# ---- MQM and ESA ---------------------------------------------------------------------------------
+
+MQM_LINE = {
+    **{"system": "s", "doc": "d", "doc_id": "1", "seg_id": "1", "rater": "r1"},
+    **{"source": "The dog", "target": "Der Hund", "category": "No-error", "severity": "No-error"},
+    "comment": "",
+}
+
+
+def mqm_file(tmp_path, *changes):
+    path = tmp_path / "mqm.tsv"
+    write_text(path, table_text([MQM_LINE | change for change in changes], "\t"))
+    return path
+
+
+def test_mqm(tmp_path):
+    path = mqm_file(
+        tmp_path,
+        {"target": "Der <v>Hund</v>", "category": "Fluency/Grammar", "severity": "Minor"},
+        {"target": '<v>Der</v> "Hund"', "category": "Other", "severity": "Major", "comment": "?"},
+        {"rater": "r2"},
+        {"source": "The <v>dog</v>", "category": "Accuracy/Omission", "severity": "Major"},
+        {"category": "Non-translation!", "severity": "Major", "rater": "r3"},
+    )
+    items, report = imported(path, "mqm")
+    assert [item.response for item in items] == ["Der Hund", 'Der "Hund"']
+    assert [item.source for item in items] == ["The dog", "The dog"]
+    assert items[0].judgements == (
+        Judgement("Fluency", "Grammar", 4, 8, "Minor", annotator="r1"),
+        Judgement("MQM", "no error", annotator="r2"),
+        Judgement("Accuracy", "Omission", 4, 7, "Major", side="source", annotator="r1"),
+        Judgement("Non-translation!", "Non-translation!", severity="Major", annotator="r3"),
+    )
+    (other,) = items[1].judgements
+    assert (other.span, other.reason) == ((0, 3), "?")
+    assert report.spans == {"marked by tags": 3} and report.rows == 5
+    assert not report.losses and not report.problems
+
+
+def test_faults_of_mqm(tmp_path):
+    error = {"category": "Other", "severity": "Minor"}
+    path = mqm_file(
+        tmp_path,
+        {"target": "Der <v>Hund"} | error,
+        {"target": "Der Hund</v>"} | error,
+        {"target": "Der <v></v>Hund"} | error,
+        {"target": "<v>Der</v> <v>Hund</v>"} | error,
+        {"rater": ""},
+        {"target": " "},
+    )
+    items, report = imported(path, "mqm")
+    assert [judgement.span for judgement in items[0].judgements] == [(0, 3), (4, 8)]
+    assert report.spans == {"broken tags": 3, "marked by tags": 2}
+    assert places(report.problems) == [(0, "target"), (1, "target"), (2, "target"), (5, "target")]
+    assert report.losses == {
+        "errors with several spans, which became one judgement each": 1,
+        "rows without a rater": 1,
+        "rows with a blank response": 1,
+    }
+
+
+def test_mqm_with_numbers_of_tokens(tmp_path):
+    segment = {"target_tokens": ["Der", " ", "🙂", " ", "Hund"], "source_tokens": ["The", " dog"]}
+    error = {"target": "Der 🙂 Hund", "category": "Other", "severity": "Minor"}
+
+    def metadata(**values):
+        return {"metadata": json.dumps(values)}
+
+    path = mqm_file(
+        tmp_path,
+        error | metadata(segment=segment, target_spans=[[2, 4]], marked_text="🙂 Hund"),
+        error | metadata(target_spans=[[0, 0]], note="n"),
+        error | metadata(source_spans=[[1, 1]], marked_text=" dog"),
+        error | metadata(target_spans=[[0, 2]], marked_text="Hund"),
+        error | metadata(target_spans=[[0, 2]], marked_text="Katze"),
+        error | metadata(target_spans=[[0, 0]], source_spans=[[0, 0]], marked_text="TheDer"),
+    )
+    (item,), report = imported(path, "mqm")
+    assert [(judgement.side, judgement.span) for judgement in item.judgements] == [
+        ("response", (4, 10)),
+        ("response", (0, 3)),
+        ("source", (3, 7)),
+        ("response", (6, 10)),
+        ("response", (0, 3)),
+        ("source", (0, 3)),
+    ]
+    assert item.judgements[1].reason == "n"
+    assert report.spans == {"exact offset": 5, "searched verbatim": 1, "not found": 1}
+    assert places(report.problems) == [(4, "metadata.target_spans")]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"metadata": "{"}, "row 0, `metadata`: is not JSON"),
+        ({"metadata": '{"target_spans": [[0, 1]]}'}, "`segment.target_tokens`: must be a list"),
+        (
+            {"metadata": '{"target_spans": [[0, 9]], "segment": {"target_tokens": ["a"]}}'},
+            "is 9, but there are 1 tokens",
+        ),
+        ({"category": ""}, "row 0, `category`: must be a text that is not empty"),
+    ],
+)
+def test_malformed_mqm(tmp_path, change, message):
+    with pytest.raises(UserError) as error:
+        import_items(mqm_file(tmp_path, {"category": "Other", "severity": "x"} | change), "mqm")
+    assert message in str(error.value)
+
+
+def test_a_table_of_another_kind(tmp_path):
+    write_text(tmp_path / "a.tsv", "system\trater\na\tb\n")
+    with pytest.raises(UserError, match="has no column source, target, category, severity"):
+        import_items(tmp_path / "a.tsv", "mqm")
+    write_text(tmp_path / "b.csv", "spans,text\n[],a,b\n")
+    with pytest.raises(UserError, match="row 0: has another number of cells than the header's 2"):
+        import_items(tmp_path / "b.csv", "toxic_spans")
+
+
+def test_mqm_json(tmp_path):
+    annotations = [
+        {"start": 4, "end": 8, "severity": "major", "text": "Hund"},
+        {"start": 5, "end": 9, "severity": "minor", "text": "Hund"},
+        {"start": 4, "end": 8, "severity": "minor", "text": "Katze"},
+        {"start": 4, "end": 80, "severity": "minor"},
+    ]
+    row = {"src": "The dog", "mt": "Der Hund", "ref": "Ein Hund", "lp": "en-de"}
+    (item,), report = read_json(tmp_path, "mqm_json", [row | {"annotations": annotations}])
+    assert [judgement.span for judgement in item.judgements] == [(4, 8), (4, 8)]
+    assert item.prompt.references == ("Ein Hund",) and item.prompt.meta == {"lp": "en-de"}
+    assert report.spans == {
+        **{"exact offset": 1, "searched verbatim": 1, "not found": 1, "outside the text": 1},
+    }
+    assert places(report.problems) == [(0, "annotations[2]"), (0, "annotations[3]")]
+    assert "`annotations`: must be a list, it is null" in malformed(tmp_path, "mqm_json", row)
+
+
+def test_esa(tmp_path):
+    spans = [
+        {"start_i": 0, "end_i": 3, "severity": "minor"},
+        {"start_i": "missing", "end_i": "missing", "severity": "major"},
+        {"start_i": 4, "end_i": 40, "severity": "major"},
+        {"start_i": 4, "end_i": 4, "severity": "major"},
+    ]
+    row = {"src": "The dog", "tgt": "Der Hund", "esa_spans": spans, "esa_score": 85}
+    (item,), report = read_json(tmp_path, "esa", [row | {"annotator": "a", "system": "s"}])
+    assert item.judgements == (
+        Judgement("ESA", "minor", 0, 3, "minor", annotator="a"),
+        Judgement("ESA", "missing", severity="major", annotator="a"),
+        Judgement("ESA", score=85.0, annotator="a"),
+    )
+    assert report.spans == {"offset without a quote": 1, "outside the text": 1, "empty": 1}
+    assert places(report.problems) == [(0, "esa_spans[2]"), (0, "esa_spans[3]")]
+    wrong = row | {"esa_spans": [{"start_i": "x", "end_i": 3, "severity": "minor"}]}
+    assert "`esa_spans[0].start_i`: must be a whole number" in malformed(tmp_path, "esa", wrong)
+
+
+# ---- hallucinations ------------------------------------------------------------------------------
+
+
+def test_ragtruth(tmp_path):
+    label = {"start": 4, "end": 7, "text": "sun", "label_type": "Evident Conflict", "meta": "why"}
+    labels = [
+        label,
+        label | {"start": 5, "end": 8},
+        label | {"text": "moon"},
+        label | {"implicit_true": True, "due_to_null": True},
+    ]
+    row = {"id": "7", "source_id": "1", "model": "m", "labels": labels, "response": "The sun."}
+    _, report = read_json(tmp_path, "ragtruth", [row])
+    assert report.losses["prompts that are not in a source_info.jsonl beside the file"] == 1
+    write_jsonl(tmp_path / "source_info.jsonl", [{"source_id": "1", "prompt": "Sum up."}])
+    (item,), report = read_json(tmp_path, "ragtruth", [row])
+    assert (item.prompt.id, item.prompt.text) == ("7", "Sum up.")
+    kind = "Evident Conflict"
+    assert item.judgements == (
+        Judgement("hallucination", kind, 4, 7, reason="why"),
+        Judgement("hallucination", kind, 4, 7, reason="why"),
+        Judgement("hallucination", kind, 4, 7, "implicit true", reason="why"),
+    )
+    assert report.spans == {"exact offset": 2, "searched verbatim": 1, "not found": 1}
+    assert places(report.problems) == [(0, "labels[2]")]
+    assert report.losses == {"due_to_null": 1}
+
+
+XSUM = "bbcid,system,summary,hallucination_type,hallucinated_span,hallucinated_span_start,"
+XSUM += "hallucinated_span_end,worker_id\n"
+
+
+def test_xsum(tmp_path):
+    text = r"italy\'s fabio won and andy won"
+    lines = [
+        ("extrinsic", "fabio", 9, 14),  # from 1, counted without the escape
+        ("extrinsic", "fabio", 8, 13),  # from 0
+        ("intrinsic", "fabio", 8, 12),  # from 0, last character included
+        ("intrinsic", r"italy\'s", 1, 7),  # from 1, last character included
+        ("extrinsic", r"\nandy", 40, 44),
+        ("extrinsic", "won", 16, 19),  # one too many: the first `won` is nearer
+        ("extrinsic", "peter", 1, 6),
+        ("NULL", "NULL", -1, -1),
+    ]
+    rows = [f"1,s,{text},{k},{q},{a},{b},w{i}" for i, (k, q, a, b) in enumerate(lines)]
+    write_text(tmp_path / "x.csv", XSUM + "\n".join(rows) + "\n")
+    (item,), report = imported(tmp_path / "x.csv", "xsum_hallucinations")
+    assert item.response == "italy's fabio won and andy won"
+    marks = [
+        (j.annotator, item.response[slice(*j.span)] if j.span else j.label) for j in item.judgements
+    ]
+    assert marks == [
+        *(("w0", "fabio"), ("w1", "fabio"), ("w2", "fabio"), ("w3", "italy's")),
+        *(("w4", "andy"), ("w5", "won"), ("w7", "no error")),
+    ]
+    assert item.judgements[5].span == (14, 17)
+    assert report.spans == {
+        "exact offset (from 1)": 1,
+        "exact offset": 1,
+        "exact offset (from 0, last character included)": 1,
+        "exact offset (from 1, last character included)": 1,
+        "searched folded": 1,
+        "searched verbatim": 1,
+        "not found": 1,
+    }
+    assert places(report.problems) == [(6, "hallucinated_span")]
+
+
+def test_defacto(tmp_path):
+    feedback = {
+        "summary": "Two dogs.",
+        "evidence": "Two dogs barked.\n\nA third one slept.",
+        "explanation": "There were two.",
+        "instruction_list": ["Replace three by two."],
+    }
+    row = {
+        **{"article": "Two dogs barked. It was night.", "abstract": "Dogs bark.", "doc_id": 5},
+        **{"candidate": "Three dogs.", "has_error": True, "intrinsic_error": True},
+        **{"extrinsic_error": False, "feedback": feedback},
+    }
+    (item,), report = read_json(tmp_path, "defacto", [row])
+    first, second = item.judgements
+    assert (first.label, first.reason, first.span) == ("intrinsic", "There were two.", None)
+    assert second == Judgement("evidence", "evidence", 0, 16, side="source")
+    assert item.prompt.meta["correction"] == "Two dogs."
+    assert item.prompt.references == ("Dogs bark.",)
+    assert report.spans == {"searched verbatim": 1, "not found": 1}
+    clean = row | {"has_error": False, "intrinsic_error": False}
+    (item,), _ = read_json(tmp_path, "defacto", [clean])
+    assert item.judgements[0].label == "no error"
+    unclear = row | {"intrinsic_error": False}
+    (item,), _ = read_json(tmp_path, "defacto", [unclear])
+    assert item.judgements[0].label == "error"
+
+
+def test_fava(tmp_path):
+    row = {
+        "prompt": "Who is Messi?",
+        "output": "An American player. He sings.",
+        "annotated": "An <entity><delete>American</delete><mark>Argentine</mark></entity> player."
+        " <invented>He sings.</invented>",
+    }
+    (item,), report = read_json(tmp_path, "fava", [row])
+    assert item.response == row["output"]
+    assert item.judgements == (
+        Judgement("hallucination", "entity", 3, 11, evidence="Argentine"),
+        Judgement("hallucination", "invented", 20, 29),
+    )
+    assert report.spans == {"marked by tags": 2} and not report.losses
+
+
+def test_fava_with_generated_errors_and_faults(tmp_path):
+    generated = "<entity><delete>Argentine</delete><mark>American</mark></entity> player"
+    rows = [
+        {"errored_passage": generated},
+        {"annotated": "a <entity>b <relation>c</entity> d</relation>", "output": "a b c"},
+        {"annotated": "a <relation>b"},
+        {"annotated": "a <relation><mark>b</mark></relation>"},
+    ]
+    items, report = read_json(tmp_path, "fava", rows)
+    assert items[0].response == "American player"
+    assert items[0].judgements[0].span == (0, 8)
+    assert items[0].judgements[0].evidence == "Argentine"
+    assert items[1].response == "a b c d"
+    assert [judgement.span for judgement in items[1].judgements] == [(2, 5)]
+    assert [item.response for item in items[2:]] == ["a b", "a "]
+    assert places(report.problems) == [(1, "annotated")] * 2 + [(2, "annotated"), (3, "annotated")]
+    assert report.spans == {"marked by tags": 2, "broken tags": 4}
+    assert len(report.losses) == 1
+    assert "the tagged text is in one of annotated" in malformed(tmp_path, "fava", {"a": "b"})
+
+
+HALU = {
+    **{"annotator": "w", "question_text": "Why is the sky red?", "ans_preference": "Answer 2"},
+    **{
+        "ans1_text": "It is “blue”. It’s  air.",
+        "ans2_text": "Air. Air.",
+        "ans_preference_reason": "",
+    },
+}
+for prefix in (
+    "factuality",
+    "irrelevance",
+    "incomplete_ans",
+    "reference_example",
+    "ques_misconception",
+):
+    for part in ("span", "reason", "label"):
+        HALU[f"{prefix}_{part}"] = ""
+
+
+def test_haluquestqa(tmp_path):
+    row = HALU | {
+        "factuality_span": r"""['It is', "it's air", 'green', 'Air.']""",
+        "factuality_reason": "['a', 'b', 'c', '']",
+        "factuality_label": "['answer1', 'answer1', 'answer1', 'answer2']",
+        "ques_misconception_span": "['the sky red']",
+        "ques_misconception_reason": "['d']",
+        "ques_misconception_label": "['question1']",
+    }
+    write_text(tmp_path / "h.tsv", table_text([row], "\t"))
+    (first, second), report = imported(tmp_path / "h.tsv", "haluquestqa")
+    misconception = Judgement(
+        "misconception", "misconception", 7, 18, side="source", annotator="w", reason="d"
+    )
+    assert first.judgements == (
+        Judgement("factuality", "factuality", 0, 5, annotator="w", reason="a"),
+        Judgement("factuality", "factuality", 14, 23, annotator="w", reason="b"),
+        misconception,
+        Judgement("preference", "worse", annotator="w"),
+    )
+    assert second.judgements == (misconception, Judgement("preference", "better", annotator="w"))
+    assert first.source == HALU["question_text"] == first.prompt.text
+    assert report.spans == {
+        **{"searched verbatim": 2, "searched folded": 1, "not found": 1, "ambiguous": 1},
+    }
+    assert places(report.problems) == [(0, "factuality_span[2]"), (0, "factuality_span[3]")]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"factuality_span": "['a'"}, "`factuality_span`: is not a list"),
+        ({"factuality_span": "['a']"}, "has 1 spans, 0 labels and 0 reasons"),
+        ({"factuality_span": "7"}, "`factuality_span`: must be a list, it is a number"),
+    ],
+)
+def test_malformed_haluquestqa(tmp_path, change, message):
+    write_text(tmp_path / "h.tsv", table_text([HALU | change], "\t"))
+    with pytest.raises(UserError, match="cannot be read as haluquestqa") as error:
+        import_items(tmp_path / "h.tsv", "haluquestqa")
+    assert message in str(error.value)
+
+
+# ---- Toxic Spans ---------------------------------------------------------------------------------
+
+
+def test_runs():
+    assert runs([]) == []
+    assert runs([7, 3, 4, 4]) == [(3, 5), (7, 8)]
+
+
+def test_toxic_spans(tmp_path):
+    text = 'spans,text\n"[0, 1, 2, 4]",you idiot\n[],fine\n"[3, 99]",abcd\n'
+    write_text(tmp_path / "t.csv", text)
+    items, report = imported(tmp_path / "t.csv", "toxic_spans")
+    assert [[j.span for j in item.judgements] for item in items] == [
+        *([(0, 3), (4, 5)], [], [(3, 4)]),
+    ]
+    assert report.spans == {"offset without a quote": 3, "outside the text": 1}
+    assert places(report.problems) == [(2, "spans")]
+    write_text(tmp_path / "t.csv", "spans,text\n[a],b\n")
+    with pytest.raises(UserError, match="`spans`: is not a list"):
+        import_items(tmp_path / "t.csv", "toxic_spans")
+
+
+def test_raw_toxic_spans(tmp_path):
+    write_text(tmp_path / "comments.csv", "comment_id,comment_text\n1,you idiot\n2,fine\n")
+    head = "annotation,comment_id,worker,country,all toxic,not toxic\n"
+    boxes = ["0,1,a,x,False,False", "1,1,b,x,True,False", "2,2,c,x,True,True", "3,9,d,x,True,False"]
+    write_text(tmp_path / "annotations.csv", head + "\n".join(boxes) + "\n")
+    spans = ["0,Insult,4,9", "0,,0,3", "1,Insult,4,10", "8,Insult,0,1", "3,Insult,0,1"]
+    write_text(tmp_path / "spans.csv", "annotation,type,start,end\n" + "\n".join(spans) + "\n")
+    items, report = imported(tmp_path, "toxic_spans_raw")
+    assert items[0].judgements == (
+        Judgement("toxic", "all toxic", annotator="b"),
+        Judgement("toxic", "Insult", 4, 9, annotator="a"),
+        Judgement("toxic", "toxic", 0, 3, annotator="a"),
+    )
+    assert items[1].judgements == ()
+    assert report.spans == {"offset without a quote": 2, "outside the text": 1}
+    assert report.losses == {
+        "annotations with both boxes ticked": 1,
+        "annotations without a post": 1,
+        "spans without an annotation": 1,
+        "spans without a post": 1,
+    }
+    with pytest.raises(UserError, match="is not a folder"):
+        import_items(tmp_path / "spans.csv", "toxic_spans_raw")
+
+
+# ---- steps and HelpSteer3 ------------------------------------------------------------------------
+
+
+def test_steps(tmp_path):
+    rated = [{"text": "2 + 2 = 4", "rating": 1}, {"text": "2 + 2 = 5", "rating": -1}]
+    steps = [{"completions": rated, "chosen_completion": 0, "human_completion": None}]
+    prm = {"question": {"problem": "p"}, "label": {"steps": steps}}
+    (item,), report = read_json(tmp_path, "prm800k", [prm])
+    assert item.response == "2 + 2 = 4" and item.judgements[0].score == 1.0
+    assert report.losses == {"completions that the solution does not go on from": 1}
+    trl = {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]}
+    items, report = read_json(
+        tmp_path, "trl_stepwise", [trl, trl | {"completions": [], "labels": []}]
+    )
+    assert items[0].judgements == (
+        Judgement("step", None, 0, 1, score=1.0),
+        Judgement("step", None, 2, 3, score=0.0),
+    )
+    assert places(report.problems) == [(1, "steps")] and len(items) == 1
+    shepherd = {"input": "p Step 1: a ки\nStep 2: b ки", "label": "p Step 1: a +\nStep 2: b -"}
+    (item,), _ = read_json(tmp_path, "math_shepherd", [shepherd])
+    assert item.response == "Step 1: a\nStep 2: b"
+    assert "`labels`: has 1 values for 2 steps" in malformed(
+        tmp_path, "trl_stepwise", trl | {"labels": [True]}
+    )
+
+
+TALK = {"domain": "code", "language": "en", "context": [{"role": "user", "content": "Hi"}]}
+
+
+def test_helpsteer_preferences(tmp_path):
+    row = TALK | {"response1": "a", "response2": "b", "individual_preference": [{"score": -2}]}
+    rows = [row | {"overall_preference": value} for value in (-2, 1, 0)]
+    items, _ = read_json(tmp_path, "helpsteer3_preference", rows)
+    assert [item.pairs for item in items] == [((0, 1),), ((1, 0),), ()]
+    assert [item.margins for item in items] == [(2.0,), (1.0,), ()]
+    assert items[0].prompt.meta["individual_preference"] == [{"score": -2}]
+    message = malformed(tmp_path, "helpsteer3_preference", row | {"overall_preference": 4})
+    assert "must be from -3 to 3, it is 4" in message
+
+
+def test_helpsteer_comments_and_edits(tmp_path):
+    texts = {"response1": "a", "response2": "b", "feedback1": ["x", ""], "feedback2": []}
+    items, _ = read_json(tmp_path, "helpsteer3_feedback", [TALK | texts])
+    assert [item.response for item in items] == ["a", "b"]
+    assert items[0].judgements == (Judgement("comment", "comment", reason="x"),)
+    edit = {"original_response": "a", "edited_response": "c", "feedback": ["x"]}
+    (item,), _ = read_json(tmp_path, "helpsteer3_edit", [TALK | edit | {"change_summary": "y"}])
+    assert (item.response, item.prompt.text) == ("a", "Hi")
+    assert item.prompt.meta == {
+        **{"domain": "code", "language": "en", "change_summary": "y", "correction": "c"},
+    }
+
+
+# ---- annotation tools ----------------------------------------------------------------------------
+
+
+def region(start, end, text=None, **others):
+    value = {"start": start, "end": end, "labels": ["bad"]}
+    if text is not None:
+        value["text"] = text
+    result = {"type": "labels", "from_name": "label", "to_name": "text", "value": value}
+    return result | others
+
+
+def test_label_studio(tmp_path):
+    results = [
+        region(3, 4, "b", id="1"),  # UTF-16
+        region(2, 3, "b", id="2"),  # code points
+        region(3, 4, id="3"),
+        region(7, 8, "b", id="4"),
+        region(0, 1, "x", id="5"),
+        {"type": "choices", "from_name": "severity", "id": "1", "value": {"choices": ["minor"]}},
+        {"type": "choices", "from_name": "tone", "id": "6", "value": {"choices": ["rude", "odd"]}},
+        {"type": "rating", "from_name": "stars", "id": "7", "value": {"rating": 4}},
+        {"type": "textarea", "from_name": "why", "id": "8", "value": {"text": ["so"]}},
+        {"type": "brush", "from_name": "x", "id": "9", "value": {}},
+    ]
+    annotations = [
+        {"completed_by": 4, "result": results},
+        {"completed_by": {"id": 5, "email": "e"}, "was_cancelled": True, "result": results},
+    ]
+    predictions = [{"model_version": "m", "result": [region(0, 1, "a", id="1")]}]
+    task = {"id": 1, "data": {"text": "a🙂b", "n": 2}, "annotations": annotations}
+    (item,), report = read_json(tmp_path, "label_studio", [task | {"predictions": predictions}])
+    assert item.judgements == (
+        Judgement("label", "bad", 2, 3, "minor", annotator="4"),
+        Judgement("label", "bad", 2, 3, annotator="4"),
+        Judgement("label", "bad", 2, 3, annotator="4"),
+        Judgement("label", "bad", 2, 3, annotator="4"),
+        Judgement("tone", "rude", annotator="4"),
+        Judgement("tone", "odd", annotator="4"),
+        Judgement("stars", score=4.0, annotator="4"),
+        Judgement("why", "comment", annotator="4", reason="so"),
+        Judgement("label", "bad", 0, 1, origin="m"),
+    )
+    assert report.spans == {
+        "exact offset (UTF-16 code units)": 2,
+        "exact offset": 1,
+        "offset without a quote (UTF-16 code units)": 1,
+        "searched verbatim": 1,
+        "not found": 1,
+    }
+    assert places(report.problems) == [(0, "annotations[0].result[4]")]
+    assert report.losses == {"cancelled annotations": 1, "results of the type brush": 1}
+    message = malformed(tmp_path, "label_studio", task | {"data": {"image": "x"}})
+    assert "`data`: has no text under response or text" in message
+
+
+def test_argilla(tmp_path):
+    spans = [{"label": "bad", "start": 0, "end": 2}, {"label": "bad", "start": 1, "end": 9}]
+    record = {
+        "id": "7",
+        "fields": {"text": "abc"},
+        "metadata": {"n": 1},
+        "responses": {
+            "errors": [{"value": spans, "user_id": "u"}],
+            "tone": [{"value": "rude", "user_id": "u"}, {"value": ["odd", "long"], "user_id": "v"}],
+            "stars": [{"value": 4, "user_id": "u"}],
+            "order": [{"value": [{"value": "a", "rank": 1}], "user_id": "u"}],
+        },
+        "suggestions": {"errors": {"value": spans[:1], "agent": "m", "score": None}},
+    }
+    (item,), report = read_json(tmp_path, "argilla", [record])
+    assert item.judgements == (
+        Judgement("errors", "bad", 0, 2, annotator="u"),
+        Judgement("tone", "rude", annotator="u"),
+        Judgement("tone", "odd", annotator="v"),
+        Judgement("tone", "long", annotator="v"),
+        Judgement("stars", score=4.0, annotator="u"),
+        Judgement("errors", "bad", 0, 2, origin="m"),
+    )
+    assert item.prompt.id == "7" and item.prompt.meta == {"n": 1}
+    assert report.spans == {"offset without a quote": 2, "outside the text": 1}
+    assert places(report.problems) == [(0, "responses.errors[0].value[1]")]
+    assert report.losses == {"answers that are rankings": 1}
+    message = malformed(tmp_path, "argilla", {"fields": {"a": "b", "c": "d"}})
+    assert "`fields`: has no text under response or text" in message
+
+
+def test_doccano(tmp_path):
+    rows = [
+        {"id": 3, "text": "abc", "label": [[0, 2, "X"], [2, 9, "X"]], "Comments": []},
+        {"text": "abc", "entities": [{"start_offset": 1, "end_offset": 2, "label": "Y"}]},
+        {"text": "abc", "label": ["good"]},
+        {"text": "abc", "entities": [], "relations": [{"id": 1}]},
+    ]
+    items, report = read_json(tmp_path, "doccano", rows)
+    assert [item.judgements for item in items] == [
+        (Judgement("label", "X", 0, 2),),
+        (Judgement("entities", "Y", 1, 2),),
+        (Judgement("label", "good"),),
+        (),
+    ]
+    assert report.spans == {"offset without a quote": 2, "outside the text": 1}
+    assert places(report.problems) == [(0, "label[1]")] and report.losses == {"relations": 1}
+    assert "must be [start, end, label]" in malformed(
+        tmp_path, "doccano", {"text": "abc", "label": [[0, 2]]}
+    )
+
+
+# ---- all importers -------------------------------------------------------------------------------
+
+JSON_IMPORTERS = [
+    name for name in IMPORTERS if name not in ("mqm", "haluquestqa", "toxic_spans_raw")
+    and name not in ("toxic_spans", "xsum_hallucinations")
+]  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 9) | st.text("ab<>/v ", max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["text", "start", "end", "label", "value", "result", "data", "steps"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(
+    [
+        *("src", "mt", "tgt", "annotations", "esa_spans", "labels", "response", "fields", "text"),
+        *("candidate", "article", "feedback", "annotated", "context", "response1", "label", "data"),
+        *("responses", "completions", "prompt", "input", "original_response", "predictions"),
+    ]
+)
+
+
+@pytest.mark.parametrize("name", JSON_IMPORTERS)
+def test_no_file_breaks_an_importer(name, tmp_path_factory):
+    path = tmp_path_factory.mktemp(name) / "rows.jsonl"
+
+    @given(st.lists(VALUES | st.dictionaries(KEYS, VALUES, max_size=6), min_size=1, max_size=2))
+    def check(rows):
+        write_jsonl(path, rows)
+        try:
+            import_items(path, name)
+        except UserError as error:
+            assert len(str(error)) < 3000
+
+    check()
+
+
+def test_a_report_counts_everything(tmp_path):
+    _, report = read_json(
+        tmp_path, "doccano", [{"text": "abc", "label": [[0, 2, "X"], [0, 9, "X"]]}]
+    )
+    assert report.as_json() == {
+        "rows": 1,
+        "spans": {"offset without a quote": 1, "outside the text": 1},
+        "dropped_spans": 1,
+        "losses": {},
+        "problems": [
+            {
+                "row": 0,
+                "key": "label[1]",
+                "reason": "the span at [0, 9) is outside the text; the text has 3 characters",
+            }
+        ],
+    }
+
+
+def test_nothing_left_is_an_error(tmp_path):
+    write_jsonl(tmp_path / "rows.jsonl", [{"text": " ", "label": []}])
+    with pytest.raises(UserError, match="no row of doccano .* lost, rows with a blank response: 1"):
+        import_items(tmp_path / "rows.jsonl", "doccano")
+
+
+# ---- real files ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, file, found",
+    [
+        ("mqm", "wmt_mqm/mqm_ted_ende.tsv", {"marked by tags": 4030, "broken tags": 1}),
+        (
+            "xsum_hallucinations",
+            "xsum_hallucination/hallucination_annotations_xsum_summaries.csv",
+            {"exact offset (from 1)": 10358, "searched folded": 39},
+        ),
+        ("defacto", "defacto/train.jsonl", {"searched verbatim": 976, "not found": 24}),
+        ("toxic_spans", "toxic_spans/tsd_train.csv", {"offset without a quote": 10298}),
+    ],
+)
+def test_real_files(name, file, found):
+    folder = os.environ.get("FGRLHF_QA_FEEDBACK")
+    path = Path(folder or "").parent / file
+    if not folder or not path.exists():
+        pytest.skip(f"{file} is not beside the folder that FGRLHF_QA_FEEDBACK names")
+    items, report = import_items(path, name)
+    assert report.spans == Counter(found)
+    assert all(isinstance(item, JudgedResponse) for item in items)
+    assert JUDGEMENTS.to_row(items[0])

@@ -1,0 +1,215 @@
+"""Judgements: what is refused, and conversions from and to the other forms."""
+
+import pytest
+from data_items import PROMPT, TEXTS, judged_responses, spans
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fgrlhf.data.format import LabelledSpan, SpanFeedback, Step, StepFeedback
+from fgrlhf.data.judgements import (
+    JUDGEMENTS,
+    JudgedResponse,
+    Judgement,
+    from_segment_score,
+    from_spans,
+    from_steps,
+    to_segment_score,
+    to_spans,
+    to_steps,
+)
+from fgrlhf.data.rows import Row, RowError
+from fgrlhf.types import Prompt, SegmentScore
+
+MARK = {"aspect": "x", "label": "y", "start": 1, "end": 3}
+
+
+def parse(row):
+    return JUDGEMENTS.parse(Row(row, {}), 7)
+
+
+def test_a_row_with_everything():
+    row = {
+        "id": "a",
+        "prompt": "p",
+        "response": "7 and 8 🙂!",
+        "source": "sieben",
+        "judgements": [
+            MARK | {"start": 8, "end": 9, "quote": "🙂", "severity": "minor", "annotator": "r1"},
+            {"aspect": "x", "label": "z", "start": 0, "end": 6, "side": "source", "reason": "r"},
+            {"aspect": "all", "score": 80, "start": None, "end": None, "evidence": "e"},
+            {"aspect": "all", "label": "ok", "score": None, "side": None, "origin": "model"},
+        ],
+        "references": ["7 und 8"],
+        "topic": 3,
+    }
+    expected = JudgedResponse(
+        Prompt("a", "p", ("7 und 8",), {"topic": 3}),
+        "7 and 8 🙂!",
+        (
+            Judgement("x", "y", 8, 9, "minor", annotator="r1"),
+            Judgement("x", "z", 0, 6, side="source", reason="r"),
+            Judgement("all", score=80.0, evidence="e"),
+            Judgement("all", "ok", origin="model"),
+        ),
+        "sieben",
+    )
+    assert parse(row) == expected
+    assert JUDGEMENTS.to_row(expected)["judgements"][1] == {
+        "aspect": "x",
+        "label": "z",
+        "start": 0,
+        "end": 6,
+        "side": "source",
+        "reason": "r",
+    }
+
+
+@pytest.mark.parametrize(
+    "judgement, message",
+    [
+        ({"label": "y"}, "`judgements[0].aspect`: must be a text, it is null"),
+        ({"aspect": "x"}, "`judgements[0]`: must have a label or a score"),
+        (MARK | {"start": None}, "`judgements[0]`: start and end must both be numbers"),
+        (MARK | {"end": 4}, "`judgements[0].end`: is 4, but the response has 3 characters"),
+        (MARK | {"end": 1}, "`judgements[0]`: is empty: it starts at 1 and ends at 1"),
+        (MARK | {"side": "target"}, "`judgements[0].side`: must be one of response, source"),
+        (MARK | {"side": "source"}, "`judgements[0].side`: is `source`, and the row has no text"),
+        (MARK | {"quote": "ab"}, "`judgements[0].quote`: is 'ab', but the response has 'bc' there"),
+        (MARK | {"quote": 3}, "`judgements[0].quote`: must be a text, it is a number"),
+        (MARK | {"score": "1"}, "`judgements[0].score`: must be a number"),
+        (MARK | {"severity": 1}, "`judgements[0].severity`: must be a text"),
+        (
+            MARK | {"severty": "minor"},
+            "`judgements[0].severty`: is not a part of a judgement; did you mean `severity`",
+        ),
+    ],
+)
+def test_malformed_judgements(judgement, message):
+    with pytest.raises(RowError) as error:
+        parse({"response": "abc", "judgements": [judgement]})
+    assert message in str(error.value)
+
+
+def test_a_quote_of_the_source_is_compared_with_the_source():
+    row = {"response": "abc", "source": "xyz", "judgements": [MARK | {"side": "source"}]}
+    row["judgements"][0]["quote"] = "yz"
+    assert parse(row).judgements[0].span == (1, 3)
+    row["judgements"][0]["quote"] = "bc"
+    with pytest.raises(RowError, match="but the source has 'yz' there"):
+        parse(row)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"label": None},
+        {"start": 1},
+        {"start": 2, "end": 2},
+        {"start": -1, "end": 2},
+        {"side": "target"},
+    ],
+)
+def test_impossible_judgements(values):
+    with pytest.raises(ValueError):
+        Judgement(**({"aspect": "x", "label": "y"} | values))
+
+
+def test_a_judged_response_has_the_text_of_its_judgements():
+    with pytest.raises(ValueError, match=r"\[1, 4\) is not in the response"):
+        JudgedResponse(Prompt("0", ""), "abc", (Judgement("x", "y", 1, 4),))
+    with pytest.raises(ValueError, match="there is no source"):
+        JudgedResponse(Prompt("0", ""), "abc", (Judgement("x", "y", side="source"),))
+
+
+# ---- conversions ---------------------------------------------------------------------------------
+
+
+@st.composite
+def span_feedback(draw):
+    response = draw(TEXTS)
+    marks = []
+    for start, end in draw(st.lists(spans(response), max_size=3)):
+        marks.append(LabelledSpan(start, end, draw(TEXTS), draw(st.none() | TEXTS)))
+    return SpanFeedback(draw(PROMPT), response, tuple(marks))
+
+
+@given(span_feedback())
+def test_spans_and_back(feedback):
+    assert to_spans(from_spans(feedback)) == (feedback, {})
+
+
+def test_what_spans_cannot_hold_is_counted():
+    judged = JudgedResponse(
+        Prompt("0", "p"),
+        "abc",
+        (
+            Judgement("x", "y", 0, 1, "major", annotator="r1", reason="because"),
+            Judgement("x", "y", 1, 2, annotator="r2", score=1.0),
+            Judgement("x", score=1.0, start=0, end=1),
+            Judgement("x", "y"),
+            Judgement("x", "y", 0, 1, side="source"),
+        ),
+        "def",
+    )
+    spans, losses = to_spans(judged)
+    assert spans.spans == (LabelledSpan(0, 1, "y", "major"), LabelledSpan(1, 2, "y"))
+    assert losses == {
+        "annotator": 2,
+        "reason": 1,
+        "score": 1,
+        "judgements without a label": 1,
+        "judgements of the whole response": 1,
+        "judgements of the source": 1,
+        "source texts": 1,
+        "aspects": 1,
+    }
+
+
+STEP = st.builds(Step, TEXTS, TEXTS) | st.builds(Step, TEXTS, st.none(), st.integers(-1, 1))
+
+
+@given(st.builds(StepFeedback, PROMPT, st.lists(STEP, min_size=1, max_size=4).map(tuple)))
+def test_steps_and_back(feedback):
+    assert to_steps(from_steps(feedback)) == (feedback, {})
+
+
+def test_steps_by_hand():
+    feedback = StepFeedback(Prompt("0", "p"), (Step("ab", "ok"), Step("c", score=0.5)))
+    judged = from_steps(feedback)
+    assert judged.response == "ab\nc"
+    assert judged.judgements == (
+        Judgement("step", "ok", 0, 2),
+        Judgement("step", None, 3, 4, score=0.5),
+    )
+    other = JudgedResponse(
+        feedback.prompt, judged.response, (*judged.judgements, Judgement("x", "y"))
+    )
+    assert to_steps(other) == (feedback, {"judgements that are not of a step": 1})
+    with pytest.raises(ValueError, match="without a step"):
+        from_steps(StepFeedback(Prompt("0", "p"), ()))
+
+
+@pytest.mark.parametrize(
+    "score", [SegmentScore(0, 3, 1.0, "x"), SegmentScore(1, 2, -0.3), SegmentScore(0, None, 2.0)]
+)
+def test_scores_of_segments_and_back(score):
+    assert to_segment_score(from_segment_score(score, "abc", "fluency")) == score
+
+
+def test_scores_that_are_not_judgements():
+    open_end = from_segment_score(SegmentScore(1, None, 2.0), "abc", "x")
+    assert open_end.span == (1, 3)
+    for score in (SegmentScore(1, 1, 0.0), SegmentScore(0, 4, 0.0), SegmentScore(3, None, 0.0)):
+        with pytest.raises(ValueError, match="not a segment"):
+            from_segment_score(score, "abc", "x")
+    for judgement in (Judgement("x", "y"), Judgement("x", score=1.0, side="source")):
+        with pytest.raises(ValueError, match="is a reward"):
+            to_segment_score(judgement)
+
+
+@given(judged_responses())
+def test_conversions_never_invent_a_span(judged):
+    spans, _ = to_spans(judged)
+    ours = {(mark.start, mark.end, mark.label) for mark in spans.spans}
+    theirs = {(item.start, item.end, item.label) for item in judged.judgements}
+    assert ours <= theirs
