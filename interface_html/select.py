@@ -1,6 +1,6 @@
 """Choose the items that annotators should judge next.
 
-    fgrlhf feedback select NAME source=samples.jsonl out=items.json n=300 models=outputs/fact_rm
+    fgrlhf feedback select NAME source=samples.jsonl out=items.json n=300 models=outputs/rm
     fgrlhf feedback select NAME source=samples.jsonl out=items.json n=300 by=drift done=round1.json
 
 by

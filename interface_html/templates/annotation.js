@@ -11,7 +11,7 @@
 
   // `active`: {list, index} of the entry that keys refer to. `mode`: "span" while the span of the active error is
   // edited, "earlier" while its earlier text is selected. `keep`: whether a chosen kind stays on, as `sticky`.
-  // `sheet`: whether the passages are a sheet. `refused`: the data-key of a field whose evidence was not accepted.
+  // `sheet`: whether the sources are a sheet. `refused`: the data-key of a field whose evidence was not accepted.
   const page = {
     schema,
     view: null,

@@ -3,8 +3,8 @@
 window.FG = window.FG || {};
 (function (FG) {
   const $ = FG.$;
-  const HEADINGS = 80; // pixels: the sticky headings of the passages
-  const NARROW = window.matchMedia("(max-width: 49.99rem)"); // as in page.css: passages are above the text
+  const HEADINGS = 80; // pixels: the sticky headings of the sources
+  const NARROW = window.matchMedia("(max-width: 49.99rem)"); // as in page.css: sources are above the text
 
   // Sentences as they are typed and shown: 2:4,5
   FG.notation = (ids) => (ids && ids.sentences.length ? `${ids.source}:${ids.sentences.join(",")}` : "");
@@ -142,7 +142,7 @@ window.FG = window.FG || {};
     };
   };
 
-  // Scroll the first of the sentences into view. Only the passages move, if they are on the screen.
+  // Scroll the first of the sentences into view. Only the sources move, if they are on the screen.
   function showSentence(ids) {
     const id = `${ids.source}:${ids.sentences[0]}`,
       node = ids.sentences.length && document.querySelector(`[data-sentence-text="${id}"]`);
@@ -157,7 +157,7 @@ window.FG = window.FG || {};
     else if (box.bottom > bottom) panel.scrollTop += Math.min(box.bottom - bottom, box.top - top);
   }
 
-  // ---- the sheet: on a narrow screen, the passages come up from below while evidence is chosen ------------------
+  // ---- the sheet: on a narrow screen, the sources come up from below while evidence is chosen ------------------
   FG.addSheet = function (page) {
     if ($("sheet-head")) return;
     const done = FG.el(
@@ -204,7 +204,7 @@ window.FG = window.FG || {};
     const top = $("text").getBoundingClientRect().top;
     head.hidden = !isOpen;
     $("sources").classList.toggle("sheet", isOpen);
-    // The passages leave their place above the text, or return to it: the text stays where it is.
+    // The sources leave their place above the text, or return to it: the text stays where it is.
     window.scrollBy(0, $("text").getBoundingClientRect().top - top);
   };
 })(window.FG);

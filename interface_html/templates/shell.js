@@ -101,7 +101,7 @@ window.FG = window.FG || {};
       return;
     }
     FG.notice(opened.notice);
-    showItems(opened.question, 0);
+    showItems(opened.conflict, 0);
   }
 
   // Files dropped on the page are opened, like picked ones.
@@ -412,12 +412,12 @@ window.FG = window.FG || {};
   }
 
   // The annotator's stored work and the file differ: ask which of them to show.
-  function askVersion(question, at) {
+  function askVersion(conflict, at) {
     const choose = (answer) => () => {
       answer();
       showItems(null, at);
     };
-    const items = plural(question.count, "item", "items");
+    const items = plural(conflict.count, "item", "items");
     showPanel(
       "Whose work?",
       FG.el(
@@ -428,8 +428,8 @@ window.FG = window.FG || {};
       FG.el(
         "p",
         { class: "row" },
-        mainButton("use-file", "Show the file's", choose(question.useFile)),
-        FG.el("button", { type: "button", id: "use-mine", onclick: choose(question.useMine) }, "Go on with mine"),
+        mainButton("use-file", "Show the file's", choose(conflict.useFile)),
+        FG.el("button", { type: "button", id: "use-mine", onclick: choose(conflict.useMine) }, "Go on with mine"),
       ),
     );
     $("use-file").focus();
@@ -443,21 +443,21 @@ window.FG = window.FG || {};
     );
   }
 
-  // Show the store's items from `at`, after its question, if it has one.
-  function showItems(question, at) {
+  // Show the store's items from `at`, after its conflict, if it has one.
+  function showItems(conflict, at) {
     const { store } = shell;
     $("who").textContent = store.annotator || "Annotator";
-    if (question) askVersion(question, at);
+    if (conflict) askVersion(conflict, at);
     else if (store.items.length && at < store.items.length) shell.open(at);
     else showEmpty();
-    if (store.isPicked && !question)
+    if (store.isPicked && !conflict)
       noticeWith("These are the items of a file that you opened.", [["Back to the page's items", goInside]]);
   }
 
   function goInside() {
-    const question = shell.store.goInside();
+    const conflict = shell.store.goInside();
     FG.notice("");
-    showItems(question, shell.store.position);
+    showItems(conflict, shell.store.position);
   }
 
   // Identify the annotator and show the items.
@@ -465,8 +465,8 @@ window.FG = window.FG || {};
     const { store } = shell;
     FG.notice(store.warning);
     try {
-      const question = await store.begin();
-      showItems(question, store.position);
+      const conflict = await store.begin();
+      showItems(conflict, store.position);
     } catch (error) {
       if (error.needs) askIdentity(error.needs);
       else showRetry(error);

@@ -104,7 +104,7 @@ window.FG = window.FG || {};
       this.storage.setItem(NAME, FG.checkName(text));
     }
 
-    // Open the items of the last visit. Throws an Error with `needs` if the annotator is unknown. Returns a question
+    // Open the items of the last visit. Throws an Error with `needs` if the annotator is unknown. Returns a conflict
     // (see `open`), or null.
     begin() {
       if (!this.annotator) throw Object.assign(new Error("the annotator is unknown"), { needs: "name" });
@@ -136,11 +136,11 @@ window.FG = window.FG || {};
       return this.begin();
     }
 
-    // Open the content of a file. Returns {notice, question}, each possibly null. Throws an Error with the reason.
+    // Open the content of a file. Returns {notice, conflict}, each possibly null. Throws an Error with the reason.
     take(text) {
       const items = FG.readItems(this.schema, text);
-      const question = this.open(items, this.fileId(items));
-      return { notice: this.remember(), question };
+      const conflict = this.open(items, this.fileId(items));
+      return { notice: this.remember(), conflict };
     }
 
     remember() {
@@ -157,7 +157,7 @@ window.FG = window.FG || {};
       }
     }
 
-    // Make `items` the open file. If the annotator has other work on them, returns a question:
+    // Make `items` the open file. If the annotator has other work on them, returns a conflict:
     // {count, useMine(), useFile()}. Until it is answered the file's feedback is shown.
     open(items, file) {
       this.items = items;
