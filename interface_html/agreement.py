@@ -22,10 +22,11 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.data.agreement import DRAWS, NOT_MARKED, SEED, Figure, Units, alpha
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
-from fgrlhf.stats import Interval, bootstrap, ratio_bootstrap
+from fgrlhf.stats import bootstrap, ratio_bootstrap
 from interface_html.database import read_database
 from interface_html.format import Item
 from interface_html.items import read_items
@@ -33,12 +34,8 @@ from interface_html.rules import character_labels, is_weak_order
 from interface_html.schema import Schema
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
-Figure = Interval | str  # a number with its interval, or the reason why it is undefined
 Document = Mapping[str, Any]  # an annotation: see interface_html/rules.py
-Units = Sequence[Sequence[Hashable]]  # for each unit of an item, the annotators' values
-DRAWS = 2000
-SEED = 0
-NOT_MARKED = "none"
+NOT_SHARED = "no item was judged by two annotators"
 
 
 @dataclass(frozen=True)
@@ -63,71 +60,6 @@ class Judged:
 
 
 # ---- figures (pure) ------------------------------------------------------------------------------
-
-
-def coincidences(units: Units, values: Mapping[Hashable, int]) -> np.ndarray:
-    """Krippendorff's coincidence matrix.
-
-        o_ck = sum_u n_uc (n_uk - [c = k]) / (m_u - 1)
-
-    The sum is over the units u with m_u > 1 values, of which n_uc are c.
-
-    Args:
-      units: for each unit, the values that annotators gave it.
-      values: the row of the matrix for each value.
-
-    Returns:
-      [C, C].
-    """
-    matrix = np.zeros((len(values), len(values)))
-    for unit in units:
-        if len(unit) < 2:
-            continue
-        rows = [values[value] for value in unit]
-        counts = np.bincount(rows, minlength=len(values)).astype(float)
-        ordered_pairs = np.outer(counts, counts) - np.diag(counts)
-        matrix += ordered_pairs / (len(unit) - 1)
-    return matrix
-
-
-def alpha_of(matrix: np.ndarray) -> np.ndarray:
-    """Nominal alpha of a coincidence matrix; NaN if only one value is used.
-
-        alpha = 1 - (n - 1) sum_{c != k} o_ck / sum_{c != k} n_c n_k
-
-    matrix: [..., C, C]. Krippendorff (2011), Computing Krippendorff's Alpha-Reliability.
-    """
-    margin = matrix.sum(-1)
-    n = margin.sum(-1)
-    observed = n - np.trace(matrix, axis1=-2, axis2=-1)
-    expected = n**2 - (margin**2).sum(-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(expected > 0, 1 - (n - 1) * observed / expected, np.nan)
-
-
-def alpha(units_of_items: Sequence[Units]) -> Figure:
-    """Nominal alpha with a bootstrap interval over items, each with all its units."""
-    shared = [[unit for unit in units if len(unit) > 1] for units in units_of_items]
-    used = {value for units in shared for unit in units for value in unit}
-    if not used:
-        return "undefined: no item was judged by two annotators"
-    if len(used) == 1:
-        value = next(iter(used))
-        return (
-            f"undefined: all annotators always chose {value!r}, so the expected disagreement is 0"
-        )
-    rows = {value: i for i, value in enumerate(sorted(used, key=str))}
-    matrices = np.stack([coincidences(units, rows) for units in shared])
-    n_items = len(matrices)
-    draws = np.random.default_rng(SEED).integers(n_items, size=(DRAWS, n_items))
-    # how often each draw contains each item: the matrix of a draw is then one weighted sum
-    weights = np.stack([np.bincount(draw, minlength=n_items) for draw in draws])
-    replicates = alpha_of(np.tensordot(weights, matrices, axes=1))
-    replicates = replicates[np.isfinite(replicates)]
-    low, high = np.nan, np.nan
-    if replicates.size:
-        low, high = np.percentile(replicates, [2.5, 97.5])
-    return Interval(float(alpha_of(matrices.sum(0))), float(low), float(high))
 
 
 def share(parts: Sequence[tuple[float, float]], undefined: str) -> Figure:
@@ -338,7 +270,7 @@ def _annotation_figures(task: FeedbackTask, judged: Sequence[Judged]) -> dict[st
         lambda item, a, b: _characters(schema, item, a, b), no_error
     )
     for name, units in _units_by_name(task, judged).items():
-        figures[f"alpha, {name}"] = alpha(units)
+        figures[f"alpha, {name}"] = alpha(units, nothing=NOT_SHARED)
     if schema.missing:
         figures["missing-info F1"] = f1(
             lambda _, a, b: _missing_sentences(schema, a, b),
@@ -393,7 +325,7 @@ def _comparison_figures(schema: Schema, judged: Sequence[Judged]) -> dict[str, F
         units.append(list(zip(*preferences)))
     nothing = "no item was compared"
     return {
-        "preference alpha": alpha(units),
+        "preference alpha": alpha(units, nothing=NOT_SHARED),
         "share won by the output shown first": share(
             shown_first, "every pair is a tie" if judged else nothing
         ),

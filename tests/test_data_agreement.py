@@ -61,6 +61,19 @@ def test_ordinal_alpha_forgives_neighbours():
     assert figures[0].mean == pytest.approx(1 - 7 * 2 * 25 / expected)
 
 
+@pytest.mark.parametrize("level", ["nominal", "ordinal"])
+def test_alpha_is_that_of_the_krippendorff_package(level):
+    krippendorff = pytest.importorskip("krippendorff", reason="krippendorff is not installed")
+    rng = np.random.default_rng(0)
+    order = [0.0, 1.0, 2.0] if level == "ordinal" else None
+    for _ in range(20):
+        data = rng.integers(0, 3, size=(4, 30)).astype(float)
+        data[rng.random(data.shape) < 0.3] = np.nan
+        units = [[value for value in column if not np.isnan(value)] for column in data.T]
+        expected = krippendorff.alpha(reliability_data=data, level_of_measurement=level)
+        assert alpha([units], order).mean == pytest.approx(expected)
+
+
 def test_why_alpha_is_undefined():
     assert alpha([[["x"]]]) == "undefined: no response was judged by two annotators"
     assert alpha([]) == "undefined: no response was judged by two annotators"
