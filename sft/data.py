@@ -72,8 +72,9 @@ def encode(
     """Token ids of prompt and response of every example: {"input_ids", "labels"}.
 
     An encoder-decoder reads the prompt and is trained on the response. If its decoder reads a
-    prefix first, the example also has "decoder_input_ids", and the prefix has no labels. A decoder-only model reads
-    both in one sequence and is trained on the part of the response. A response ends with
+    prefix first, the example also has "decoder_input_ids", and the prefix has no labels. A
+    decoder-only model reads both in one sequence and is trained on the part of the response. A
+    response ends with
     `Policy.end_id`, which counts towards `max_generated_len`. A longer one is cut and has no end
     token: the policy must not learn to stop at the limit.
     """

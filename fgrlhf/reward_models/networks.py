@@ -19,8 +19,8 @@ from transformers import (
 )
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from fgrlhf.kernels.install import share_cache, share_prompts, speed_up
 from fgrlhf.errors import shorten
+from fgrlhf.kernels.install import share_cache, share_prompts, speed_up
 from fgrlhf.models.decoder_prefix import CONFIG_KEY
 from fgrlhf.models.encoder_decoder import can_pack
 from fgrlhf.models.loading import load_config, load_weights

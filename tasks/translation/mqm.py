@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.data.formats import SPANS, LabelledSpan, SpanFeedback, prompt_row
+from fgrlhf.data.formats import SPANS, LabelledSpan, SpanFeedback
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.types import Prompt
 

@@ -1,9 +1,9 @@
 """What reward models read, and omissions as a reward: what a translation leaves out of its source.
 
 A missing word has no place in the translation, so it is information that the response lacks, like
-the missing information of long-form QA: a score of the whole response, at its end. A reward model at
-the level of words finds it. It reads the source after the translation, the other way round than the
-reward model of the spans, and judges every word of the *source*.
+the missing information of long-form QA: a score of the whole response, at its end. A reward model
+at the level of words finds it. It reads the source after the translation, the other way round than
+the reward model of the spans, and judges every word of the *source*.
 """
 
 import re
@@ -27,8 +27,9 @@ _LANGUAGE = re.compile(r"<2\w+>\s+")
 
 
 def source_of(prompt: Prompt) -> str:
-    """The source without the target language with which prompts of MADLAD begin, such as `<2de>`."""
-    return _LANGUAGE.sub("", prompt.text, count=1) if _LANGUAGE.match(prompt.text) else prompt.text
+    """The source, without the language with which prompts of MADLAD begin, such as `<2de>`."""
+    language = _LANGUAGE.match(prompt.text)
+    return prompt.text if language is None else prompt.text[language.end() :]
 
 
 def source_words(prompt: Prompt, with_context: bool) -> tuple[str, ...]:
@@ -73,9 +74,7 @@ class Omissions(RewardKind):
 
     kind: Literal["omissions"] = "omissions"
     ckpt: FilePath = Field(description="folder of the reward model of the omissions")
-    values: dict[str, Amount] = Field(
-        description="value of an omitted source word, by severity"
-    )
+    values: dict[str, Amount] = Field(description="value of an omitted source word, by severity")
 
     @model_validator(mode="after")
     def _some_value(self):

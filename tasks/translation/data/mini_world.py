@@ -173,9 +173,7 @@ def prompt_rows(rng: random.Random, split: str, size: int) -> list[dict[str, Any
     for number in range(size):
         sentence = make_sentence(rng)
         reference = " ".join(right_words(rng, rng.choice(slots_of(sentence))))
-        rows.append(
-            {"id": f"{split}-{number}", "prompt": sentence.text, "references": [reference]}
-        )
+        rows.append({"id": f"{split}-{number}", "prompt": sentence.text, "references": [reference]})
     return rows
 
 

@@ -5,7 +5,7 @@ A translation is aligned with the words that a right one must have, for every or
 
     mistranslation  another word in the place of the right one             major
     addition        a word that corresponds to nothing in the source       major
-    omission        a word of the source without a translation             major, marked in the source
+    omission        a word of the source without a translation             major, in the source
     order           a right word in the wrong place                        minor
     agreement       a right word with a wrong ending                       minor
     punctuation     a mark that is wrong or too many; missing: an omission punctuation

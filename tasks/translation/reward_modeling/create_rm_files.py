@@ -26,7 +26,13 @@ from fgrlhf.data.formats import LabelledSpan
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_jsonl, write_text
 from fgrlhf.reward_utils import load_segmenter
-from reward_modeling.segment_files import IGNORE, TaggedWords, segment_file, segment_tags, tagged_words
+from reward_modeling.segment_files import (
+    IGNORE,
+    TaggedWords,
+    segment_file,
+    segment_tags,
+    tagged_words,
+)
 from tasks.translation.mqm import WEIGHTS, Judgement, read_judgements
 from tasks.translation.reward import LEVEL, source_words, translation_prompt
 

@@ -3,8 +3,8 @@
     python -m tasks.translation.reward_modeling.evaluate_spans ckpt=FOLDER source=judged_dev.jsonl
         output=FILE.json [side=source]
 
-Words are compared, and spans: runs of neighbouring words with the same severity. A predicted span is
-right if the same run is marked, with the same severity in `exact/...`, with any in `place/...`.
+Words are compared, and spans: runs of neighbouring words with the same severity. A predicted span
+is right if the same run is marked, with the same severity in `exact/...`, with any in `place/...`.
 Precision, recall and F1 are pooled over all rows. Words that no rater has judged are left out.
 
 The baselines know no text: `none` marks nothing, as most words have no error, and `all` marks every
@@ -97,9 +97,7 @@ def _words(spans: set[Run]) -> set[int]:
 
 def actual_tags(judgement: Judgement, side: str) -> list[str]:
     if side == "source":
-        return severity_tags(
-            judgement.prompt.text, judgement.omissions, judgement.judged_source
-        )
+        return severity_tags(judgement.prompt.text, judgement.omissions, judgement.judged_source)
     return severity_tags(judgement.response, judgement.errors, judgement.judged_response)
 
 

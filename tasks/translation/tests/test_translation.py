@@ -74,7 +74,9 @@ def test_the_sentence_of_the_docstring():
     translations = {" ".join(right_words(random.Random(n), first)) for n in range(50)}
     assert RIGHT in translations
     # two words for stone, small and see; the class of the stone decides the adjective's ending
-    assert len(translations) == 8 and "dane , miron vekon silva ve beka nida viden ." in translations
+    assert (
+        len(translations) == 8 and "dane , miron vekon silva ve beka nida viden ." in translations
+    )
     without_comma = {" ".join(right_words(random.Random(n), last)) for n in range(50)}
     assert "miron vekon silva ve lito pelo dane ramen ." in without_comma
 
@@ -91,7 +93,13 @@ def test_every_sentence_can_be_read_and_translated():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "the fox sees the stone", "the foxes sees the stone .", "the sky sees the stone .", "Hi ."],
+    [
+        "",
+        "the fox sees the stone",
+        "the foxes sees the stone .",
+        "the sky sees the stone .",
+        "Hi .",
+    ],
 )
 def test_other_texts_are_not_of_this_world(text):
     assert read_sentence(text) is None and judge(text, RIGHT) is None
@@ -100,9 +108,9 @@ def test_other_texts_are_not_of_this_world(text):
 
 
 def test_no_word_has_two_meanings():
-    # 26 nouns in 2 numbers, 10 adjectives in 4 forms, 12 verbs in 2 numbers, 5 times, 4
+    # 18 nouns in 2 numbers, 8 adjectives in 4 forms, 8 verbs in 2 numbers, 5 times, 3
     # postpositions, 3 marks: a word that occurs twice would be missing
-    assert len(forms()) == 26 * 2 + 10 * 4 + 12 * 2 + 5 + 4 + 3
+    assert len(forms()) == 18 * 2 + 8 * 4 + 8 * 2 + 5 + 3 + 3
 
 
 # ---- the oracle ----------------------------------------------------------------------------------
@@ -120,8 +128,8 @@ def marks_of(translation: str):
     [
         (RIGHT, [], []),
         (  # another word: the adjective agrees with the noun that is there
-            "dane , miron vekon silva ve lupo pelo ramen .",
-            [("lupo", "mistranslation", MAJOR)],
+            "dane , miron vekon silva ve navo pelo ramen .",
+            [("navo", "mistranslation", MAJOR)],
             [],
         ),
         (
@@ -167,7 +175,7 @@ def test_a_blank_translation_omits_everything():
 
 
 def test_the_score_is_the_sum_of_the_weights():
-    quality = true_quality(Prompt("0", SOURCE), "dane miron vekon silva ve lupo pelo rame .")
+    quality = true_quality(Prompt("0", SOURCE), "dane miron vekon silva ve navo pelo rame .")
     assert quality["oracle/mqm"] == pytest.approx(-(5 + 1 + 0.1))
     assert true_quality(Prompt("0", SOURCE), RIGHT)["oracle/mqm"] == 0.0
     assert mqm_score([LabelledSpan(0, 1, "x", MAJOR)] * 6) == -25.0
@@ -193,7 +201,7 @@ def test_imperfect_translations_have_every_kind_of_error():
 
 
 def test_a_rater_stops_at_five_marks_and_errs():
-    translation = "kavo vekon vekon vekon vekon vekon vekon ramen"
+    translation = "navo vekon vekon vekon vekon vekon vekon ramen"
     truth = true_judgement("0", SENTENCE, translation)
     assert len(truth.errors) + len(truth.omissions) > MOST_MARKS
     overlooked = 0
@@ -244,10 +252,10 @@ def test_words_get_the_worst_severity_of_their_marks():
 
 
 def test_what_follows_the_fifth_mark_is_not_judged():
-    five = [(word, MINOR) for word in ("dane", ",", "miron", "vekon", "ve")]
+    five = [(word, MINOR) for word in ("dane", ",", "miron", "vekon", "lito")]
     capped = judgement(five)
     assert capped.is_capped
-    tags = [MINOR, MINOR, MINOR, MINOR, "O", MINOR, "Ignore", "Ignore", "Ignore", "Ignore"]
+    tags = [MINOR] * 4 + ["O"] * 2 + [MINOR] + ["Ignore"] * 3
     example = tagged_translation(capped)
     assert example is not None and tags_after_marks(example) == tags
     assert example.words[:3] == ["yesterday", ",", "the"]

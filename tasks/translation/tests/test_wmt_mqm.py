@@ -27,11 +27,11 @@ def write(path: Path, rows, columns=COLUMNS) -> Path:
 
 def test_marks_are_offsets_of_the_text_without_tags(tmp_path):
     rows = [
-        row("A \"b\" c.", "Ä <v> ☕🙂 </v>b, c", "Accuracy/Mistranslation", "Major"),
-        row("A \"b\" c.", "<v>Ä</v>  ☕🙂 b, c", "Style/Awkward", "minor"),
-        row("A \"b\" c<v>.</v>", "Ä  ☕🙂 b, c", "Accuracy/Omission", "Major"),
-        row("A \"b\" c.", "Ä  ☕🙂 b<v>,</v> c", "Fluency/Punctuation", "Minor"),
-        row("A \"b\" c.", "rein", system="B"),
+        row('A "b" c.', "Ä <v> ☕🙂 </v>b, c", "Accuracy/Mistranslation", "Major"),
+        row('A "b" c.', "<v>Ä</v>  ☕🙂 b, c", "Style/Awkward", "minor"),
+        row('A "b" c<v>.</v>', "Ä  ☕🙂 b, c", "Accuracy/Omission", "Major"),
+        row('A "b" c.', "Ä  ☕🙂 b<v>,</v> c", "Fluency/Punctuation", "Minor"),
+        row('A "b" c.', "rein", system="B"),
     ]
     judgements, losses = read_mqm(write(tmp_path / "x.tsv", rows))
     first, second = judgements
