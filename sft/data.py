@@ -74,9 +74,8 @@ def encode(
     An encoder-decoder reads the prompt and is trained on the response. If its decoder reads a
     prefix first, the example also has "decoder_input_ids", and the prefix has no labels. A
     decoder-only model reads both in one sequence and is trained on the part of the response. A
-    response ends with
-    `Policy.end_id`, which counts towards `max_generated_len`. A longer one is cut and has no end
-    token: the policy must not learn to stop at the limit.
+    response ends with `Policy.end_id`, which counts towards `max_generated_len`. A longer one is
+    cut and has no end token: the policy must not learn to stop at the limit.
     """
     prompts = policy.tokenize([example.prompt for example in examples])["input_ids"]
     answers = [ids[:max_generated_len] for ids in _response_ids(policy, examples)]

@@ -6,13 +6,15 @@ Sentences of a fragment of English are translated to an invented language (langu
 oracle knows all errors of a translation (oracle.py). Human translations, from which the policy
 learns, and judged translations have the errors that people and models make: wrong words, omissions,
 additions, wrong endings, the word order of English, missing and wrong punctuation marks, and an end
-that is missing altogether. Some translators make more errors than others.
+that is missing altogether. Some translators make more errors than others, and the judged ones more
+than those whose translations are demonstrations.
 
 A single rater judges a translation, as in WMT's TED data: at most five marks, and 5% of them are
 wrong.
 """
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,8 @@ from tasks.translation.data.language import (
 from tasks.translation.data.oracle import judge
 from tasks.translation.mqm import MINOR, Judgement, first_marks, judgement_row
 
-RATES = (0.4, 1.0, 2.0)  # of a translator's errors
+RATES = (0.4, 1.0, 2.0)  # of the errors of a translator whose translations are demonstrations
+JUDGED_RATES = (0.5, 1.5, 3.0)  # of those whose translations are judged
 # probability that a word has this error
 MISTRANSLATED = 0.06
 OMITTED = 0.04
@@ -59,9 +62,11 @@ NOISE = 0.05  # probability that a rater overlooks an error, and that a right wo
 # ---- translations --------------------------------------------------------------------------------
 
 
-def imperfect_translation(rng: random.Random, sentence: Sentence) -> str:
-    """A translation with the errors of a random translator."""
-    rate = rng.choice(RATES)
+def imperfect_translation(
+    rng: random.Random, sentence: Sentence, rates: Sequence[float] = RATES
+) -> str:
+    """A translation with the errors of a random translator, who makes them at one of the rates."""
+    rate = rng.choice(rates)
 
     def happens(probability: float) -> bool:
         return rng.random() < rate * probability
@@ -183,7 +188,7 @@ def judged_rows(rng: random.Random, split: str, size: int) -> list[dict[str, Any
     for number in range(size):
         sentence = make_sentence(rng)
         for version in "ab":
-            translation = imperfect_translation(rng, sentence)
+            translation = imperfect_translation(rng, sentence, JUDGED_RATES)
             judgement = true_judgement(f"{split}-{number}{version}", sentence, translation)
             if split == "train":
                 judgement = rated(rng, judgement)
