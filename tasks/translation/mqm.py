@@ -13,7 +13,8 @@ major 5, minor 1, minor punctuation 0.1, at most 25.
 A span without a severity has it as its label, as the task's feedback pages write it.
 
 Raters of the WMT data make at most five marks. With the fifth one they stop, so what follows it is
-not judged. They read the translation first, then the source for omissions.
+not judged, unless the row has `"complete": true`. They read the translation first, then the source
+for omissions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +31,7 @@ WEIGHTS = {MAJOR: 5.0, MINOR: 1.0, PUNCTUATION: 0.1}  # the worst first
 MOST = 25.0  # the weight of a translation that has nothing to do with its source
 MOST_MARKS = 5  # of a rater in a segment
 OMISSION = "omission"  # the label of a mark in the source
-OMISSIONS = "omissions"  # the key of a row
+OMISSIONS, COMPLETE = "omissions", "complete"  # keys of a row
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,19 @@ class Judgement:
       response: the translation.
       errors: marks in the translation, in the order of their starts.
       omissions: marks in the source, likewise.
+      complete: whether every error is marked, however many there are, as by an oracle.
     """
 
     prompt: Prompt
     response: str
     errors: tuple[LabelledSpan, ...]
     omissions: tuple[LabelledSpan, ...]
+    complete: bool = False
 
     @property
     def is_capped(self) -> bool:
         """Whether the rater has used all marks, so that the rest is not judged."""
-        return len(self.errors) + len(self.omissions) >= MOST_MARKS
+        return not self.complete and len(self.errors) + len(self.omissions) == MOST_MARKS
 
     @property
     def judged_response(self) -> int:
@@ -62,11 +65,18 @@ class Judgement:
         return len(self.response)
 
     @property
-    def judged_source(self) -> int:
-        """The number of characters of the source that were read for omissions."""
-        if not self.is_capped:
-            return len(self.prompt.text)
-        return max((mark.end for mark in self.omissions), default=0)
+    def worst_omission(self) -> str | None:
+        """The worst severity of the omissions, or None without any.
+
+        If all marks were used, only a marked omission is known. See `knows_worst_omission`.
+        """
+        severities = {mark.severity for mark in self.omissions}
+        return next((severity for severity in WEIGHTS if severity in severities), None)
+
+    @property
+    def knows_worst_omission(self) -> bool:
+        """Whether a worse omission cannot follow the last mark."""
+        return not self.is_capped or self.worst_omission == MAJOR
 
     @property
     def score(self) -> float:
@@ -100,7 +110,8 @@ def judgement_row(judgement: Judgement) -> dict[str, Any]:
     omissions = []
     for mark in judgement.omissions:
         omissions.append({"start": mark.start, "end": mark.end, "severity": mark.severity})
-    return {**SPANS.to_row(feedback), "omissions": omissions}
+    row = {**SPANS.to_row(feedback), OMISSIONS: omissions}
+    return row | {COMPLETE: True} if judgement.complete else row
 
 
 def read_judgements(source: str | Path) -> list[Judgement]:
@@ -112,7 +123,7 @@ def read_judgements(source: str | Path) -> list[Judgement]:
     judgements = []
     for feedback in SPANS.read(source):
         prompt = feedback.prompt
-        meta = {key: value for key, value in prompt.meta.items() if key != OMISSIONS}
+        meta = {k: value for k, value in prompt.meta.items() if k not in (OMISSIONS, COMPLETE)}
         row = f"{source}, row {shorten(prompt.id, 60)}"
         errors = []
         for mark in feedback.spans:
@@ -126,6 +137,7 @@ def read_judgements(source: str | Path) -> list[Judgement]:
                 feedback.response,
                 by_place(errors),
                 by_place(omissions),
+                _flag(f"{row}, `{COMPLETE}`", prompt.meta.get(COMPLETE, False)),
             )
         )
     return judgements
@@ -150,6 +162,12 @@ def _omissions(place: str, prompt: Prompt) -> list[LabelledSpan]:
             )
         marks.append(LabelledSpan(start, end, OMISSION, severity))
     return marks
+
+
+def _flag(place: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UserError(f"{place}: must be true or false, it is {shorten(repr(value), 40)}")
+    return value
 
 
 def _check_severity(place: str, severity: Any) -> None:

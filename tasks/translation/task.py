@@ -5,11 +5,10 @@ from pathlib import Path
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
 from tasks.translation.data.oracle import oracle_metrics
-from tasks.translation.reward import Omissions, source_words
+from tasks.translation.source import source_words
 
 TASK = Task(
     name="translation",
-    rewards={"omissions": Omissions},
     rm_prefix=source_words,
     metrics=oracle_metrics,
     annotation=Path(__file__).parent / "interface_html" / "schema.js",

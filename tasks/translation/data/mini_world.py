@@ -135,7 +135,9 @@ def true_judgement(number: str, sentence: Sentence, translation: str) -> Judgeme
     """All errors, without a limit."""
     marks = judge(sentence.text, translation)
     assert marks is not None, "sentences are of the mini world"
-    return Judgement(Prompt(number, sentence.text), translation, tuple(marks[0]), tuple(marks[1]))
+    errors, omissions = marks
+    prompt = Prompt(number, sentence.text)
+    return Judgement(prompt, translation, tuple(errors), tuple(omissions), complete=True)
 
 
 def rated(rng: random.Random, truth: Judgement) -> Judgement:

@@ -7,7 +7,7 @@ them:
 
     span_segments      the words of a translation, after its source: the worst severity of the marks
                        on a word
-    omission_segments  the words of a source, after its translation: likewise, for omissions
+    omission_segments  the whole translation, after its source: the worst severity of the omissions
     mqm_pairs          translations of the same source: the one with the higher MQM score is better
 
 What a rater has not judged has the tag `Ignore`, which the loss leaves out.
@@ -28,14 +28,16 @@ from fgrlhf.files import write_json, write_jsonl, write_text
 from fgrlhf.reward_utils import load_segmenter
 from reward_modeling.segment_files import (
     IGNORE,
+    OK,
     TaggedWords,
     segment_file,
     segment_tags,
     tagged_words,
 )
 from tasks.translation.mqm import WEIGHTS, Judgement, read_judgements
-from tasks.translation.reward import LEVEL, source_words, translation_prompt
+from tasks.translation.source import source_words
 
+LEVEL = "word"  # of the spans
 SPANS, OMISSIONS, PAIRS = "span_segments", "omission_segments", "mqm_pairs"
 FILES = {"train": "judged_train.jsonl", "dev": "judged_dev.jsonl"}
 
@@ -69,13 +71,14 @@ def tagged_translation(judgement: Judgement) -> TaggedWords | None:
     return tagged_words(source_words(judgement.prompt, False), text, segments, tags)
 
 
-def tagged_source(judgement: Judgement) -> TaggedWords | None:
-    """A line of the file of the omissions: the source is read after its translation."""
-    text = judgement.prompt.text
-    tags = severity_tags(text, judgement.omissions, judgement.judged_source)
-    segments = load_segmenter().segments(text, LEVEL)
-    prefix = source_words(translation_prompt(judgement.response), False)
-    return tagged_words(prefix, text, segments, tags)
+def tagged_whole(judgement: Judgement) -> TaggedWords | None:
+    """A line of the file of the omissions: a tag for the whole translation."""
+    text = judgement.response
+    tag = IGNORE
+    if judgement.knows_worst_omission:
+        tag = judgement.worst_omission or OK
+    segments = load_segmenter().segments(text, "whole")
+    return tagged_words(source_words(judgement.prompt, False), text, segments, [tag])
 
 
 def comparison_rows(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
@@ -109,7 +112,7 @@ def write_files(settings: Settings) -> None:
     folder = Path(settings.data_dir)
     for split, name in FILES.items():
         judgements = read_judgements(folder / name)
-        for part, tag in ((SPANS, tagged_translation), (OMISSIONS, tagged_source)):
+        for part, tag in ((SPANS, tagged_translation), (OMISSIONS, tagged_whole)):
             text, summary = segment_file(tag(judgement) for judgement in judgements)
             write_text(folder / part / f"{split}.json", text)
             write_json(folder / part / "segmenter.json", load_segmenter().describe())

@@ -1,7 +1,7 @@
 """How well a reward model finds the marked spans of judged translations.
 
     python -m tasks.translation.reward_modeling.evaluate_spans ckpt=FOLDER source=judged_dev.jsonl
-        output=FILE.json [side=source]
+        output=FILE.json
 
 Words are compared, and spans: runs of neighbouring words with the same severity. A predicted span
 is right if the same run is marked, with the same severity in `exact/...`, with any in `place/...`.
@@ -13,7 +13,6 @@ word. The first one's F1 is 0.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
@@ -25,8 +24,8 @@ from fgrlhf.reward_models.loading import load_segment_classifier
 from fgrlhf.reward_models.scoring import SegmentScorer
 from reward_modeling.segment_files import IGNORE, OK
 from tasks.translation.mqm import MAJOR, Judgement, read_judgements
-from tasks.translation.reward import LEVEL, source_words, translation_prompt
-from tasks.translation.reward_modeling.create_rm_files import severity_tags
+from tasks.translation.reward_modeling.create_rm_files import LEVEL, severity_tags
+from tasks.translation.source import source_words
 
 Run = tuple[int, int, str]  # half-open places of words, tag
 
@@ -37,9 +36,6 @@ class Settings(StrictModel):
     ckpt: FilePath = Field(description="folder of a reward model of words")
     source: FilePath = Field(description="file of judged translations")
     output: FilePath = Field(description="JSON file of the results")
-    side: Literal["response", "source"] = Field(
-        default="response", description="errors in the translation, or omissions in the source"
-    )
 
 
 def runs(tags: Sequence[str]) -> set[Run]:
@@ -95,20 +91,14 @@ def _words(spans: set[Run]) -> set[int]:
     return {place for start, end, _ in spans for place in range(start, end)}
 
 
-def actual_tags(judgement: Judgement, side: str) -> list[str]:
-    if side == "source":
-        return severity_tags(judgement.prompt.text, judgement.omissions, judgement.judged_source)
+def actual_tags(judgement: Judgement) -> list[str]:
     return severity_tags(judgement.response, judgement.errors, judgement.judged_response)
 
 
-def predicted_tags(
-    scorer: SegmentScorer, judgements: Sequence[Judgement], side: str
-) -> list[list[str]]:
+def predicted_tags(scorer: SegmentScorer, judgements: Sequence[Judgement]) -> list[list[str]]:
     """The most probable tag of every word; a word that the model could not read has no error."""
     prompts = [judgement.prompt for judgement in judgements]
     texts = [judgement.response for judgement in judgements]
-    if side == "source":
-        prompts, texts = [translation_prompt(text) for text in texts], [p.text for p in prompts]
     tags = []
     for labelled in scorer.score(prompts, texts):
         names = [labelled.labels[i] for i in labelled.probabilities_SL.argmax(1).tolist()]
@@ -129,9 +119,9 @@ def evaluate(settings: Settings) -> dict[str, dict[str, float]]:
             f" reward model of the level {LEVEL}"
         )
     judgements = read_judgements(settings.source)
-    actual = [actual_tags(judgement, settings.side) for judgement in judgements]
+    actual = [actual_tags(judgement) for judgement in judgements]
     results = {
-        "model": span_results(predicted_tags(scorer, judgements, settings.side), actual),
+        "model": span_results(predicted_tags(scorer, judgements), actual),
         "none": span_results([[OK] * len(tags) for tags in actual], actual),
         "all": span_results([[MAJOR] * len(tags) for tags in actual], actual),
     }

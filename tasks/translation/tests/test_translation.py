@@ -1,6 +1,8 @@
 """The mini world's language, oracle and rater; reward-model files; the reward of omissions."""
 
 import random
+import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,21 +38,22 @@ from tasks.translation.mqm import (
     MINOR,
     MOST_MARKS,
     PUNCTUATION,
+    WEIGHTS,
     Judgement,
     first_marks,
     judgement_row,
     mqm_score,
     read_judgements,
 )
-from tasks.translation.reward import OmissionReward, source_of, source_words
 from tasks.translation.reward_modeling import create_rm_files
 from tasks.translation.reward_modeling.create_rm_files import (
     comparison_rows,
     severity_tags,
-    tagged_source,
     tagged_translation,
+    tagged_whole,
 )
 from tasks.translation.reward_modeling.evaluate_spans import runs, span_results
+from tasks.translation.source import source_of, source_words
 from tasks.translation.task import TASK
 
 FOLDER = Path(__file__).parents[1]
@@ -259,17 +262,43 @@ def test_what_follows_the_fifth_mark_is_not_judged():
     example = tagged_translation(capped)
     assert example is not None and tags_after_marks(example) == tags
     assert example.words[:3] == ["yesterday", ",", "the"]
-    assert tagged_source(capped) is None  # the source has not been read at all
 
-    with_omission = judgement(five[:4], [("foxes", MAJOR)])
-    example = tagged_translation(with_omission)
+
+@pytest.mark.parametrize(
+    "errors, omissions, tag",
+    [
+        ([], [], "O"),
+        ([], [("foxes", PUNCTUATION), ("old", MINOR)], MINOR),
+        ([], [("foxes", MAJOR), ("old", MINOR)], MAJOR),
+        # all marks are used, and a worse omission may follow
+        (["dane", ",", "miron", "vekon", "lito"], [], None),
+        (["dane", ",", "miron", "vekon"], [("foxes", MINOR)], None),
+        (["dane", ",", "miron", "vekon"], [("foxes", MAJOR)], MAJOR),
+    ],
+)
+def test_the_worst_omission_is_the_tag_of_the_whole_translation(errors, omissions, tag):
+    example = tagged_whole(judgement([(word, MINOR) for word in errors], omissions))
+    if tag is None:
+        assert example is None
+        return
+    assert example is not None and tags_after_marks(example) == [tag]
+    assert example.words == [*SOURCE.split(), "</s>", *RIGHT.split()]
+
+
+def test_a_rater_who_marks_omissions_has_read_the_whole_translation():
+    errors = [(word, MINOR) for word in ("dane", ",", "miron", "vekon")]
+    example = tagged_translation(judgement(errors, [("foxes", MAJOR)]))
     assert example is not None and tags_after_marks(example) == [MINOR] * 4 + ["O"] * 6
-    example = tagged_source(with_omission)
-    assert example is not None and example.words[:2] == ["translation:", "dane"]
-    assert tags_after_marks(example) == ["O"] * 4 + [MAJOR] + ["Ignore"] * 8
 
-    four = tagged_source(judgement(five[:4]))
-    assert four is not None and tags_after_marks(four) == ["O"] * 13
+
+def test_an_oracle_uses_more_than_five_marks():
+    five = [(word, MINOR) for word in ("dane", ",", "miron", "vekon", "lito")]
+    truth = replace(judgement(five), complete=True)
+    assert not truth.is_capped and truth.judged_response == len(RIGHT)
+    example = tagged_whole(truth)
+    assert example is not None and tags_after_marks(example) == ["O"]
+    six = judgement([*five, ("ramen", MINOR)])  # nobody has counted to five
+    assert not six.is_capped
 
 
 def test_pairs_compare_translations_of_a_source_by_their_scores():
@@ -303,10 +332,9 @@ def test_files(world):
     for judged in read_judgements(world / "judged_dev.jsonl"):
         truth = judge(judged.prompt.text, judged.response)
         assert truth == (list(judged.errors), list(judged.omissions))
-    for part, labels in (("span", (MAJOR, MINOR, PUNCTUATION, "O")), ("omission", (MAJOR, "O"))):
+    for part, level in (("span", "word"), ("omission", "whole")):
         path = world / f"{part}_segments" / "train.json"
-        names = (*labels, PUNCTUATION) if part == "omission" else labels
-        assert len(read_segment_rows(path, names, "Ignore", "word")) > 70
+        assert len(read_segment_rows(path, (*WEIGHTS, "O"), "Ignore", level)) > 60
     assert COMPARISONS.read(world / "mqm_pairs" / "train.jsonl")
 
 
@@ -340,6 +368,7 @@ def test_rows_of_the_feedback_pages_have_the_severity_as_label(tmp_path):
             {"spans": [{"start": 0, "end": 1, "label": "x", "severity": "grave"}]},
             "row 7, `spans`: the severity 'grave' is not known; severities are major, minor",
         ),
+        ({"complete": "yes"}, "row 7, `complete`: must be true or false, it is 'yes'"),
         ({"omissions": {}}, "row 7, `omissions`: must be a list"),
         ({"omissions": [{"start": 0, "end": 1}]}, "object with start, end and severity"),
         (
@@ -355,48 +384,31 @@ def test_malformed_rows_are_named(changes, message, tmp_path):
         read_judgements(tmp_path / "rows.jsonl")
 
 
-# ---- the reward of omissions ---------------------------------------------------------------------
+# ---- the rewards ---------------------------------------------------------------------------------
 
 
 class FakeScorer:
-    """Calls a source word omitted if the translation lacks its upper-case form."""
+    """Calls every word but the first a major error."""
 
-    spec = SimpleNamespace(judged_labels=("major", "minor", "O"), ok_label="O", error_label=None)
+    spec = SimpleNamespace(judged_labels=("major", "minor", "O"))
 
     def score(self, prompts, texts):
         results = []
-        for prompt, text in zip(prompts, texts):
-            before, *translation = prompt.text.split()
-            assert before == "translation:"
-            spans, rows = [], []
-            for word in text.split():
-                start = text.index(word)
-                spans.append((start, start + len(word)))
-                missing = word.upper() not in translation
-                rows.append([1.0, 0.0, 0.0] if missing else [0.0, 0.1, 0.9])
-            judged = tuple(word != "unread" for word in text.split())
+        for text in texts:
+            spans = [match.span() for match in re.finditer(r"\S+", text)]
+            rows = [[0.0, 0.1, 0.9]] + [[1.0, 0.0, 0.0]] * (len(spans) - 1)
+            judged = (True,) * len(spans)
             results.append(
                 SegmentLabels(tuple(spans), torch.tensor(rows), ("major", "minor", "O"), judged)
             )
         return results
 
 
-def test_omitted_words_add_up_at_the_end():
-    reward = OmissionReward(FakeScorer(), {"major": -5.0, "minor": -1.0})  # pyright: ignore
-    prompts = [Prompt("0", "a b unread c"), Prompt("1", "<2de> a b"), Prompt("2", "a b")]
-    assert reward.segment_scores(prompts, ["C X", "A B", ""]) == [
-        [SegmentScore(0, None, -10.0, "omitted: a, b")],
-        [SegmentScore(0, None, 0.0, "nothing omitted")],
-        [SegmentScore(0, None, -10.0, "omitted: a, b")],
-    ]
-
-
 def test_the_same_sum_as_one_scalar():
     """The arm `scalar` moves the values of `spans` to the end and changes nothing else."""
     words = SegmentClassifierReward(FakeScorer(), {"major": -5.0})  # pyright: ignore
-    prompts, texts = [Prompt("", "translation: A")], ["a b c"]
-    (dense,) = words.segment_scores(prompts, texts)
-    (scalar,) = AtEnd(words).segment_scores(prompts, texts)
+    (dense,) = words.segment_scores([Prompt("", "x")], ["a b c"])
+    (scalar,) = AtEnd(words).segment_scores([Prompt("", "x")], ["a b c"])
     assert [score.value for score in dense] == [0.0, -5.0, -5.0]
     assert [score.end for score in scalar] == [None] * 3
     assert sum(score.value for score in scalar) == sum(score.value for score in dense) == -10.0
@@ -445,7 +457,7 @@ def test_rl_configs(scale, name, monkeypatch):
     if name != "preference":  # the arms differ in the place of the reward alone
         for key, reward in config.reward.items():
             expected = spans.reward[key].model_dump()
-            if name == "scalar" and key == "span_rm":
+            if name == "scalar" and key == "span_rm":  # omissions are at the end in both
                 assert expected["place"] == "segment"
                 expected["place"] = "end"
             assert reward.model_dump() == expected
@@ -470,3 +482,5 @@ def test_sft_configs(scale, monkeypatch):
 def test_rows_of_the_world_are_rows_of_the_format(world):
     for row in read_jsonl(world / "judged_train.jsonl"):
         assert set(row) == {"id", "prompt", "response", "spans", "omissions"}
+    for row in read_jsonl(world / "judged_dev.jsonl"):
+        assert row["complete"] is True
