@@ -27,7 +27,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.config import Count, FilePath, StrictModel
 from fgrlhf.data.formats import LabelledSpan
 from fgrlhf.data.split import hash_share
 from fgrlhf.errors import UserError, run_main, shorten
@@ -58,6 +58,9 @@ class Settings(StrictModel):
 
     source: FilePath = Field(description="folder with one .tsv file of MQM judgements")
     data_dir: FilePath = Field(description="folder of the results")
+    subset_size: Count | None = Field(
+        default=None, description="judged translations of each part, random ones; null: all"
+    )
     before_source: str = Field(
         default="", description="before the source of every prompt, such as <2de> for MADLAD"
     )
@@ -255,6 +258,9 @@ def prepare(settings: Settings) -> None:
                 f"{files[0]}: no document falls into the part {part}, because it has too few"
                 " documents: use the whole file"
             )
+        if settings.subset_size is not None:
+            chosen.sort(key=lambda judgement: hash_share(judgement.prompt.id))
+            chosen = chosen[: settings.subset_size]
         write_jsonl(folder / f"judged_{part}.jsonl", [judgement_row(x) for x in chosen])
         prompts = prompt_rows(chosen, settings.before_source)
         write_json(folder / f"{part}.json", prompts)

@@ -109,6 +109,22 @@ def test_documents_are_split(tmp_path):
         assert all(prompt["references"] == ["d"] for prompt in prompts)
 
 
+def test_a_subset_is_a_fixed_sample(tmp_path):
+    rows = []
+    for part in ("train", "dev", "test"):
+        doc = documents(part, 1)[0]
+        rows += [row("a", f"b {n}", doc=doc, system=f"S{n}") for n in range(20)]
+    write(tmp_path / "x.tsv", rows)
+    chosen = []
+    for name, order in (("first", rows), ("second", rows[::-1])):
+        write(tmp_path / "x.tsv", order)
+        settings = {"source": str(tmp_path), "data_dir": str(tmp_path / name)}
+        prepare(Settings(**settings, subset_size=5))
+        chosen.append(read_judgements(tmp_path / name / "judged_train.jsonl"))
+    assert chosen[0] == chosen[1] and len(chosen[0]) == 5
+    assert [judgement.response for judgement in chosen[0]] != [f"b {n}" for n in range(5)]
+
+
 def test_a_folder_needs_one_file_and_enough_documents(tmp_path):
     settings = Settings(source=str(tmp_path), data_dir=str(tmp_path / "out"))
     with pytest.raises(UserError, match="has 0 .tsv files; one is needed"):
