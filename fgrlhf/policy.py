@@ -3,7 +3,7 @@
 `load_policy` chooses the class by the checkpoint's config:
 
 - `EncoderDecoderPolicy` (the paper's `T5Policy`) for encoder-decoders of transformers whose
-  attention implementation can be selected (T5, mT5, Flan, BART, ...);
+  attention implementation can be selected (T5, mT5, Flan, BART, Marian, M2M100, ...);
 - `CausalPolicy` for decoder-only models with a key-value cache (GPT-2, Llama, Qwen, GPT-NeoX,
   Mistral, ...).
 
@@ -59,6 +59,7 @@ def load_policy(
     lora: LoRAConfig | None = None,
     empty: bool = False,
     top_layers: int | None = None,
+    decoder_prefix: str | None = None,
 ) -> Policy:
     """Load a policy; the checkpoint's config determines its class.
 
@@ -73,6 +74,8 @@ def load_policy(
       lora: settings of the adapters; None: no adapters.
       empty: do not read the weights; enough to find every error in the settings.
       top_layers: train only these top layers of the model; None: all of it.
+      decoder_prefix: tokens that the decoder reads before every response
+        (models/decoder_prefix.py); None: those of the checkpoint.
 
     Raises:
       UserError: the checkpoint does not exist, cannot be read, or does not match the other
@@ -100,8 +103,19 @@ def load_policy(
         check_top_layers(model, top_layers, "train_top_layers")
     if lora is not None:
         add_adapters(model, lora, top_layers)
-    policy_class = EncoderDecoderPolicy if config.is_encoder_decoder else CausalPolicy
-    policy = policy_class(model, tokenizer, max_input_len, padding_side, chat_template)
+    policy: Policy
+    if config.is_encoder_decoder:
+        policy = EncoderDecoderPolicy(
+            model, tokenizer, max_input_len, padding_side, chat_template, decoder_prefix
+        )
+    elif decoder_prefix:
+        raise UserError(
+            f"decoder_prefix is {shorten(repr(decoder_prefix), 40)}, but {name_of(tokenizer)} is a"
+            " decoder-only model, which reads everything before the response as its prompt: put the"
+            " words into the prompts, and leave decoder_prefix out"
+        )
+    else:
+        policy = CausalPolicy(model, tokenizer, max_input_len, padding_side, chat_template)
     policy.source = read_source(ckpt)
     if top_layers is not None and not empty:
         policy.train_top_layers(top_layers)
@@ -154,13 +168,13 @@ def _check_logits(policy: Policy) -> None:
     ids_22 = torch.full((2, 2), policy.end_id)
     mask_22 = torch.tensor([[1, 1], [1, 0]])
     if isinstance(policy, EncoderDecoderPolicy):
-        start_id = policy.model.config.decoder_start_token_id
+        start_ids = policy.decoder_start_ids
         inputs = {
             "input_ids": prompt_ids_21,
             "attention_mask": prompt_mask_21,
-            "decoder_input_ids": torch.tensor([[start_id, policy.end_id]] * 2),
+            "decoder_input_ids": torch.tensor([[*start_ids, policy.end_id]] * 2),
         }
-        expected = policy.model(**inputs, use_cache=False).logits
+        expected = policy.model(**inputs, use_cache=False).logits[:, len(start_ids) - 1 :]
     else:
         inputs = {
             "input_ids": torch.cat([prompt_ids_21, ids_22], 1),

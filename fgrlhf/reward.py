@@ -144,10 +144,10 @@ class SegmentClassifierReward:
 
     def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
         """Counts for one response: `error_free` segments, and all `segments` the model read."""
-        spec = self.scorer.spec
+        *error_labels, ok_label = self.scorer.spec.judged_labels
         labels = [score.label for score in scores]
-        error_free = labels.count(spec.ok_label or "")
-        errors = labels.count(spec.error_label or "")
+        error_free = labels.count(ok_label)
+        errors = sum(label in error_labels for label in labels)
         return {"error_free": error_free, "segments": error_free + errors}
 
     def _judgement(self, probabilities: Mapping[str, float]) -> tuple[float, str]:

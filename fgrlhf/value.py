@@ -119,7 +119,12 @@ def load_value(
         return Value(policy.hidden_size, policy.copy_sharing_frozen(), freeze)
     # no chat template: the trunk reads the policy's token ids
     trunk = load_policy(
-        ckpt, dtype, policy.max_input_len, chat_template=False, top_layers=top_layers
+        ckpt,
+        dtype,
+        policy.max_input_len,
+        chat_template=False,
+        top_layers=top_layers,
+        decoder_prefix=policy.decoder_prefix,
     )
     same_class = type(trunk) is type(policy)
     same_vocabulary = trunk.tokenizer.get_vocab() == policy.tokenizer.get_vocab()

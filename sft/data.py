@@ -14,7 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from fgrlhf.data.formats import Demonstration
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.models.shared_rows import position_arguments
-from fgrlhf.policy import Policy, count_cut
+from fgrlhf.policy import EncoderDecoderPolicy, Policy, count_cut
 from fgrlhf.runs.batching import shuffled_batches
 from fgrlhf.types import ASSISTANT, Prompt
 
@@ -71,19 +71,33 @@ def encode(
 ) -> list[dict[str, list[int]]]:
     """Token ids of prompt and response of every example: {"input_ids", "labels"}.
 
-    An encoder-decoder reads the prompt and is trained on the response. A decoder-only model reads
-    both in one sequence and is trained on the part of the response. A response ends with
-    `Policy.end_id`, which counts towards `max_generated_len`. A longer one is cut and has no end
-    token: the policy must not learn to stop at the limit.
+    An encoder-decoder reads the prompt and is trained on the response. If its decoder reads a
+    prefix first, the example also has "decoder_input_ids", and the prefix has no labels. A
+    decoder-only model reads both in one sequence and is trained on the part of the response. A
+    response ends with `Policy.end_id`, which counts towards `max_generated_len`. A longer one is
+    cut and has no end token: the policy must not learn to stop at the limit.
     """
     prompts = policy.tokenize([example.prompt for example in examples])["input_ids"]
     answers = [ids[:max_generated_len] for ids in _response_ids(policy, examples)]
+    if isinstance(policy, EncoderDecoderPolicy) and policy.decoder_prefix_ids:
+        return [_after_prefix(policy, prompt, answer) for prompt, answer in zip(prompts, answers)]
     if cast(PretrainedConfig, policy.model.config).is_encoder_decoder:
         return [{"input_ids": prompt, "labels": answer} for prompt, answer in zip(prompts, answers)]
     return [
         {"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer}
         for prompt, answer in zip(prompts, answers)
     ]
+
+
+def _after_prefix(
+    policy: EncoderDecoderPolicy, prompt: list[int], answer: list[int]
+) -> dict[str, list[int]]:
+    """An example whose decoder reads a prefix before the response, and is not trained on it."""
+    return {
+        "input_ids": prompt,
+        "decoder_input_ids": [*policy.decoder_start_ids, *answer[:-1]],
+        "labels": [IGNORED] * len(policy.decoder_prefix_ids) + answer,
+    }
 
 
 def count_unseen(
@@ -122,11 +136,15 @@ class Collator:
 
     def __call__(self, rows: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
         inputs = [row["input_ids"] for row in rows]
-        return {
+        batch = {
             "input_ids": self._padded(inputs, self.pad_id),
             "attention_mask": self._padded([[1] * len(ids) for ids in inputs], 0),
             "labels": self._padded([row["labels"] for row in rows], IGNORED),
         }
+        if "decoder_input_ids" in rows[0]:
+            read = [row["decoder_input_ids"] for row in rows]
+            batch["decoder_input_ids"] = self._padded(read, self.pad_id)
+        return batch
 
     def _padded(self, rows: Sequence[list[int]], fill: int) -> Tensor:
         width = max(len(row) for row in rows)

@@ -42,6 +42,7 @@ from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes, models_of
 from fgrlhf.metrics.registry import build_metrics
+from fgrlhf.models.config import ABOUT_DECODER_PREFIX
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
@@ -80,6 +81,7 @@ class ModelSection(StrictModel):
     train_top_layers: Count | None = Field(
         default=None, description="train only the top layers; null: all"
     )
+    decoder_prefix: str | None = Field(default=None, description=ABOUT_DECODER_PREFIX)
     max_input_len: Tokens = Field(default=1024, description="tokens; longer inputs are cut")
     max_generated_len: Tokens = Field(default=200, description="tokens; longer answers are cut")
     kernels: Kernels = "auto"
@@ -368,6 +370,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
         config.model.ckpt,
         max_input_len=config.model.max_input_len,
         top_layers=config.model.train_top_layers,
+        decoder_prefix=config.model.decoder_prefix,
     )
     dev_prompts = [example.prompt for example in dev]
     metrics = [

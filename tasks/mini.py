@@ -45,6 +45,7 @@ TASKS = {
     DEMO: MiniTask("oracle/gold", "sft", "fine_grained"),
     "hh_rlhf": MiniTask("oracle/quality", "sft", "ppo"),
     "reasoning": MiniTask("oracle/solution", "sft", "process"),
+    "translation": MiniTask("oracle/mqm", "sft", "spans"),
     "hanoi": MiniTask("solved", "sft", "dense"),
     "detoxification": MiniTask("judge", "initial", "fine_grained"),
     "connections": MiniTask("right_groups", "sft", "dense"),

@@ -156,8 +156,7 @@ def test_generated_logprobs_are_those_of_the_forward_pass(kind):
 
 @pytest.mark.parametrize(
     "kind, side",
-    [("t5", "left")]
-    + [(k, "right" if k in ("t5", "flan", "mt5", "bart") else "left") for k in ANY],
+    [("t5", "left")] + [(k, tiny.POLICIES[k]().tokenizer.padding_side) for k in ANY],
 )
 def test_padding_changes_nothing(kind, side):
     policy = tiny.policy(kind).eval()

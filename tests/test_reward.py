@@ -56,6 +56,18 @@ def rollout_of(texts, ends):
     )
 
 
+def test_measures_count_every_kind_of_error():
+    """A model with several error labels has no `error_label`; unread segments do not count."""
+
+    class Model:
+        spec = SimpleNamespace(judged_labels=("major", "minor", "O"), error_label=None)
+
+    reward = SegmentClassifierReward(Model(), {"major": -5.0})
+    labels = ["O", "major", "minor", "O", "O", "unread"]
+    scores = [SegmentScore(0, 1, 0.0, label) for label in labels]
+    assert reward.measures(scores) == {"error_free": 3, "segments": 5}
+
+
 def test_placement_by_hand():
     # token 2 of the first row is half a character, the last ones are </s>
     ends = [(3, 7, 7, 11, 11), (2, 2), (0,)]

@@ -5,6 +5,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import T5ForConditionalGeneration
 
+from fgrlhf.cli import tiny_model
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.tiny import (
     DECODER_LOOKS_BACK,
@@ -102,3 +105,21 @@ def test_cross_attention_compares_and_copies(model):
         assert torch.equal(attention.q.weight, attention.k.weight)
         copies = attention.o.weight @ attention.v.weight
         assert torch.allclose(copies, torch.eye(128), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["causal", "seq2seq"])
+def test_the_command_writes_either_shape(shape, tmp_path):
+    write_json(tmp_path / "train.json", [{"prompt": "the red cat", "references": ["le chat"]}])
+    arguments = [f"train_file={tmp_path}/train.json", f"output_dir={tmp_path}/model", "width=32"]
+    tiny_model.main(["tasks.translation", *arguments, f"shape={shape}", "layers=1"])
+    policy = load_policy(tmp_path / "model")
+    expected = EncoderDecoderPolicy if shape == "seq2seq" else CausalPolicy
+    assert type(policy) is expected and policy.hidden_size == 32
+    ids, _ = policy.encode(["the red cat"])
+    assert (ids[0, -1] == policy.end_id) == (shape == "seq2seq")
+
+
+def test_an_encoder_decoder_needs_heads_that_look_back(tmp_path):
+    arguments = [f"output_dir={tmp_path}", "shape=seq2seq", "heads=4"]
+    with pytest.raises(UserError, match="heads: an encoder-decoder needs 5 or more"):
+        tiny_model.main(["tasks.translation", *arguments])

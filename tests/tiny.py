@@ -16,6 +16,12 @@ from transformers import (
     GPT2LMHeadModel,
     GPTNeoXConfig,
     LlamaConfig,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    MBartConfig,
+    MBartForConditionalGeneration,
     MistralConfig,
     MT5Config,
     MT5ForConditionalGeneration,
@@ -182,6 +188,53 @@ def bart(kind: str = "word", seed: int = 0, dropout: float = 0.0) -> T5Policy:
     return T5Policy(model, fresh(tok), max_input_len=64)
 
 
+TRANSLATORS = {  # name: (config, model, token with which the decoder starts)
+    "marian": (MarianConfig, MarianMTModel, 0),
+    "m2m100": (M2M100Config, M2M100ForConditionalGeneration, 1),
+    "mbart": (MBartConfig, MBartForConditionalGeneration, 1),
+}
+
+
+def translator(
+    name: str, kind: str = "word", seed: int = 0, dropout: float = 0.0, prefix: str | None = None
+) -> T5Policy:
+    """A random translation model; `prefix` is its `decoder_prefix`.
+
+    Marian's decoder starts with the padding token. M2M100 (also NLLB) and mBART-50 start with the
+    end token, and their generation config forces a language as the next token.
+    """
+    torch.manual_seed(seed)
+    tok = tokenizer(kind)
+    config_class, model_class, start = TRANSLATORS[name]
+    config = config_class(
+        vocab_size=len(tok),
+        decoder_vocab_size=len(tok),
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=48,
+        decoder_ffn_dim=48,
+        max_position_embeddings=64,
+        scale_embedding=True,
+        init_std=0.1,
+        dropout=dropout,
+        attention_dropout=dropout,
+        activation_dropout=dropout,
+        encoder_layerdrop=0.0,
+        decoder_layerdrop=0.0,
+        pad_token_id=0,
+        bos_token_id=2,
+        eos_token_id=1,
+        forced_eos_token_id=None,
+        decoder_start_token_id=start,
+    )
+    model = model_class(config)
+    model.generation_config.forced_bos_token_id = 3
+    return T5Policy(model, fresh(tok), max_input_len=64, decoder_prefix=prefix)
+
+
 DECODERS = {  # name: (config, its other settings)
     "llama": (LlamaConfig, {"num_key_value_heads": 2, "tie_word_embeddings": False}),
     "qwen3": (Qwen3Config, {"num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": True}),
@@ -225,9 +278,9 @@ def fresh(tok: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     return deepcopy(tok)
 
 
-POLICIES = {"t5": t5, "gpt2": gpt2, "flan": flan, "mt5": mt5, "bart": bart} | {
-    name: partial(decoder, name) for name in DECODERS
-}
+POLICIES = {"t5": t5, "gpt2": gpt2, "flan": flan, "mt5": mt5, "bart": bart}
+POLICIES |= {name: partial(translator, name) for name in ("marian", "m2m100")}
+POLICIES |= {name: partial(decoder, name) for name in DECODERS}
 
 
 def policy(kind: str, lora: LoRAConfig | None = None, **kwargs) -> Policy:

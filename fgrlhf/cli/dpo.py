@@ -44,6 +44,7 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
         config.env.max_input_len,
         settings.input_padding_side,
         top_layers=settings.train_top_layers,
+        decoder_prefix=settings.decoder_prefix,
     ).to(accelerator.device)
     train_prompts = list({c.prompt.id: c.prompt for c in comparisons}.values())
     train_file = data.train_file or data.feedback_file

@@ -157,6 +157,7 @@ def load(
             config.env.max_input_len,
             policy_config.input_padding_side,
             policy_config.chat_template,
+            decoder_prefix=policy_config.decoder_prefix,
         ).to(device)
 
     policy = load_model(settings.policy)

@@ -95,6 +95,7 @@ def _policy(config: RLConfig, **more) -> Policy:
         config.env.max_input_len,
         settings.input_padding_side,
         chat_template=settings.chat_template,
+        decoder_prefix=settings.decoder_prefix,
         **more,
     )
 

@@ -3,21 +3,29 @@
     python -m fgrlhf.cli.tiny_model TASK output_dir=outputs/mini/base_model
 
 Every word and punctuation mark of the task's training prompts, of their references and of the
-demonstrations is a token. The model is decoder-only, and its folder is an ordinary folder of
-transformers.
+demonstrations is a token. The model is decoder-only, or with `shape=seq2seq` an encoder-decoder
+(T5). Its folder is an ordinary folder of transformers.
 """
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, model_validator
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.config import Count, FilePath, Seed, StrictModel, refuse
 from fgrlhf.data.formats import DEMONSTRATIONS
 from fgrlhf.errors import run_main
-from fgrlhf.models.tiny import save_model, tiny_causal, word_tokenizer
+from fgrlhf.models.tiny import (
+    DECODER_LOOKS_BACK,
+    save_model,
+    tiny_causal,
+    tiny_encoder_decoder,
+    word_tokenizer,
+)
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 
@@ -35,8 +43,13 @@ class Settings(StrictModel):
         default=None, description="responses for supervised fine-tuning, with their prompts"
     )
     words: str = Field(default="", description="more words for responses, separated by spaces")
+    shape: Literal["causal", "seq2seq"] = Field(
+        default="causal", description="decoder-only, or encoder-decoder"
+    )
     width: Count = Field(default=64, description="width of the hidden states")
-    layers: Count = Field(default=2, description="number of layers")
+    layers: Count = Field(
+        default=2, description="number of layers; of an encoder-decoder: in each of both"
+    )
     heads: Count = Field(default=8, description="attention heads in each layer")
     seed: Seed = Field(default=0, description="seed of the weights")
 
@@ -44,6 +57,9 @@ class Settings(StrictModel):
     def _heads_share_the_width(self):
         if self.width % (2 * self.heads):
             refuse([("width", f"{self.width} must be a multiple of 2 x heads={self.heads}")])
+        least = len(DECODER_LOOKS_BACK)
+        if self.shape == "seq2seq" and self.heads < least:
+            refuse([("heads", f"an encoder-decoder needs {least} or more")])
         return self
 
 
@@ -59,10 +75,20 @@ def texts_of(task: Task, settings: Settings) -> Iterator[str]:
     yield settings.words
 
 
-def write_model(task: Task, settings: Settings) -> Path:
-    """Save a tokenizer and a random model to `output_dir`, and return that folder."""
-    tokenizer = word_tokenizer(texts_of(task, settings), add_eos=False)
-    model = tiny_causal(
+def make_model(tokenizer: PreTrainedTokenizerFast, settings: Settings) -> PreTrainedModel:
+    """The random model, a pure function of the settings."""
+    if settings.shape == "seq2seq":
+        return tiny_encoder_decoder(
+            tokenizer,
+            seed=settings.seed,
+            d_model=settings.width,
+            d_kv=settings.width // settings.heads,
+            d_ff=2 * settings.width,
+            num_layers=settings.layers,
+            num_decoder_layers=settings.layers,
+            num_heads=settings.heads,
+        )
+    return tiny_causal(
         tokenizer,
         seed=settings.seed,
         hidden_size=settings.width,
@@ -71,6 +97,12 @@ def write_model(task: Task, settings: Settings) -> Path:
         num_attention_heads=settings.heads,
         num_key_value_heads=settings.heads,
     )
+
+
+def write_model(task: Task, settings: Settings) -> Path:
+    """Save a tokenizer and a random model to `output_dir`, and return that folder."""
+    tokenizer = word_tokenizer(texts_of(task, settings), add_eos=settings.shape == "seq2seq")
+    model = make_model(tokenizer, settings)
     folder = Path(settings.output_dir)
     with hold(folder):
         save_model(folder, model, tokenizer)

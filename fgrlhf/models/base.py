@@ -65,6 +65,7 @@ class Policy(nn.Module):
     """
 
     default_padding_side: str
+    decoder_prefix: str = ""  # see decoder_prefix.py; only encoder-decoders have one
     model: PreTrainedModel
     source: ModelSource | None = None
     frozen: FrozenLayers | None = None  # see `train_top_layers`
@@ -297,6 +298,7 @@ class Policy(nn.Module):
         A checkpoint's generation config may force or forbid tokens (BART's first token, repeated
         n-grams). These settings are not part of the policy, neither here nor in sampling.
         """
+        decoder_inputs = self._beam_search_inputs(prompt_ids_GP)
         output = self.model.generate(  # pyright: ignore[reportCallIssue]
             input_ids=prompt_ids_GP,
             attention_mask=prompt_mask_GP,
@@ -309,9 +311,10 @@ class Policy(nn.Module):
             eos_token_id=self.eos_ids,
             pad_token_id=self.tokenizer.pad_token_id,
             **UNFORCED,
+            **decoder_inputs,
         )
-        # before the response there is a start token (encoder-decoder) or the prompt (decoder-only)
-        first = 1 if self.model.config.is_encoder_decoder else prompt_ids_GP.shape[1]
+        # what comes before the response: the decoder's start, or the prompt (decoder-only)
+        first = decoder_inputs.get("decoder_input_ids", prompt_ids_GP).shape[1]
         ids_BT = output[:, first:]
         mask_BT = response_mask(ids_BT, self.eos_ids)
         ids_BT = ids_BT * mask_BT + self.tokenizer.pad_token_id * (1 - mask_BT)
@@ -394,6 +397,10 @@ class Policy(nn.Module):
     ) -> Steps:
         """Step-by-step decoding of `num_samples` responses per prompt."""
         raise NotImplementedError("a policy class implements `_steps`")
+
+    def _beam_search_inputs(self, prompt_ids_GP: Tensor) -> dict[str, Tensor]:
+        """Arguments of transformers' `generate` besides the prompt."""
+        return {}
 
     def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
         """Raise `UserError` if prompt and response need more positions than the model has."""

@@ -4,6 +4,11 @@ from pydantic import Field
 
 from fgrlhf.config import Count, Positive, StrictModel
 
+ABOUT_DECODER_PREFIX = (
+    "tokens, separated by spaces, that the decoder of an encoder-decoder reads before every"
+    " response, such as NLLB's target language deu_Latn; null: those saved with the model"
+)
+
 
 class LoRAConfig(StrictModel):
     r: Count = Field(default=16, description="rank")

@@ -1,4 +1,4 @@
-"""Encoder-decoder policies: T5, mT5, Flan, BART and others with selectable attention.
+"""Encoder-decoder policies: T5, mT5, BART, Marian, M2M100 and others with selectable attention.
 
 The encoder reads a prompt once for all its responses.
 """
@@ -12,6 +12,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from fgrlhf.errors import UserError
 from fgrlhf.kernels.install import share_prompts, shares_prompts
 from fgrlhf.models.base import Policy
+from fgrlhf.models.decoder_prefix import CONFIG_KEY, decoder_prefix_ids, stored_prefix
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.packing import pack_responses
@@ -22,8 +23,13 @@ ENCODED_AT_ONCE = 4096  # prompt tokens in one pass of the encoder, padding incl
 class EncoderDecoderPolicy(Policy):
     """A policy whose encoder reads the prompt and whose decoder writes the response.
 
+    Args:
+      decoder_prefix: tokens, separated by spaces, that the decoder reads before every response
+        (decoder_prefix.py); None: those in the model's config.
+
     Raises:
-      UserError: left padding is requested, but the model has absolute positions.
+      UserError: left padding is requested, but the model has absolute positions; or the prefix has
+        an unknown token.
     """
 
     default_padding_side = "right"
@@ -35,6 +41,7 @@ class EncoderDecoderPolicy(Policy):
         max_input_len: int = 1024,
         padding_side: str | None = None,
         chat_template: bool | None = None,
+        decoder_prefix: str | None = None,
     ):
         if padding_side == "left" and _max_positions(model) is not None:
             raise UserError(
@@ -44,6 +51,16 @@ class EncoderDecoderPolicy(Policy):
             )
         share_prompts(model)
         super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
+        stored = stored_prefix(model.config)
+        self.decoder_prefix = stored if decoder_prefix is None else decoder_prefix
+        self.decoder_prefix_ids = decoder_prefix_ids(tokenizer, self.decoder_prefix)
+        if self.decoder_prefix != stored:
+            setattr(model.config, CONFIG_KEY, self.decoder_prefix)  # is saved with the model
+
+    @property
+    def decoder_start_ids(self) -> list[int]:
+        """What the decoder reads before a response: its start token and the prefix."""
+        return [self.model.config.decoder_start_token_id, *self.decoder_prefix_ids]
 
     def hidden(
         self,
@@ -55,18 +72,23 @@ class EncoderDecoderPolicy(Policy):
         first_G, group_B = group_equal_prompts(prompt_ids_BP, prompt_mask_BP)
         mask_GP = prompt_mask_BP[first_G]
         encoded_GPD = self._encode(prompt_ids_BP[first_G], mask_GP)
-        # to predict token t, the decoder has read the start token and the tokens before t
-        start_B1 = torch.full_like(response_ids_BT[:, :1], self.model.config.decoder_start_token_id)
-        input_ids_BT = torch.cat([start_B1, response_ids_BT[:, :-1]], 1)
+        # To predict token t, the decoder has read the start token, the prefix (n tokens) and the
+        # tokens before t. Token t is column n + t of the input, whose first n columns predict the
+        # prefix and are left out below.
+        B = len(response_ids_BT)
+        n = len(self.decoder_prefix_ids)
+        start_BN = response_ids_BT.new_tensor(self.decoder_start_ids).expand(B, -1)
+        input_ids_BT = torch.cat([start_BN, response_ids_BT[:, :-1]], 1)
         if self._can_pack:
-            packing = pack_responses(response_mask_BT, group_B)
+            prefix_mask_BN = response_mask_BT.new_ones(B, n)
+            packing = pack_responses(torch.cat([prefix_mask_BN, response_mask_BT], 1), group_B)
             packed_ids_RN = packing.pack(input_ids_BT)
             hidden_RND = self._decode(packed_ids_RN, encoded_GPD, mask_GP, packing.mask())
-            return packing.unpack(hidden_RND)
+            return packing.unpack(hidden_RND)[:, n:]
         if uniform_group_size(group_B) is None:
             encoded_GPD = encoded_GPD[group_B]
             mask_GP = mask_GP[group_B]
-        return self._decode(input_ids_BT, encoded_GPD, mask_GP)
+        return self._decode(input_ids_BT, encoded_GPD, mask_GP)[:, n:]
 
     @property
     def _can_pack(self) -> bool:
@@ -120,12 +142,19 @@ class EncoderDecoderPolicy(Policy):
         encoded_GPD = self._encode(prompt_ids_GP, prompt_mask_GP)
         encoded, mask = self._for_decoder(encoded_GPD, prompt_mask_GP, num_samples)
         rows_per_state = num_samples if shares_prompts(self.model) else 1
-        return EncoderDecoderSteps(self.model, encoded, mask, rows_per_state)
+        return EncoderDecoderSteps(
+            self.model, encoded, mask, rows_per_state, self.decoder_start_ids
+        )
+
+    def _beam_search_inputs(self, prompt_ids_GP: Tensor) -> dict[str, Tensor]:
+        """The decoder's start; `generate` of transformers would leave the prefix out."""
+        start_N = prompt_ids_GP.new_tensor(self.decoder_start_ids)
+        return {"decoder_input_ids": start_N.expand(len(prompt_ids_GP), -1)}
 
     def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
         positions = _max_positions(self.model)
         P = prompt_ids_GP.shape[1]
-        needed = max(P, sampling.max_new_tokens)
+        needed = max(P, len(self.decoder_prefix_ids) + sampling.max_new_tokens)
         if positions is not None and needed > positions:
             raise UserError(
                 f"prompts of {P} tokens and responses of up to {sampling.max_new_tokens} need"
@@ -179,6 +208,7 @@ class EncoderDecoderSteps:
       encoded_GPD: encoder states; each row serves `num_samples` responses.
       prompt_mask_GP: 1 on real tokens of the prompts.
       num_samples: responses per row of `encoded_GPD`. More than 1 needs `shares_prompts(model)`.
+      start_ids: what the decoder reads before a response.
     """
 
     def __init__(
@@ -187,9 +217,10 @@ class EncoderDecoderSteps:
         encoded_GPD: Tensor,
         prompt_mask_GP: Tensor,
         num_samples: int,
+        start_ids: Sequence[int],
     ):
         self.decoder = model.get_decoder()
-        self.start_id = model.config.decoder_start_token_id
+        self.start_ids = start_ids
         self.encoded_GPD = encoded_GPD
         self.prompt_mask_GP = prompt_mask_GP
         self.num_samples = num_samples
@@ -197,11 +228,16 @@ class EncoderDecoderSteps:
 
     def first(self) -> Tensor:
         B = len(self.encoded_GPD) * self.num_samples
-        return self.next(self.prompt_mask_GP.new_full((B,), self.start_id))
+        start_N = self.prompt_mask_GP.new_tensor(self.start_ids)
+        return self._read(start_N.expand(B, -1))
 
     def next(self, ids_B: Tensor) -> Tensor:
+        return self._read(ids_B[:, None])
+
+    def _read(self, ids_BN: Tensor) -> Tensor:
+        """The hidden state after the last of these tokens, hidden_BD."""
         return self.decoder(
-            input_ids=ids_B[:, None],
+            input_ids=ids_BN,
             encoder_hidden_states=self.encoded_GPD,
             encoder_attention_mask=self.prompt_mask_GP,
             past_key_values=self.cache,

@@ -19,7 +19,9 @@ from transformers import (
 )
 from transformers.modeling_outputs import TokenClassifierOutput
 
+from fgrlhf.errors import shorten
 from fgrlhf.kernels.install import share_cache, share_prompts, speed_up
+from fgrlhf.models.decoder_prefix import CONFIG_KEY
 from fgrlhf.models.encoder_decoder import can_pack
 from fgrlhf.models.loading import load_config, load_weights
 from fgrlhf.models.logprobs import logprobs_and_margins, project_states
@@ -215,6 +217,13 @@ class LanguageModelScorer(PreTrainedModel):
         if shape == "seq2seq" and trunk_config.decoder_start_token_id is None:
             raise ValueError(
                 "its config has no decoder_start_token_id, the token that a decoder starts with"
+            )
+        prefix = getattr(trunk_config, CONFIG_KEY, None)
+        if lm_logprob_feature and prefix:
+            raise ValueError(
+                f"its decoder reads the prefix {shorten(repr(prefix), 40)} before a response, which"
+                " a reward model does not, so the log-probabilities would be wrong: set"
+                " model.lm_logprob_feature=false."
             )
         labels = {}
         if id2label is not None:

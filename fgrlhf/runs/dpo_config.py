@@ -24,6 +24,7 @@ from fgrlhf.config import (
 )
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
+from fgrlhf.models.config import ABOUT_DECODER_PREFIX
 from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig
 
 
@@ -32,6 +33,7 @@ class DPOPolicyConfig(StrictModel):
     input_padding_side: Literal["left", "right"] | None = Field(
         default=None, description="null: the tokenizer's side"
     )
+    decoder_prefix: str | None = Field(default=None, description=ABOUT_DECODER_PREFIX)
     train_top_layers: Count | None = Field(
         default=None, description="train only the top layers; null: all"
     )

@@ -30,7 +30,7 @@ from fgrlhf.config import (
     unread_keys,
 )
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
-from fgrlhf.models.config import LoRAConfig
+from fgrlhf.models.config import ABOUT_DECODER_PREFIX, LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward_models.kind import RewardKind
 
@@ -98,6 +98,7 @@ class PolicyConfig(StrictModel):
         default=None,
         description="prompts as a user's turn; null: if the tokenizer has a chat template",
     )
+    decoder_prefix: str | None = Field(default=None, description=ABOUT_DECODER_PREFIX)
     lora: LoRAConfig | None = Field(
         default=None, description="train adapters; the reference is the policy without them"
     )

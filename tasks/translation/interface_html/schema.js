@@ -1,0 +1,31 @@
+// Errors in translations (MQM): what the feedback pages show and ask. JSON after `=`.
+window.FG_SCHEMA = {
+  "task": "translation",
+  "title": "Errors in translations",
+  "guideline_version": "1",
+  "guideline": [
+    "Mark every error in the translation, as few words as possible, with the severity that fits. Read from left to right. Tick \"no error\" if there is none.",
+    "Major: a reader would misunderstand the text or be confused. Minor: a reader notices it, but understands the text. Punctuation: a minor error of punctuation.",
+    "If you have used all five marks, stop: what follows is not judged."
+  ],
+  "unit": "word",
+  "fields": {
+    "title": "prompt",
+    "context": null,
+    "reference": null,
+    "outputs": ["translation"],
+    "noun": "translation"
+  },
+  "row": ["prompt", "translation"],
+  "errors": [
+    {"name": "major", "label": "Major error", "letter": "M", "key": "1", "color": "#E7040F", "needs": "nothing",
+     "help": "a reader would misunderstand it"},
+    {"name": "minor", "label": "Minor error", "letter": "N", "key": "2", "color": "#AA6C39", "needs": "nothing",
+     "help": "a reader notices it, but understands the text"},
+    {"name": "punctuation", "label": "Minor punctuation", "letter": "P", "key": "3", "color": "#5E2CA5", "needs": "nothing",
+     "help": "a minor error of punctuation"}
+  ],
+  "missing": [],
+  "correction": false,
+  "comparison": null
+};

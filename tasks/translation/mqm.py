@@ -1,0 +1,178 @@
+"""Multidimensional Quality Metrics (MQM): marked errors with severities, and the score they give.
+
+A judgement marks errors in a translation, and omissions in its source. A row has the format `spans`
+(docs/data_formats.md), with a severity for every span and the key `omissions`:
+
+    {"prompt": source, "response": translation,
+     "spans": [{"start": 0, "end": 4, "label": "mistranslation", "severity": "major"}],
+     "omissions": [{"start": 10, "end": 16, "severity": "minor"}]}
+
+The score of a translation is minus the sum of its errors' weights (Freitag et al. 2021, table 1):
+major 5, minor 1, minor punctuation 0.1, at most 25.
+
+A span without a severity has it as its label, as the task's feedback pages write it.
+
+Raters of the WMT data make at most five marks. With the fifth one they stop, so what follows it is
+not judged, unless the row has `"complete": true`. They read the translation first, then the source
+for omissions.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fgrlhf.data.formats import SPANS, LabelledSpan, SpanFeedback
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.types import Prompt
+
+MAJOR, MINOR, PUNCTUATION = "major", "minor", "punctuation"
+WEIGHTS = {MAJOR: 5.0, MINOR: 1.0, PUNCTUATION: 0.1}  # the worst first
+MOST = 25.0  # the weight of a translation that has nothing to do with its source
+MOST_MARKS = 5  # of a rater in a segment
+OMISSION = "omission"  # the label of a mark in the source
+OMISSIONS, COMPLETE = "omissions", "complete"  # keys of a row
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A judged translation.
+
+    Args:
+      prompt: the source.
+      response: the translation.
+      errors: marks in the translation, in the order of their starts.
+      omissions: marks in the source, likewise.
+      complete: whether every error is marked, however many there are, as by an oracle.
+    """
+
+    prompt: Prompt
+    response: str
+    errors: tuple[LabelledSpan, ...]
+    omissions: tuple[LabelledSpan, ...]
+    complete: bool = False
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether the rater has used all marks, so that the rest is not judged."""
+        return not self.complete and len(self.errors) + len(self.omissions) == MOST_MARKS
+
+    @property
+    def judged_response(self) -> int:
+        """The number of characters of the translation that were judged."""
+        if self.is_capped and not self.omissions:
+            return max(mark.end for mark in self.errors)
+        return len(self.response)
+
+    @property
+    def worst_omission(self) -> str | None:
+        """The worst severity of the omissions, or None without any.
+
+        If all marks were used, only a marked omission is known. See `knows_worst_omission`.
+        """
+        severities = {mark.severity for mark in self.omissions}
+        return next((severity for severity in WEIGHTS if severity in severities), None)
+
+    @property
+    def knows_worst_omission(self) -> bool:
+        """Whether a worse omission cannot follow the last mark."""
+        return not self.is_capped or self.worst_omission == MAJOR
+
+    @property
+    def score(self) -> float:
+        return mqm_score([*self.errors, *self.omissions])
+
+
+def mqm_score(marks: Iterable[LabelledSpan]) -> float:
+    """-min(25, sum_i w_i) with the weight w_i of each mark's severity."""
+    return -min(MOST, sum(WEIGHTS[str(mark.severity)] for mark in marks))
+
+
+def by_place(marks: Iterable[LabelledSpan]) -> tuple[LabelledSpan, ...]:
+    """The marks in the order of the text."""
+    return tuple(sorted(marks, key=lambda mark: (mark.start, mark.end)))
+
+
+def first_marks(
+    errors: Sequence[LabelledSpan], omissions: Sequence[LabelledSpan]
+) -> tuple[tuple[LabelledSpan, ...], tuple[LabelledSpan, ...]]:
+    """The marks that a rater makes of all that there are: the first five."""
+    kept = tuple(errors[:MOST_MARKS])
+    return kept, tuple(omissions[: MOST_MARKS - len(kept)])
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def judgement_row(judgement: Judgement) -> dict[str, Any]:
+    """A row of the format `spans`, with the omissions."""
+    feedback = SpanFeedback(judgement.prompt, judgement.response, judgement.errors)
+    omissions = []
+    for mark in judgement.omissions:
+        omissions.append({"start": mark.start, "end": mark.end, "severity": mark.severity})
+    row = {**SPANS.to_row(feedback), OMISSIONS: omissions}
+    return row | {COMPLETE: True} if judgement.complete else row
+
+
+def read_judgements(source: str | Path) -> list[Judgement]:
+    """The judgements of a file.
+
+    Raises:
+      UserError: a row is malformed, or a mark has no known severity.
+    """
+    judgements = []
+    for feedback in SPANS.read(source):
+        prompt = feedback.prompt
+        meta = {k: value for k, value in prompt.meta.items() if k not in (OMISSIONS, COMPLETE)}
+        row = f"{source}, row {shorten(prompt.id, 60)}"
+        errors = []
+        for mark in feedback.spans:
+            severity = mark.label if mark.severity is None else mark.severity
+            _check_severity(f"{row}, `spans`", severity)
+            errors.append(replace(mark, severity=severity))
+        omissions = _omissions(f"{row}, `{OMISSIONS}`", prompt)
+        judgements.append(
+            Judgement(
+                Prompt(prompt.id, prompt.text, prompt.references, meta),
+                feedback.response,
+                by_place(errors),
+                by_place(omissions),
+                _flag(f"{row}, `{COMPLETE}`", prompt.meta.get(COMPLETE, False)),
+            )
+        )
+    return judgements
+
+
+def _omissions(place: str, prompt: Prompt) -> list[LabelledSpan]:
+    values = prompt.meta.get(OMISSIONS, [])
+    if not isinstance(values, list):
+        raise UserError(f"{place}: must be a list of {{start, end, severity}}")
+    marks = []
+    for value in values:
+        keys = ("start", "end", "severity")
+        if not isinstance(value, dict) or not all(key in value for key in keys):
+            raise UserError(f"{place}: each must be an object with start, end and severity")
+        start, end, severity = (value[key] for key in keys)
+        _check_severity(place, severity)
+        is_range = type(start) is int and type(end) is int
+        if not is_range or not 0 <= start < end <= len(prompt.text):
+            raise UserError(
+                f"{place}: {shorten(repr(start), 20)} to {shorten(repr(end), 20)} is not a range of"
+                f" the source, which has {len(prompt.text)} characters"
+            )
+        marks.append(LabelledSpan(start, end, OMISSION, severity))
+    return marks
+
+
+def _flag(place: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UserError(f"{place}: must be true or false, it is {shorten(repr(value), 40)}")
+    return value
+
+
+def _check_severity(place: str, severity: Any) -> None:
+    if not isinstance(severity, str) or severity not in WEIGHTS:
+        raise UserError(
+            f"{place}: the severity {shorten(repr(severity), 40)} is not known; severities are"
+            f" {', '.join(WEIGHTS)}"
+        )

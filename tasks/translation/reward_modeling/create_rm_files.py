@@ -1,0 +1,136 @@
+"""Judged translations -> the files of three reward models.
+
+    python -m tasks.translation.reward_modeling.create_rm_files data_dir=FOLDER
+
+Reads judged_train.jsonl and judged_dev.jsonl (tasks/translation/mqm.py) and writes, for each of
+them:
+
+    span_segments      the words of a translation, after its source: the worst severity of the marks
+                       on a word
+    omission_segments  the whole translation, after its source: the worst severity of the omissions
+    mqm_pairs          translations of the same source: the one with the higher MQM score is better
+
+What a rater has not judged has the tag `Ignore`, which the loss leaves out.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.data.formats import LabelledSpan
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json, write_jsonl, write_text
+from fgrlhf.reward_utils import load_segmenter
+from reward_modeling.segment_files import (
+    IGNORE,
+    OK,
+    TaggedWords,
+    segment_file,
+    segment_tags,
+    tagged_words,
+)
+from tasks.translation.mqm import WEIGHTS, Judgement, read_judgements
+from tasks.translation.source import source_words
+
+LEVEL = "word"  # of the spans
+SPANS, OMISSIONS, PAIRS = "span_segments", "omission_segments", "mqm_pairs"
+FILES = {"train": "judged_train.jsonl", "dev": "judged_dev.jsonl"}
+
+
+class Settings(StrictModel):
+    """The folder of the judgements and of the files."""
+
+    data_dir: FilePath = Field(description="folder of judged_train.jsonl and judged_dev.jsonl")
+
+
+def severity_tags(text: str, marks: Sequence[LabelledSpan], judged: int) -> list[str]:
+    """The tag of every word of a text: the worst severity of the marks on it, or O.
+
+    Args:
+      judged: words that begin at this character or later, and have no mark, are not judged.
+    """
+    words = load_segmenter().segments(text, LEVEL)
+    spans = [(mark.start, mark.end, str(mark.severity)) for mark in marks]
+    tags = segment_tags(words, spans, {severity: severity for severity in WEIGHTS})
+    for place, (start, _) in enumerate(words):
+        if start >= judged and tags[place] not in WEIGHTS:
+            tags[place] = IGNORE
+    return tags
+
+
+def tagged_translation(judgement: Judgement) -> TaggedWords | None:
+    """A line of the file of the spans."""
+    text = judgement.response
+    tags = severity_tags(text, judgement.errors, judgement.judged_response)
+    segments = load_segmenter().segments(text, LEVEL)
+    return tagged_words(source_words(judgement.prompt, False), text, segments, tags)
+
+
+def tagged_whole(judgement: Judgement) -> TaggedWords | None:
+    """A line of the file of the omissions: a tag for the whole translation."""
+    text = judgement.response
+    tag = IGNORE
+    if judgement.knows_worst_omission:
+        tag = judgement.worst_omission or OK
+    segments = load_segmenter().segments(text, "whole")
+    return tagged_words(source_words(judgement.prompt, False), text, segments, [tag])
+
+
+def comparison_rows(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
+    """For every source, its translations and the pairs of them with different scores.
+
+    Sources without such a pair are left out.
+    """
+    by_source: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
+        by_source.setdefault(judgement.prompt.text, []).append(judgement)
+    rows = []
+    for source, versions in by_source.items():
+        pairs = []
+        for i, j in combinations(range(len(versions)), 2):
+            difference = versions[i].score - versions[j].score
+            if difference:
+                pairs.append([i, j] if difference > 0 else [j, i])
+        if pairs:
+            responses = [version.response for version in versions]
+            rows.append({"prompt": source, "responses": responses, "preferences": pairs})
+    return rows
+
+
+def write_files(settings: Settings) -> None:
+    """Write all files, and print the number of rows and tags of each.
+
+    Raises:
+      UserError: a file of judgements is malformed, or has no two translations of a source with
+        different scores.
+    """
+    folder = Path(settings.data_dir)
+    for split, name in FILES.items():
+        judgements = read_judgements(folder / name)
+        for part, tag in ((SPANS, tagged_translation), (OMISSIONS, tagged_whole)):
+            text, summary = segment_file(tag(judgement) for judgement in judgements)
+            write_text(folder / part / f"{split}.json", text)
+            write_json(folder / part / "segmenter.json", load_segmenter().describe())
+            print(f"{folder / part / split}.json: {summary}", flush=True)
+        rows = comparison_rows(judgements)
+        if not rows:
+            raise UserError(
+                f"{folder / name} has no source with two translations of different scores, so no"
+                " pairs can be made: judge several translations of a source"
+            )
+        write_jsonl(folder / PAIRS / f"{split}.jsonl", rows)
+        pairs = sum(len(row["preferences"]) for row in rows)
+        print(f"{folder / PAIRS / split}.jsonl: {pairs} pairs of {len(rows)} sources", flush=True)
+
+
+def main() -> None:
+    write_files(settings_from(Settings))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,140 @@
+"""How well a reward model finds the marked spans of judged translations.
+
+    python -m tasks.translation.reward_modeling.evaluate_spans ckpt=FOLDER source=judged_dev.jsonl
+        output=FILE.json
+
+Words are compared, and spans: runs of neighbouring words with the same severity. A predicted span
+is right if the same run is marked, with the same severity in `exact/...`, with any in `place/...`.
+Precision, recall and F1 are pooled over all rows. Words that no rater has judged are left out.
+
+The baselines know no text: `none` marks nothing, as most words have no error, and `all` marks every
+word. The first one's F1 is 0.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json
+from fgrlhf.reward_models.loading import load_segment_classifier
+from fgrlhf.reward_models.scoring import SegmentScorer
+from reward_modeling.segment_files import IGNORE, OK
+from tasks.translation.mqm import MAJOR, Judgement, read_judgements
+from tasks.translation.reward_modeling.create_rm_files import LEVEL, severity_tags
+from tasks.translation.source import source_words
+
+Run = tuple[int, int, str]  # half-open places of words, tag
+
+
+class Settings(StrictModel):
+    """The reward model and the judgements."""
+
+    ckpt: FilePath = Field(description="folder of a reward model of words")
+    source: FilePath = Field(description="file of judged translations")
+    output: FilePath = Field(description="JSON file of the results")
+
+
+def runs(tags: Sequence[str]) -> set[Run]:
+    """The longest runs of words with the same severity."""
+    found = set()
+    start = 0
+    for place in range(1, len(tags) + 1):
+        if place == len(tags) or tags[place] != tags[start]:
+            if tags[start] not in (OK, IGNORE):
+                found.add((start, place, tags[start]))
+            start = place
+    return found
+
+
+def f1(hits: int, predicted: int, actual: int) -> dict[str, float]:
+    """Precision, recall and F1 = 2 hits / (predicted + actual); 0 if a denominator is 0."""
+    return {
+        "precision": hits / predicted if predicted else 0.0,
+        "recall": hits / actual if actual else 0.0,
+        "f1": 2 * hits / (predicted + actual) if predicted + actual else 0.0,
+    }
+
+
+def span_results(
+    predicted: Sequence[Sequence[str]], actual: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Results over the rows.
+
+    Args:
+      predicted, actual: the tag of every word, for each row. Words whose actual tag is `Ignore` are
+        left out.
+    """
+    counts = {"words": [0, 0, 0], "place": [0, 0, 0], "exact": [0, 0, 0]}
+    for guesses, tags in zip(predicted, actual, strict=True):
+        guesses = [IGNORE if tag == IGNORE else guess for guess, tag in zip(guesses, tags)]
+        mine, right = runs(guesses), runs(tags)
+        sets = {
+            "words": (_words(mine), _words(right)),
+            "place": ({run[:2] for run in mine}, {run[:2] for run in right}),
+            "exact": (mine, right),
+        }
+        for name, (first, second) in sets.items():
+            counts[name][0] += len(first & second)
+            counts[name][1] += len(first)
+            counts[name][2] += len(second)
+    results = {}
+    for name, numbers in counts.items():
+        results |= {f"{name}/{key}": value for key, value in f1(*numbers).items()}
+    return results
+
+
+def _words(spans: set[Run]) -> set[int]:
+    return {place for start, end, _ in spans for place in range(start, end)}
+
+
+def actual_tags(judgement: Judgement) -> list[str]:
+    return severity_tags(judgement.response, judgement.errors, judgement.judged_response)
+
+
+def predicted_tags(scorer: SegmentScorer, judgements: Sequence[Judgement]) -> list[list[str]]:
+    """The most probable tag of every word; a word that the model could not read has no error."""
+    prompts = [judgement.prompt for judgement in judgements]
+    texts = [judgement.response for judgement in judgements]
+    tags = []
+    for labelled in scorer.score(prompts, texts):
+        names = [labelled.labels[i] for i in labelled.probabilities_SL.argmax(1).tolist()]
+        tags.append([name if read else OK for name, read in zip(names, labelled.judged)])
+    return tags
+
+
+def evaluate(settings: Settings) -> dict[str, dict[str, float]]:
+    """Results of the model and of the baselines; also written to `output` and printed.
+
+    Raises:
+      UserError: the model judges other segments than words, or the file is malformed.
+    """
+    scorer = load_segment_classifier(settings.ckpt, source_words)
+    if scorer.spec.level != LEVEL:
+        raise UserError(
+            f"{settings.ckpt} judges each {scorer.spec.level}, but spans are made of words: give a"
+            f" reward model of the level {LEVEL}"
+        )
+    judgements = read_judgements(settings.source)
+    actual = [actual_tags(judgement) for judgement in judgements]
+    results = {
+        "model": span_results(predicted_tags(scorer, judgements), actual),
+        "none": span_results([[OK] * len(tags) for tags in actual], actual),
+        "all": span_results([[MAJOR] * len(tags) for tags in actual], actual),
+    }
+    write_json(Path(settings.output), results)
+    for name, values in results.items():
+        shown = [f"{key} {values[key]:.3f}" for key in ("words/f1", "place/f1", "exact/f1")]
+        print(f"{name:<6} {', '.join(shown)}", flush=True)
+    return results
+
+
+def main() -> None:
+    evaluate(settings_from(Settings))
+
+
+if __name__ == "__main__":
+    run_main(main)

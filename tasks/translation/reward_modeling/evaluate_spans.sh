@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Measure how well the reward model of the spans finds the marks of unseen translations.
+#   evaluate_spans.sh [source=FILE ckpt=FOLDER output=FILE]
+source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+python -m tasks.translation.reward_modeling.evaluate_spans ckpt="$OUTPUT_DIR/span_rm" source="$DATA_DIR/judged_dev.jsonl" \
+    output="$OUTPUT_DIR/span_results.json" "$@"

@@ -1,0 +1,18 @@
+"""What reward models read of a prompt: the source."""
+
+import re
+
+from fgrlhf.types import Prompt
+
+_LANGUAGE = re.compile(r"<2\w+>\s+")
+
+
+def source_of(prompt: Prompt) -> str:
+    """The source, without the language with which prompts of MADLAD begin, such as `<2de>`."""
+    language = _LANGUAGE.match(prompt.text)
+    return prompt.text if language is None else prompt.text[language.end() :]
+
+
+def source_words(prompt: Prompt, with_context: bool) -> tuple[str, ...]:
+    """What a reward model reads before a translation."""
+    return tuple(source_of(prompt).split())

@@ -1,0 +1,486 @@
+"""The mini world's language, oracle and rater; reward-model files; the reward of omissions."""
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fgrlhf.config import load_config
+from fgrlhf.data.formats import COMPARISONS, LabelledSpan
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, read_jsonl, write_jsonl
+from fgrlhf.reward import AtEnd, SegmentClassifierReward
+from fgrlhf.reward_models.scoring import SegmentLabels
+from fgrlhf.task import rl_config
+from fgrlhf.types import Prompt
+from reward_modeling.data import read_segment_rows
+from reward_modeling.run_fg_rm import SegmentRMConfig
+from reward_modeling.run_pref_rm import PreferenceRMConfig
+from sft.run_sft import SFTConfig
+from tasks.translation.data import mini_world
+from tasks.translation.data.language import (
+    NounPhrase,
+    Sentence,
+    forms,
+    make_sentence,
+    read_sentence,
+    right_words,
+    slots_of,
+)
+from tasks.translation.data.mini_world import imperfect_translation, rated, true_judgement
+from tasks.translation.data.oracle import judge, true_quality
+from tasks.translation.mqm import (
+    MAJOR,
+    MINOR,
+    MOST_MARKS,
+    PUNCTUATION,
+    WEIGHTS,
+    Judgement,
+    first_marks,
+    judgement_row,
+    mqm_score,
+    read_judgements,
+)
+from tasks.translation.reward_modeling import create_rm_files
+from tasks.translation.reward_modeling.create_rm_files import (
+    comparison_rows,
+    severity_tags,
+    tagged_translation,
+    tagged_whole,
+)
+from tasks.translation.reward_modeling.evaluate_spans import runs, span_results
+from tasks.translation.source import source_of, source_words
+from tasks.translation.task import TASK
+
+FOLDER = Path(__file__).parents[1]
+SENTENCE = Sentence(
+    NounPhrase("fox", True, "old"),
+    "see",
+    NounPhrase("stone", False, "small"),
+    "yesterday",
+    ("in", "forest"),
+)
+SOURCE = "yesterday , the old foxes see the small stone in the forest ."
+RIGHT = "dane , miron vekon silva ve lito pelo ramen ."
+
+
+# ---- the language --------------------------------------------------------------------------------
+
+
+def test_the_sentence_of_the_docstring():
+    assert SENTENCE.text == SOURCE and read_sentence(SOURCE) == SENTENCE
+    first, last = slots_of(SENTENCE)
+    translations = {" ".join(right_words(random.Random(n), first)) for n in range(50)}
+    assert RIGHT in translations
+    # two words for stone, small and see; the class of the stone decides the adjective's ending
+    assert (
+        len(translations) == 8 and "dane , miron vekon silva ve beka nida viden ." in translations
+    )
+    without_comma = {" ".join(right_words(random.Random(n), last)) for n in range(50)}
+    assert "miron vekon silva ve lito pelo dane ramen ." in without_comma
+
+
+def test_every_sentence_can_be_read_and_translated():
+    rng = random.Random(0)
+    for _ in range(500):
+        sentence = make_sentence(rng)
+        assert read_sentence(sentence.text) == sentence
+        for slots in slots_of(sentence):
+            translation = " ".join(right_words(rng, slots))
+            assert judge(sentence.text, translation) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "the fox sees the stone",
+        "the foxes sees the stone .",
+        "the sky sees the stone .",
+        "Hi .",
+    ],
+)
+def test_other_texts_are_not_of_this_world(text):
+    assert read_sentence(text) is None and judge(text, RIGHT) is None
+    assert set(true_quality(Prompt("0", text), RIGHT).values()) == {None}
+    assert TASK.metrics([Prompt("0", text)]) == ()
+
+
+def test_no_word_has_two_meanings():
+    # 18 nouns in 2 numbers, 8 adjectives in 4 forms, 8 verbs in 2 numbers, 5 times, 3
+    # postpositions, 3 marks: a word that occurs twice would be missing
+    assert len(forms()) == 18 * 2 + 8 * 4 + 8 * 2 + 5 + 3 + 3
+
+
+# ---- the oracle ----------------------------------------------------------------------------------
+
+
+def marks_of(translation: str):
+    marks = judge(SOURCE, translation)
+    assert marks is not None
+    errors = [(translation[m.start : m.end], m.label, m.severity) for m in marks[0]]
+    return errors, [(SOURCE[m.start : m.end], m.severity) for m in marks[1]]
+
+
+@pytest.mark.parametrize(
+    "translation, errors, omissions",
+    [
+        (RIGHT, [], []),
+        (  # another word: the adjective agrees with the noun that is there
+            "dane , miron vekon silva ve navo pelo ramen .",
+            [("navo", "mistranslation", MAJOR)],
+            [],
+        ),
+        (
+            "dane , miron vekon silva ve lito pela rame .",
+            [("pela", "agreement", MINOR), ("rame", "agreement", MINOR)],
+            [],
+        ),
+        ("dane , miron vekon silva ve lito ramen .", [], [("small", MAJOR)]),
+        (
+            "dane , miron vekon silva ve lito pelo pelo ramen .",
+            [("pelo", "addition", MAJOR)],
+            [],
+        ),
+        (  # the verb in the middle, as in English; a right word in the wrong place is no omission
+            "dane , miron vekon ramen silva ve lito pelo .",
+            [("ramen", "order", MINOR)],
+            [],
+        ),
+        (
+            "dane miron vekon silva ve lito pelo ramen !",
+            [("!", "punctuation", PUNCTUATION)],
+            [(",", PUNCTUATION)],
+        ),
+        (
+            "miron vekon silva ve lito pelo dane ramen , .",
+            [(",", "addition", PUNCTUATION)],
+            [],
+        ),
+        ("dane , xyz vekon silva ve lito pelo ramen .", [("xyz", "mistranslation", MAJOR)], []),
+    ],
+)
+def test_the_oracle_marks_every_error(translation, errors, omissions):
+    assert marks_of(translation) == (errors, omissions)
+
+
+def test_a_blank_translation_omits_everything():
+    errors, omissions = marks_of("")
+    assert errors == []
+    words = ["yesterday", ",", "old", "foxes", "see", "small", "stone", "in", "forest", "."]
+    assert [word for word, _ in omissions] == words
+    quality = true_quality(Prompt("0", SOURCE), "")
+    assert quality == {"oracle/mqm": -25.0, "oracle/perfect": 0.0, "oracle/major": 8.0}
+
+
+def test_the_score_is_the_sum_of_the_weights():
+    quality = true_quality(Prompt("0", SOURCE), "dane miron vekon silva ve navo pelo rame .")
+    assert quality["oracle/mqm"] == pytest.approx(-(5 + 1 + 0.1))
+    assert true_quality(Prompt("0", SOURCE), RIGHT)["oracle/mqm"] == 0.0
+    assert mqm_score([LabelledSpan(0, 1, "x", MAJOR)] * 6) == -25.0
+
+
+# ---- imperfect translations and raters -----------------------------------------------------------
+
+
+def test_imperfect_translations_have_every_kind_of_error():
+    rng = random.Random(0)
+    labels: dict[str, int] = {}
+    perfect = 0
+    for _ in range(1000):
+        sentence = make_sentence(rng)
+        marks = judge(sentence.text, imperfect_translation(rng, sentence))
+        assert marks is not None
+        perfect += marks == ([], [])
+        for mark in [*marks[0], *marks[1]]:
+            labels[mark.label] = labels.get(mark.label, 0) + 1
+    kinds = {"mistranslation", "addition", "agreement", "order", "punctuation", "omission"}
+    assert set(labels) == kinds and min(labels.values()) > 50
+    assert 250 < perfect < 400
+
+
+def test_a_rater_stops_at_five_marks_and_errs():
+    translation = "navo vekon vekon vekon vekon vekon vekon ramen"
+    truth = true_judgement("0", SENTENCE, translation)
+    assert len(truth.errors) + len(truth.omissions) > MOST_MARKS
+    overlooked = 0
+    for seed in range(2000):
+        judgement = rated(random.Random(seed), truth)
+        assert len(judgement.errors) + len(judgement.omissions) <= MOST_MARKS
+        overlooked += judgement.errors[0].start != truth.errors[0].start
+    assert overlooked / 2000 == pytest.approx(0.05, abs=0.015)
+    # a right translation gets a mark on 5% of its 10 words
+    right = true_judgement("0", SENTENCE, RIGHT)
+    marks = sum(len(rated(random.Random(seed), right).errors) for seed in range(2000))
+    assert marks / 2000 == pytest.approx(10 * 0.05, abs=0.05)
+
+
+def test_marks_are_made_in_the_translation_first():
+    errors = [LabelledSpan(n, n + 1, "x", MINOR) for n in range(4)]
+    omissions = [LabelledSpan(n, n + 1, "omission", MAJOR) for n in range(3)]
+    assert first_marks(errors, omissions) == (tuple(errors), tuple(omissions[:1]))
+    assert first_marks(errors * 2, omissions) == (tuple((errors * 2)[:5]), ())
+
+
+# ---- reward-model files --------------------------------------------------------------------------
+
+
+def judgement(errors, omissions=(), source=SOURCE, response=RIGHT) -> Judgement:
+    """Marks as (word, severity); each word is the first one of its text."""
+    errors = [mark_on(response, *mark, "x") for mark in errors]
+    omissions = [mark_on(source, *mark, "omission") for mark in omissions]
+    return Judgement(Prompt("7", source), response, tuple(errors), tuple(omissions))
+
+
+def mark_on(text: str, word: str, severity: str, label: str) -> LabelledSpan:
+    start = text.index(word)
+    return LabelledSpan(start, start + len(word), label, severity)
+
+
+def tags_after_marks(example) -> list[str]:
+    return [tag for word, tag in zip(example.words, example.tags) if word == "</s>"]
+
+
+def test_words_get_the_worst_severity_of_their_marks():
+    marks = [
+        LabelledSpan(0, 4, "x", MINOR),
+        LabelledSpan(2, 9, "y", MAJOR),
+        LabelledSpan(13, 14, "z", PUNCTUATION),
+    ]
+    assert severity_tags("aaaa bbbb cc d.", marks, 100) == [MAJOR, MAJOR, "O", PUNCTUATION]
+
+
+def test_what_follows_the_fifth_mark_is_not_judged():
+    five = [(word, MINOR) for word in ("dane", ",", "miron", "vekon", "lito")]
+    capped = judgement(five)
+    assert capped.is_capped
+    tags = [MINOR] * 4 + ["O"] * 2 + [MINOR] + ["Ignore"] * 3
+    example = tagged_translation(capped)
+    assert example is not None and tags_after_marks(example) == tags
+    assert example.words[:3] == ["yesterday", ",", "the"]
+
+
+@pytest.mark.parametrize(
+    "errors, omissions, tag",
+    [
+        ([], [], "O"),
+        ([], [("foxes", PUNCTUATION), ("old", MINOR)], MINOR),
+        ([], [("foxes", MAJOR), ("old", MINOR)], MAJOR),
+        # all marks are used, and a worse omission may follow
+        (["dane", ",", "miron", "vekon", "lito"], [], None),
+        (["dane", ",", "miron", "vekon"], [("foxes", MINOR)], None),
+        (["dane", ",", "miron", "vekon"], [("foxes", MAJOR)], MAJOR),
+    ],
+)
+def test_the_worst_omission_is_the_tag_of_the_whole_translation(errors, omissions, tag):
+    example = tagged_whole(judgement([(word, MINOR) for word in errors], omissions))
+    if tag is None:
+        assert example is None
+        return
+    assert example is not None and tags_after_marks(example) == [tag]
+    assert example.words == [*SOURCE.split(), "</s>", *RIGHT.split()]
+
+
+def test_a_rater_who_marks_omissions_has_read_the_whole_translation():
+    errors = [(word, MINOR) for word in ("dane", ",", "miron", "vekon")]
+    example = tagged_translation(judgement(errors, [("foxes", MAJOR)]))
+    assert example is not None and tags_after_marks(example) == [MINOR] * 4 + ["O"] * 6
+
+
+def test_an_oracle_uses_more_than_five_marks():
+    five = [(word, MINOR) for word in ("dane", ",", "miron", "vekon", "lito")]
+    truth = replace(judgement(five), complete=True)
+    assert not truth.is_capped and truth.judged_response == len(RIGHT)
+    example = tagged_whole(truth)
+    assert example is not None and tags_after_marks(example) == ["O"]
+    six = judgement([*five, ("ramen", MINOR)])  # nobody has counted to five
+    assert not six.is_capped
+
+
+def test_pairs_compare_translations_of_a_source_by_their_scores():
+    versions = [
+        judgement([("dane", MINOR)], response="dane a"),
+        judgement([("dane", MAJOR)], response="dane b"),
+        judgement([], [("foxes", MINOR)], response="dane c"),
+        judgement([], source="other", response="dane"),
+    ]
+    rows = comparison_rows(versions)
+    assert [row["prompt"] for row in rows] == [SOURCE]
+    # -1, -5 and -1: the first and the last are a tie
+    assert rows[0]["preferences"] == [[0, 1], [2, 1]]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    settings = {"demonstrations": 20, "judged": 40, "prompts": 10}
+    mini_world.write_world(mini_world.Settings(data_dir=str(folder), **settings))
+    create_rm_files.write_files(create_rm_files.Settings(data_dir=str(folder)))
+    return folder
+
+
+def test_files(world):
+    splits = {name: TASK.read(world / f"{name}.json") for name in ("train", "dev", "test")}
+    assert len(splits["train"]) == 10 and len(read_json(world / "sft.json")) == 20
+    (oracle,) = TASK.metrics(splits["dev"])
+    for prompt in splits["dev"]:
+        assert oracle(prompt, prompt.references[0])["oracle/perfect"] == 1.0
+    for judged in read_judgements(world / "judged_dev.jsonl"):
+        truth = judge(judged.prompt.text, judged.response)
+        assert truth == (list(judged.errors), list(judged.omissions))
+    for part, level in (("span", "word"), ("omission", "whole")):
+        path = world / f"{part}_segments" / "train.json"
+        assert len(read_segment_rows(path, (*WEIGHTS, "O"), "Ignore", level)) > 60
+    assert COMPARISONS.read(world / "mqm_pairs" / "train.jsonl")
+
+
+def test_the_same_seed_writes_the_same_files(world, tmp_path):
+    settings = {"demonstrations": 20, "judged": 40, "prompts": 10}
+    mini_world.write_world(mini_world.Settings(data_dir=str(tmp_path), **settings))
+    for path in world.glob("*.json*"):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def test_a_row_is_read_as_it_was_written(tmp_path):
+    first = judgement([("vekon", MINOR)], [("foxes", MAJOR)])
+    write_jsonl(tmp_path / "rows.jsonl", [judgement_row(first)])
+    assert read_judgements(tmp_path / "rows.jsonl") == [first]
+
+
+def test_rows_of_the_feedback_pages_have_the_severity_as_label(tmp_path):
+    row = {"prompt": "a", "response": "b c", "spans": [{"start": 0, "end": 1, "label": "minor"}]}
+    write_jsonl(tmp_path / "rows.jsonl", [row])
+    (read,) = read_judgements(tmp_path / "rows.jsonl")
+    assert [mark.severity for mark in read.errors] == [MINOR] and read.score == -1.0
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            {"spans": [{"start": 0, "end": 1, "label": "x", "severity": "grave"}]},
+            "row 7, `spans`: the severity 'grave' is not known; severities are major, minor",
+        ),
+        ({"complete": "yes"}, "row 7, `complete`: must be true or false, it is 'yes'"),
+        ({"omissions": {}}, "row 7, `omissions`: must be a list"),
+        ({"omissions": [{"start": 0, "end": 1}]}, "object with start, end and severity"),
+        (
+            {"omissions": [{"start": 3, "end": 99, "severity": "major"}]},
+            "3 to 99 is not a range of the source, which has 61 characters",
+        ),
+        ({"omissions": [{"start": 0, "end": True, "severity": "major"}]}, "0 to True is not"),
+    ],
+)
+def test_malformed_rows_are_named(changes, message, tmp_path):
+    write_jsonl(tmp_path / "rows.jsonl", [judgement_row(judgement([])) | changes])
+    with pytest.raises(UserError, match=message):
+        read_judgements(tmp_path / "rows.jsonl")
+
+
+# ---- the rewards ---------------------------------------------------------------------------------
+
+
+class FakeScorer:
+    """Calls every word but the first a major error."""
+
+    spec = SimpleNamespace(judged_labels=("major", "minor", "O"))
+
+    def score(self, prompts, texts):
+        results = []
+        for text in texts:
+            spans = [match.span() for match in re.finditer(r"\S+", text)]
+            rows = [[0.0, 0.1, 0.9]] + [[1.0, 0.0, 0.0]] * (len(spans) - 1)
+            judged = (True,) * len(spans)
+            results.append(
+                SegmentLabels(tuple(spans), torch.tensor(rows), ("major", "minor", "O"), judged)
+            )
+        return results
+
+
+def test_the_same_sum_as_one_scalar():
+    """The arm `scalar` moves the values of `spans` to the end and changes nothing else."""
+    words = SegmentClassifierReward(FakeScorer(), {"major": -5.0})  # pyright: ignore
+    (dense,) = words.segment_scores([Prompt("", "x")], ["a b c"])
+    (scalar,) = AtEnd(words).segment_scores([Prompt("", "x")], ["a b c"])
+    assert [score.value for score in dense] == [0.0, -5.0, -5.0]
+    assert [score.end for score in scalar] == [None] * 3
+    assert sum(score.value for score in scalar) == sum(score.value for score in dense) == -10.0
+
+
+def test_the_language_of_madlad_is_no_part_of_the_source():
+    assert source_of(Prompt("", "<2de> I am <2b> .")) == "I am <2b> ."
+    assert source_of(Prompt("", "I am <2de>")) == "I am <2de>"
+    assert source_words(Prompt("", "<2pt_BR> a b"), False) == ("a", "b")
+
+
+# ---- spans of a reward model ---------------------------------------------------------------------
+
+
+def test_runs():
+    tags = ["O", MAJOR, MAJOR, MINOR, "Ignore", MINOR, "O", MINOR]
+    assert runs(tags) == {(1, 3, MAJOR), (3, 4, MINOR), (5, 6, MINOR), (7, 8, MINOR)}
+    assert runs([]) == set()
+
+
+def test_span_results():
+    actual = [["O", MAJOR, MAJOR, "O", MINOR, "Ignore"]]
+    predicted = [[MAJOR, MAJOR, MAJOR, "O", MAJOR, MAJOR]]
+    results = span_results(predicted, actual)
+    # words 0, 1, 2, 4 against 1, 2, 4: the last one is not judged
+    assert results["words/precision"] == 3 / 4 and results["words/recall"] == 1.0
+    # spans 0-3 and 4-5 against 1-3 and 4-5; the second has another severity
+    assert results["place/f1"] == 0.5 and results["exact/f1"] == 0.0
+    nothing = span_results([["O"] * 6], actual)
+    assert set(nothing.values()) == {0.0}
+
+
+# ---- configs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", ["", "mini_"])
+@pytest.mark.parametrize("name", ["spans", "scalar", "preference"])
+def test_rl_configs(scale, name, monkeypatch):
+    monkeypatch.setenv("DATA_DIR", "data")
+    monkeypatch.setenv("OUTPUT_DIR", "out")
+    config = load_config(rl_config(TASK), FOLDER / f"training/{scale}{name}_config.yml")
+    spans = load_config(rl_config(TASK), FOLDER / f"training/{scale}spans_config.yml")
+    assert config.unused_settings() == [] and config.logging.save_dir == f"out/{name}"
+    same = {"reward", "logging"}
+    assert config.model_dump(exclude=same) == spans.model_dump(exclude=same)
+    if name != "preference":  # the arms differ in the place of the reward alone
+        for key, reward in config.reward.items():
+            expected = spans.reward[key].model_dump()
+            if name == "scalar" and key == "span_rm":  # omissions are at the end in both
+                assert expected["place"] == "segment"
+                expected["place"] = "end"
+            assert reward.model_dump() == expected
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "reward_modeling").glob("*.yml")), ids=str)
+def test_reward_model_configs(path, monkeypatch):
+    for name in ("DATA_DIR", "OUTPUT_DIR", "FGRLHF_SMALL_MODEL"):
+        monkeypatch.setenv(name, "x")
+    config_class = PreferenceRMConfig if "pref" in path.name else SegmentRMConfig
+    assert load_config(config_class, path).logging.save_dir.startswith("x/")
+
+
+@pytest.mark.parametrize("scale", ["", "mini_"])
+def test_sft_configs(scale, monkeypatch):
+    monkeypatch.setenv("DATA_DIR", "data")
+    monkeypatch.setenv("OUTPUT_DIR", "out")
+    config = load_config(SFTConfig, FOLDER / f"training/{scale}sft_config.yml")
+    assert config.model.decoder_prefix == (None if scale else "deu_Latn")
+
+
+def test_rows_of_the_world_are_rows_of_the_format(world):
+    for row in read_jsonl(world / "judged_train.jsonl"):
+        assert set(row) == {"id", "prompt", "response", "spans", "omissions"}
+    for row in read_jsonl(world / "judged_dev.jsonl"):
+        assert row["complete"] is True

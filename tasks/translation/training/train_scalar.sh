@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+# RL with the sum of the rewards of spans_config.yml as one scalar at the end. Further arguments: key=value overrides of the YAML.
+source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+launch -m fgrlhf.cli.rl "tasks.$TASK" "$(config_for training/scalar_config.yml)" "$@"

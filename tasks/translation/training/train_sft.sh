@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+# Supervised fine-tuning on translations. Further arguments: key=value overrides of the YAML.
+source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+launch -m sft.run_sft "tasks.$TASK" "$(config_for training/sft_config.yml)" "$@"
