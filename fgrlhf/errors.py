@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from fgrlhf.runs.orphan import end_with_parent
 from fgrlhf.secrets import mask_secrets
 
+CLOSED_OUTPUT = 141  # exit code of a program that SIGPIPE has ended, in a shell
+
 
 class UserError(Exception):
     """A user error. Its message gives the fact, the reason and the fix, without a traceback."""
@@ -25,6 +27,11 @@ def run_main(main) -> None:
     end_with_parent()
     try:
         main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # the reader of our output has ended, such as `head`; what is still buffered has no reader
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(CLOSED_OUTPUT)
     except UserError as error:
         sys.exit(_print_error(f"error: {error}", 2))
     except KeyboardInterrupt:

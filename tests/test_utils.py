@@ -3,6 +3,9 @@ import gzip
 import os
 import random
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from fgrlhf import files, secrets
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.errors import CLOSED_OUTPUT, UserError, run_main
 from fgrlhf.utils import derive_seed, masked_mean, masked_sum, masked_var, seeded, whiten
 
 X = torch.tensor([[1.0, 2.0, 100.0], [3.0, 4.0, 6.0]])
@@ -248,6 +251,32 @@ def test_a_full_disk_is_one_message_whoever_notices_it(capsys, how):
         run_main(main)
     message = capsys.readouterr().err
     assert "Make room and run the same command again" in message and message.count("\n") == 1
+
+
+@pytest.mark.parametrize("lines", [1, 100_000])
+def test_a_reader_that_ends_early_is_no_error(lines):
+    """As in `fgrlhf data show rows.jsonl | head -1`, with a short and a long output."""
+    code = (
+        "import sys; from fgrlhf.errors import run_main\n"
+        "def main():\n"
+        "    sys.stdin.readline()\n"  # wait until the reader has ended
+        f"    for _ in range({lines}): print('a line of text')\n"
+        "run_main(main)"
+    )
+    program = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    program.stdout.close()
+    program.stdin.write("go on\n")
+    program.stdin.close()
+    assert program.stderr.read() == ""
+    assert program.wait() == CLOSED_OUTPUT
+    program.stderr.close()
 
 
 @pytest.mark.parametrize(
