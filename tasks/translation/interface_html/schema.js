@@ -20,9 +20,9 @@ window.FG_SCHEMA = {
   "errors": [
     {"name": "major", "label": "Major error", "letter": "M", "key": "1", "color": "#E7040F", "needs": "nothing",
      "help": "a reader would misunderstand it"},
-    {"name": "minor", "label": "Minor error", "letter": "N", "key": "2", "color": "#AA6C39", "needs": "nothing",
+    {"name": "minor", "label": "Minor error", "letter": "I", "key": "2", "color": "#AA6C39", "needs": "nothing",
      "help": "a reader notices it, but understands the text"},
-    {"name": "punctuation", "label": "Minor punctuation", "letter": "P", "key": "3", "color": "#5E2CA5", "needs": "nothing",
+    {"name": "punctuation", "label": "Minor punctuation", "letter": "U", "key": "3", "color": "#5E2CA5", "needs": "nothing",
      "help": "a minor error of punctuation"}
   ],
   "missing": [],
