@@ -51,8 +51,9 @@ def judged_items(
       submissions: sorted by time.
       policy: `first` or `latest`: one annotation, comparison and rating of each item, by time.
         `majority`: for each pair the value that most annotators chose (a tie if no value leads),
-        the annotation that agrees best with the others, and the median of each rating. `all`: the item once for each
-        annotator. Of several submissions of an annotator the latest counts, with `first` the first.
+        the annotation that agrees best with the others, and the median of each rating. `all`: the
+        item once for each annotator. Of several submissions of an annotator the latest counts, with
+        `first` the first.
       pages: the judgements that a row needs. It has those of other pages too, if there are any.
     """
     annotations = _documents(submissions, "annotation", policy)

@@ -18,8 +18,8 @@ from fgrlhf.data.problems import Complaint
 from interface_html.database import Assignment, Database, Receipt, RefusedError
 from interface_html.format import FEEDBACK_KEYS
 from interface_html.guard import Guard
-from interface_html.render import TEMPLATES, page_html
 from interface_html.ratings import rating_problems
+from interface_html.render import TEMPLATES, page_html
 from interface_html.rules import annotation_problems, comparison_problems
 from interface_html.schema import PageName, Schema
 from interface_html.tasks import FeedbackTask
