@@ -60,8 +60,8 @@ class Judged:
     item: Item
     annotations: dict[str, Document] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
-    ratings: dict[str, Ratings] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
+    ratings: dict[str, Ratings] = field(default_factory=dict)
 
 
 # ---- figures (pure) ------------------------------------------------------------------------------
