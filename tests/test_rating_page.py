@@ -311,12 +311,15 @@ def test_the_same_rows_as_from_disk(chromium, tmp_path, monkeypatch):
 def test_the_server_refuses_ratings_that_break_the_rules(tmp_path):
     items = tmp_path / "items.json"
     responses = ["One.", "Two."]
-    write_json(items, [{"id": "a", "prompt": "P", "references": ["R"], "responses": responses}])
+    values = {"coherence": 5, "correctness": 1}
+    given_row = {"id": "a", "prompt": "P", "references": ["R"], "responses": responses}
+    write_json(items, [given_row | {"ratings": [values, values]}])
     task = feedback_of("totto")
     with serving(tmp_path, items=items, task="totto") as server:
         client = Client(server.port, "anna")
         given = client.next("rating")
-        values = {"coherence": 5, "correctness": 1}
+        # earlier ratings are not shown to annotators
+        assert set(given["item"]) == {"id", *task.schema.row}
         good = {
             "ratings": {output: values for output in task.schema.fields.outputs},
             "order": given["order"],
