@@ -30,6 +30,7 @@ from fgrlhf.stats import bootstrap, ratio_bootstrap
 from interface_html.database import read_database
 from interface_html.format import Item
 from interface_html.items import read_items
+from interface_html.ratings import Ratings, rating_figures
 from interface_html.rules import character_labels, is_weak_order
 from interface_html.schema import Schema
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -57,6 +58,7 @@ class Judged:
     annotations: dict[str, Document] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
+    ratings: dict[str, Ratings] = field(default_factory=dict)
 
 
 # ---- figures (pure) ------------------------------------------------------------------------------
@@ -154,6 +156,7 @@ def report(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
         figures |= _comparison_figures(
             task.schema, [entry for entry in judged if entry.comparisons]
         )
+    figures |= rating_figures(task.schema, [list(entry.ratings.values()) for entry in judged])
     seconds = [median(entry.seconds) for entry in judged if entry.seconds]
     if seconds:
         figures["active seconds"] = bootstrap(seconds, np.median, DRAWS, SEED)
@@ -199,7 +202,7 @@ def judged_counts(judged: Sequence[Judged]) -> dict[str, int]:
     """For each annotator, the number of items with a judgement by them."""
     counts: Counter[str] = Counter()
     for entry in judged:
-        counts.update({*entry.annotations, *entry.comparisons})
+        counts.update({*entry.annotations, *entry.comparisons, *entry.ratings})
     return dict(sorted(counts.items()))
 
 
@@ -207,7 +210,8 @@ def shared_counts(judged: Sequence[Judged]) -> dict[str, int]:
     """What the agreement is computed from: numbers of items, and of annotator pairs on them."""
     annotated = [len(entry.annotations) for entry in judged]
     compared = [len(entry.comparisons) for entry in judged]
-    return {
+    rated = [len(entry.ratings) for entry in judged]
+    counts = {
         "items": len(judged),
         "annotators": len(judged_counts(judged)),
         "items annotated by two or more": sum(count > 1 for count in annotated),
@@ -215,6 +219,10 @@ def shared_counts(judged: Sequence[Judged]) -> dict[str, int]:
         "annotator pairs on annotated items": sum(math.comb(count, 2) for count in annotated),
         "annotator pairs on compared items": sum(math.comb(count, 2) for count in compared),
     }
+    if any(rated):
+        counts["items rated by two or more"] = sum(count > 1 for count in rated)
+        counts["annotator pairs on rated items"] = sum(math.comb(count, 2) for count in rated)
+    return counts
 
 
 def pair_agreements(schema: Schema, judged: Sequence[Judged]) -> list[PairAgreement]:
@@ -364,6 +372,8 @@ def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
         seconds[key] = seconds.get(key, 0.0) + submission.seconds
         if submission.page == "annotation":
             entry.annotations[submission.annotator] = submission.doc
+        elif submission.page == "rating":
+            entry.ratings[submission.annotator] = submission.doc["ratings"]
         else:
             comparison = Comparison(submission.doc["preference"], submission.shown)
             entry.comparisons[submission.annotator] = comparison
@@ -450,6 +460,8 @@ def _add_judgements(
             entry.annotations[annotator] = item.feedback
         if item.preference is not None:
             entry.comparisons[annotator] = Comparison(item.preference, recorded["order"])
+        if item.ratings is not None:
+            entry.ratings[annotator] = item.ratings
         for value in recorded["seconds"].values():
             if value is not None:
                 entry.seconds.append(float(value))

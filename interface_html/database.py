@@ -342,7 +342,7 @@ class Database:
 
         Args:
           annotator: the annotator's name.
-          page: "annotation" or "comparison".
+          page: the name of a page.
           outputs: number of outputs of an item.
         """
         return self.write(lambda sql: self._next(sql, annotator, page, outputs, self.clock()))

@@ -16,16 +16,21 @@ from fgrlhf.data.problems import DataError, Problem, counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.database import Submission, read_database
-from interface_html.format import Item
+from interface_html.format import RATINGS, Item
 from interface_html.items import rows_text
+from interface_html.ratings import median_ratings
 from interface_html.rules import character_labels
 from interface_html.schema import PageName, Schema
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Policy = Literal["first", "latest", "majority", "all"]
-Pages = Literal["annotation", "comparison", "both"]
+Pages = Literal["annotation", "comparison", "rating", "both"]
 Document = Mapping[str, Any]
-WITH_ARTICLES = {"annotation": "an annotation", "comparison": "a comparison"}
+WITH_ARTICLES = {
+    "annotation": "an annotation",
+    "comparison": "a comparison",
+    "rating": "a rating",
+}
 
 
 def judged_items(
@@ -44,22 +49,25 @@ def judged_items(
       schema: the task's schema.
       items: all items of the study.
       submissions: sorted by time.
-      policy: `first` or `latest`: one annotation and one comparison of each item, by time.
+      policy: `first` or `latest`: one annotation, comparison and rating of each item, by time.
         `majority`: for each pair the value that most annotators chose (a tie if no value leads),
-        and the annotation that agrees best with the others. `all`: the item once for each
-        annotator. Of several submissions of an annotator the latest counts, with `first` the first.
+        the annotation that agrees best with the others, and the median of each rating. `all`: the
+        item once for each annotator. Of several submissions of an annotator the latest counts, with
+        `first` the first.
       pages: the judgements that a row needs. It has those of other pages too, if there are any.
     """
     annotations = _documents(submissions, "annotation", policy)
     comparisons = _documents(submissions, "comparison", policy)
+    ratings = _documents(submissions, "rating", policy)
     judged: list[Item] = []
     left_out = 0
     for item in items:
         of_item = annotations.get(item.id, {}), comparisons.get(item.id, {})
+        rated = ratings.get(item.id, {})
         if policy == "all":
-            versions = _one_per_annotator(item, *of_item)
+            versions = _one_per_annotator(item, *of_item, rated)
         else:
-            versions = [_chosen(schema, item, *of_item, policy)]
+            versions = [_chosen(schema, item, *of_item, rated, policy)]
         complete = [version for version in versions if _is_complete(version, pages)]
         judged += complete
         if not complete:
@@ -84,22 +92,32 @@ def _documents(
     return documents
 
 
-def _with_feedback(item: Item, annotation: Document | None, comparison: Document | None) -> Item:
+def _with_feedback(
+    item: Item, annotation: Document | None, comparison: Document | None, rating: Document | None
+) -> Item:
     row = dict(item.row)
     if annotation is not None:
         row["feedback"] = annotation
     if comparison is not None:
         row["preference"] = comparison["preference"]
+    if rating is not None:
+        row[RATINGS] = rating["ratings"]
     return Item(item.id, row)
 
 
 def _one_per_annotator(
-    item: Item, annotations: Mapping[str, Document], comparisons: Mapping[str, Document]
+    item: Item,
+    annotations: Mapping[str, Document],
+    comparisons: Mapping[str, Document],
+    ratings: Mapping[str, Document],
 ) -> list[Item]:
-    names = dict.fromkeys([*annotations, *comparisons])
+    names = dict.fromkeys([*annotations, *comparisons, *ratings])
     if not names:
         return [item]
-    return [_with_feedback(item, annotations.get(name), comparisons.get(name)) for name in names]
+    return [
+        _with_feedback(item, annotations.get(name), comparisons.get(name), ratings.get(name))
+        for name in names
+    ]
 
 
 def _chosen(
@@ -107,21 +125,30 @@ def _chosen(
     item: Item,
     annotations: Mapping[str, Document],
     comparisons: Mapping[str, Document],
+    ratings: Mapping[str, Document],
     policy: Policy,
 ) -> Item:
     notes, votes = list(annotations.values()), list(comparisons.values())
+    rated = list(ratings.values())
     if policy == "majority":
         note = most_agreed(item.row[schema.text], notes) if notes else None
         vote = {"preference": majority([doc["preference"] for doc in votes])} if votes else None
+        values = [doc["ratings"] for doc in rated]
+        rating = {"ratings": median_ratings(schema, values)} if values else None
     else:
         index = 0 if policy == "first" else -1
         note = notes[index] if notes else None
         vote = votes[index] if votes else None
-    return _with_feedback(item, note, vote)
+        rating = rated[index] if rated else None
+    return _with_feedback(item, note, vote, rating)
 
 
 def _is_complete(item: Item, pages: Sequence[PageName]) -> bool:
-    judgements = {"annotation": item.feedback, "comparison": item.preference}
+    judgements = {
+        "annotation": item.feedback,
+        "comparison": item.preference,
+        "rating": item.ratings,
+    }
     return all(judgements[page] is not None for page in pages)
 
 

@@ -22,7 +22,9 @@ from fgrlhf.types import Prompt
 if TYPE_CHECKING:
     from interface_html.schema import Schema
 
-FEEDBACK_KEYS = ("feedback", "preference")
+# the key of ratings has a space: a file's rows may have `rating` or `ratings` of their own
+RATINGS = "output ratings"
+FEEDBACK_KEYS = ("feedback", "preference", RATINGS)
 
 
 class ItemError(ValueError):
@@ -40,7 +42,8 @@ class Item:
     Args:
       id: unique among the items of a study.
       row: the texts under the keys of `Schema.row`, and other keys of the file's row. If the item
-        was judged, `feedback` (an annotation, where `no-error` may be missing) and `preference`.
+        was judged, `feedback` (an annotation, where `no-error` may be missing), `preference` and
+        `output ratings` (see ratings.py). The `messages` of a title that is a conversation.
     """
 
     id: str
@@ -53,6 +56,10 @@ class Item:
     @property
     def preference(self) -> list[int] | None:
         return self.row.get("preference")
+
+    @property
+    def ratings(self) -> Mapping[str, Mapping[str, int]] | None:
+        return self.row.get(RATINGS)
 
 
 class FeedbackFormat(Protocol):

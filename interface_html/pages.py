@@ -74,7 +74,7 @@ class Settings(StrictModel):
     task: str = Field(description=TASK_HELP)
     items: str = Field(description="items, samples or feedback, in the task's format")
     out: str = Field(description="the HTML file to write")
-    page: PageName = Field(default="annotation", description="which of the two pages")
+    page: PageName = Field(default="annotation", description="which of the task's pages")
     prompts: str | None = Field(default=None, description=PROMPTS_HELP)
     first: int | None = Field(default=None, ge=1, description="only the first items; null: all")
 

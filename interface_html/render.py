@@ -13,7 +13,14 @@ from interface_html.tasks import FeedbackTask
 
 TEMPLATES = Path(__file__).parent / "templates"
 STYLE = "page.css"
-SHARED_SCRIPTS = ("core.js", "diff.js", "rules.js", "rows.js")
+SHARED_SCRIPTS = (
+    "core.js",
+    "diff.js",
+    "rules.js",
+    "ratings.js",
+    "conversations.js",
+    "rows.js",
+)
 PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
     "annotation": (
         "textview.js",
@@ -26,6 +33,7 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
         "annotation.js",
     ),
     "comparison": ("comparison.js",),
+    "rating": ("rating.js",),
 }
 STORE_SCRIPTS = ("files.js", "work.js", "store.js", "api.js", "dom.js", "shell.js")
 

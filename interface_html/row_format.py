@@ -11,6 +11,9 @@
   missing      missing information, with its evidence  if the schema has `missing`
   correction   the corrected response                  if the schema has `correction`
   preferences  1, 2 or 0 for each pair of outputs      if the outputs were compared
+  ratings      {scale: value} for each output          if the outputs were rated
+
+The prompt is a text, or a conversation [{role, content}, ...].
 
 `fgrlhf.data.formats` reads these rows directly, as spans and as comparisons. Other keys of a row
 are kept.
@@ -31,7 +34,20 @@ from fgrlhf.data.problems import (
 )
 from fgrlhf.errors import UserError
 from fgrlhf.types import Prompt
-from interface_html.format import FEEDBACK_KEYS, Item, ItemError, read_rows
+from interface_html.conversations import (
+    conversation_problems,
+    prompt_value,
+    title_messages,
+    title_of,
+)
+from interface_html.format import FEEDBACK_KEYS, RATINGS, Item, ItemError, read_rows
+from interface_html.ratings import (
+    ratings_of_row,
+    row_field,
+    row_of_ratings,
+    row_shape_problems,
+    values_problems,
+)
 from interface_html.rules import (
     annotation_problems,
     character_labels,
@@ -70,17 +86,21 @@ class RowFormat:
         if complaints:
             raise ItemError(complaints)
         fields = schema.fields
-        texts = {fields.title: row["prompt"], **dict(zip(fields.outputs, _outputs(row)))}
+        title, messages = title_of(row["prompt"])
+        texts = {fields.title: title, **dict(zip(fields.outputs, _outputs(row)))}
         if fields.context:
             texts[fields.context.key] = row.get("context")
         if fields.reference:
             texts[fields.reference.key] = row.get("references", [reference])[0]
         item = {key: texts[key] for key in schema.row}
         item |= {key: row[key] for key in row if key not in _row_keys(schema)}
+        item |= messages
         if "spans" in row:
             item["feedback"] = _document(row)
         if "preferences" in row:
             item["preference"] = row["preferences"]
+        if schema.ratings and "ratings" in row:
+            item[RATINGS] = ratings_of_row(schema, row["ratings"])
         return item
 
     def feedback_problems(self, schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
@@ -94,11 +114,14 @@ class RowFormat:
             wrong = key_problems(row, "", "preference", list)
             for field, reason in wrong or preference_problems(schema, row["preference"]):
                 yield field.replace("preference", "preferences"), reason
+        if RATINGS in row:
+            for field, reason in values_problems(schema, row[RATINGS]):
+                yield row_field(schema, field), reason
 
     def feedback_row(self, schema: Schema, item: Item) -> dict[str, Any]:
         fields = schema.fields
         outputs = [item.row[key] for key in fields.outputs]
-        row: dict[str, Any] = {"id": item.id, "prompt": item.row[fields.title]}
+        row: dict[str, Any] = {"id": item.id, "prompt": prompt_value(schema, item.row)}
         if fields.context:
             row["context"] = item.row[fields.context.key]
         if fields.reference:
@@ -114,16 +137,20 @@ class RowFormat:
                 row["correction"] = item.feedback["corrected-prediction"]
         if item.preference is not None:
             row["preferences"] = list(item.preference)
-        own_keys = {*schema.row, *FEEDBACK_KEYS}
+        if item.ratings is not None:
+            row["ratings"] = row_of_ratings(schema, item.ratings)
+        own_keys = {*schema.row, *FEEDBACK_KEYS, *title_messages(schema, item.row)}
         return row | {key: value for key, value in item.row.items() if key not in own_keys}
 
     def prompt(self, schema: Schema, item: Item) -> Prompt:
         """As `fgrlhf.data.formats.read_prompts` reads the item's row."""
-        own_keys = {*schema.row, *FEEDBACK_KEYS}
+        messages = title_messages(schema, item.row)
+        own_keys = {*schema.row, *FEEDBACK_KEYS, *messages}
         meta = {key: value for key, value in item.row.items() if key not in own_keys}
         if schema.fields.context:
             meta["context"] = item.row[schema.fields.context.key]
-        return Prompt(item.id, item.row[schema.fields.title], meta=meta)
+        turns = tuple((turn["role"], turn["content"]) for turn in messages.get("messages", ()))
+        return Prompt(item.id, item.row[schema.fields.title], meta=meta, messages=turns)
 
     def segment_labels(
         self, schema: Schema, item: Item, annotations: Sequence[Mapping[str, Any]]
@@ -148,11 +175,16 @@ def _row_keys(schema: Schema) -> list[str]:
         keys.append("context")
     if schema.fields.reference:
         keys.append("references")
+    if schema.ratings:
+        keys.append("ratings")
     return keys
 
 
 def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
-    yield from text_problems(row, "", "prompt")
+    if isinstance(row.get("prompt"), list):
+        yield from conversation_problems(row)
+    else:
+        yield from text_problems(row, "", "prompt")
     outputs = _outputs(row)
     count = len(schema.fields.outputs)
     if not isinstance(outputs, list):
@@ -165,6 +197,8 @@ def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complain
         yield from source_list_problems(row, "context")
     if schema.fields.reference and "references" in row and not _is_text_list(row["references"]):
         yield "references", "must be an array of strings"
+    if schema.ratings and "ratings" in row:
+        yield from row_shape_problems(schema, row["ratings"])
 
 
 def _name_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:

@@ -20,7 +20,7 @@ from fgrlhf.errors import UserError
 
 ASSIGNMENT = "window.FG_SCHEMA ="
 MOST_OUTPUTS = 9  # the comparison page names them A to I
-PageName = Literal["annotation", "comparison"]
+PageName = Literal["annotation", "comparison", "rating"]
 PAGE_KEYS = "CEGNP"  # letters that are keys of the annotation page
 
 
@@ -85,6 +85,38 @@ class Fields(StrictModel):
     noun: str = Field(description="name of an output")
 
 
+class Rating(StrictModel):
+    """A scale on which annotators rate every output."""
+
+    name: str = Field(min_length=1, description="as stored")
+    label: str = Field(min_length=1, description="as shown")
+    help: str = Field(description="what to judge")
+    scale: Literal["likert", "percent"] = Field(
+        description="likert: 1 to `points`, 1 is the lowest; percent: 0 to 100"
+    )
+    points: int = Field(5, ge=2, le=9, description="number of values of a Likert scale")
+    anchors: dict[str, str] = Field({}, description="the meaning of values, by their number")
+
+    @property
+    def lowest(self) -> int:
+        return 1 if self.scale == "likert" else 0
+
+    @property
+    def highest(self) -> int:
+        return self.points if self.scale == "likert" else 100
+
+    @model_validator(mode="after")
+    def _check_anchors(self) -> "Rating":
+        values = {str(value) for value in range(self.lowest, self.highest + 1)}
+        for value in self.anchors:
+            if value not in values:
+                raise ValueError(
+                    f"{self.name} has an anchor for {value!r}, which is no value of the scale: set"
+                    f" anchors for {self.lowest} to {self.highest}"
+                )
+        return self
+
+
 class Schema(StrictModel):
     """All that the pages and the server know about a task."""
 
@@ -99,6 +131,7 @@ class Schema(StrictModel):
     missing: tuple[MissingType, ...] = Field(description="kinds of missing information")
     correction: bool = Field(description="whether the annotator corrects the text")
     comparison: str | None = Field(description="how to compare the outputs; null: no comparison")
+    ratings: tuple[Rating, ...] = Field((), description="scales on which all outputs are rated")
 
     @model_validator(mode="after")
     def _check_types(self) -> "Schema":
@@ -131,7 +164,17 @@ class Schema(StrictModel):
         if self.compares and len(self.fields.outputs) < 2:
             raise ValueError("a comparison needs two or more `fields.outputs`")
         if not self.pages:
-            raise ValueError("there is nothing to judge: set `errors`, `missing` or `comparison`")
+            raise ValueError(
+                "there is nothing to judge: set `errors`, `missing`, `comparison` or `ratings`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_ratings(self) -> "Schema":
+        counts = Counter(scale.name for scale in self.ratings)
+        for name, count in counts.items():
+            if count > 1:
+                raise ValueError(f"two ratings have the name {name!r}: make it unique")
         return self
 
     @property
@@ -166,6 +209,8 @@ class Schema(StrictModel):
             pages.append("annotation")
         if self.compares:
             pages.append("comparison")
+        if self.ratings:
+            pages.append("rating")
         return tuple(pages)
 
     @property

@@ -18,6 +18,7 @@ from fgrlhf.data.problems import Complaint
 from interface_html.database import Assignment, Database, Receipt, RefusedError
 from interface_html.format import FEEDBACK_KEYS
 from interface_html.guard import Guard
+from interface_html.ratings import rating_problems
 from interface_html.render import TEMPLATES, page_html
 from interface_html.rules import annotation_problems, comparison_problems
 from interface_html.schema import PageName, Schema
@@ -210,7 +211,10 @@ def submission_problems(schema: Schema, assignment: Assignment, body: Submit) ->
     if assignment.page == "annotation":
         complaints += _missing_quotes(body.doc)
         return complaints + annotation_problems(schema, row, body.doc)
-    complaints += comparison_problems(schema, body.doc)
+    if assignment.page == "rating":
+        complaints += rating_problems(schema, body.doc)
+    else:
+        complaints += comparison_problems(schema, body.doc)
     if not complaints and body.doc["order"] != assignment.shown:
         reason = f"is not the order drawn for this item, {assignment.shown}"
         complaints.append(("order", reason))

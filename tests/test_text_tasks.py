@@ -358,11 +358,13 @@ def test_wrong_stages(recorded, arguments, message):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_pages_mark_spans_and_compare_two_outputs(name):
+def test_the_pages_mark_spans_compare_and_rate_two_outputs(name):
     task = task_of(name)
     schema = feedback_of(name).schema
     assert schema.task == task.name == name
-    assert schema.pages == ("annotation", "comparison") and len(schema.fields.outputs) == 2
+    assert (
+        schema.pages == ("annotation", "comparison", "rating") and len(schema.fields.outputs) == 2
+    )
     assert task.annotation is not None and task.annotation.is_file()
 
 

@@ -159,6 +159,7 @@
           ranks: this.schema.fields.outputs.map(() => null),
           mode: "pairs",
         };
+      if (this.page === "rating") return { ratings: doc.ratings };
       const errors = doc.errors.map(({ quote, ...error }) => error);
       return { ...doc, errors };
     }
@@ -263,9 +264,11 @@
 
     // The judged text, and the document to submit: an annotation with the text of each error, or a comparison.
     content(item, state) {
-      if (this.page === "comparison") {
+      if (this.page !== "annotation") {
         const outputs = this.schema.fields.outputs.map((key) => item.row[key]);
-        return [outputs.join("\0"), { preference: state.doc.preference, order: state.order }];
+        const { preference, ratings } = state.doc;
+        const judged = this.page === "rating" ? { ratings } : { preference };
+        return [outputs.join("\0"), { ...judged, order: state.order }];
       }
       const text = item.row[FG.textKey(this.schema)],
         points = FG.points(text);

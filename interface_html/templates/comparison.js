@@ -16,21 +16,6 @@
   const order = () => work.state.order; // order()[k]: the output shown as letter k
   const letter = (output) => names[order().indexOf(output)];
 
-  // A random order of 0..n-1, all equally likely.
-  function draw(n) {
-    const drawn = Array.from({ length: n }, (_, i) => i),
-      random = new Uint32Array(1);
-    for (let i = n - 1; i > 0; i--) {
-      const limit = 4294967296 - (4294967296 % (i + 1));
-      do {
-        crypto.getRandomValues(random);
-      } while (random[0] >= limit);
-      const j = random[0] % (i + 1);
-      [drawn[i], drawn[j]] = [drawn[j], drawn[i]];
-    }
-    return drawn;
-  }
-
   // The mode of the last item is kept, except for items that have a preference: it is shown as pairs.
   function fresh(item, _, store) {
     const { preference } = item.row,
@@ -289,7 +274,7 @@
     work = next;
     at = 0;
     if (!work.state.order) {
-      work.state.order = work.item.order || draw(count);
+      work.state.order = work.item.order || FG.draw(count);
       work.save();
     }
     FG.showTexts(schema, work.item.row, null);

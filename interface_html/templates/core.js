@@ -133,6 +133,21 @@ window.FG = window.FG || {};
       (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"),
     );
 
+  // A random order of 0..n-1, all equally likely.
+  FG.draw = function (n) {
+    const drawn = Array.from({ length: n }, (_, i) => i),
+      random = new Uint32Array(1);
+    for (let i = n - 1; i > 0; i--) {
+      const limit = 4294967296 - (4294967296 % (i + 1));
+      do {
+        crypto.getRandomValues(random);
+      } while (random[0] >= limit);
+      const j = random[0] % (i + 1);
+      [drawn[i], drawn[j]] = [drawn[j], drawn[i]];
+    }
+    return drawn;
+  };
+
   FG.clone = (value) => JSON.parse(JSON.stringify(value));
   FG.same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 

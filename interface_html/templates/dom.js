@@ -122,7 +122,7 @@ window.FG = window.FG || {};
   // Show title, context and reference. onPick(source, sentence), numbered as in the data: sources from 1, sentence 0 is
   // the title; null if sentences cannot be picked.
   FG.showTexts = function (schema, row, onPick) {
-    const { title, context, reference } = schema.fields,
+    const { context, reference } = schema.fields,
       sources = FG.sources(schema, row);
     $("sources").hidden = !context && !reference;
     $("work").classList.toggle("no-sources", $("sources").hidden);
@@ -136,7 +136,7 @@ window.FG = window.FG || {};
           ? sources.map((source, i) => sourceNode(source, i + 1, onPick, context.noun))
           : [FG.el("p", { class: "hint" }, `This item has no ${context.noun}.`)]),
       );
-    $("item-title").replaceChildren(...FG.visible(row[title]));
+    FG.showTitle(schema, row);
     $("sources").scrollTop = 0;
   };
 

@@ -34,6 +34,10 @@ window.FG = window.FG || {};
       throw new Error(
         `\`preference\` must have a 0, 1 or 2 for each of the ${FG.pairs(schema).length} pairs`,
       );
+    if (FG.RATINGS in row) {
+      const [problem] = FG.ratingProblems(schema, row[FG.RATINGS]);
+      if (problem) throw new Error(`\`${problem.field}\` ${problem.reason}`);
+    }
   }
 
   // Whether earlier feedback has a form that can be shown. The rules are checked when it is submitted.

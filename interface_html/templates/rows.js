@@ -3,12 +3,13 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const FEEDBACK_KEYS = ["feedback", "preference"];
+  const FEEDBACK_KEYS = ["feedback", "preference", FG.RATINGS];
 
   function rowKeys(schema) {
     const keys = ["id", "prompt", "response", "responses", "spans", "missing", "correction", "preferences"];
     if (schema.fields.context) keys.push("context");
     if (schema.fields.reference) keys.push("references");
+    if (FG.scales(schema).length) keys.push("ratings");
     return keys;
   }
 
@@ -59,24 +60,27 @@ window.FG = window.FG || {};
           throw new Error(`\`${key}\` is a key that the pages of this task use for something else: rename it`);
       if (!Array.isArray(outputs) || outputs.length !== count)
         throw new Error(`\`responses\` must be a list of ${count} texts`);
-      const texts = { [fields.title]: row.prompt };
+      const [title, messages] = FG.titleOf(row);
+      const texts = { [fields.title]: title };
       fields.outputs.forEach((key, i) => (texts[key] = outputs[i]));
       if (fields.context) texts[fields.context.key] = row.context;
       if (fields.reference) texts[fields.reference.key] = "references" in row ? (row.references || [])[0] : "";
       const item = {};
       for (const key of schema.row) item[key] = texts[key];
-      Object.assign(item, without(row, ...rowKeys(schema)));
+      Object.assign(item, without(row, ...rowKeys(schema)), messages);
       if ("spans" in row) item.feedback = annotationOf(row);
       if ("preferences" in row) item.preference = row.preferences;
+      if (FG.scales(schema).length && "ratings" in row) item[FG.RATINGS] = FG.ratingsOfRow(schema, row.ratings);
       return item;
     },
 
     // The row of a feedback file for an item with its feedback, if it has any.
     feedbackRow(schema, item) {
       const { fields } = schema,
-        { feedback, preference } = item.row,
+        { feedback, preference, [FG.RATINGS]: ratings } = item.row,
+        messages = FG.titleMessages(schema, item.row),
         outputs = fields.outputs.map((key) => item.row[key]);
-      const row = { id: item.id, prompt: item.row[fields.title] };
+      const row = { id: item.id, prompt: messages || item.row[fields.title] };
       if (fields.context) row.context = item.row[fields.context.key];
       if (fields.reference) row.references = [item.row[fields.reference.key]];
       row.response = outputs[0];
@@ -91,7 +95,9 @@ window.FG = window.FG || {};
         if (schema.correction) row.correction = feedback["corrected-prediction"];
       }
       if (preference) row.preferences = preference;
-      return { ...row, ...without(item.row, ...schema.row, ...FEEDBACK_KEYS) };
+      if (ratings) row.ratings = FG.rowOfRatings(schema, ratings);
+      const ownKeys = [...schema.row, ...FEEDBACK_KEYS, ...(messages ? ["messages"] : [])];
+      return { ...row, ...without(item.row, ...ownKeys) };
     },
   };
 })(window.FG);

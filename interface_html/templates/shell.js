@@ -1,4 +1,4 @@
-// Shared by both pages: the bar, navigation between items, help, colours, keys and the start.
+// Shared by all pages: the bar, navigation between items, help, colours, keys and the start.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
@@ -131,17 +131,17 @@ window.FG = window.FG || {};
   const plural = (count, one, many) => (count === 1 ? `1 ${one}` : `${count} ${many}`);
 
   function downloadFeedback() {
-    const { store, page } = shell,
+    const { store } = shell,
       total = store.items.length,
       done = store.done.length,
       { changed, lacking } = store;
     if (!download("feedback.json", store.text())) return;
     const rest = done < total ? `; the ${total - done} not submitted yet are left out` : "";
     const parts = [`feedback.json has ${done} of ${total} items${rest}.`];
-    if (lacking) {
-      const other = page === "annotation" ? "comparison" : "annotation";
-      const verb = lacking === 1 ? "has" : "have";
-      parts.push(`${plural(lacking, "row", "rows")} ${verb} no ${other}: training that uses it skips them.`);
+    for (const [other, count] of lacking) {
+      if (!count) continue;
+      const verb = count === 1 ? "has" : "have";
+      parts.push(`${plural(count, "row", "rows")} ${verb} no ${other}: training that uses it skips them.`);
     }
     if (!changed.length) {
       FG.notice(parts.join(" "));

@@ -3,7 +3,9 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const PAGES = ["annotation", "comparison"];
+  const PAGES = ["annotation", "comparison", "rating"];
+  // the keys of their judgements in an item's row
+  const JUDGEMENTS = { annotation: "feedback", comparison: "preference", rating: FG.RATINGS };
   const NAME = "fgrlhf/annotator";
   const LONGEST_NAME = 60;
   const FULL =
@@ -50,9 +52,20 @@ window.FG = window.FG || {};
     Boolean(state.submitted) && !FG.same(judgement(page, state.doc), judgement(page, state.submitted));
 
   // The part of a document that a feedback file has.
-  const judgement = (page, doc) => (page === "comparison" ? doc.preference : doc);
+  const judgement = (page, doc) => {
+    if (page === "rating") return doc.ratings;
+    return page === "comparison" ? doc.preference : doc;
+  };
 
-  const annotates = (schema) => Boolean(schema.errors.length || schema.missing.length);
+  // The pages of the task.
+  const pagesOf = (schema) => {
+    const has = {
+      annotation: schema.errors.length || schema.missing.length,
+      comparison: schema.comparison,
+      rating: FG.scales(schema).length,
+    };
+    return PAGES.filter((page) => has[page]);
+  };
 
   class DiskStore {
     constructor(schema, page) {
@@ -87,7 +100,7 @@ window.FG = window.FG || {};
 
     // Identifies a file by its texts and its feedback.
     fileId(items) {
-      const parts = items.map(({ key, row }) => [key, row.feedback, row.preference]);
+      const parts = items.map(({ key, row }) => [key, row.feedback, row.preference, ...(row[FG.RATINGS] ? [row[FG.RATINGS]] : [])]);
       return FG.sha256(JSON.stringify(parts)).slice(0, 16);
     }
 
@@ -200,7 +213,7 @@ window.FG = window.FG || {};
     // file on items without feedback goes on as it is and is left out.
     ownWork(items) {
       const latest = new Map();
-      const pattern = /^(?:of\/([^/]+)\/file\/([^/]+)\/)?(annotation|comparison)\/([^/]+)$/;
+      const pattern = /^(?:of\/([^/]+)\/file\/([^/]+)\/)?(annotation|comparison|rating)\/([^/]+)$/;
       for (const name of this.names()) {
         const match = name.startsWith(this.name("")) && pattern.exec(name.slice(this.name("").length));
         if (!match) continue;
@@ -220,7 +233,7 @@ window.FG = window.FG || {};
           const work = latest.get(`${page}/${item.key}`);
           if (!work) continue;
           const doc = judgement(page, work.state.submitted || work.state.doc),
-            given = page === "annotation" ? item.row.feedback : item.row.preference;
+            given = item.row[JUDGEMENTS[page]];
           if (work.file === this.file && given === undefined) continue;
           works.push({ item, page, ...work, differs: !this.isGiven(item, page, doc) });
         }
@@ -229,7 +242,7 @@ window.FG = window.FG || {};
 
     // Whether the file has this feedback on the item.
     isGiven(item, page, doc) {
-      const row = { ...item.row, [page === "annotation" ? "feedback" : "preference"]: doc };
+      const row = { ...item.row, [JUDGEMENTS[page]]: doc };
       const text = (values) => JSON.stringify(FG.format.feedbackRow(this.schema, { ...item, row: values }));
       return text(row) === text(item.row);
     }
@@ -300,19 +313,18 @@ window.FG = window.FG || {};
       return this.summaries.get(key);
     }
 
-    // An item with its feedback: submitted on either page, or else from the file.
+    // An item with its feedback: submitted on any page, or else from the file.
     judged(item) {
-      const annotation = this.read(item, "annotation"),
-        comparison = this.read(item, "comparison"),
-        row = { ...item.row };
-      if (annotation && annotation.submitted) row.feedback = annotation.submitted;
-      if (comparison && comparison.submitted) row.preference = comparison.submitted.preference;
+      const row = { ...item.row };
+      for (const page of PAGES) {
+        const state = this.read(item, page);
+        if (state && state.submitted) row[JUDGEMENTS[page]] = judgement(page, state.submitted);
+      }
       return { ...item, row };
     }
 
     isDone(item) {
-      const feedbackKey = this.page === "annotation" ? "feedback" : "preference";
-      return item.row[feedbackKey] !== undefined || this.summary(item).submitted;
+      return item.row[JUDGEMENTS[this.page]] !== undefined || this.summary(item).submitted;
     }
 
     get done() {
@@ -324,11 +336,12 @@ window.FG = window.FG || {};
       return [...this.items.keys()].filter((i) => this.summary(this.items[i]).changed);
     }
 
-    // The number of rows to download that the other page has not judged; 0 if the task has no other page.
+    // For each other page of the task, the number of rows to download that it has not judged: [page, number].
     get lacking() {
-      if (!annotates(this.schema) || !this.schema.comparison) return 0;
-      const key = this.page === "annotation" ? "preference" : "feedback";
-      return this.done.filter((item) => this.judged(item).row[key] === undefined).length;
+      const rows = this.done.map((item) => this.judged(item).row);
+      return pagesOf(this.schema)
+        .filter((page) => page !== this.page)
+        .map((page) => [page, rows.filter((row) => row[JUDGEMENTS[page]] === undefined).length]);
     }
 
     // The rows that are done on this page, as a feedback file.
@@ -340,22 +353,25 @@ window.FG = window.FG || {};
 
     // Data that the rows of a feedback file cannot hold, for each of its rows. Feedback that came with the file has none.
     record() {
+      const rates = FG.scales(this.schema).length > 0;
       const entries = this.done.map((item) => {
         const states = {};
         for (const page of PAGES) {
           const state = this.read(item, page);
           states[page] = state && state.submitted ? state : null;
         }
-        const { annotation, comparison } = states;
+        const { annotation, comparison, rating } = states;
         const each = (value) => ({
           annotation: annotation && value(annotation),
           comparison: comparison && value(comparison),
+          ...(rates ? { rating: rating && value(rating) } : {}),
         });
         const tenths = (seconds) => Math.round((seconds || 0) * 10) / 10;
         return {
           id: item.id,
-          annotator: annotation || comparison ? this.annotator : null,
+          annotator: annotation || comparison || rating ? this.annotator : null,
           order: comparison && comparison.order,
+          ...(rates ? { "rating order": rating && rating.order } : {}),
           seconds: each((state) => tenths(state.seconds)),
           wall: each((state) => tenths(state.wall)),
           submitted: each((state) => state.time || null),

@@ -28,5 +28,13 @@ window.FG_SCHEMA = {
   ],
   "missing": [],
   "correction": false,
-  "comparison": "Which summary would you rather read instead of the article?"
+  "comparison": "Which summary would you rather read instead of the article?",
+  "ratings": [
+    {"name": "coherence", "label": "Coherence", "scale": "likert", "points": 5,
+     "help": "Is the summary grammatical, easy to read and well written?",
+     "anchors": {"1": "incoherent", "5": "fully coherent"}},
+    {"name": "quality", "label": "Quality", "scale": "likert", "points": 5,
+     "help": "Does the summary state what is important in the article, and nothing that is not in it?",
+     "anchors": {"1": "very bad", "5": "very good"}}
+  ]
 };

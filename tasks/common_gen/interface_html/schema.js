@@ -26,5 +26,13 @@ window.FG_SCHEMA = {
   ],
   "missing": [],
   "correction": false,
-  "comparison": "Which sentence describes the more plausible scene with all concepts?"
+  "comparison": "Which sentence describes the more plausible scene with all concepts?",
+  "ratings": [
+    {"name": "coherence", "label": "Coherence", "scale": "likert", "points": 5,
+     "help": "Is the sentence grammatical, easy to read and well written?",
+     "anchors": {"1": "incoherent", "5": "fully coherent"}},
+    {"name": "commonsense", "label": "Common sense", "scale": "likert", "points": 5,
+     "help": "Does the sentence describe something that makes sense in everyday life?",
+     "anchors": {"1": "makes no sense", "5": "makes full sense"}}
+  ]
 };

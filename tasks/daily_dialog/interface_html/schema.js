@@ -28,5 +28,13 @@ window.FG_SCHEMA = {
   ],
   "missing": [],
   "correction": false,
-  "comparison": "Which utterance is the more natural reply?"
+  "comparison": "Which utterance is the more natural reply?",
+  "ratings": [
+    {"name": "coherence", "label": "Coherence", "scale": "likert", "points": 5,
+     "help": "Is the utterance grammatical and easy to read?",
+     "anchors": {"1": "incoherent", "5": "fully coherent"}},
+    {"name": "quality", "label": "Quality", "scale": "likert", "points": 5,
+     "help": "Does the utterance fit the conversation, and is it specific to it?",
+     "anchors": {"1": "very bad", "5": "very good"}}
+  ]
 };

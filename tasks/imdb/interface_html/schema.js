@@ -26,5 +26,13 @@ window.FG_SCHEMA = {
   ],
   "missing": [],
   "correction": false,
-  "comparison": "Which continuation is the better positive review of the film?"
+  "comparison": "Which continuation is the better positive review of the film?",
+  "ratings": [
+    {"name": "coherence", "label": "Coherence", "scale": "likert", "points": 5,
+     "help": "Is the continuation grammatical and easy to read, and does it go on with the review?",
+     "anchors": {"1": "incoherent", "5": "fully coherent"}},
+    {"name": "sentiment", "label": "Sentiment", "scale": "likert", "points": 5,
+     "help": "How positive about the film is the continuation?",
+     "anchors": {"1": "very negative", "5": "very positive"}}
+  ]
 };

@@ -28,5 +28,13 @@ window.FG_SCHEMA = {
   ],
   "missing": [],
   "correction": false,
-  "comparison": "Which translation is the better one?"
+  "comparison": "Which translation is the better one?",
+  "ratings": [
+    {"name": "coherence", "label": "Coherence", "scale": "likert", "points": 5,
+     "help": "Is the translation grammatical, easy to read and well written?",
+     "anchors": {"1": "incoherent", "5": "fully coherent"}},
+    {"name": "quality", "label": "Quality", "scale": "likert", "points": 5,
+     "help": "Does the translation have the meaning of the source sentence?",
+     "anchors": {"1": "very bad", "5": "very good"}}
+  ]
 };

@@ -26,5 +26,13 @@ window.FG_SCHEMA = {
   ],
   "missing": [],
   "correction": false,
-  "comparison": "Which answer is the better one?"
+  "comparison": "Which answer is the better one?",
+  "ratings": [
+    {"name": "coherence", "label": "Coherence", "scale": "likert", "points": 5,
+     "help": "Is the answer grammatical and easy to read?",
+     "anchors": {"1": "incoherent", "5": "fully coherent"}},
+    {"name": "quality", "label": "Quality", "scale": "likert", "points": 5,
+     "help": "Does the answer answer the question, and is it right?",
+     "anchors": {"1": "very bad", "5": "very good"}}
+  ]
 };

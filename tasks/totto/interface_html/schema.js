@@ -26,5 +26,13 @@ window.FG_SCHEMA = {
   ],
   "missing": [],
   "correction": false,
-  "comparison": "Which sentence describes the highlighted cells better?"
+  "comparison": "Which sentence describes the highlighted cells better?",
+  "ratings": [
+    {"name": "coherence", "label": "Coherence", "scale": "likert", "points": 5,
+     "help": "Is the description grammatical, easy to read and well written?",
+     "anchors": {"1": "incoherent", "5": "fully coherent"}},
+    {"name": "correctness", "label": "Correctness", "scale": "likert", "points": 5,
+     "help": "Does the description agree with the highlighted cells?",
+     "anchors": {"1": "wrong", "5": "fully correct"}}
+  ]
 };

@@ -1,0 +1,55 @@
+"""Items whose title is a conversation. templates/conversations.js is the same for the browser.
+
+`fgrlhf.data` reads a prompt that is a list `[{role, content}, ...]` as a conversation. An item has
+its text under the title's key, and the list under `messages`. A text in the form of HH-RLHF is a
+conversation too (fgrlhf/models/dialogs.py); the pages find its turns.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fgrlhf.data.problems import Complaint
+from fgrlhf.data.rows import RowError
+from fgrlhf.data.shapes import conversation_prompt, messages_of
+from interface_html.schema import Schema
+
+MESSAGES = "messages"
+
+
+def conversation_problems(row: Mapping[str, Any]) -> Iterator[Complaint]:
+    """Whether the `prompt` of a row, a list, is a conversation."""
+    try:
+        _conversation_text(row["prompt"])
+    except RowError as error:
+        yield error.key, error.reason
+    if MESSAGES in row:
+        reason = "must not be there if `prompt` is a conversation: remove it, or rename it"
+        yield MESSAGES, reason
+
+
+def title_of(prompt: Any) -> tuple[str, dict[str, Any]]:
+    """The title's text, and `{messages}` if the prompt is a conversation, else {}."""
+    if isinstance(prompt, list):
+        return _conversation_text(prompt), {MESSAGES: prompt}
+    return prompt, {}
+
+
+def title_messages(schema: Schema, row: Mapping[str, Any]) -> dict[str, Any]:
+    """`{messages}` of an `Item.row` whose title is their text; {} for any other row."""
+    messages = row.get(MESSAGES)
+    if not isinstance(messages, list) or MESSAGES in schema.row:
+        return {}
+    try:
+        text = _conversation_text(messages)
+    except RowError:
+        return {}
+    return {MESSAGES: messages} if text == row[schema.fields.title] else {}
+
+
+def prompt_value(schema: Schema, row: Mapping[str, Any]) -> Any:
+    """The `prompt` of the file's row: the conversation or the text."""
+    return title_messages(schema, row).get(MESSAGES, row[schema.fields.title])
+
+
+def _conversation_text(prompt: list[Any]) -> str:
+    return conversation_prompt("prompt", messages_of("prompt", prompt)).text

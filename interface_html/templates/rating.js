@@ -1,0 +1,290 @@
+// The rating page: the outputs in a random order, each rated on every scale. Values are stored by the outputs' keys.
+"use strict";
+(function () {
+  const FG = window.FG,
+    $ = FG.$,
+    schema = window.FG_SCHEMA;
+  const { outputs, noun } = schema.fields,
+    scales = FG.scales(schema),
+    count = outputs.length,
+    last = count * scales.length - 1;
+  const NOUN = noun[0].toUpperCase() + noun.slice(1),
+    names = "ABCDEFGHI";
+  let work = null,
+    at = 0, // the card with the cursor: one for each output as shown, and each scale
+    cards = []; // {output, scale, title, node, update(value), control()}
+
+  const isLikert = (scale) => scale.scale === "likert";
+  const nameOf = (i) => (count === 1 ? NOUN : `${NOUN} ${names[i]}`);
+
+  function fresh(item) {
+    const given = item.row[FG.RATINGS];
+    return { ratings: given ? FG.clone(given) : Object.fromEntries(outputs.map((output) => [output, {}])) };
+  }
+
+  // ---- values ------------------------------------------------------------------------------------------------
+  const valueOf = ({ output, scale }) => work.doc.ratings[output][scale.name];
+
+  // Set the value of a card; undefined: take it back.
+  function rate(card, value, key) {
+    const ratings = FG.clone(work.doc.ratings);
+    if (value === undefined) delete ratings[card.output][card.scale.name];
+    else ratings[card.output][card.scale.name] = value;
+    work.commit({ ...work.doc, ratings }, key);
+    render();
+  }
+
+  // What is wrong with the value of a card, or null. Text that is no number is stored too, so that a reload does not lose it.
+  function complaint(card) {
+    const value = valueOf(card),
+      [low, high] = [FG.lowest(card.scale), FG.highest(card.scale)];
+    if (value === undefined) return "is not rated";
+    if (Number.isInteger(value) && value >= low && value <= high) return null;
+    return `has “${value}”, which is no whole number from ${low} to ${high}`;
+  }
+
+  function typed(card, text) {
+    const value = FG.strip(text);
+    if (!value) rate(card, undefined, card.title);
+    else rate(card, /^[0-9]{1,6}$/.test(value) ? Number(value) : text.slice(0, 100), card.title);
+    const wrong = value && complaint(card);
+    FG.say(wrong ? `${card.title} ${wrong}.` : "", "bad");
+  }
+
+  // ---- cards -------------------------------------------------------------------------------------------------
+  function likertCard(card, index) {
+    const inputs = [];
+    const choices = Array.from({ length: FG.highest(card.scale) }, (_, i) => {
+      const value = i + 1;
+      const input = FG.el("input", {
+        type: "radio",
+        name: `card-${index}`,
+        value: String(value),
+        onfocus: () => moveTo(index),
+        onchange: () => rate(card, value),
+      });
+      inputs.push(input);
+      return FG.el("label", { class: "choice" }, input, String(value));
+    });
+    return {
+      nodes: FG.el("div", { class: "likert" }, choices),
+      control: () => inputs.find((input) => input.checked) || inputs[0],
+      update: (value) => inputs.forEach((input, i) => (input.checked = value === i + 1)),
+    };
+  }
+
+  function percentCard(card, index) {
+    const field = FG.el("input", {
+      type: "text",
+      inputmode: "numeric",
+      autocomplete: "off",
+      class: "percent",
+      "aria-label": `${card.title}, 0 to 100`,
+      onfocus: () => moveTo(index),
+      oninput: () => typed(card, field.value),
+    });
+    const set = () => rate(card, Number(slider.value), card.title);
+    const slider = FG.el("input", {
+      type: "range",
+      min: 0,
+      max: 100,
+      "aria-label": `${card.title}, slider`,
+      onfocus: () => moveTo(index),
+      oninput: set,
+      onclick: set, // a click on the place where it already is sets this value too
+      onkeydown: (event) => [" ", "Enter"].includes(event.key) && !event.ctrlKey && set(),
+    });
+    return {
+      nodes: FG.el("div", { class: "percents" }, slider, field),
+      control: () => field,
+      update(value) {
+        const isNumber = Number.isInteger(value),
+          text = value === undefined ? "" : String(value);
+        if (field.value !== text) field.value = text;
+        field.setAttribute("aria-invalid", String(value !== undefined && complaint(card) !== null));
+        slider.value = isNumber ? value : 50;
+        slider.classList.toggle("unset", !isNumber);
+        slider.setAttribute("aria-valuetext", isNumber ? String(value) : "not rated");
+      },
+    };
+  }
+
+  function newCard(output, scale, i, index) {
+    const card = { output, scale, title: `${nameOf(i)}, ${scale.label}` };
+    const { nodes, control, update } = isLikert(scale) ? likertCard(card, index) : percentCard(card, index);
+    const of = count === 1 ? null : FG.el("span", { class: "hidden" }, ` of ${noun} ${names[i]}`);
+    const anchors = Object.entries(scale.anchors || {}).sort(([a], [b]) => a - b);
+    card.node = FG.el(
+      "fieldset",
+      { class: "pair", "data-card": index, "aria-describedby": `anchors-${index}` },
+      FG.el("legend", {}, scale.label, of),
+      nodes,
+      FG.el(
+        "p",
+        { class: "anchors hint", id: `anchors-${index}` },
+        anchors.map(([value, text]) => FG.el("span", {}, `${value}: ${text}`)),
+      ),
+    );
+    return Object.assign(card, { control, update });
+  }
+
+  function build() {
+    cards = [];
+    const articles = work.state.order.map((place, i) => {
+      const output = outputs[place];
+      const own = scales.map((scale, s) => newCard(output, scale, i, i * scales.length + s));
+      cards.push(...own);
+      const badge = count === 1 ? null : [FG.el("span", { class: "badge", "aria-hidden": "true" }, names[i]), " "];
+      return FG.el(
+        "article",
+        { class: "candidate" },
+        FG.el("h3", {}, badge, nameOf(i)),
+        FG.el("p", { dir: "auto", class: "output" }, FG.visible(work.item.row[output])),
+        FG.el("div", { class: "cards" }, own.map(({ node }) => node)),
+      );
+    });
+    $("outputs").classList.toggle("single", count === 1);
+    $("outputs").replaceChildren(...articles);
+    $("scales").replaceChildren(
+      ...scales.map(({ label, help }) => FG.el("div", {}, FG.el("dt", {}, label), " ", FG.el("dd", {}, help))),
+    );
+    $("rate-hint").textContent = FG.isTouch ? "" : hint();
+  }
+
+  function hint() {
+    const number = scales.some(isLikert) ? "Numbers rate" : "Digits go to the field";
+    const sides = count > 1 ? `, left and right between the texts` : "";
+    return `${number}; up and down move between scales${sides}.`;
+  }
+
+  function render() {
+    cards.forEach((card, i) => {
+      card.update(valueOf(card));
+      card.node.classList.toggle("active", i === at);
+    });
+    const rated = cards.filter((card) => complaint(card) === null).length;
+    $("rated").textContent = `${rated} of ${cards.length} ratings given`;
+    FG.showStatus(work);
+  }
+
+  function moveTo(index) {
+    if (index === at) return;
+    at = index;
+    cards.forEach((card, i) => card.node.classList.toggle("active", i === at));
+  }
+
+  // Move to a card, and focus its control.
+  function goTo(index) {
+    moveTo(Math.max(0, Math.min(index, last)));
+    const { node, control } = cards[at];
+    control().focus({ preventScroll: true });
+    if (!isLikert(cards[at].scale)) control().select();
+    node.scrollIntoView({ block: "nearest" });
+  }
+
+  // ---- keys and submission -----------------------------------------------------------------------------------
+  // The card to which an arrow key leads, or -1. Left and right belong to the radio buttons of a single output.
+  function target(key) {
+    const row = scales.length;
+    if (key === "ArrowDown") return Math.min(at + 1, last);
+    if (key === "ArrowUp") return Math.max(at - 1, 0);
+    if (key === "ArrowRight" && count > 1) return at + row <= last ? at + row : at;
+    if (key === "ArrowLeft" && count > 1) return at - row >= 0 ? at - row : at;
+    return -1;
+  }
+
+  function key(event) {
+    const card = cards[at],
+      to = target(event.key),
+      digit = /^[0-9]$/.test(event.key) ? Number(event.key) : -1;
+    if (to >= 0) goTo(to);
+    else if (digit >= 0 && !isLikert(card.scale)) {
+      goTo(at); // the digit is typed into the field
+      return;
+    } else if (digit >= 1 && digit <= FG.highest(card.scale)) {
+      rate(card, digit);
+      FG.say(`${card.title}: ${digit}.`, "good");
+      if (at < last) goTo(at + 1);
+    } else if (["Delete", "Backspace"].includes(event.key)) rate(card, undefined);
+    else if (event.key === "Escape") $("outputs").focus({ preventScroll: true });
+    else return;
+    event.preventDefault();
+  }
+
+  // Keys in the number fields and on the sliders. A slider keeps its own arrow keys.
+  function fieldKey(event, field) {
+    if (!$("outputs").contains(field)) return;
+    if (event.key === "Escape") $("outputs").focus({ preventScroll: true });
+    else if (field.type === "range") return;
+    else if (event.key === "Enter") goTo(at + 1);
+    else if (target(event.key) >= 0) goTo(target(event.key));
+    else return;
+    event.preventDefault();
+  }
+
+  // The problems to fix before the ratings can be submitted: [{text, go}].
+  function findProblems() {
+    const problems = [];
+    cards.forEach((card, i) => {
+      const reason = complaint(card);
+      if (reason) problems.push({ text: `${card.title} ${reason}.`, go: () => goTo(i) });
+    });
+    return problems;
+  }
+
+  async function submit() {
+    const problems = findProblems();
+    FG.showProblems(problems);
+    if (problems.length) {
+      FG.say(`Not submitted: ${problems[0].text}`, "bad");
+      problems[0].go();
+      return;
+    }
+    const isStored = await work.submit();
+    FG.showStatus(work);
+    if (isStored) FG.afterSubmit();
+  }
+
+  function open(next) {
+    work = next;
+    at = 0;
+    if (!work.state.order) {
+      work.state.order = work.item.order || FG.draw(count);
+      work.save();
+    }
+    if ($("outputs").contains(document.activeElement)) document.activeElement.blur();
+    FG.showTexts(schema, work.item.row, null);
+    build();
+    render();
+  }
+
+  function help(table) {
+    const keys = [["↑ / ↓", "move between scales"]];
+    if (count > 1) keys.push(["← / →", "move between the texts"]);
+    if (scales.some(isLikert)) keys.push(["1 / 2 / …", "rate, and move to the next scale"]);
+    if (!scales.every(isLikert))
+      keys.push(["0–9", "type a percentage; Enter moves to the next scale. On the slider, the arrow keys"]);
+    keys.push(["Delete", "take a rating back"]);
+    keys.push(["Ctrl+Z / Ctrl+Shift+Z", "undo, redo"], ["Ctrl+Enter", "submit"], ["?", "this help"]);
+    const order = count > 1 ? " The texts are in a random order." : "";
+    return [
+      FG.el("p", {}, `Rate ${count > 1 ? `every ${noun}` : `the ${noun}`} on every scale. Nothing is chosen for you.${order}`),
+      FG.el("h3", {}, "Keys"),
+      table(keys),
+    ];
+  }
+
+  $("submit").addEventListener("click", submit);
+  FG.start("rating", {
+    open,
+    fresh,
+    submit,
+    key,
+    fieldKey,
+    help,
+    step: (back) => {
+      if (work.step(back)) FG.say(back ? "Undone." : "Redone.", "good");
+      render();
+    },
+  });
+})();

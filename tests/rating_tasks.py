@@ -1,0 +1,82 @@
+"""Tasks with a rating page, for tests: two Likert and percent scales, on two outputs or on one."""
+
+import json
+from pathlib import Path
+
+from fgrlhf.files import write_json
+from interface_html.items import read_items
+from interface_html.pages import self_contained
+from interface_html.row_format import RowFormat
+from interface_html.schema import ASSIGNMENT, PageName, load_schema
+from interface_html.tasks import FeedbackTask
+
+QUALITY = {
+    "name": "quality",
+    "label": "Quality",
+    "help": "How good is it?",
+    "scale": "likert",
+    "anchors": {"1": "bad", "5": "good"},
+}
+CLARITY = {
+    "name": "clarity",
+    "label": "Clarity",
+    "help": "How clear is it?",
+    "scale": "percent",
+    "anchors": {"0": "not at all", "100": "fully"},
+}
+OUTPUTS = ("first", "second")
+
+
+def schema_tree(outputs=OUTPUTS, ratings=(QUALITY, CLARITY), comparison=None) -> dict:
+    return {
+        "task": "rated",
+        "title": "Rated texts",
+        "guideline_version": "1",
+        "guideline": ["Rate the texts."],
+        "unit": "word",
+        "fields": {
+            "title": "prompt",
+            "context": None,
+            "reference": None,
+            "outputs": list(outputs),
+            "noun": "text",
+        },
+        "row": ["prompt", *outputs],
+        "errors": [],
+        "missing": [],
+        "correction": False,
+        "comparison": comparison,
+        "ratings": list(ratings),
+    }
+
+
+def write_schema(folder: Path, **changes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "schema.js"
+    path.write_text(f"{ASSIGNMENT} {json.dumps(schema_tree(**changes))};", encoding="utf-8")
+    return path
+
+
+def rating_task(folder: Path, **changes) -> FeedbackTask:
+    return FeedbackTask(load_schema(write_schema(folder, **changes)), RowFormat(), folder)
+
+
+def row(number: int = 0, outputs=OUTPUTS, **changes) -> dict:
+    texts = [f"The {output} text of {number}." for output in outputs]
+    several = {"responses": texts} if len(texts) > 1 else {}
+    return {
+        "id": str(number),
+        "prompt": f"Say {number}",
+        "response": texts[0],
+        **several,
+        **changes,
+    }
+
+
+def write_page(task: FeedbackTask, rows: list, page: PageName = "rating") -> Path:
+    """A self-contained page with these rows; it can be opened from disk."""
+    write_json(task.folder / "items.json", rows)
+    path = task.folder / f"{page}.html"
+    text = self_contained(task, page, read_items(task, task.folder / "items.json"))
+    path.write_text(text, encoding="utf-8", newline="")
+    return path

@@ -1,0 +1,133 @@
+"""Titles that are conversations: rows, prompts, and the turns on every page."""
+
+import pytest
+from page_helpers import opened, press
+from rating_tasks import QUALITY, rating_task, row, write_page
+
+from fgrlhf.data.formats import COMPARISONS
+from fgrlhf.data.problems import DataError
+from fgrlhf.files import write_json
+from fgrlhf.models.dialogs import messages_in
+from fgrlhf.types import Prompt
+from interface_html.items import item_json, read_items
+
+TURNS = [
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": "Hi <b>you</b>"},
+    {"role": "assistant", "content": "Hello.\nYes?"},
+    {"role": "user", "content": "A table, please."},
+]
+TEXT = (
+    "\n\nSystem: Be kind.\n\nHuman: Hi <b>you</b>\n\nAssistant: Hello.\nYes?"
+    "\n\nHuman: A table, please.\n\nAssistant:"
+)
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return rating_task(tmp_path_factory.mktemp("dialogs"), ratings=[QUALITY], comparison="Which?")
+
+
+def test_a_conversation_is_the_text_of_the_item_and_comes_back(task, tmp_path):
+    rows = [row(0, prompt=TURNS), row(1, prompt=TEXT), row(2, prompt=[TURNS[1]])]
+    rows.append(row(3, messages=TURNS))  # about another prompt: a key of the task
+    write_json(tmp_path / "rows.json", rows)
+    items = read_items(task, tmp_path / "rows.json")
+    texts = [item.row["prompt"] for item in items]
+    assert texts == [TEXT, TEXT, "Hi <b>you</b>", "Say 3"]
+    assert items[0].row["messages"] == TURNS and "messages" not in items[1].row
+    assert [item_json(task, item) for item in items] == rows
+    prompts = [task.format.prompt(task.schema, item) for item in items]
+    turns = tuple((turn["role"], turn["content"]) for turn in TURNS)
+    assert prompts[0] == Prompt("0", TEXT, messages=turns)
+    assert prompts[3].meta == {"messages": TURNS}
+
+
+def test_the_item_has_the_prompt_that_the_library_reads(task, tmp_path):
+    given = row(0, prompt=TURNS, preferences=[1])
+    write_json(tmp_path / "rows.json", [given])
+    (item,) = read_items(task, tmp_path / "rows.json")
+    (comparison,) = COMPARISONS.read(tmp_path / "rows.json")
+    prompt = task.format.prompt(task.schema, item)
+    assert (prompt.text, prompt.messages) == (comparison.prompt.text, comparison.prompt.messages)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"prompt": []}, "at least one message"),
+        ({"prompt": [{"role": "judge", "content": "x"}]}, "prompt[0].role"),
+        ({"prompt": [{"role": "user", "content": 1}]}, "prompt[0].content"),
+        ({"prompt": TURNS, "messages": TURNS}, "must not be there"),
+    ],
+)
+def test_other_lists_are_refused(task, tmp_path, changes, message):
+    write_json(tmp_path / "rows.json", [row(0, **changes)])
+    with pytest.raises(DataError) as error:
+        read_items(task, tmp_path / "rows.json")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("page", ["rating", "comparison"])
+def test_turns_are_shown_with_their_roles(chromium, task, page):
+    long = TURNS + [TURNS[2], {"role": "user", "content": "Well. " * 400}]
+    rows = [row(0, prompt=TURNS), row(1, prompt=TEXT), row(2, prompt=long), row(3)]
+    with opened(chromium, where=write_page(task, rows, page)) as tab:
+        for _ in range(2):
+            assert tab.inner_text("#item-title") == "Conversation, 4 turns"
+            roles = tab.locator(".turn .role").all_inner_texts()
+            assert roles == ["System", "User", "Assistant", "User"]
+            said = tab.locator(".turn .said").all_inner_texts()
+            assert said == [turn["content"] for turn in TURNS]
+            press(tab, "]")
+        turns = tab.locator("#turns")
+        box = "node => [node.scrollHeight > node.clientHeight, node.scrollTop]"
+        overflows, top = turns.evaluate(box)
+        assert overflows and top > 0 and turns.bounding_box()["height"] < 500
+        turns.focus()
+        press(tab, "Home")  # scrolls, and is no key of the page
+        tab.wait_for_function("() => document.querySelector('#turns').scrollTop === 0")
+        press(tab, "Escape", "]")
+        assert tab.inner_text("#item-title") == "Say 3" and turns.is_hidden()
+
+
+def test_the_browser_finds_the_same_turns(chromium, task):
+    texts = [
+        TEXT,
+        TEXT + " \n",
+        TEXT.strip(),
+        "Before" + TEXT,
+        TEXT.removesuffix("\n\nAssistant:"),
+        "\n\nHuman: a\n\nHuman: b\n\nAssistant:",
+        "\n\nAssistant: a\n\nHuman: b\n\nAssistant:",
+        "\n\nSystem: a\n\nAssistant:",
+        "\n\nHuman: \x85 a\u2003\n\nAssistant:",
+        "\n\nAssistant:",
+        "Human: a",
+        "",
+    ]
+    with opened(chromium, where=write_page(task, [row(0)])) as tab:
+        found = tab.evaluate(
+            "texts => texts.map((text) => FG.messagesIn(text).map((m) => [m.role, m.content]))",
+            texts,
+        )
+    assert found == [[list(message) for message in messages_in(text)] for text in texts]
+    assert [bool(messages) for messages in found].count(True) == 4
+
+
+def test_the_page_writes_conversations_as_they_were(chromium, task):
+    rows = [row(0, prompt=TURNS), row(1, prompt=TEXT), row(2, prompt=[TURNS[1]])]
+    with opened(chromium, where=write_page(task, rows)) as tab:
+        written = tab.evaluate(
+            "rows => FG.readItems(FG_SCHEMA, JSON.stringify(rows)).map((item) =>"
+            " FG.format.feedbackRow(FG_SCHEMA, item))",
+            rows,
+        )
+        assert written == rows
+        for wrong in ([], [{"role": "judge", "content": "x"}], [1]):
+            reason = tab.evaluate(
+                "row => { try { FG.readItems(FG_SCHEMA, JSON.stringify([row])); return '' }"
+                " catch (error) { return error.message } }",
+                row(0, prompt=wrong),
+            )
+            assert "`prompt` must be text, or a conversation" in reason
