@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from interface_html.schema import Schema
 
 FEEDBACK_KEYS = ("feedback", "preference")
+# of items, and never of feedback rows: see suggestions.py
+ITEM_KEYS = ("suggestions", "suggestions_shown")
 
 
 class ItemError(ValueError):

@@ -13,7 +13,7 @@ from interface_html.tasks import FeedbackTask
 
 TEMPLATES = Path(__file__).parent / "templates"
 STYLE = "page.css"
-SHARED_SCRIPTS = ("core.js", "diff.js", "rules.js", "rows.js")
+SHARED_SCRIPTS = ("core.js", "diff.js", "rules.js", "suggestions.js", "rows.js")
 PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
     "annotation": (
         "textview.js",
@@ -23,6 +23,7 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
         "panels.js",
         "guide.js",
         "marking.js",
+        "suggesting.js",
         "annotation.js",
     ),
     "comparison": ("comparison.js",),

@@ -31,7 +31,7 @@ from fgrlhf.data.problems import (
 )
 from fgrlhf.errors import UserError
 from fgrlhf.types import Prompt
-from interface_html.format import FEEDBACK_KEYS, Item, ItemError, read_rows
+from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, Item, ItemError, read_rows
 from interface_html.rules import (
     annotation_problems,
     character_labels,
@@ -39,6 +39,7 @@ from interface_html.rules import (
     sentences,
 )
 from interface_html.schema import Schema
+from interface_html.suggestions import decision_problems
 
 # The names of a document's fields in a row, for messages.
 ROW_NAMES = {
@@ -88,7 +89,8 @@ class RowFormat:
             feedback = row["feedback"]
             is_empty = not feedback["errors"] and not feedback["missing-info"]
             doc = {**feedback, "no-error": is_empty}
-            for field, reason in annotation_problems(schema, row, doc):
+            complaints = annotation_problems(schema, row, doc) + decision_problems(row, doc)
+            for field, reason in complaints:
                 yield _row_field(field), reason
         if "preference" in row:
             wrong = key_problems(row, "", "preference", list)
@@ -114,12 +116,12 @@ class RowFormat:
                 row["correction"] = item.feedback["corrected-prediction"]
         if item.preference is not None:
             row["preferences"] = list(item.preference)
-        own_keys = {*schema.row, *FEEDBACK_KEYS}
+        own_keys = {*schema.row, *FEEDBACK_KEYS, *ITEM_KEYS}
         return row | {key: value for key, value in item.row.items() if key not in own_keys}
 
     def prompt(self, schema: Schema, item: Item) -> Prompt:
         """As `fgrlhf.data.formats.read_prompts` reads the item's row."""
-        own_keys = {*schema.row, *FEEDBACK_KEYS}
+        own_keys = {*schema.row, *FEEDBACK_KEYS, *ITEM_KEYS}
         meta = {key: value for key, value in item.row.items() if key not in own_keys}
         if schema.fields.context:
             meta["context"] = item.row[schema.fields.context.key]

@@ -91,7 +91,7 @@ window.FG = window.FG || {};
         if (schema.correction) row.correction = feedback["corrected-prediction"];
       }
       if (preference) row.preferences = preference;
-      return { ...row, ...without(item.row, ...schema.row, ...FEEDBACK_KEYS) };
+      return { ...row, ...FG.withoutItemKeys(without(item.row, ...schema.row, ...FEEDBACK_KEYS)) };
     },
   };
 })(window.FG);
