@@ -162,8 +162,9 @@ window.FG = window.FG || {};
     // Accept the suggestion under the cursor as this kind. Returns null if the kind is not meant for a suggestion.
     page.markSuggested = function (kind) {
       const i = current(),
-        isSelected = view.isSelected && !view.tapped;
-      if (i < 0 || page.mode || page.active || isSelected) return null;
+        isSelected = view.isSelected && !view.tapped,
+        isOnError = page.active && page.active.list === "errors";
+      if (i < 0 || page.mode || isOnError || isSelected) return null;
       const at = mark(i, kind);
       if (at >= 0 && !asksEvidence(at)) goOn(i, `Accepted: “${quoteOf(i)}” is ${page.labelOf(at)}.`);
       return at >= 0;
@@ -183,7 +184,7 @@ window.FG = window.FG || {};
         left = sure.length - count;
       page.mode = page.active = null;
       view.collapse();
-      page.change({ errors, suggestions: page.doc.suggestions.filter(({ index }) => !sure.includes(index)) });
+      page.change({ errors });
       const rest = left ? ` ${left} at ${SURE} or more need evidence or overlap an error: decide them one by one.` : "";
       goOn(-1, `Accepted: ${count}.${rest}`);
       return true;

@@ -145,7 +145,8 @@ window.FG = window.FG || {};
   // {shown, verdicts} of an annotation, for record.json; null without an annotation or without suggestions.
   FG.decisionsRecord = function (row, doc) {
     if (!doc || !row.suggestions) return null;
-    return { shown: row.suggestions_shown !== false, verdicts: FG.verdicts(row, doc) };
+    const verdicts = FG.verdicts(row, FG.withSuggestionList(row, doc));
+    return { shown: row.suggestions_shown !== false, verdicts };
   };
 
   // The annotation with the verdicts that follow from its errors.
