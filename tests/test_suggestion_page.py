@@ -233,8 +233,9 @@ def test_suggestions_survive_reloads_and_the_downloaded_file(chromium, tmp_path)
         path = tmp_path / "feedback.json"
         path.write_bytes(downloaded(tab))
         tab.set_input_files("#file", path)
-        tab.wait_for_function("!document.querySelector('#suggested') || "
-                              "document.querySelector('#suggested').hidden")
+        tab.wait_for_function(
+            "!document.querySelector('#suggested') || document.querySelector('#suggested').hidden"
+        )
         assert tab.locator("#errors > li").count() == 1
         press(tab, "Control+Enter")
         assert tab.locator("#problems li").count() == 0
@@ -257,7 +258,9 @@ def test_served_suggestions_are_submitted_with_their_verdicts(chromium, tmp_path
             press(tab, "y", "y", "x", "x")
             tab.fill("#correction", "Mended.")
             press(tab, "Escape", "Control+Enter")
-            tab.wait_for_function("document.querySelector('#item-title').textContent === 'B?'")
+            tab.wait_for_function(
+                "() => document.querySelector('#item-title').textContent === 'B?'"
+            )
             assert underlined(tab) == []
             press(tab, "n", "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
@@ -276,7 +279,9 @@ def test_served_suggestions_are_submitted_with_their_verdicts(chromium, tmp_path
         ]
         assert lines[0]["seconds"]["active"] > 0
         out = tmp_path / "out.json"
-        export(ExportSettings(task="qa_feedback", db=str(server.db), out=str(out), pages="annotation"))
+        export(
+            ExportSettings(task="qa_feedback", db=str(server.db), out=str(out), pages="annotation")
+        )
         text = out.read_text()
         assert "suggestions" not in text and "origin" not in text
 
@@ -306,7 +311,9 @@ def test_axe_finds_nothing_in_suggestions(chromium, tmp_path, scheme, width):
         tab.wait_for_timeout(200)  # colours are animated
         violations = axe.run(tab, options={"preload": False}).response["violations"]
         assert [(one["id"], one["nodes"][0]["html"][:150]) for one in violations] == []
-        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        box = tab.locator("#suggested").bounding_box()
+        assert box["x"] + box["width"] <= width
+        assert tab.evaluate("document.querySelector('#suggested').scrollWidth") <= box["width"]
 
 
 # ---- rules: the same in Python and JavaScript ----------------------------------------------------
