@@ -10,8 +10,8 @@ report has
   - for both arms, `shown` and `hidden`, the active seconds per item and per mark
   - for each annotator, the F1 of the marks with the suggestions in both arms; marks match if they
     overlap and have the same kind. A large difference means that suggestions change the judgement
-  - for each annotator, the share of the shown suggestions that were accepted as they are. Annotators
-    who accept nearly everything, and more than the others, are named
+  - for each annotator, the share of the shown suggestions that were accepted as they are.
+    Annotators who accept nearly everything, and more than the others, are named
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,8 @@
     fgrlhf feedback suggest NAME source=items.json out=items_suggested.json \\
         judgements=judgements.jsonl
 
-A segment of a reward model is suggested if P(error) = 1 - P(ok) is at least `threshold`, as the kind
-of its most probable error label. A judgement is suggested for the item whose annotated text is its
+A segment of a reward model is suggested if P(error) = 1 - P(ok) is at least `threshold`, as the
+kind of its most probable error label. A judgement is suggested for the item whose annotated text is its
 response; without a score it counts as certain. Spans grow to the schema's unit, and spans of one
 kind that touch become one, with the largest score.
 

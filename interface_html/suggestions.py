@@ -1,5 +1,6 @@
-"""Suggested errors, which annotators accept, change or reject. templates/suggestions.js has the
-same rules for the browser.
+"""The rules of suggested errors, which annotators accept, change or reject.
+
+templates/suggestions.js has the same rules for the browser.
 
 The row of an item may have
   suggestions        [{type, start, end, explanation, score, source}]: `type` is the name of a kind

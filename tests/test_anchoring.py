@@ -93,7 +93,7 @@ def test_the_difference_of_the_arms():
 
 
 def test_wilson():
-    """p = 8/10, z = 1.96: (0.8 + 0.1921 ± 1.96 sqrt(0.016 + 0.0096)) / 1.3841."""
+    """For p = 8/10, z = 1.96: (0.8 + 0.1921 ± 1.96 sqrt(0.016 + 0.0096)) / 1.3841."""
     interval = wilson(8, 10)
     assert interval.mean == 0.8
     assert (round(interval.low, 3), round(interval.high, 3)) == (0.490, 0.943)

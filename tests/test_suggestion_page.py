@@ -1,4 +1,4 @@
-"""annotation.html: suggestions are accepted, changed and rejected, and every one must be decided."""
+"""annotation.html: suggestions are accepted, changed or rejected, and none stays undecided."""
 
 import copy
 import json
@@ -372,7 +372,8 @@ def test_python_and_the_page_find_the_same_problems(chromium, tmp_path):
         of_docs = tab.evaluate(
             """([rows, docs]) => rows.map((row, i) => {
             const wrong = FG.decisionProblems(row, docs[i]);
-            return (wrong.length ? wrong : FG.undecidedProblems(row, docs[i])).map(({ field }) => field);
+            const found = wrong.length ? wrong : FG.undecidedProblems(row, docs[i]);
+            return found.map(({ field }) => field);
         })""",
             [valid, docs],
         )
