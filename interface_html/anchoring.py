@@ -176,7 +176,9 @@ def _influence(name: str, annotations: Sequence[Annotation]) -> Influence:
     own = [one for one in annotations if one.annotator == name]
     rest = [one for one in annotations if one.annotator != name]
     accepted, others = _accepted_share(own), _accepted_share(rest)
-    is_comparable = isinstance(accepted, Interval) and isinstance(others, Interval)
+    is_named = False
+    if isinstance(accepted, Interval) and isinstance(others, Interval):
+        is_named = accepts_nearly_all(accepted, others)
     return Influence(
         annotator=name,
         shown=_f1([one for one in own if one.is_shown]),
@@ -184,7 +186,7 @@ def _influence(name: str, annotations: Sequence[Annotation]) -> Influence:
         difference=f1_difference(own),
         accepted=accepted,
         others=others,
-        accepts_nearly_all=is_comparable and accepts_nearly_all(accepted, others),
+        accepts_nearly_all=is_named,
     )
 
 

@@ -1,14 +1,14 @@
 """Add suggested errors to items: the spans of reward models, or judgements from a file.
 
     fgrlhf feedback suggest NAME source=items.json out=items_suggested.json \\
-        models=outputs/fact_rm,outputs/rel_rm kinds='{F-ERR: Unverifiable, NF-ERR: Irrelevant}'
+        models=outputs/rm,outputs/other_rm kinds='{LABEL: KIND, OTHER-LABEL: OTHER-KIND}'
     fgrlhf feedback suggest NAME source=items.json out=items_suggested.json \\
         judgements=judgements.jsonl
 
 A segment of a reward model is suggested if P(error) = 1 - P(ok) is at least `threshold`, as the
-kind of its most probable error label. A judgement is suggested for the item whose annotated text is its
-response; without a score it counts as certain. Spans grow to the schema's unit, and spans of one
-kind that touch become one, with the largest score.
+kind of its most probable error label. A judgement is suggested for the item whose annotated text is
+its response; without a score it counts as certain. Spans grow to the schema's unit, and spans of
+one kind that touch become one, with the largest score.
 
 Only a random `share` of the items shows its suggestions. The others keep them hidden
 (`suggestions_shown`), so that `fgrlhf feedback anchoring` can measure their influence.
@@ -265,8 +265,9 @@ def _from_judgements(
                 left_out["with a score that is not from 0 to 1"] += 1
             elif score >= settings.threshold:
                 explanation = one.evidence or one.reason or ""
-                source = Path(path).stem
-                found.append(Suggestion(kinds[one.label], *one.span, score, source, explanation))
+                start, end = one.span
+                kind = kinds[one.label]
+                found.append(Suggestion(kind, start, end, score, Path(path).stem, explanation))
     for reason, count in left_out.items():
         print(f"left out {counted(count, 'judgement')} {reason}")
     texts = [item.row[task.schema.text] for item in items]
