@@ -5,6 +5,7 @@ and treating them as independent would make every interval too narrow. See Efron
 (1993), chapter 13.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -246,3 +247,21 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
         corrected[place] = largest
     return corrected.tolist()
+
+
+def wilson(successes: int, trials: int) -> Interval:
+    """The share of successes with Wilson's 95% interval, which never leaves [0, 1].
+
+        (p + z^2 / 2n ± z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n),  p = successes / n
+
+    Raises:
+      ValueError: there are no trials, or more successes than trials.
+    """
+    if not 0 <= successes <= trials or trials == 0:
+        raise ValueError(f"{successes} successes in {trials} trials have no share")
+    p = successes / trials
+    z = float(norm.ppf((1 + LEVEL) / 2))
+    middle = p + z**2 / (2 * trials)
+    half = z * math.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))
+    scale = 1 + z**2 / trials
+    return Interval(p, max((middle - half) / scale, 0.0), min((middle + half) / scale, 1.0))

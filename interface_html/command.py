@@ -9,12 +9,14 @@ from fgrlhf.errors import UserError
 PROGRAMS = {
     "items": "make items to annotate from samples or from feedback",
     "select": "choose the items that should be judged next",
+    "suggest": "add errors that models or judgements suggest to items",
     "pages": "write one self-contained page with its items, to send to an annotator",
     "serve": "serve the pages to several annotators",
     "export": "write a feedback file from the server's database",
     "submissions": "write all submissions of the server's database as JSON lines",
     "merge": "merge the feedback of several rounds into one file",
     "agreement": "report the agreement of annotators, with intervals",
+    "anchoring": "measure how far suggestions influence annotators",
     "task_pages": "write the pages into the task's folder, after a change of its schema.js",
 }
 

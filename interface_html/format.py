@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # the key of ratings has a space: a file's rows may have `rating` or `ratings` of their own
 RATINGS = "output ratings"
 FEEDBACK_KEYS = ("feedback", "preference", RATINGS)
+# of items, and never of feedback rows: see suggestions.py
+ITEM_KEYS = ("suggestions", "suggestions_shown")
 
 
 class ItemError(ValueError):

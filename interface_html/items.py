@@ -25,8 +25,9 @@ from fgrlhf.data.problems import (
 )
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_text
-from interface_html.format import Item, ItemError
+from interface_html.format import ITEM_KEYS, Item, ItemError
 from interface_html.schema import Schema
+from interface_html.suggestions import item_suggestion_problems
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 LONGEST_ID = 200
@@ -76,6 +77,7 @@ def _item(task: FeedbackTask, row: Any, number: int, references: Mapping[str, st
         raise ItemError([("id", f"must be a string of 1 to {LONGEST_ID} characters")])
     item = Item(name, task.format.item_row(task.schema, row, references.get(name, "")))
     complaints = item_problems(task.schema, item.row)
+    complaints = complaints or item_suggestion_problems(task.schema, item.row)
     complaints = complaints or list(task.format.feedback_problems(task.schema, item.row))
     if complaints:
         raise ItemError(complaints)
@@ -95,8 +97,9 @@ def item_problems(schema: Schema, row: Mapping[str, Any]) -> list[Complaint]:
 
 
 def item_json(task: FeedbackTask, item: Item) -> dict[str, Any]:
-    """An item as the row of a file, with its id and its earlier feedback."""
-    return {"id": item.id, **task.format.feedback_row(task.schema, item)}
+    """An item as the row of a file, with its id, its earlier feedback and its suggestions."""
+    own = {key: item.row[key] for key in ITEM_KEYS if key in item.row}
+    return {"id": item.id, **task.format.feedback_row(task.schema, item), **own}
 
 
 def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:

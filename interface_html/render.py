@@ -18,6 +18,7 @@ SHARED_SCRIPTS = (
     "diff.js",
     "rules.js",
     "ratings.js",
+    "suggestions.js",
     "conversations.js",
     "rows.js",
 )
@@ -30,6 +31,7 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
         "panels.js",
         "guide.js",
         "marking.js",
+        "suggesting.js",
         "annotation.js",
     ),
     "comparison": ("comparison.js",),

@@ -40,7 +40,7 @@ from interface_html.conversations import (
     title_messages,
     title_of,
 )
-from interface_html.format import FEEDBACK_KEYS, RATINGS, Item, ItemError, read_rows
+from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, RATINGS, Item, ItemError, read_rows
 from interface_html.ratings import (
     ratings_of_row,
     row_field,
@@ -55,6 +55,7 @@ from interface_html.rules import (
     sentences,
 )
 from interface_html.schema import Schema
+from interface_html.suggestions import decision_problems
 
 # The names of a document's fields in a row, for messages.
 ROW_NAMES = {
@@ -108,7 +109,8 @@ class RowFormat:
             feedback = row["feedback"]
             is_empty = not feedback["errors"] and not feedback["missing-info"]
             doc = {**feedback, "no-error": is_empty}
-            for field, reason in annotation_problems(schema, row, doc):
+            complaints = annotation_problems(schema, row, doc) + decision_problems(row, doc)
+            for field, reason in complaints:
                 yield _row_field(field), reason
         if "preference" in row:
             wrong = key_problems(row, "", "preference", list)
@@ -139,13 +141,14 @@ class RowFormat:
             row["preferences"] = list(item.preference)
         if item.ratings is not None:
             row["ratings"] = row_of_ratings(schema, item.ratings)
-        own_keys = {*schema.row, *FEEDBACK_KEYS, *title_messages(schema, item.row)}
+        messages = title_messages(schema, item.row)
+        own_keys = {*schema.row, *FEEDBACK_KEYS, *ITEM_KEYS, *messages}
         return row | {key: value for key, value in item.row.items() if key not in own_keys}
 
     def prompt(self, schema: Schema, item: Item) -> Prompt:
         """As `fgrlhf.data.formats.read_prompts` reads the item's row."""
         messages = title_messages(schema, item.row)
-        own_keys = {*schema.row, *FEEDBACK_KEYS, *messages}
+        own_keys = {*schema.row, *FEEDBACK_KEYS, *ITEM_KEYS, *messages}
         meta = {key: value for key, value in item.row.items() if key not in own_keys}
         if schema.fields.context:
             meta["context"] = item.row[schema.fields.context.key]

@@ -9,6 +9,7 @@ of the published interface:
   no-error             whether the annotator confirmed that nothing is wrong
 A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
 (the second) or 0 (equal), and the order in which the outputs were shown. Offsets count code points.
+suggestions.py has the keys of items with suggestions, and their rules.
 """
 
 import json
@@ -74,7 +75,7 @@ def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> lis
     """All rules that the annotation `doc` of the item `row` breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("feedback", not_a(dict, doc))]
-    complaints = list(unknown_key_problems(doc, "feedback.", DOCUMENT_KEYS))
+    complaints = list(unknown_key_problems(doc, "feedback.", (*DOCUMENT_KEYS, "suggestions")))
     complaints += key_problems(doc, "feedback.", "no-error", bool)
     for key in ("errors", "missing-info"):
         complaints += key_problems(doc, "feedback.", key, list)
@@ -95,7 +96,7 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         if not isinstance(error, dict):
             yield field, not_a(dict, error)
             continue
-        yield from unknown_key_problems(error, f"{field}.", (*ERROR_KEYS, "quote"))
+        yield from unknown_key_problems(error, f"{field}.", (*ERROR_KEYS, "quote", "origin"))
         wrong = list(choice_problems(error, field, "error type", names))
         wrong += text_problems(error, f"{field}.", "explanation")
         wrong += key_problems(error, f"{field}.", "start", int)

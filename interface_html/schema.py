@@ -21,7 +21,7 @@ from fgrlhf.errors import UserError
 ASSIGNMENT = "window.FG_SCHEMA ="
 MOST_OUTPUTS = 9  # the comparison page names them A to I
 PageName = Literal["annotation", "comparison", "rating"]
-PAGE_KEYS = "CEGNP"  # letters that are keys of the annotation page
+PAGE_KEYS = "CEGNPXY"  # letters that are keys of the annotation page
 
 
 class Example(StrictModel):

@@ -16,12 +16,13 @@ from starlette.exceptions import HTTPException
 from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import Complaint
 from interface_html.database import Assignment, Database, Receipt, RefusedError
-from interface_html.format import FEEDBACK_KEYS
+from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS
 from interface_html.guard import Guard
 from interface_html.ratings import rating_problems
 from interface_html.render import TEMPLATES, page_html
 from interface_html.rules import annotation_problems, comparison_problems
 from interface_html.schema import PageName, Schema
+from interface_html.suggestions import decision_problems, shown_suggestions, undecided_problems
 from interface_html.tasks import FeedbackTask
 
 HTML = "text/html; charset=utf-8"
@@ -210,7 +211,9 @@ def submission_problems(schema: Schema, assignment: Assignment, body: Submit) ->
         complaints.append(("guideline", reason))
     if assignment.page == "annotation":
         complaints += _missing_quotes(body.doc)
-        return complaints + annotation_problems(schema, row, body.doc)
+        complaints += annotation_problems(schema, row, body.doc)
+        complaints += decision_problems(row, body.doc)
+        return complaints or undecided_problems(row, body.doc)
     if assignment.page == "rating":
         complaints += rating_problems(schema, body.doc)
     else:
@@ -231,8 +234,10 @@ def _missing_quotes(doc: Mapping[str, Any]) -> Iterator[Complaint]:
 
 
 def _assignment_json(assignment: Assignment) -> dict[str, Any]:
-    """An assignment as a page gets it, without earlier feedback on the item."""
-    texts = {key: value for key, value in assignment.item.row.items() if key not in FEEDBACK_KEYS}
+    """An assignment as a page gets it, without earlier feedback and hidden suggestions."""
+    row = assignment.item.row
+    left_out = FEEDBACK_KEYS if shown_suggestions(row) else (*FEEDBACK_KEYS, *ITEM_KEYS)
+    texts = {key: value for key, value in row.items() if key not in left_out}
     draft = None
     if assignment.draft is not None:
         revision, state = assignment.draft

@@ -5,7 +5,8 @@
 Each line has what the rows of a feedback file cannot hold: `item`, `annotator`, `page`, `revision`
 (1 for the annotator's first submission of the item), `created` (UTC), `order` (indices of the
 outputs as they were shown), `seconds` (`active` and `wall`), `guideline` and `guideline_sha256`,
-and the submitted `doc`. Nothing is combined or left out.
+the submitted `doc`, and `suggestions`: whether the page showed the suggestions of the item, and the
+verdict on each (null for items without suggestions). Nothing is combined or left out.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from fgrlhf.data.problems import counted
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_jsonl
 from interface_html.database import Submission, read_database
+from interface_html.format import Item
+from interface_html.suggestions import decisions_record
 from interface_html.tasks import TASK_HELP, feedback_of
 
 
@@ -31,8 +34,10 @@ class Settings(StrictModel):
     out: str = Field(description="the JSON lines file to write")
 
 
-def submission_json(submission: Submission) -> dict[str, Any]:
-    """A submission as a line of the file."""
+def submission_json(submission: Submission, item: Item) -> dict[str, Any]:
+    """A submission of an item as a line of the file."""
+    is_annotation = submission.page == "annotation"
+    decisions = decisions_record(item.row, submission.doc) if is_annotation else None
     created = datetime.fromtimestamp(submission.created, UTC)
     return {
         "item": submission.item,
@@ -45,6 +50,7 @@ def submission_json(submission: Submission) -> dict[str, Any]:
         "guideline": submission.guideline,
         "guideline_sha256": submission.guideline_sha256,
         "doc": submission.doc,
+        "suggestions": decisions,
     }
 
 
@@ -55,8 +61,10 @@ def write_submissions(settings: Settings) -> int:
       UserError: the database cannot be read or belongs to another task.
     """
     task = feedback_of(settings.task)
-    _, submissions = read_database(settings.db, task.schema.task)
-    write_jsonl(settings.out, [submission_json(submission) for submission in submissions])
+    items, submissions = read_database(settings.db, task.schema.task)
+    item_of = {item.id: item for item in items}
+    lines = [submission_json(submission, item_of[submission.item]) for submission in submissions]
+    write_jsonl(settings.out, lines)
     print(f"{settings.out}: {counted(len(submissions), 'submission')}")
     return len(submissions)
 

@@ -41,7 +41,7 @@
 
   // Each change makes a new document. Changes with the same `key` in a short time are one step to undo.
   page.change = function (parts, key) {
-    work.commit({ ...work.doc, ...parts }, key);
+    work.commit(FG.withVerdicts(page.row, { ...work.doc, ...parts }), key);
     page.render();
   };
 
@@ -75,6 +75,7 @@
     });
     view.paint(marks, FG.earlierRange(schema, view.points, doc.errors[current]));
     FG.showCards(page);
+    page.showSuggestions();
     FG.showKinds(page);
     FG.showSheet(page);
     $("no-error").checked = doc["no-error"];
@@ -122,7 +123,7 @@
     if (!range) return;
     const quote = FG.quote(view.points, ...range);
     const at = FG.overlapOf(work.doc.errors, ...range);
-    const mark = at < 0 ? "not marked" : `marked: ${page.labelOf(at)}`;
+    const mark = at < 0 ? page.suggestionAt(range) || "not marked" : `marked: ${page.labelOf(at)}`;
     $("announce").textContent =
       view.isSelected && !view.tapped
         ? `Selected: “${quote}”, ${FG.countUnits(page, ...range)}, ${mark}`
@@ -137,6 +138,7 @@
       const at = range && !view.isSelected ? FG.overlapOf(work.doc.errors, range[0], range[1]) : -1;
       if (at >= 0) page.active = { list: "errors", index: at };
       else if (page.active && page.active.list === "errors") page.active = null;
+      page.followSuggestion();
     }
     page.render();
     announce();
@@ -165,9 +167,11 @@
   // ---- submitting --------------------------------------------------------------------------------------------
   async function submit() {
     page.commitAllTyped();
-    const problems = FG.problemsShown(FG.annotationProblems(schema, page.row, work.doc)).map((problem) =>
-      FG.explained(page, problem),
-    );
+    const broken = [
+      ...FG.annotationProblems(schema, page.row, work.doc),
+      ...FG.undecidedProblems(page.row, work.doc),
+    ];
+    const problems = FG.problemsShown(broken).map((problem) => FG.explained(page, problem));
     FG.showProblems(problems);
     if (problems.length) {
       FG.say(`Not submitted: ${problems[0].text}`, "bad");
@@ -189,7 +193,9 @@
 
   const LETTERS = {
     n: () => page.toggleNone(),
-    e: () => page.editActive(),
+    e: () => page.editSuggestion() || page.editActive(),
+    y: (event) => (event.shiftKey ? page.acceptSure() : page.accept()),
+    x: () => page.rejectSuggestion(),
     c: () => (schema.correction ? $("correction").focus() : page.refuse("There is no correction to edit.")),
     p: () =>
       $("sources").hidden
@@ -214,7 +220,7 @@
       page.confirm();
     } else if (action) {
       event.preventDefault();
-      action();
+      action(event);
     } else if (event.key === "Delete" || event.key === "Backspace") {
       event.preventDefault();
       page.removeActive();
@@ -249,6 +255,8 @@
   function open(next) {
     work = next;
     page.active = page.mode = page.refused = null;
+    page.suggested = -1;
+    FG.fitSuggestions(next);
     page.sheet = false;
     FG.showTexts(schema, page.row, schema.fields.context ? page.pickSentence : null);
     FG.addSheet(page);
@@ -279,6 +287,7 @@
   });
   FG.addMarking(page);
   FG.addEvidence(page);
+  FG.addSuggesting(page);
   $("text-hint").textContent = FG.hint(schema);
   $("types").replaceChildren(
     ...schema.errors.map((kind) => FG.typeButton(kind, page.pressKind)),
@@ -298,7 +307,7 @@
   ).observe($("kinds-bar"));
   FG.start("annotation", {
     open,
-    fresh,
+    fresh: (item) => FG.withSuggestionList(item.row, fresh(item)),
     submit,
     key,
     fieldKey,

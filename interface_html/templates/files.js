@@ -26,6 +26,8 @@ window.FG = window.FG || {};
       );
     for (const key of outputs)
       if (!FG.strip(row[key])) throw new Error(`\`${key}\` is empty: there is no ${noun} to judge`);
+    const [wrong] = FG.itemSuggestionProblems(schema, row);
+    if (wrong) throw new Error(`\`${wrong.field}\` ${wrong.reason}`);
     if ("feedback" in row && !isAnnotation(schema, row.feedback))
       throw new Error(
         "`feedback` does not have the form that this page writes: correct it, or open the file without it",

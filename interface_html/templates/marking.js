@@ -59,6 +59,8 @@ window.FG = window.FG || {};
       return true;
     }
 
+    page.mayMark = mayMark;
+
     // The error that a kind is for, and its span: the error that is being edited, the active one if nothing else is
     // selected, or a new one (undefined).
     function choice() {
@@ -77,11 +79,14 @@ window.FG = window.FG || {};
         return refuse(
           `Not marked: the selected text is not in the ${NOUN}. Select ${schema.unit}s of the ${NOUN}.`,
         );
+      const asSuggested = page.markSuggested(kind);
+      if (asSuggested !== null) return asSuggested;
       const { index, range } = choice();
       if (!mayMark(range, kind, index)) return false;
       const old = index === undefined ? null : page.doc.errors[index],
         isSameKind = Boolean(old) && old["error type"] === kind.name;
       const error = { "error type": kind.name, explanation: "", start: range[0], end: range[1] };
+      if (old && old.origin) error.origin = old.origin;
       const fresh = isSameKind ? { ...old, start: range[0], end: range[1] } : error;
       const errors = old ? replaced(page.doc.errors, index, fresh) : [...page.doc.errors, fresh];
       const at = old ? index : errors.length - 1;

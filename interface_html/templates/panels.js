@@ -80,6 +80,8 @@ window.FG = window.FG || {};
         },
       };
     }
+    const [, suggestion] = /^feedback\.suggestions\[(\d+)\]$/.exec(field) || [];
+    if (suggestion) return page.suggestionProblem(Number(suggestion), reason);
     const where =
       field === "feedback.no-error" ? ["“No error”", "no-error"] : ["The correction", "correction"];
     return { text: `${where[0]} ${reason}.`, go: () => $(where[1]).focus() };
@@ -93,6 +95,7 @@ window.FG = window.FG || {};
       ["1 … 9", `mark the selection as this kind; on a marked ${schema.unit}: change its kind`],
       ["Shift+1 … 9", "this kind stays on: each selection is marked at once; Esc ends it"],
       ["E / Del", "edit or remove the error under the cursor"],
+      ...FG.suggestionHelp(schema.unit),
       ["Alt+← / Alt+→", "move the end of this error; with Shift its start"],
       ["N", "no error, nothing missing"],
       ...(schema.correction ? [["C", "go to the correction"]] : []),

@@ -97,7 +97,7 @@ window.FG = window.FG || {};
       if (preference) row.preferences = preference;
       if (ratings) row.ratings = FG.rowOfRatings(schema, ratings);
       const ownKeys = [...schema.row, ...FEEDBACK_KEYS, ...(messages ? ["messages"] : [])];
-      return { ...row, ...without(item.row, ...ownKeys) };
+      return { ...row, ...FG.withoutItemKeys(without(item.row, ...ownKeys)) };
     },
   };
 })(window.FG);

@@ -160,6 +160,7 @@ window.FG = window.FG || {};
       const rows = this.items.map((item) => ({
         id: item.id,
         ...FG.format.feedbackRow(this.schema, item),
+        ...FG.itemKeys(item.row),
       }));
       try {
         this.storage.setItem(this.openName, JSON.stringify({ file: this.file, rows }));
@@ -377,6 +378,7 @@ window.FG = window.FG || {};
           submitted: each((state) => state.time || null),
           revision: each((state) => state.revision || 1),
           guideline: each((state) => state.guideline || null),
+          suggestions: FG.decisionsRecord(item.row, annotation && annotation.submitted),
         };
       });
       return JSON.stringify(entries, null, 2);

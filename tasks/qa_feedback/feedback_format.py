@@ -15,9 +15,17 @@ from fgrlhf.data.problems import Complaint
 from fgrlhf.errors import UserError
 from fgrlhf.reward_utils import Segmenter, load_segmenter
 from fgrlhf.types import Prompt
-from interface_html.format import FEEDBACK_KEYS, FeedbackFormat, Item, ItemError, read_rows
+from interface_html.format import (
+    FEEDBACK_KEYS,
+    ITEM_KEYS,
+    FeedbackFormat,
+    Item,
+    ItemError,
+    read_rows,
+)
 from interface_html.rules import ERROR_KEYS
 from interface_html.schema import Schema
+from interface_html.suggestions import without_decisions
 from tasks.qa_feedback.feedback import FeedbackRow, load_examples
 from tasks.qa_feedback.reward_modeling.create_rm_files import factuality_tags, relevance_tags
 from tasks.qa_feedback.validation import feedback_problems
@@ -54,7 +62,8 @@ class QAFeedbackFormat:
 
     def feedback_row(self, schema: Schema, item: Item) -> dict[str, Any]:
         """A row with its keys in the order of the published files."""
-        row = {key: value for key, value in item.row.items() if key not in FEEDBACK_KEYS}
+        left_out = (*FEEDBACK_KEYS, *ITEM_KEYS)
+        row = {key: value for key, value in item.row.items() if key not in left_out}
         if item.feedback is not None:
             row["feedback"] = _published(item.feedback)
         if item.preference is not None:
@@ -91,6 +100,7 @@ def _segmenter() -> Segmenter:
 
 def _published(annotation: Mapping[str, Any]) -> dict[str, Any]:
     """An annotation without the keys that only the server needs."""
+    annotation = without_decisions(annotation)
     feedback = _ordered(annotation, ANNOTATION_KEYS, leave_out="no-error")
     feedback["errors"] = [
         _ordered(error, ERROR_KEYS, leave_out="quote") for error in annotation["errors"]

@@ -75,8 +75,9 @@
     },
 
     feedbackRow(schema, item) {
-      const { feedback, preference } = item.row,
-        row = without(item.row, "feedback", "preference");
+      const { preference } = item.row,
+        feedback = item.row.feedback && FG.withoutDecisions(item.row.feedback),
+        row = FG.withoutItemKeys(without(item.row, "feedback", "preference"));
       if (feedback) {
         row.feedback = ordered(feedback, ANNOTATION_KEYS, "no-error");
         row.feedback.errors = feedback.errors.map((error) => ordered(error, ERROR_KEYS, "quote"));

@@ -1,0 +1,362 @@
+"""Measure how far suggestions influence annotators.
+
+    fgrlhf feedback anchoring NAME db=feedback.sqlite
+    fgrlhf feedback anchoring NAME items=items_suggested.json files=anna.json,ben.json \\
+        records=anna_record.json,ben_record.json
+
+`fgrlhf feedback suggest` hides the suggestions of a random share of the items. Annotations of these
+items show what annotators mark by themselves. Only items with at least one suggestion count. The
+report has
+  - for both arms, `shown` and `hidden`, the active seconds per item and per mark
+  - for each annotator, the F1 of the marks with the suggestions in both arms; marks match if they
+    overlap and have the same kind. A large difference means that suggestions change the judgement
+  - for each annotator, the share of the shown suggestions that were accepted as they are.
+    Annotators who accept nearly everything, and more than the others, are named
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import StrictModel
+from fgrlhf.data.problems import counted
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json
+from fgrlhf.stats import Interval, paired_ratio_bootstrap, wilson
+from interface_html.agreement import DRAWS, SEED, Figure, overlap_matches, read_record, share
+from interface_html.database import read_database
+from interface_html.items import read_items
+from interface_html.suggestions import ACCEPTED, LIST, SHOWN, verdicts
+from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
+
+ARMS = {"shown": True, "hidden": False}
+NEARLY_ALL = 0.9  # the share from which an annotator accepts nearly everything
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """An annotator's latest work on an item with suggestions.
+
+    Args:
+      is_shown: whether the page showed the suggestions.
+      suggestions: of the item, at least one.
+      marks: the errors of the annotation.
+      verdicts: on each suggestion; empty if they were hidden.
+      seconds: active time; None if unknown.
+    """
+
+    annotator: str
+    item: str
+    is_shown: bool
+    suggestions: Sequence[Mapping[str, Any]]
+    marks: Sequence[Mapping[str, Any]]
+    verdicts: Sequence[str | None]
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Influence:
+    """The influence of suggestions on an annotator.
+
+    Args:
+      shown, hidden: F1 of the marks with the suggestions, in both arms.
+      difference: shown minus hidden.
+      accepted: the share of shown suggestions that were accepted as they are.
+      others: the same share of all other annotators together.
+      accepts_nearly_all: see `accepts_nearly_all`.
+    """
+
+    annotator: str
+    shown: Figure
+    hidden: Figure
+    difference: Figure
+    accepted: Figure
+    others: Figure
+    accepts_nearly_all: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.annotator}: F1 with the suggestions {self.shown} shown, {self.hidden} hidden,"
+            f" difference {self.difference}; accepted {self.accepted}, others {self.others}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        figures = {
+            "F1 shown": self.shown,
+            "F1 hidden": self.hidden,
+            "F1 difference": self.difference,
+            "accepted": self.accepted,
+            "accepted by others": self.others,
+        }
+        return {**_figures_json(figures), "accepts nearly all": self.accepts_nearly_all}
+
+
+# ---- figures (pure) ------------------------------------------------------------------------------
+
+
+def f1_parts(annotation: Annotation) -> tuple[int, int]:
+    """(matches, all) of the marks and the suggestions; the F1 of items is sum(matches) / sum(all).
+
+    A mark or a suggestion matches if it overlaps one of the same kind in the other list.
+    """
+    suggested = [
+        {"error type": one["type"], "start": one["start"], "end": one["end"]}
+        for one in annotation.suggestions
+    ]
+    matches = overlap_matches(annotation.marks, suggested)
+    return matches, len(annotation.marks) + len(suggested)
+
+
+def arm_figures(annotations: Sequence[Annotation]) -> dict[str, dict[str, Figure | int]]:
+    """For each arm, the number of annotations, and the active seconds per item and per mark."""
+    figures: dict[str, dict[str, Figure | int]] = {}
+    for arm, is_shown in ARMS.items():
+        of_arm = [one for one in annotations if one.is_shown == is_shown]
+        timed = [one for one in of_arm if one.seconds is not None]
+        figures[arm] = {
+            "annotations": len(of_arm),
+            "active seconds per item": share(
+                _by_item(timed, lambda one: (one.seconds, 1)), "no times were recorded"
+            ),
+            "active seconds per mark": share(
+                _by_item(timed, lambda one: (one.seconds, len(one.marks))),
+                "no mark with a recorded time",
+            ),
+        }
+    return figures
+
+
+def _by_item(annotations: Sequence[Annotation], parts_of) -> list[tuple[float, float]]:
+    """For each item, the sums of `parts_of(annotation)`, a pair of numbers."""
+    sums: dict[str, tuple[float, float]] = {}
+    for one in annotations:
+        above, below = parts_of(one)
+        old_above, old_below = sums.get(one.item, (0.0, 0.0))
+        sums[one.item] = old_above + above, old_below + below
+    return list(sums.values())
+
+
+def f1_difference(annotations: Sequence[Annotation]) -> Figure:
+    """F1 with the suggestions where they were shown, minus where they were hidden.
+
+    The interval is over items; each is in one of the arms.
+    """
+    nothing = (0, 0)
+    shown = [f1_parts(one) if one.is_shown else nothing for one in annotations]
+    hidden = [nothing if one.is_shown else f1_parts(one) for one in annotations]
+    for arm, parts in (("shown", shown), ("hidden", hidden)):
+        if not sum(whole for _, whole in parts):
+            return f"undefined: no item with {arm} suggestions"
+    return paired_ratio_bootstrap(_columns(shown), _columns(hidden), DRAWS, SEED)
+
+
+def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    return [part for part, _ in pairs], [whole for _, whole in pairs]
+
+
+def accepts_nearly_all(own: Interval, others: Interval) -> bool:
+    """Whether an annotator accepts at least 0.9 of the suggestions, and more than the others.
+
+    More: the two intervals do not overlap. With a good model all annotators accept much, so a
+    large share alone says nothing.
+    """
+    return own.mean >= NEARLY_ALL and own.low > others.high
+
+
+def influences(annotations: Sequence[Annotation]) -> list[Influence]:
+    """The influence on each annotator, by name."""
+    names = sorted({one.annotator for one in annotations})
+    return [_influence(name, annotations) for name in names]
+
+
+def _influence(name: str, annotations: Sequence[Annotation]) -> Influence:
+    own = [one for one in annotations if one.annotator == name]
+    rest = [one for one in annotations if one.annotator != name]
+    accepted, others = _accepted_share(own), _accepted_share(rest)
+    is_named = False
+    if isinstance(accepted, Interval) and isinstance(others, Interval):
+        is_named = accepts_nearly_all(accepted, others)
+    return Influence(
+        annotator=name,
+        shown=_f1([one for one in own if one.is_shown]),
+        hidden=_f1([one for one in own if not one.is_shown]),
+        difference=f1_difference(own),
+        accepted=accepted,
+        others=others,
+        accepts_nearly_all=is_named,
+    )
+
+
+def _f1(annotations: Sequence[Annotation]) -> Figure:
+    return share([f1_parts(one) for one in annotations], "no item of this arm")
+
+
+def _accepted_share(annotations: Sequence[Annotation]) -> Figure:
+    given = [verdict for one in annotations for verdict in one.verdicts]
+    if not given:
+        return "undefined: no suggestion was shown"
+    return wilson(given.count(ACCEPTED), len(given))
+
+
+# ---- sources of annotations ----------------------------------------------------------------------
+
+
+def annotations_in_database(task: FeedbackTask, path: str) -> list[Annotation]:
+    """The latest annotations of a server's database; active times add up over revisions."""
+    items, submissions = read_database(path, task.schema.task)
+    rows = {item.id: item.row for item in items}
+    latest: dict[tuple[str, str], Annotation] = {}
+    for one in submissions:
+        row = rows[one.item]
+        if one.page != "annotation" or not row.get(LIST):
+            continue
+        key = one.annotator, one.item
+        seconds = one.seconds + ((latest[key].seconds or 0.0) if key in latest else 0.0)
+        latest[key] = Annotation(
+            annotator=one.annotator,
+            item=one.item,
+            is_shown=row.get(SHOWN, True),
+            suggestions=row[LIST],
+            marks=one.doc["errors"],
+            verdicts=verdicts(row, one.doc),
+            seconds=seconds,
+        )
+    return list(latest.values())
+
+
+def annotations_in_files(
+    task: FeedbackTask, items: str, paths: Sequence[str], records: Sequence[str]
+) -> list[Annotation]:
+    """The annotations in downloaded files.
+
+    Args:
+      task: the task of the files.
+      items: the file of items with the suggestions.
+      paths: feedback files, one for each annotator.
+      records: the record.json of each; it says which item a row is, and the verdicts.
+    """
+    if len(records) != len(paths):
+        counts = f"{counted(len(records), 'record')} for {counted(len(paths), 'file')}"
+        raise UserError(f"{counts}: give one record for each file, in the same order")
+    known = {item.id: item for item in read_items(task, items)}
+    annotations = []
+    for path, record in zip(paths, records):
+        judged = read_items(task, path)
+        for number, entry in enumerate(read_record(task.schema, record, len(judged))):
+            feedback = judged[number].feedback
+            decisions = _decisions(record, number, entry)
+            if feedback is None or decisions is None:
+                continue
+            item = known.get(entry.get("id", ""))
+            if item is None or task.content(item) != task.content(judged[number]):
+                raise UserError(
+                    f"{record}, row {number}: item {entry.get('id')} is not in {items}, or has"
+                    " another text there. Give the file of items that the annotator had"
+                )
+            if not item.row.get(LIST):
+                continue
+            annotations.append(
+                Annotation(
+                    annotator=entry.get("annotator") or path,
+                    item=item.id,
+                    is_shown=decisions["shown"],
+                    suggestions=item.row[LIST],
+                    marks=feedback["errors"],
+                    verdicts=decisions["verdicts"],
+                    seconds=entry["seconds"].get("annotation"),
+                )
+            )
+    return annotations
+
+
+def _decisions(record: str, number: int, entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The decisions in an entry of a record.json; None for an item without suggestions."""
+    decisions = entry.get("suggestions")
+    if decisions is None:
+        return None
+    is_valid = isinstance(decisions, dict) and isinstance(decisions.get("shown"), bool)
+    if not is_valid or not isinstance(decisions.get("verdicts"), list):
+        raise UserError(
+            f"{record}, row {number}: `suggestions` must be an object with `shown` and `verdicts`,"
+            " as the annotation page writes it. Download the record again"
+        )
+    return decisions
+
+
+# ---- the program ---------------------------------------------------------------------------------
+
+
+class Settings(StrictModel):
+    """The annotations to compare."""
+
+    task: str = Field(description=TASK_HELP)
+    db: str | None = Field(default=None, description="the server's database")
+    items: str | None = Field(
+        default=None, description="instead of db: the file of items with the suggestions"
+    )
+    files: str = Field(default="", description="feedback files, separated by commas")
+    records: str = Field(default="", description="the record.json of each file")
+    out: str | None = Field(default=None, description="a JSON file to write the figures to")
+
+
+def write_report(settings: Settings) -> list[Influence]:
+    """Print the figures, and write them to `out` if it is set.
+
+    Raises:
+      UserError: a file cannot be read, or no annotation is of an item with suggestions.
+    """
+    paths = [path for path in settings.files.split(",") if path]
+    records = [path for path in settings.records.split(",") if path]
+    has_files = bool(settings.items and paths)
+    if bool(settings.db) == has_files:
+        raise UserError(
+            "set either a database (db=...), or the items with the suggestions and what was"
+            " downloaded (items=... files=anna.json records=anna_record.json)"
+        )
+    task = feedback_of(settings.task)
+    if settings.db:
+        annotations = annotations_in_database(task, settings.db)
+    else:
+        annotations = annotations_in_files(task, str(settings.items), paths, records)
+    if not annotations:
+        raise UserError(
+            "no annotation is of an item with suggestions. Add them to the items before they are"
+            " annotated, with `fgrlhf feedback suggest`"
+        )
+    arms = arm_figures(annotations)
+    by_annotator = influences(annotations)
+    named = [one.annotator for one in by_annotator if one.accepts_nearly_all]
+    for arm, figures in arms.items():
+        for name, figure in figures.items():
+            print(f"{f'suggestions {arm}: {name}':<45} {figure}")
+    for one in by_annotator:
+        print(f"  {one}")
+    print(f"accept nearly everything, and more than the others: {', '.join(named) or 'nobody'}")
+    if settings.out:
+        content = {
+            "arms": {arm: _figures_json(figures) for arm, figures in arms.items()},
+            "annotators": {one.annotator: one.as_dict() for one in by_annotator},
+            "accept nearly all": named,
+        }
+        write_json(settings.out, content)
+    return by_annotator
+
+
+def _figures_json(figures: Mapping[str, Figure | int]) -> dict[str, Any]:
+    values = {}
+    for name, figure in figures.items():
+        values[name] = figure.as_dict() if isinstance(figure, Interval) else figure
+    return values
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    write_report(
+        settings_from(Settings, argv, "usage: fgrlhf feedback anchoring TASK [key=value ...]")
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)

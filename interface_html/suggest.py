@@ -1,0 +1,342 @@
+"""Add suggested errors to items: the spans of reward models, or judgements from a file.
+
+    fgrlhf feedback suggest NAME source=items.json out=items_suggested.json \\
+        models=outputs/rm,outputs/other_rm kinds='{LABEL: KIND, OTHER-LABEL: OTHER-KIND}'
+    fgrlhf feedback suggest NAME source=items.json out=items_suggested.json \\
+        judgements=judgements.jsonl
+
+A segment of a reward model is suggested if P(error) = 1 - P(ok) is at least `threshold`, as the
+kind of its most probable error label. A judgement is suggested for the item whose annotated text is
+its response; without a score it counts as certain. Spans grow to the schema's unit, and spans of
+one kind that touch become one, with the largest score.
+
+Only a random `share` of the items shows its suggestions. The others keep them hidden
+(`suggestions_shown`), so that `fgrlhf feedback anchoring` can measure their influence.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import StrictModel, refuse
+from fgrlhf.data.formats import FORMATS
+from fgrlhf.data.judgements import RESPONSE
+from fgrlhf.data.problems import counted, is_inner_boundary
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_text
+from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer
+from fgrlhf.task import load_task
+from fgrlhf.utils import derive_seed
+from interface_html.format import Item
+from interface_html.items import PROMPTS_HELP, item_json, read_items, rows_text
+from interface_html.rules import sentences
+from interface_html.schema import Schema
+from interface_html.suggestions import LIST, SHOWN, item_suggestion_problems
+from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
+
+DECIMALS = 4  # of a score
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A suggested error: see interface_html/suggestions.py."""
+
+    type: str
+    start: int
+    end: int
+    score: float
+    source: str
+    explanation: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "type": self.type,
+            "start": self.start,
+            "end": self.end,
+            "explanation": self.explanation,
+            "score": round(self.score, DECIMALS),
+            "source": self.source,
+        }
+
+
+class Settings(StrictModel):
+    """The items, and what suggests errors in them."""
+
+    task: str = Field(description=TASK_HELP)
+    source: str = Field(description="samples, feedback or items, in the task's format")
+    out: str = Field(description="the file of items to write")
+    models: str | None = Field(
+        default=None, description="folders of segment reward models, separated by commas"
+    )
+    judgements: str | None = Field(
+        default=None, description="a file of the row format `judgements`, with the same texts"
+    )
+    kinds: dict[str, str] = Field(
+        default_factory=dict,
+        description="the kind of error of each label; a label with the name of a kind needs none",
+    )
+    threshold: float = Field(default=0.5, ge=0, le=1, description="smallest score of a suggestion")
+    share: float = Field(
+        default=0.5, ge=0, le=1, description="share of the items that show their suggestions"
+    )
+    seed: int = Field(default=0, description="of the choice of these items")
+    prompts: str | None = Field(default=None, description=PROMPTS_HELP)
+
+    @property
+    def folders(self) -> list[str]:
+        return self.models.split(",") if self.models else []
+
+    @model_validator(mode="after")
+    def _check_sources(self):
+        if bool(self.models) == bool(self.judgements):
+            refuse([("models", "set either models=FOLDER or judgements=FILE")])
+        return self
+
+
+# ---- spans (pure) --------------------------------------------------------------------------------
+
+
+def snapped(schema: Schema, text: str, start: int, end: int) -> tuple[int, int] | None:
+    """The smallest span of whole units that contains the text [start, end); None if it is blank.
+
+    Units are words or sentences. In scripts without spaces a word has no known limits: there the
+    span stays as it is.
+    """
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    if start == end:
+        return None
+    if schema.unit == "sentence":
+        touched = [bounds for bounds in sentences(text) if bounds[0] < end and start < bounds[1]]
+        return touched[0][0], touched[-1][1]
+    while start > 0 and not _is_limit(text, start):
+        start -= 1
+    while end < len(text) and not _is_limit(text, end):
+        end += 1
+    return start, end
+
+
+def _is_limit(text: str, at: int) -> bool:
+    """Whether a word may start or end between `text[at - 1]` and `text[at]`."""
+    return text[at - 1].isspace() or text[at].isspace() or is_inner_boundary(text, at)
+
+
+def merged(text: str, suggestions: Sequence[Suggestion]) -> list[Suggestion]:
+    """Suggestions by position; those of one kind and source that touch are one.
+
+    Two spans touch if only white space is between them. The result has the largest score and the
+    explanation of the first.
+    """
+    result: list[Suggestion] = []
+    for suggestion in sorted(suggestions, key=lambda one: (one.start, one.end)):
+        last_index = _last_touching(text, result, suggestion)
+        if last_index is None:
+            result.append(suggestion)
+            continue
+        last = result[last_index]
+        result[last_index] = replace(
+            last,
+            end=max(last.end, suggestion.end),
+            score=max(last.score, suggestion.score),
+        )
+    return result
+
+
+def _last_touching(text: str, before: Sequence[Suggestion], one: Suggestion) -> int | None:
+    for i in reversed(range(len(before))):
+        other = before[i]
+        is_alike = (other.type, other.source) == (one.type, one.source)
+        if is_alike and not text[other.end : one.start].strip():
+            return i
+        if is_alike:
+            return None
+    return None
+
+
+def distinct(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
+    """Without repetitions of a kind and span by several sources: the largest score stays."""
+    best: dict[tuple[str, int, int], Suggestion] = {}
+    for one in suggestions:
+        key = one.type, one.start, one.end
+        if key not in best or one.score > best[key].score:
+            best[key] = one
+    return sorted(best.values(), key=lambda one: (one.start, one.end))
+
+
+def is_shown(seed: int, item: str, share: float) -> bool:
+    """Whether an item shows its suggestions: a pure function of the seed and the item's id."""
+    return derive_seed(seed, "suggestions shown", item) / 2**63 < share
+
+
+# ---- sources of suggestions ----------------------------------------------------------------------
+
+
+def segment_suggestions(
+    labels: SegmentLabels, kinds: Mapping[str, str], threshold: float, source: str
+) -> list[Suggestion]:
+    """The segments with P(error) >= threshold, in characters of the text.
+
+    Args:
+      labels: a reward model's judgements; its last label is "ok".
+      kinds: the kind of error of each other label.
+    """
+    suggestions = []
+    for span, p_L, is_judged in zip(labels.spans, labels.probabilities_SL.tolist(), labels.judged):
+        *p_errors, p_ok = p_L
+        if not is_judged or 1 - p_ok < threshold:
+            continue
+        label = labels.labels[p_errors.index(max(p_errors))]
+        suggestions.append(Suggestion(kinds[label], *span, score=1 - p_ok, source=source))
+    return suggestions
+
+
+def _kinds_of_labels(
+    schema: Schema, labels: Sequence[str], kinds: Mapping[str, str], source: str
+) -> dict[str, str]:
+    """The kind of error of each label. Raises `UserError` for labels without one."""
+    known = _known_kinds(schema, kinds)
+    unknown = [label for label in labels if label not in known]
+    if unknown:
+        raise UserError(
+            f"{source}: no kind of error is known for its labels {', '.join(unknown)}. Set"
+            f" kinds='{{{unknown[0]}: {schema.errors[0].name}}}', with one of"
+            f" {', '.join(kind.name for kind in schema.errors)} for each label"
+        )
+    return {label: known[label] for label in labels}
+
+
+def _known_kinds(schema: Schema, kinds: Mapping[str, str]) -> dict[str, str]:
+    names = [kind.name for kind in schema.errors]
+    wrong = [kind for kind in kinds.values() if kind not in names]
+    if wrong:
+        raise UserError(
+            f"kinds: {wrong[0]!r} is no kind of error of the task {schema.task}: use one of"
+            f" {', '.join(names)}"
+        )
+    return {**{name: name for name in names}, **kinds}
+
+
+def _from_models(
+    task: FeedbackTask, items: Sequence[Item], settings: Settings
+) -> list[list[Suggestion]]:
+    """For each item, the suggestions of all models."""
+    prefix_fn = load_task(settings.task).rm_prefix
+    prompts = [task.format.prompt(task.schema, item) for item in items]
+    texts = [item.row[task.schema.text] for item in items]
+    suggestions: list[list[Suggestion]] = [[] for _ in items]
+    for folder in settings.folders:
+        scorer = load_reward_model(folder, prefix_fn)
+        if not isinstance(scorer, SegmentScorer):
+            raise UserError(
+                f"{folder}: this reward model compares whole texts, so it suggests no spans. Name a"
+                " segment reward model"
+            )
+        kinds = _kinds_of_labels(task.schema, scorer.labels[:-1], settings.kinds, folder)
+        for found, labels in zip(suggestions, scorer.score(prompts, texts)):
+            found += segment_suggestions(labels, kinds, settings.threshold, Path(folder).name)
+    return suggestions
+
+
+def _from_judgements(
+    task: FeedbackTask, items: Sequence[Item], settings: Settings
+) -> list[list[Suggestion]]:
+    """For each item, the judgements of its text. Prints what could not be used."""
+    path = str(settings.judgements)
+    kinds = _known_kinds(task.schema, settings.kinds)
+    by_text: dict[str, list[Suggestion]] = {}
+    left_out: Counter[str] = Counter()
+    for judged in FORMATS["judgements"].read(path):
+        found = by_text.setdefault(judged.response, [])
+        for one in judged.judgements:
+            score = 1.0 if one.score is None else one.score
+            if one.span is None or one.side != RESPONSE:
+                left_out["without a span in the response"] += 1
+            elif one.label not in kinds:
+                left_out[f"with the label {one.label}, which `kinds` does not name"] += 1
+            elif not 0 <= score <= 1:
+                left_out["with a score that is not from 0 to 1"] += 1
+            elif score >= settings.threshold:
+                explanation = one.evidence or one.reason or ""
+                start, end = one.span
+                kind = kinds[one.label]
+                found.append(Suggestion(kind, start, end, score, Path(path).stem, explanation))
+    for reason, count in left_out.items():
+        print(f"left out {counted(count, 'judgement')} {reason}")
+    texts = [item.row[task.schema.text] for item in items]
+    if not set(texts) & set(by_text):
+        raise UserError(
+            f"{path} has no response that is the annotated text of an item in {settings.source}."
+            " Give the judgements of the same texts"
+        )
+    return [by_text.get(text, []) for text in texts]
+
+
+# ---- the program ---------------------------------------------------------------------------------
+
+
+def suggest(settings: Settings) -> list[Item]:
+    """Write the items with suggestions.
+
+    Raises:
+      DataError: a file has malformed rows.
+      UserError: a file or a model cannot be read, or does not fit the task.
+    """
+    task = feedback_of(settings.task)
+    if not task.schema.errors:
+        raise UserError(f"the task {task.schema.task} has no kinds of error, so none is suggested")
+    items = read_items(task, settings.source, settings.prompts)
+    for item in items:
+        if LIST in item.row:
+            raise UserError(
+                f"{settings.source}: item {item.id} has suggestions already. Give the file of items"
+                " without them"
+            )
+    find = _from_models if settings.models else _from_judgements
+    suggested = [
+        _with_suggestions(task.schema, item, found, settings)
+        for item, found in zip(items, find(task, items, settings))
+    ]
+    write_text(settings.out, rows_text(item_json(task, item) for item in suggested))
+    count = sum(len(item.row[LIST]) for item in suggested)
+    n_shown = sum(item.row[SHOWN] for item in suggested)
+    print(
+        f"{settings.out}: {counted(len(suggested), 'item')}, {counted(count, 'suggestion')};"
+        f" {counted(n_shown, 'item')} can show them"
+    )
+    return suggested
+
+
+def _with_suggestions(
+    schema: Schema, item: Item, found: Sequence[Suggestion], settings: Settings
+) -> Item:
+    text = item.row[schema.text]
+    whole = []
+    for one in found:
+        span = snapped(schema, text, one.start, one.end)
+        if span is not None:
+            whole.append(replace(one, start=span[0], end=span[1]))
+    suggestions = [one.as_dict() for one in distinct(merged(text, whole))]
+    row = {**item.row, LIST: suggestions}
+    row[SHOWN] = is_shown(settings.seed, item.id, settings.share)
+    problems = item_suggestion_problems(schema, row)
+    if problems:
+        field, reason = problems[0]
+        raise UserError(f"item {item.id}: `{field}` {reason}. The suggestion cannot be shown")
+    return Item(item.id, row)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    usage = "usage: fgrlhf feedback suggest TASK source=FILE out=FILE [key=value ...]"
+    suggest(settings_from(Settings, argv, usage))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,295 @@
+// Suggested errors on the annotation page: a dashed line in the text, a card, and keys to accept, change or reject.
+"use strict";
+window.FG = window.FG || {};
+(function (FG) {
+  const $ = FG.$;
+  const SURE = 0.9; // the score from which suggestions can be accepted together
+  const LONGEST = 160; // code points of a quote or an explanation on a card
+
+  const short = (text) => {
+    const points = FG.points(text);
+    return points.length > LONGEST ? `${FG.cut(points, 0, LONGEST)}…` : text;
+  };
+
+  // Make the stored work on an item fit its suggestions. Steps that could bring decisions back are forgotten.
+  FG.fitSuggestions = function ({ state, item }) {
+    const doc = FG.withSuggestionList(item.row, state.doc);
+    if (!FG.same(doc, state.doc)) Object.assign(state, { doc, undo: [], redo: [] });
+    if (state.submitted) state.submitted = FG.withSuggestionList(item.row, state.submitted);
+  };
+
+  FG.suggestionHelp = (unit) => [
+    ["Y / X", "accept or reject the suggestion under the cursor; elsewhere: go to the next one"],
+    ["E / 1 … 9", `on a suggested ${unit}: accept it with another span, or as another kind`],
+    ["Shift+Y", `accept all suggestions at ${SURE} or more`],
+  ];
+
+  // Add the functions that decide suggestions to the page. `suggested`: the suggestion that keys refer to, or -1.
+  FG.addSuggesting = function (page) {
+    const { schema, view, refuse } = page;
+    let painted = { spans: null, look: null }; // what the text shows now
+    page.suggested = -1;
+
+    const all = () => FG.shownSuggestions(page.row);
+    const kindOf = (i) => FG.kind(schema, all()[i].type);
+    const openOnes = () => FG.verdicts(page.row, page.doc).flatMap((verdict, i) => (verdict === null ? [i] : []));
+    const isAt = (i, range) => all()[i].start < range[1] && range[0] < all()[i].end;
+    const textOf = (i) => `Suggested: ${kindOf(i).label}, ${all()[i].score.toFixed(2)} by ${short(all()[i].source)}`;
+    const quoteOf = (i) => FG.quote(view.points, all()[i].start, all()[i].end);
+
+    // The suggestion whose card has the focus, or else the one under the cursor; -1 if there is none to decide.
+    function current() {
+      const card = document.activeElement && document.activeElement.closest("[data-suggestion]"),
+        i = card ? Number(card.dataset.suggestion) : page.suggested;
+      return openOnes().includes(i) ? i : -1;
+    }
+
+    // ---- the cursor ------------------------------------------------------------------------------------------
+    // The cursor moved: keys refer to the suggestion that it is in.
+    page.followSuggestion = function () {
+      const { range } = view,
+        isOne = range && (!view.isSelected || view.tapped);
+      const here = isOne ? openOnes().filter((i) => isAt(i, range)) : [];
+      if (!here.includes(page.suggested)) page.suggested = here.length ? here[0] : -1;
+    };
+
+    // What a screen reader hears about a range with a suggestion; "" without one.
+    page.suggestionAt = function (range) {
+      const at = openOnes().find((i) => isAt(i, range));
+      return at === undefined ? "" : textOf(at);
+    };
+
+    const how = () => (FG.isTouch ? "Accept, change or reject it in the list." : "Y accepts, X rejects, E changes.");
+
+    page.goSuggestion = function (i, before = "") {
+      page.mode = page.active = null;
+      page.suggested = i;
+      view.collapse();
+      view.cursor = view.units.findIndex((unit) => unit[1] > all()[i].start);
+      view.spans[view.cursor].scrollIntoView({ block: "nearest" });
+      page.render();
+      if (!FG.isTouch) $("text").focus({ preventScroll: true });
+      FG.say(`${before}${textOf(i)}: “${quoteOf(i)}”. ${how()}`, before && "good");
+    };
+
+    // After a decision on suggestion `i`: the next one without a decision.
+    function goOn(i, done) {
+      const open = openOnes(),
+        next = open.find((k) => k > i) ?? open[0];
+      if (next !== undefined) {
+        page.goSuggestion(next, `${done} `);
+        return;
+      }
+      page.suggested = -1;
+      page.render();
+      if (!FG.isTouch) $("text").focus({ preventScroll: true });
+      FG.say(`${done} All suggestions are decided.`, "good");
+    }
+
+    // The suggestion to decide, or -1 after going to the next one.
+    function chosen() {
+      const i = current(),
+        [first] = openOnes();
+      if (i >= 0) return i;
+      if (first !== undefined) page.goSuggestion(first);
+      else refuse(all().length ? "All suggestions are decided." : "This item has no suggestions.");
+      return -1;
+    }
+
+    // ---- decisions -------------------------------------------------------------------------------------------
+    // The error that a suggestion becomes. Its explanation is kept if it is the evidence that the kind needs.
+    function errorOf(i, kind) {
+      const { start, end, explanation, source, score } = all()[i];
+      const error = { "error type": kind.name, explanation, start, end };
+      const doc = { errors: [error], "missing-info": [], "corrected-prediction": "", "no-error": false };
+      const isEvidence = !FG.annotationProblems(schema, page.row, doc).some(({ field }) =>
+        field.startsWith("feedback.errors[0].explanation"),
+      );
+      const origin = { index: i, source, score, verdict: "accepted" };
+      return { ...error, explanation: isEvidence ? explanation : "", origin };
+    }
+
+    const rejectedOthers = (i) => page.doc.suggestions.filter(({ index }) => index !== i);
+
+    // Make suggestion `i` an error of this kind. Returns its place in the list, or -1 with the reason on the page.
+    function mark(i, kind) {
+      const error = errorOf(i, kind);
+      if (!page.mayMark([error.start, error.end], kind)) return -1;
+      page.mode = page.active = null;
+      view.collapse();
+      page.change({ errors: [...page.doc.errors, error], suggestions: rejectedOthers(i) });
+      return page.doc.errors.length - 1;
+    }
+
+    // Ask for the evidence of a new error, if it lacks some. Returns whether it does.
+    function asksEvidence(at) {
+      const error = page.doc.errors[at],
+        { needs } = FG.kind(schema, error["error type"]);
+      if (needs === "nothing" || error.explanation) return false;
+      page.active = { list: "errors", index: at };
+      FG.say(`Accepted as ${page.labelOf(at)}. It needs evidence.`, "good");
+      if (needs === "sentences") page.askEvidence("errors", at);
+      else page.earlier(at);
+      return true;
+    }
+
+    page.accept = function (i = chosen()) {
+      const at = i < 0 ? -1 : mark(i, kindOf(i));
+      if (at >= 0 && !asksEvidence(at)) goOn(i, `Accepted: “${quoteOf(i)}” is ${page.labelOf(at)}.`);
+      return at >= 0;
+    };
+
+    page.rejectSuggestion = function (i = chosen()) {
+      if (i < 0) return;
+      page.mode = null;
+      page.change({ suggestions: [...rejectedOthers(i), { index: i, verdict: "rejected" }] });
+      goOn(i, `Rejected: ${kindOf(i).label}, “${quoteOf(i)}”.`);
+    };
+
+    // Accept suggestion `i` and edit its span and its kind.
+    page.changeSuggestion = function (i) {
+      const at = mark(i, kindOf(i));
+      if (at >= 0) page.edit(at);
+    };
+
+    // Whether E refers to a suggestion, which it then changes.
+    page.editSuggestion = function () {
+      const i = page.active ? -1 : current();
+      if (i >= 0) page.changeSuggestion(i);
+      return i >= 0;
+    };
+
+    // Accept the suggestion under the cursor as this kind. Returns null if the kind is not meant for a suggestion.
+    page.markSuggested = function (kind) {
+      const i = current(),
+        isSelected = view.isSelected && !view.tapped,
+        isOnError = page.active && page.active.list === "errors";
+      if (i < 0 || page.mode || isOnError || isSelected) return null;
+      const at = mark(i, kind);
+      if (at >= 0 && !asksEvidence(at)) goOn(i, `Accepted: “${quoteOf(i)}” is ${page.labelOf(at)}.`);
+      return at >= 0;
+    };
+
+    page.acceptSure = function () {
+      const sure = openOnes().filter((i) => all()[i].score >= SURE),
+        errors = [...page.doc.errors];
+      if (!sure.length) return refuse(`No suggestion at ${SURE} or more is left to decide.`);
+      if (page.doc["no-error"]) return refuse("Not accepted: “No error” is ticked. Untick it first.");
+      for (const i of sure) {
+        const error = errorOf(i, kindOf(i)),
+          lacksEvidence = kindOf(i).needs !== "nothing" && !error.explanation;
+        if (!lacksEvidence && FG.overlapOf(errors, error.start, error.end) < 0) errors.push(error);
+      }
+      const count = errors.length - page.doc.errors.length,
+        left = sure.length - count;
+      page.mode = page.active = null;
+      view.collapse();
+      page.change({ errors });
+      const rest = left ? ` ${left} at ${SURE} or more need evidence or overlap an error: decide them one by one.` : "";
+      goOn(-1, `Accepted: ${count}.${rest}`);
+      return true;
+    };
+
+    // ---- display ---------------------------------------------------------------------------------------------
+    // A problem of suggestion `i` for the list of problems.
+    page.suggestionProblem = (i, reason) => ({
+      text: `${textOf(i)}, “${quoteOf(i)}”: ${reason}.`,
+      go: () => page.goSuggestion(i),
+    });
+
+    function paint(open) {
+      const active = current(),
+        first = [...open].sort((a, b) => (b === active) - (a === active)),
+        look = JSON.stringify([open, active]);
+      if (painted.spans === view.spans && painted.look === look) return;
+      painted = { spans: view.spans, look };
+      view.units.forEach((unit, k) => {
+        const at = first.find((i) => isAt(i, unit)),
+          following = view.units[k + 1],
+          isJoined = at !== undefined && following && following[0] < all()[at].end;
+        for (const [node, isOn] of [
+          [view.spans[k], at !== undefined],
+          [view.gaps[k], isJoined],
+        ]) {
+          node.classList.toggle("suggested", Boolean(isOn));
+          node.classList.toggle("current", Boolean(isOn && at === active));
+        }
+      });
+    }
+
+    function button(i, name, label, key, onclick) {
+      return FG.el(
+        "button",
+        {
+          type: "button",
+          "data-key": `suggestion-${i}-${name}`,
+          "aria-label": `${label} suggestion ${i + 1}`,
+          onclick,
+        },
+        `${label} `,
+        FG.el("kbd", {}, key),
+      );
+    }
+
+    function card(i, isOpen) {
+      const isActive = i === current(),
+        { explanation } = all()[i],
+        title = isOpen ? textOf(i) : textOf(i).replace("Suggested", "Rejected");
+      return FG.el(
+        "li",
+        {
+          class: isActive ? "card suggestion active" : "card suggestion",
+          color: kindOf(i).color,
+          "data-key": `suggestion-${i}`,
+          "data-suggestion": i,
+        },
+        FG.el(
+          "button",
+          {
+            type: "button",
+            class: "cardtitle",
+            "data-key": `suggestion-${i}-title`,
+            "aria-current": isActive ? "true" : null,
+            onclick: () => isOpen && page.goSuggestion(i),
+          },
+          title,
+        ),
+        FG.el("q", { dir: "auto" }, short(quoteOf(i))),
+        explanation ? FG.el("p", { class: "hint", dir: "auto" }, short(explanation)) : null,
+        FG.el(
+          "div",
+          { class: "row" },
+          button(i, "accept", "Accept", "Y", () => page.accept(i)),
+          isOpen ? button(i, "change", "Change", "E", () => page.changeSuggestion(i)) : null,
+          isOpen ? button(i, "reject", "Reject", "X", () => page.rejectSuggestion(i)) : null,
+        ),
+      );
+    }
+
+    // Show the suggestions in the text and in the list.
+    page.showSuggestions = function () {
+      const open = openOnes(),
+        rejected = (page.doc.suggestions || []).map(({ index }) => index),
+        listed = [...open, ...rejected].sort((a, b) => a - b);
+      paint(open);
+      $("suggested").hidden = !all().length;
+      $("suggestion-count").textContent = String(open.length);
+      $("accept-sure").hidden = !open.some((i) => all()[i].score >= SURE);
+      FG.morph(
+        $("suggestions"),
+        listed.map((i) => card(i, open.includes(i))),
+      );
+    };
+
+    $("suggested").replaceChildren(
+      FG.el("h3", {}, "Suggestions to decide ", FG.el("span", { id: "suggestion-count", class: "count" })),
+      FG.el(
+        "button",
+        { type: "button", id: "accept-sure", "aria-keyshortcuts": "Shift+Y", onclick: page.acceptSure },
+        `Accept all at ${SURE} or more `,
+        FG.el("kbd", {}, "Shift+Y"),
+      ),
+      FG.el("ol", { id: "suggestions" }),
+    );
+  };
+})(window.FG);

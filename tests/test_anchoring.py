@@ -1,0 +1,320 @@
+"""The influence of suggestions: arms, F1 with the suggestions, and annotators who copy them."""
+
+import json
+import random
+
+import pytest
+from page_helpers import ITEM
+
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
+from fgrlhf.stats import Interval, wilson
+from interface_html.anchoring import (
+    Annotation,
+    Settings,
+    accepts_nearly_all,
+    arm_figures,
+    f1_difference,
+    f1_parts,
+    influences,
+    write_report,
+)
+from interface_html.database import Database, Receipt
+from interface_html.format import Item
+from interface_html.suggestions import decision_problems, undecided_problems, verdicts
+
+
+def suggested(start: int, end: int, kind="Irrelevant", score=0.9) -> dict:
+    return {
+        "type": kind,
+        "start": start,
+        "end": end,
+        "explanation": "",
+        "score": score,
+        "source": "rm",
+    }
+
+
+def marked(start: int, end: int, kind="Irrelevant") -> dict:
+    return {"error type": kind, "explanation": "", "start": start, "end": end}
+
+
+def annotation(
+    item="a", is_shown=True, suggestions=(), marks=(), given=(), seconds=None, who="anna"
+):
+    return Annotation(who, item, is_shown, list(suggestions), list(marks), list(given), seconds)
+
+
+# ---- figures by hand -----------------------------------------------------------------------------
+
+
+def test_f1_counts_overlaps_of_one_kind():
+    suggestions = [suggested(0, 5), suggested(10, 15), suggested(20, 25, "Incoherent")]
+    marks = [marked(4, 6), marked(20, 25)]
+    # the first suggestion and the first mark match; five spans in all
+    assert f1_parts(annotation(suggestions=suggestions, marks=marks)) == (2, 5)
+    assert f1_parts(annotation(suggestions=suggestions)) == (0, 3)
+
+
+def test_seconds_of_the_arms():
+    one = [suggested(0, 5)]
+    annotations = [
+        annotation("a", True, one, [marked(0, 5)] * 2, ["accepted"], 30.0),
+        annotation("a", True, one, [], ["rejected"], 10.0, who="ben"),
+        annotation("b", True, one, [marked(0, 5)], ["accepted"], 20.0),
+        annotation("c", False, one, [marked(0, 5)] * 2, [], 90.0),
+        annotation("d", False, one, [marked(0, 5)], [], None),
+    ]
+    figures = arm_figures(annotations)
+    assert figures["shown"]["annotations"] == 3 and figures["hidden"]["annotations"] == 2
+    assert figures["shown"]["active seconds per item"].mean == 60 / 3
+    assert figures["shown"]["active seconds per mark"].mean == 60 / 3
+    assert figures["hidden"]["active seconds per item"].mean == 90
+    assert figures["hidden"]["active seconds per mark"].mean == 45
+    # item a has 20 seconds per annotation, and b has too
+    assert (figures["shown"]["active seconds per item"].low, 20.0) == (20.0, 20.0)
+    empty = arm_figures([])["hidden"]["active seconds per item"]
+    assert empty == "undefined: no times were recorded"
+
+
+def test_the_difference_of_the_arms():
+    suggestions = [suggested(0, 5), suggested(10, 15)]
+    copied = [marked(0, 5), marked(10, 15)]
+    annotations = [
+        annotation("a", True, suggestions, copied),
+        annotation("b", True, suggestions, [marked(0, 5)]),
+        annotation("c", False, suggestions, [marked(0, 5), marked(20, 25)]),
+    ]
+    # shown: 6 matches of 7 spans; hidden: 2 of 4
+    assert f1_difference(annotations).mean == pytest.approx(6 / 7 - 2 / 4)
+    assert f1_difference(annotations[:2]) == "undefined: no item with hidden suggestions"
+    (anna,) = influences(annotations)
+    assert anna.shown.mean == pytest.approx(6 / 7) and anna.hidden.mean == 0.5
+
+
+def test_wilson():
+    """For p = 8/10, z = 1.96: (0.8 + 0.1921 ± 1.96 sqrt(0.016 + 0.0096)) / 1.3841."""
+    interval = wilson(8, 10)
+    assert interval.mean == 0.8
+    assert (round(interval.low, 3), round(interval.high, 3)) == (0.490, 0.943)
+    assert wilson(10, 10).high == pytest.approx(1) and wilson(0, 10).low == pytest.approx(0)
+    assert round(wilson(10, 10).low, 3) == 0.722
+    for successes, trials in ((0, 0), (3, 2), (-1, 2)):
+        with pytest.raises(ValueError, match="have no share"):
+            wilson(successes, trials)
+
+
+def test_who_accepts_nearly_all():
+    few, many = Interval(0.5, 0.4, 0.6), Interval(0.95, 0.9, 1.0)
+    assert accepts_nearly_all(many, few)
+    assert not accepts_nearly_all(many, Interval(0.9, 0.85, 0.93))  # the model is good
+    assert not accepts_nearly_all(Interval(0.8, 0.7, 0.9), few)  # more than others, not nearly all
+
+
+# ---- simulated annotators ------------------------------------------------------------------------
+
+WORDS = 40
+TEXT = " ".join(["word"] * WORDS)
+KINDS = ("Irrelevant", "Unverifiable")
+
+
+def span(at: int) -> tuple[int, int]:
+    """Two words from word `at`."""
+    return at * 5, at * 5 + 9
+
+
+def simulated_item(rng: random.Random) -> tuple[list, list]:
+    """The true errors and the suggestions: 60 % of them are true, and some errors are not found."""
+    truth, suggestions = [], []
+    for at in rng.sample(range(0, WORDS, 2), 6):
+        is_true, is_found = rng.random() < 0.6, rng.random() < 0.7
+        start, end = span(at)
+        kind = rng.choice(KINDS)
+        if is_true:
+            truth.append(marked(start, end, kind))
+        if is_found:
+            suggestions.append(suggested(start, end, kind))
+    return truth, suggestions or [suggested(*span(0))]
+
+
+def honest(rng: random.Random, truth: list, noise: float = 0.15) -> list:
+    """The true errors, each missed with the probability `noise`, and sometimes an invented one."""
+    marks = [error for error in truth if rng.random() >= noise]
+    free = [at for at in range(0, WORDS, 2) if all(error["start"] != at * 5 for error in truth)]
+    if rng.random() < noise:
+        marks.append(marked(*span(rng.choice(free)), "Irrelevant"))
+    return marks
+
+
+def document(suggestions: list, marks: list, is_shown: bool) -> dict:
+    """The annotation: marks that are suggested are accepted, the other suggestions rejected."""
+    errors, decided = [], set()
+    for mark in marks:
+        error = dict(mark)
+        for i, one in enumerate(suggestions):
+            is_same = (one["type"], one["start"]) == (mark["error type"], mark["start"])
+            if is_same and is_shown:
+                decided.add(i)
+                error["origin"] = {"index": i, "source": "rm", "score": 0.9, "verdict": "accepted"}
+        errors.append(error)
+    if not is_shown:
+        return {"errors": errors}
+    rejected = [i for i in range(len(suggestions)) if i not in decided]
+    return {
+        "errors": errors,
+        "suggestions": [{"index": i, "verdict": "rejected"} for i in rejected],
+    }
+
+
+def simulate(seed: int, items: int = 40) -> list[Annotation]:
+    """Two honest annotators, and one who copies every suggestion that is shown."""
+    rng = random.Random(seed)
+    annotations = []
+    for number in range(items):
+        truth, suggestions = simulated_item(rng)
+        is_shown = number % 2 == 0
+        row = {"text": TEXT, "suggestions": suggestions, "suggestions_shown": is_shown}
+        copied = [marked(one["start"], one["end"], one["type"]) for one in suggestions]
+        marks = {"anna": honest(rng, truth), "ben": honest(rng, truth)}
+        marks["carl"] = copied if is_shown else honest(rng, truth, noise=0.5)
+        for who, of_annotator in marks.items():
+            doc = document(suggestions, of_annotator, is_shown)
+            assert decision_problems(row, doc) == [] and undecided_problems(row, doc) == []
+            annotations.append(
+                Annotation(
+                    annotator=who,
+                    item=str(number),
+                    is_shown=is_shown,
+                    suggestions=suggestions,
+                    marks=doc["errors"],
+                    verdicts=verdicts(row, doc),
+                    seconds=None,
+                )
+            )
+    return annotations
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_annotator_who_copies_suggestions_is_detected(seed):
+    anna, ben, carl = influences(simulate(seed))
+    assert [anna.accepts_nearly_all, ben.accepts_nearly_all] == [False, False]
+    assert carl.accepts_nearly_all
+    assert carl.accepted.mean == 1.0
+    assert carl.shown.mean == 1.0
+    assert carl.difference.low > 0  # the copier agrees more where suggestions are shown
+    assert carl.difference.mean > max(anna.difference.mean, ben.difference.mean)
+
+
+# ---- from a database and from files --------------------------------------------------------------
+
+ROW = {key: value for key, value in ITEM.items() if key != "id"}
+ONE = suggested(4, 11)
+ORIGIN = {"index": 0, "source": "rm", "score": 0.9, "verdict": "accepted"}
+NOTHING = {"errors": [], "missing-info": [], "corrected-prediction": ROW["prediction 1"]}
+COPIED = {
+    "errors": [{**marked(4, 11), "origin": ORIGIN}],
+    "missing-info": [],
+    "corrected-prediction": "Mended.",
+    "no-error": False,
+    "suggestions": [],
+}
+
+
+def item(name: str, **values) -> Item:
+    return Item(name, {**ROW, "question": f"{name}?", **values})
+
+
+def test_the_report_of_a_database(tmp_path, capsys):
+    database = Database(tmp_path / "f.sqlite", "qa_feedback", per_item=2)
+    database.add_items(
+        [
+            item("a", suggestions=[ONE], suggestions_shown=True),
+            item("b", suggestions=[ONE], suggestions_shown=False),
+            item("c"),
+        ]
+    )
+    for who, shown_doc in (
+        ("anna", COPIED),
+        ("ben", {**NOTHING, "suggestions": [{"index": 0, "verdict": "rejected"}]}),
+    ):
+        for number, doc in enumerate((shown_doc, NOTHING, NOTHING)):
+            given = database.next(who, "annotation", 4)
+            database.submit(given, f"{who}-{number}", doc, Receipt(10.0 * (number + 1), "1"))
+    again = database.assignment(1, "anna")
+    database.submit(again, "anna-again", COPIED, Receipt(5.0, "1"), seen=1)
+    database.close()
+    out = tmp_path / "report.json"
+    settings = Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), out=str(out))
+    anna, ben = write_report(settings)
+    assert anna.accepted.mean == 1.0 and ben.accepted.mean == 0.0
+    assert (anna.shown.mean, anna.hidden.mean) == (1.0, 0.0)
+    assert not anna.accepts_nearly_all  # a single suggestion shows nothing
+    report = read_json(out)
+    assert report["arms"]["shown"]["annotations"] == 2
+    assert report["arms"]["shown"]["active seconds per item"]["mean"] == (15 + 10) / 2
+    assert report["arms"]["hidden"]["active seconds per item"]["mean"] == 20
+    assert report["arms"]["hidden"]["active seconds per mark"] == (
+        "undefined: no mark with a recorded time"
+    )
+    assert report["accept nearly all"] == []
+    assert "more than the others: nobody" in capsys.readouterr().out
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Downloads of one annotator, and the items."""
+    rows = [
+        {"id": "a", **item("a").row, "suggestions": [ONE], "suggestions_shown": True},
+        {"id": "b", **item("b").row, "suggestions": [ONE], "suggestions_shown": False},
+    ]
+    write_json(tmp_path / "items.json", rows)
+    feedback = []
+    for name, errors in (("b", []), ("a", [marked(4, 11)])):
+        corrected = "Mended." if errors else ROW["prediction 1"]
+        note = {"errors": errors, "missing-info": [], "corrected-prediction": corrected}
+        feedback.append({**item(name).row, "feedback": note})
+    write_json(tmp_path / "anna.json", feedback)
+    records = []
+    for name, given in (("b", []), ("a", ["accepted"])):
+        seconds = {"annotation": 8.0, "comparison": None}
+        decisions = {"shown": name == "a", "verdicts": given}
+        entry = {"id": name, "annotator": "Anna", "order": None, "seconds": seconds}
+        records.append({**entry, "suggestions": decisions})
+    write_json(tmp_path / "record.json", records)
+    return tmp_path
+
+
+def report_of(files, **changes):
+    values = {
+        "task": "qa_feedback",
+        "items": str(files / "items.json"),
+        "files": str(files / "anna.json"),
+        "records": str(files / "record.json"),
+    }
+    return write_report(Settings(**values | changes))
+
+
+def test_the_report_of_files(files):
+    (anna,) = report_of(files)
+    assert anna.annotator == "Anna"
+    assert (anna.shown.mean, anna.hidden.mean, anna.accepted.mean) == (1.0, 0.0, 1.0)
+    assert anna.others == "undefined: no suggestion was shown" and not anna.accepts_nearly_all
+
+
+def test_files_that_do_not_belong_together(files):
+    with pytest.raises(UserError, match="set either a database"):
+        report_of(files, items=None)
+    with pytest.raises(UserError, match="0 records for 1 file"):
+        report_of(files, records="")
+    records = read_json(files / "record.json")
+    wrong = [{**records[0], "suggestions": [1]}, records[1]]
+    write_json(files / "record.json", wrong)
+    with pytest.raises(UserError, match="row 0: `suggestions` must be an object"):
+        report_of(files)
+    write_json(files / "record.json", [{**records[0], "id": "a"}, records[1]])
+    with pytest.raises(UserError, match="row 0: item a is not in .*, or has another text there"):
+        report_of(files)
+    write_json(files / "record.json", [{**one, "suggestions": None} for one in records])
+    with pytest.raises(UserError, match="no annotation is of an item with suggestions"):
+        report_of(files)
+    assert json.loads((files / "items.json").read_text())[0]["suggestions"] == [ONE]

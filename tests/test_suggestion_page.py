@@ -1,0 +1,387 @@
+"""annotation.html: suggestions are accepted, changed or rejected, and none stays undecided."""
+
+import copy
+import json
+import random
+from pathlib import Path
+
+import pytest
+from page_helpers import ITEM, QA, TEXT, downloaded, drag, opened, press, state, word
+from server_helpers import serving
+from test_served_pages import visiting
+
+from fgrlhf.files import write_json
+from interface_html.database import read_database
+from interface_html.export import Settings as ExportSettings
+from interface_html.export import export
+from interface_html.items import read_items
+from interface_html.pages import self_contained
+from interface_html.submissions import Settings as SubmissionSettings
+from interface_html.submissions import write_submissions
+from interface_html.suggestions import (
+    decision_problems,
+    item_suggestion_problems,
+    undecided_problems,
+)
+
+ROW = {key: value for key, value in ITEM.items() if key != "id"}
+
+
+def suggestion(kind="Irrelevant", start=4, end=11, score=0.93, explanation="", source="rel_rm"):
+    return {
+        "type": kind,
+        "start": start,
+        "end": end,
+        "explanation": explanation,
+        "score": score,
+        "source": source,
+    }
+
+
+# "cat sat", "red." and "The cat" of the third sentence
+THREE = [
+    suggestion(),
+    suggestion("Unverifiable", 33, 37, 0.6, "nothing says so", "fact_rm"),
+    suggestion("Incoherent", 38, 45, 0.95),
+]
+
+
+def item(suggestions=THREE, **values) -> dict:
+    return {**copy.deepcopy(ITEM), "suggestions": list(suggestions), **values}
+
+
+def errors(tab) -> list[dict]:
+    return state(tab)["doc"]["errors"]
+
+
+def origin(index: int, verdict="accepted", suggestions=THREE) -> dict:
+    one = suggestions[index]
+    return {"index": index, "source": one["source"], "score": one["score"], "verdict": verdict}
+
+
+def said(tab) -> str:
+    return tab.inner_text("#message")
+
+
+def underlined(tab) -> list[int]:
+    """The numbers of the words with a dashed line."""
+    return tab.locator("#text .w.suggested").evaluate_all("nodes => nodes.map(n => +n.dataset.i)")
+
+
+def record(tab) -> list[dict]:
+    with tab.expect_download() as event:
+        tab.click("#record")
+    return json.loads(Path(event.value.path()).read_text())
+
+
+def test_suggestions_are_decided_by_keys(chromium, tmp_path):
+    with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
+        titles = tab.locator("#suggestions .cardtitle").all_inner_texts()
+        assert titles[0] == "Suggested: Irrelevant, 0.93 by rel_rm"
+        assert underlined(tab) == [1, 2, 9, 10, 11]
+        assert tab.inner_text("#suggestion-count") == "3"
+        press(tab, "y")  # goes to the first
+        assert "Suggested: Irrelevant, 0.93 by rel_rm: “cat sat”. Y accepts" in said(tab)
+        press(tab, "y")
+        assert errors(tab) == [
+            {
+                "error type": "Irrelevant",
+                "explanation": "",
+                "start": 4,
+                "end": 11,
+                "origin": origin(0),
+            }
+        ]
+        assert "Accepted: “cat sat” is error 1 (Irrelevant). Suggested: Unverifiable" in said(tab)
+        assert underlined(tab) == [9, 10, 11]
+        press(tab, "x")
+        assert state(tab)["doc"]["suggestions"] == [{"index": 1, "verdict": "rejected"}]
+        assert "Rejected: Unverifiable Fact, “red.”. Suggested: Incoherent" in said(tab)
+        press(tab, "1")  # another kind
+        assert errors(tab)[1]["error type"] == "Irrelevant"
+        assert errors(tab)[1]["origin"] == origin(2, "changed")
+        assert "All suggestions are decided." in said(tab)
+        assert underlined(tab) == []
+        press(tab, "y")
+        assert said(tab) == "All suggestions are decided."
+        press(tab, "Control+z", "Control+z")
+        assert state(tab)["doc"]["suggestions"] == []
+        assert underlined(tab) == [9, 10, 11]
+        tab.fill("#correction", "Mended.")
+        press(tab, "Escape", "Control+Enter")
+        assert not state(tab)["submitted"]
+        assert tab.locator("#problems li").all_inner_texts() == [
+            "Suggested: Unverifiable Fact, 0.60 by fact_rm, “red.”: is not decided: accept, change"
+            " or reject it.",
+            "Suggested: Incoherent, 0.95 by rel_rm, “The cat”: is not decided: accept, change or"
+            " reject it.",
+        ]
+        tab.click("#problems button >> nth=1")
+        press(tab, "x")  # the problem's suggestion is the chosen one
+        assert state(tab)["doc"]["suggestions"] == [{"index": 2, "verdict": "rejected"}]
+        press(tab, "x", "Control+Enter")
+        assert state(tab)["submitted"]
+        assert record(tab)[0]["suggestions"] == {
+            "shown": True,
+            "verdicts": ["accepted", "rejected", "rejected"],
+        }
+        assert record(tab)[0]["seconds"]["annotation"] >= 0
+        (row,) = json.loads(downloaded(tab))
+        assert list(row["feedback"]) == ["errors", "missing-info", "corrected-prediction"]
+        assert "suggestions" not in row
+        assert list(row["feedback"]["errors"][0]) == ["error type", "explanation", "start", "end"]
+
+
+def test_e_accepts_and_edits_and_the_verdict_follows_the_span(chromium, tmp_path):
+    with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
+        press(tab, "x", "e")
+        assert errors(tab)[0]["origin"] == origin(0)
+        assert "Editing error 1 (Irrelevant)" in said(tab)
+        press(tab, "Shift+ArrowRight", "Enter")
+        assert TEXT[4 : errors(tab)[0]["end"]] == "cat sat on"
+        assert errors(tab)[0]["origin"] == origin(0, "changed")
+        press(tab, "Alt+ArrowLeft")
+        assert errors(tab)[0]["origin"] == origin(0)
+        word(tab, 1).click()
+        press(tab, "4")
+        assert errors(tab)[0]["origin"] == origin(0, "changed")
+        press(tab, "Delete")  # the suggestion is open again
+        assert underlined(tab) == [1, 2, 9, 10, 11]
+
+
+def test_a_kind_on_a_clicked_word_takes_the_whole_suggestion_and_a_selection_does_not(
+    chromium, tmp_path
+):
+    with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
+        word(tab, 2).click()
+        tab.locator("#types button", has_text="Unverifiable").click()
+        assert (errors(tab)[0]["start"], errors(tab)[0]["end"]) == (4, 11)
+        assert errors(tab)[0]["origin"]["verdict"] == "changed"
+        drag(tab, 10, 11)
+        press(tab, "1")
+        assert TEXT[errors(tab)[1]["start"] : errors(tab)[1]["end"]] == "The cat"
+        assert "origin" not in errors(tab)[1]
+
+
+def test_a_suggestion_that_overlaps_an_error_can_only_be_rejected(chromium, tmp_path):
+    with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
+        drag(tab, 2, 3)
+        press(tab, "1")
+        tab.click("[data-key='suggestion-0-accept']")
+        assert "overlaps error 1 (Irrelevant)" in said(tab)
+        tab.click("[data-key='suggestion-0-reject']")
+        assert state(tab)["doc"]["suggestions"] == [{"index": 0, "verdict": "rejected"}]
+        title = tab.inner_text("[data-key='suggestion-0-title']")
+        assert title == "Rejected: Irrelevant, 0.93 by rel_rm"
+        tab.click("[data-key='errors-0-remove']")
+        tab.click("[data-key='suggestion-0-accept']")  # a rejection can be taken back
+        assert state(tab)["doc"]["suggestions"] == []
+        assert errors(tab)[0]["origin"] == origin(0)
+
+
+def test_accepting_what_needs_evidence_asks_for_it(chromium, tmp_path):
+    evidence = '{"passage_id":1,"sentence_id":[2]}'
+    suggestions = [
+        suggestion("Wrong-Grounding", 4, 11),
+        suggestion("Wrong-Grounding", 33, 37, 0.99, evidence),
+        suggestion("Redundant", 38, 45, 0.99),
+    ]
+    with opened(chromium, items=[item(suggestions)], tmp_path=tmp_path) as tab:
+        tab.click("#accept-sure")
+        assert "Accepted: 1. 2 at 0.9 or more need evidence or overlap" in said(tab)
+        assert errors(tab)[0]["explanation"] == evidence
+        press(tab, "y")
+        assert tab.evaluate("document.activeElement.dataset.key") == "errors-1-ids"
+        tab.keyboard.type("1:1")
+        press(tab, "Enter")
+        press(tab, "y", "y")
+        assert "the earlier text that error 3 (Repetitive) repeats" in said(tab)
+        press(tab, "Shift+ArrowRight", "Enter")
+        assert errors(tab)[2]["explanation"] == "The cat"
+        assert [one["origin"]["verdict"] for one in errors(tab)] == ["accepted"] * 3
+
+
+def test_all_sure_suggestions_are_accepted_by_one_key_and_one_undo(chromium, tmp_path):
+    with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
+        press(tab, "Shift+Y")
+        assert [one["origin"] for one in errors(tab)] == [origin(0), origin(2)]
+        assert "Accepted: 2. Suggested: Unverifiable Fact, 0.60" in said(tab)
+        assert not tab.is_visible("#accept-sure")
+        press(tab, "Control+z")
+        assert errors(tab) == [] and underlined(tab) == [1, 2, 9, 10, 11]
+
+
+def test_hidden_suggestions_leave_no_trace_but_the_record(chromium, tmp_path):
+    with opened(chromium, items=[item(suggestions_shown=False)], tmp_path=tmp_path) as tab:
+        assert underlined(tab) == [] and not tab.is_visible("#suggested")
+        press(tab, "y")
+        assert said(tab) == "This item has no suggestions."
+        press(tab, "n", "Control+Enter")
+        assert "suggestions" not in state(tab)["submitted"]
+        assert record(tab)[0]["suggestions"] == {"shown": False, "verdicts": []}
+
+
+def test_suggestions_survive_reloads_and_the_downloaded_file(chromium, tmp_path):
+    with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
+        press(tab, "y", "y", "x")
+        tab.reload()
+        tab.wait_for_selector("#work:not([hidden])")
+        assert underlined(tab) == [10, 11]
+        press(tab, "x", "x")
+        tab.fill("#correction", "Mended.")
+        press(tab, "Escape", "Control+Enter")
+        path = tmp_path / "feedback.json"
+        path.write_bytes(downloaded(tab))
+        tab.set_input_files("#file", path)
+        tab.wait_for_function(
+            "!document.querySelector('#suggested') || document.querySelector('#suggested').hidden"
+        )
+        assert tab.locator("#errors > li").count() == 1
+        press(tab, "Control+Enter")
+        assert tab.locator("#problems li").count() == 0
+
+
+def test_suggestions_are_inside_a_page_for_one_annotator(chromium, tmp_path):
+    write_json(tmp_path / "items.json", [item()])
+    page = tmp_path / "page.html"
+    page.write_text(self_contained(QA, "annotation", read_items(QA, tmp_path / "items.json")))
+    with opened(chromium, where=page) as tab:
+        assert underlined(tab) == [1, 2, 9, 10, 11]
+
+
+def test_served_suggestions_are_submitted_with_their_verdicts(chromium, tmp_path):
+    shown, hidden = item(id="a"), item(id="b", suggestions_shown=False)
+    shown["question"], hidden["question"] = "A?", "B?"
+    write_json(tmp_path / "items.json", [shown, hidden])
+    with serving(tmp_path, items=tmp_path / "items.json") as server:
+        with visiting(chromium, server) as tab:
+            press(tab, "y", "y", "x", "x")
+            tab.fill("#correction", "Mended.")
+            press(tab, "Escape", "Control+Enter")
+            tab.wait_for_function(
+                "() => document.querySelector('#item-title').textContent === 'B?'"
+            )
+            assert underlined(tab) == []
+            press(tab, "n", "Control+Enter")
+            tab.wait_for_selector("#empty:not([hidden])")
+            press(tab, "[")
+        _, (first, second) = read_database(server.db, "qa_feedback")
+        assert first.doc["errors"][0]["origin"] == origin(0)
+        assert "suggestions" not in second.doc
+        settings = SubmissionSettings(
+            task="qa_feedback", db=str(server.db), out=str(tmp_path / "all.jsonl")
+        )
+        write_submissions(settings)
+        lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+        assert [line["suggestions"] for line in lines] == [
+            {"shown": True, "verdicts": ["accepted", "rejected", "rejected"]},
+            {"shown": False, "verdicts": []},
+        ]
+        assert lines[0]["seconds"]["active"] > 0
+        out = tmp_path / "out.json"
+        export(
+            ExportSettings(task="qa_feedback", db=str(server.db), out=str(out), pages="annotation")
+        )
+        text = out.read_text()
+        assert "suggestions" not in text and "origin" not in text
+
+
+def test_the_help_lists_the_keys_and_a_screen_reader_hears_suggestions(chromium, tmp_path):
+    with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
+        word(tab, 0).click()
+        press(tab, "ArrowRight")
+        heard = tab.evaluate("document.querySelector('#announce').textContent")
+        assert heard == "“cat”, word 2 of 15, Suggested: Irrelevant, 0.93 by rel_rm"
+        press(tab, "?")
+        text = tab.inner_text("#help")
+        assert "accept or reject the suggestion under the cursor" in text
+        assert "accept all suggestions at 0.9 or more" in text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 1280])
+def test_axe_finds_nothing_in_suggestions(chromium, tmp_path, scheme, width):
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    ).Axe()
+    view = {"width": width, "height": 800}
+    options = {"bypass_csp": True, "color_scheme": scheme, "viewport": view}
+    with opened(chromium, items=[item()], tmp_path=tmp_path, **options) as tab:
+        press(tab, "y", "x")
+        tab.wait_for_timeout(200)  # colours are animated
+        violations = axe.run(tab, options={"preload": False}).response["violations"]
+        assert [(one["id"], one["nodes"][0]["html"][:150]) for one in violations] == []
+        box = tab.locator("#suggested").bounding_box()
+        assert box["x"] + box["width"] <= width
+        assert tab.evaluate("document.querySelector('#suggested').scrollWidth") <= box["width"]
+
+
+# ---- rules: the same in Python and JavaScript ----------------------------------------------------
+
+VALUES = [None, True, -1, 0, 1, 2, 7, 0.5, 1.5, "x", "", "Irrelevant", [], {}]
+
+
+def random_row(rng: random.Random) -> dict:
+    suggestions: object = []
+    for _ in range(rng.randint(0, 3)):
+        one = rng.choice(THREE) | {"explanation": "", "source": "rm"}
+        for _ in range(rng.choice([0, 0, 1])):
+            one[rng.choice([*one, "more"])] = rng.choice(VALUES)
+        if rng.random() < 0.1:
+            del one[rng.choice(list(one))]
+        suggestions.append(one)
+    row = {**ROW, "suggestions": suggestions}
+    if rng.random() < 0.2:
+        row["suggestions_shown"] = rng.choice([True, False, None])
+    if rng.random() < 0.1:
+        row["suggestions"] = rng.choice(VALUES)
+    if rng.random() < 0.1:
+        del row["suggestions"]
+    return row
+
+
+def random_doc(rng: random.Random, suggestions: list) -> dict:
+    errors, rejections = [], []
+    for i, one in enumerate(suggestions):
+        end = rng.choice([one["end"], one["end"], 20])
+        error = {"error type": one["type"], "explanation": "", "start": one["start"], "end": end}
+        verdict = rng.choice(["accepted", "changed"])
+        decision = {"index": i, "source": one["source"], "score": one["score"], "verdict": verdict}
+        if rng.random() < 0.3:
+            decision[rng.choice([*decision, "more"])] = rng.choice(VALUES)
+        if rng.random() < 0.6:
+            errors.append({**error, "origin": decision})
+        if rng.random() < 0.5:
+            rejections.append(
+                rng.choice([{"index": i, "verdict": "rejected"}, rng.choice(VALUES), {"index": 1}])
+            )
+    return {"errors": errors, "suggestions": rejections}
+
+
+def test_python_and_the_page_find_the_same_problems(chromium, tmp_path):
+    rng = random.Random(0)
+    rows = [random_row(rng) for _ in range(400)]
+    valid = [item(rng.sample(THREE, rng.randint(0, 3))) for _ in range(400)]
+    docs = [random_doc(rng, row["suggestions"]) for row in valid]
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        of_rows = tab.evaluate(
+            "rows => rows.map((row) => FG.itemSuggestionProblems(FG_SCHEMA, row)"
+            ".map(({ field }) => field))",
+            rows,
+        )
+        of_docs = tab.evaluate(
+            """([rows, docs]) => rows.map((row, i) => {
+            const wrong = FG.decisionProblems(row, docs[i]);
+            const found = wrong.length ? wrong : FG.undecidedProblems(row, docs[i]);
+            return found.map(({ field }) => field);
+        })""",
+            [valid, docs],
+        )
+    for row, fields in zip(rows, of_rows):
+        expected = [field for field, _ in item_suggestion_problems(QA.schema, row)]
+        assert sorted(set(fields)) == sorted(set(expected)), row.get("suggestions")
+    for row, doc, fields in zip(valid, docs, of_docs):
+        wrong = decision_problems(row, doc) or undecided_problems(row, doc)
+        assert sorted(set(fields)) == sorted({field for field, _ in wrong}), doc
+    assert sum(not fields for fields in of_rows) > 50
+    assert sum(not fields for fields in of_docs) > 20
