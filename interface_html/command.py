@@ -14,6 +14,7 @@ PROGRAMS = {
     "export": "write a feedback file from the server's database",
     "submissions": "write all submissions of the server's database as JSON lines",
     "merge": "merge the feedback of several rounds into one file",
+    "reliability": "measure how reliable each annotator is, for export weights=...",
     "agreement": "report the agreement of annotators, with intervals",
     "task_pages": "write the pages into the task's folder, after a change of its schema.js",
 }
