@@ -15,6 +15,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import DataError, Problem, counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
+from interface_html.checks import left_out_text as checks_text
 from interface_html.database import Submission, read_database
 from interface_html.format import Item
 from interface_html.items import rows_text
@@ -234,7 +235,7 @@ def export(settings: Settings) -> int:
     check_feedback(task, judged, settings.out)
     rows = [task.format.feedback_row(task.schema, item) for item in judged]
     write_text(settings.out, rows_text(rows))
-    left_out_text = _left_out_text(pages, left_out) + unreliable
+    left_out_text = _left_out_text(pages, left_out) + unreliable + checks_text(settings.db)
     print(f"{settings.out}: {counted(len(rows), 'row')}{left_out_text}")
     return len(rows)
 

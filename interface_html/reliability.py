@@ -21,6 +21,7 @@ from fgrlhf.config import StrictModel, validate
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
+from interface_html.checks import read_checks
 from interface_html.database import Submission, read_database
 from interface_html.format import Item
 from interface_html.items import read_items
@@ -32,8 +33,8 @@ Source = Literal["gold", "majority of the others"]
 PAIRS = "pairs"
 NOT_SHARED = {
     "gold": "no judged item has a known judgement: name a feedback file with gold=...",
-    "majority of the others": "on no judged item do two other annotators agree: name a feedback file"
-    " with known judgements with gold=...",
+    "majority of the others": "on no judged item do two other annotators agree: name a"
+    " feedback file with known judgements with gold=...",
 }
 
 
@@ -362,11 +363,13 @@ def write_report(settings: Settings) -> ReliabilityReport:
       UserError: a file cannot be read, or `gold` has no judgement of an item of the study.
     """
     task = feedback_of(settings.task)
-    items, submissions = read_database(settings.db, task.schema.task)
-    gold: list[Item] = []
+    items, submissions = read_database(settings.db, task.schema.task, with_checks=True)
+    checks = read_checks(settings.db)
+    gold = [item for item in items if item.id in checks and checks[item.id].kind == "gold"]
     if settings.gold:
-        gold = known_items(task, items, settings.gold)
-    result = report(task, items, submissions, gold, {})
+        gold += known_items(task, items, settings.gold)
+    repeats = {name: check.original for name, check in checks.items() if check.kind == "repeat"}
+    result = report(task, items, submissions, gold, repeats)
     print(table(result))
     if settings.out:
         write_json(settings.out, result.model_dump())

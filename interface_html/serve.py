@@ -14,8 +14,11 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
+from interface_html.checks import Plan
 from interface_html.database import Database
+from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, read_items
+from interface_html.reliability import gold_documents
 from interface_html.schema import PageName
 from interface_html.server import create_app
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -34,6 +37,18 @@ class Settings(StrictModel):
     )
     prompts: str | None = Field(default=None, description=PROMPTS_HELP)
     per_item: PositiveInt = Field(default=1, description="number of annotators for each item")
+    gold: str | None = Field(
+        default=None,
+        description="a feedback file whose rows are mixed in as hidden gold items, once for each"
+        " annotator",
+    )
+    gold_every: int = Field(default=10, ge=2, description="one gold item among so many items")
+    repeat: float = Field(
+        default=0,
+        ge=0,
+        le=0.5,
+        description="share of items that come back hidden to the annotator who has submitted them",
+    )
     lease_minutes: PositiveFloat = Field(
         default=60, description="after this time without activity an item goes to another annotator"
     )
@@ -79,7 +94,10 @@ def serve(settings: Settings) -> None:
             " that each annotator gets a link with a token, or keep host=127.0.0.1"
         )
     schema = task.schema
-    database = Database(settings.db, schema.task, settings.per_item, settings.lease_minutes * 60)
+    repeat_every = round(1 / settings.repeat) if settings.repeat else None
+    plan = Plan(settings.gold_every, repeat_every)
+    lease_seconds = settings.lease_minutes * 60
+    database = Database(settings.db, schema.task, settings.per_item, lease_seconds, plan=plan)
     try:
         _add_items(task, database, settings)
         _print_links(database, schema.pages, annotators, settings)
@@ -107,6 +125,37 @@ def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> No
         print(f"{counted(added, 'item')} added")
     if not database.items():
         raise UserError(f"{settings.db} has no items yet: add some with items=...")
+    if settings.gold:
+        added = database.add_gold(_gold_items(task, database, settings.gold))
+        print(f"{counted(added, 'gold item')} added")
+
+
+def _gold_items(
+    task: FeedbackTask, database: Database, path: str
+) -> list[tuple[Item, list[PageName]]]:
+    """The items of a gold file, each with the pages whose judgement is known.
+
+    Raises:
+      UserError: an item has no judgement, or the study has the same item.
+    """
+    gold = []
+    items = read_items(task, path)
+    ordinary = {task.content(item): item.id for item in database.items()}
+    for item in items:
+        pages = [page for page in task.schema.pages if page in gold_documents(item)]
+        if not pages:
+            raise UserError(
+                f"{path}: gold item {item.id!r} has no judgement, so annotators cannot be compared"
+                " with it: add the judgement or leave out the row"
+            )
+        if task.content(item) in ordinary:
+            raise UserError(
+                f"{path}: gold item {item.id!r} has the texts of item"
+                f" {ordinary[task.content(item)]!r} of the study, so annotators would see them"
+                " twice: leave out the row here, and name the file in `reliability` gold=..."
+            )
+        gold.append((item, pages))
+    return gold
 
 
 def _print_links(

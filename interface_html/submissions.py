@@ -5,7 +5,8 @@
 Each line has what the rows of a feedback file cannot hold: `item`, `annotator`, `page`, `revision`
 (1 for the annotator's first submission of the item), `created` (UTC), `order` (indices of the
 outputs as they were shown), `seconds` (`active` and `wall`), `guideline` and `guideline_sha256`,
-and the submitted `doc`. Nothing is combined or left out.
+and the submitted `doc`. Nothing is combined or left out. Submissions of hidden items also have
+`check`, "gold" or "repeat"; their `item` is the id of the gold row or of the repeated item.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_jsonl
+from interface_html.checks import Check, read_checks
 from interface_html.database import Submission, read_database
 from interface_html.tasks import TASK_HELP, feedback_of
 
@@ -29,6 +31,14 @@ class Settings(StrictModel):
     task: str = Field(description=TASK_HELP)
     db: str = Field(default="outputs/feedback/feedback.sqlite", description="the server's database")
     out: str = Field(description="the JSON lines file to write")
+
+
+def checked_json(submission: Submission, check: Check | None) -> dict[str, Any]:
+    """A submission as a line of the file; `check` if its item is a hidden one."""
+    line = submission_json(submission)
+    if check is None:
+        return line
+    return {**line, "item": check.original, "check": check.kind}
 
 
 def submission_json(submission: Submission) -> dict[str, Any]:
@@ -55,8 +65,10 @@ def write_submissions(settings: Settings) -> int:
       UserError: the database cannot be read or belongs to another task.
     """
     task = feedback_of(settings.task)
-    _, submissions = read_database(settings.db, task.schema.task)
-    write_jsonl(settings.out, [submission_json(submission) for submission in submissions])
+    _, submissions = read_database(settings.db, task.schema.task, with_checks=True)
+    checks = read_checks(settings.db)
+    lines = [checked_json(submission, checks.get(submission.item)) for submission in submissions]
+    write_jsonl(settings.out, lines)
     print(f"{settings.out}: {counted(len(submissions), 'submission')}")
     return len(submissions)
 
