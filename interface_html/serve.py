@@ -4,6 +4,7 @@ fgrlhf feedback serve NAME items=items.json db=feedback.sqlite per_item=3
 """
 
 import ipaddress
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from interface_html.checks import Plan
 from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, read_items
+from interface_html.lead import add_lead_page
 from interface_html.reliability import gold_documents
 from interface_html.schema import PageName
 from interface_html.server import create_app
@@ -57,6 +59,9 @@ class Settings(StrictModel):
     hosts: str = Field(default="", description="more host names to accept, separated by commas")
     annotators: str = Field(
         default="", description="names, separated by commas: each gets a link with a token"
+    )
+    admin: bool = Field(
+        default=False, description="serve the lead's page, /lead, and print a link to it"
     )
     new_tokens: bool = Field(
         default=False, description="give all annotators new links; their old ones stop working"
@@ -102,6 +107,12 @@ def serve(settings: Settings) -> None:
         _add_items(task, database, settings)
         _print_links(database, schema.pages, annotators, settings)
         app = create_app(task, database, allowed_hosts(settings), tokens=bool(annotators))
+        if settings.admin:
+            token = secrets.token_urlsafe(24)
+            add_lead_page(app, task, database, token)
+            print(
+                f"lead, until the server stops: {_address(settings)}/lead#token={token}", flush=True
+            )
         uvicorn.run(
             app,
             host=settings.host,
@@ -158,12 +169,17 @@ def _gold_items(
     return gold
 
 
+def _address(settings: Settings) -> str:
+    """The address of the server in the links."""
+    host = (_listed(settings.hosts) or [settings.host])[0]
+    return f"http://{host}:{settings.port}"
+
+
 def _print_links(
     database: Database, pages: Sequence[PageName], annotators: Sequence[str], settings: Settings
 ) -> None:
     """Print the addresses of the pages. Each new annotator gets a token; others keep theirs."""
-    host = (_listed(settings.hosts) or [settings.host])[0]
-    place = f"http://{host}:{settings.port}/templates"
+    place = f"{_address(settings)}/templates"
     for name in annotators:
         if database.has_token(name) and not settings.new_tokens:
             print(f"{name}: the link of an earlier start (new_tokens=true prints new ones)")

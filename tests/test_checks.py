@@ -88,16 +88,21 @@ def test_gold_items_come_only_on_their_judged_pages(db):
     assert progress[-1] == (len(given), len(given))
 
 
-def test_hidden_items_are_given_again_after_their_lease(db):
+def test_hidden_items_are_given_again_after_their_lease(tmp_path):
     """Others who have a gold item do not take it from an annotator."""
+    clock = Clock()
+    db = Database(tmp_path / "f.sqlite", "t", clock=clock, plan=Plan(gold_every=2))
+    db.add_items([Item(str(i), {"text": f"text {i}"}) for i in range(9)])
+    db.add_gold([gold_item(0)])
     held = {}
-    for name in ("a", "b", "c", "d"):
+    for name in ("a", "b"):
         while (assignment := db.next(name, "annotation", 4)).item.id not in read_checks(db.path):
             submit(db, assignment, next(NUMBERS))
         held[name] = assignment
-    db.clock.now += 1e6
+    clock.now += 1e6
     for name, assignment in held.items():
         assert db.next(name, "annotation", 4).id == assignment.id
+    db.close()
 
 
 @pytest.mark.parametrize("ordinary, gold", [(0, 0), (1, 0), (18, 2), (30, 9), (7, 1)])
