@@ -15,6 +15,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import DataError, Problem, counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
+from interface_html.adjudicate import read_decisions, with_decisions
 from interface_html.checks import left_out_text as checks_text
 from interface_html.database import Submission, read_database
 from interface_html.format import Item
@@ -24,7 +25,8 @@ from interface_html.schema import PageName, Schema
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 from interface_html.weighting import NO_WEIGHTS, Weights, read_weights, reliable_submissions
 
-Policy = Literal["first", "latest", "majority", "all"]
+Policy = Literal["first", "latest", "majority", "adjudicated", "all"]
+VOTES = ("majority", "adjudicated")  # policies that count votes
 Pages = Literal["annotation", "comparison", "both"]
 Document = Mapping[str, Any]
 WITH_ARTICLES = {"annotation": "an annotation", "comparison": "a comparison"}
@@ -49,8 +51,10 @@ def judged_items(
       submissions: sorted by time.
       policy: `first` or `latest`: one annotation and one comparison of each item, by time.
         `majority`: for each pair the value that most annotators chose (a tie if no value leads),
-        and the annotation that agrees best with the others. `all`: the item once for each
-        annotator. Of several submissions of an annotator the latest counts, with `first` the first.
+        and the annotation that agrees best with the others. `adjudicated`: as `majority`; the
+        caller has put decisions in place of the votes (`with_decisions`). `all`: the item once for
+        each annotator. Of several submissions of an annotator the latest counts, with `first` the
+        first.
       pages: the judgements that a row needs. It has those of other pages too, if there are any.
       weights: of the annotators' votes, for `majority`.
     """
@@ -115,7 +119,7 @@ def _chosen(
     weights: Weights,
 ) -> Item:
     notes, votes = list(annotations.values()), list(comparisons.values())
-    if policy == "majority":
+    if policy in VOTES:
         note = None
         if notes:
             of_notes = weights.of("annotation", annotations)
@@ -200,9 +204,15 @@ class Settings(StrictModel):
         default="both",
         description="the judgements that a row needs; both: those of all pages of the task",
     )
+    adjudicated: str | None = Field(
+        default=None,
+        description="with policy=adjudicated: the database of the adjudication; its annotations are"
+        " taken before the majority",
+    )
     weights: str | None = Field(
         default=None,
-        description="with policy=majority: the file of `reliability`, to weight the votes",
+        description="with policy=majority or adjudicated: the file of `reliability`, to weight the"
+        " votes",
     )
     least_weight: float | None = Field(
         default=None,
@@ -218,7 +228,7 @@ def export(settings: Settings) -> int:
       DataError: a row could not be read back.
       UserError: the database cannot be read, belongs to another task, or has no row to export.
     """
-    _check_weights(settings)
+    _check_settings(settings)
     task = feedback_of(settings.task)
     pages = _needed_pages(task.schema, settings.pages)
     items, submissions = read_database(settings.db, task.schema.task)
@@ -227,6 +237,10 @@ def export(settings: Settings) -> int:
     if settings.weights is not None:
         weights = read_weights(settings.weights, task.schema.task)
         submissions, unreliable = reliable_submissions(submissions, weights, settings.least_weight)
+    if settings.adjudicated is not None:
+        decisions = read_decisions(task, items, settings.adjudicated)
+        submissions = with_decisions(submissions, decisions)
+        print(f"{settings.adjudicated}: {counted(len(decisions), 'adjudicated item')}")
     judged, left_out = judged_items(
         task.schema, items, submissions, settings.policy, pages, weights
     )
@@ -240,14 +254,19 @@ def export(settings: Settings) -> int:
     return len(rows)
 
 
-def _check_weights(settings: Settings) -> None:
-    """Raise `UserError` if a setting of the weights would have no effect."""
+def _check_settings(settings: Settings) -> None:
+    """Raise `UserError` if a setting would have no effect."""
     if settings.weights is None and settings.least_weight is not None:
         raise UserError(
             "least_weight=... needs the weights: name the file of `fgrlhf feedback reliability`"
             " with weights=..."
         )
-    counts_votes = settings.policy == "majority"
+    if (settings.policy == "adjudicated") != (settings.adjudicated is not None):
+        raise UserError(
+            "policy=adjudicated and adjudicated=... belong together: adjudicated=... names the"
+            " database in which the items of `fgrlhf feedback adjudicate` were decided"
+        )
+    counts_votes = settings.policy in VOTES
     if settings.weights is not None and settings.least_weight is None and not counts_votes:
         raise UserError(
             f"weights=... has no effect with policy={settings.policy}, which counts no votes: set"

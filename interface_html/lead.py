@@ -248,19 +248,21 @@ async def _is_lead(request: Request) -> None:
         raise RefusedError(401, "open the link of the lead's page that the server printed")
 
 
+Lead = Annotated[None, Depends(_is_lead)]
+
+
 def add_lead_page(app: FastAPI, task: FeedbackTask, database: Database, token: str) -> None:
     """Serve the lead's page and its API to the owner of `token`."""
     app.state.lead_token = token
     html = (TEMPLATES / "lead.html").read_bytes()
     path = str(database.path)
-    lead = Annotated[None, Depends(_is_lead)]
 
     @app.get("/lead", include_in_schema=False)
     def lead_page():
         return Response(html, media_type="text/html; charset=utf-8")
 
     @app.get("/api/lead")
-    def lead_summary(_: lead):
+    def lead_summary(_: Lead):
         now = database.clock()
         items, submissions = read_database(path, task.schema.task, with_checks=True)
         content = summary(
@@ -275,6 +277,6 @@ def add_lead_page(app: FastAPI, task: FeedbackTask, database: Database, token: s
         return JSONResponse(content)
 
     @app.post("/api/lead/release")
-    def lead_release(body: Release, _: lead):
+    def lead_release(body: Release, _: Lead):
         release(database, body.assignment)
         return JSONResponse({"released": body.assignment})

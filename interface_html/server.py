@@ -138,7 +138,8 @@ def create_app(
     guideline = guideline_sha256(schema)
 
     def as_json(assignment: Assignment) -> dict[str, Any]:
-        content = _assignment_json(assignment) | {"lease_seconds": database.lease_seconds}
+        content = _assignment_json(assignment)
+        content["lease_seconds"] = database.lease_seconds
         if database.has_checks:
             content["item"] = uniform_item(schema.row, assignment.id, content["item"])
         return content

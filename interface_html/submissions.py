@@ -6,7 +6,8 @@ Each line has what the rows of a feedback file cannot hold: `item`, `annotator`,
 (1 for the annotator's first submission of the item), `created` (UTC), `order` (indices of the
 outputs as they were shown), `seconds` (`active` and `wall`), `guideline` and `guideline_sha256`,
 and the submitted `doc`. Nothing is combined or left out. Submissions of hidden items also have
-`check`, "gold" or "repeat"; their `item` is the id of the gold row or of the repeated item.
+`check`, "gold" or "repeat"; their `item` is the id of the gold row or of the repeated item. Those
+of items that `adjudicate` wrote have `role`, "adjudicator".
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_jsonl
+from interface_html.adjudicate import is_adjudication
 from interface_html.checks import Check, read_checks
 from interface_html.database import Submission, read_database
 from interface_html.tasks import TASK_HELP, feedback_of
@@ -65,9 +67,15 @@ def write_submissions(settings: Settings) -> int:
       UserError: the database cannot be read or belongs to another task.
     """
     task = feedback_of(settings.task)
-    _, submissions = read_database(settings.db, task.schema.task, with_checks=True)
+    items, submissions = read_database(settings.db, task.schema.task, with_checks=True)
     checks = read_checks(settings.db)
-    lines = [checked_json(submission, checks.get(submission.item)) for submission in submissions]
+    adjudicated = {item.id for item in items if is_adjudication(item)}
+    lines = []
+    for submission in submissions:
+        line = checked_json(submission, checks.get(submission.item))
+        if submission.item in adjudicated:
+            line["role"] = "adjudicator"
+        lines.append(line)
     write_jsonl(settings.out, lines)
     print(f"{settings.out}: {counted(len(submissions), 'submission')}")
     return len(submissions)

@@ -112,32 +112,11 @@
   }
 
   // ---- refreshing --------------------------------------------------------------------------------------------
-  // Make `old` like `fresh`, and touch only what differs: focus, selection and scrolling stay.
-  function patch(old, fresh) {
-    if (old.nodeType === Node.TEXT_NODE) {
-      if (old.data !== fresh.data) old.data = fresh.data;
-      return;
-    }
-    for (const { name, value } of fresh.attributes)
-      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-    patchChildren(old, [...fresh.childNodes]);
-  }
-
-  function patchChildren(old, fresh) {
-    fresh.forEach((node, i) => {
-      const known = old.childNodes[i];
-      if (!known) old.append(node);
-      else if (known.nodeName === node.nodeName) patch(known, node);
-      else known.replaceWith(node);
-    });
-    while (old.childNodes.length > fresh.length) old.lastChild.remove();
-  }
-
   async function refresh() {
     try {
       const study = await call("GET", "/api/lead");
       $("title").textContent = `${study.title}: progress`;
-      patchChildren($("lead"), contents(study));
+      FG.morph($("lead"), contents(study)); // touches only what differs: focus and scrolling stay
       FG.notice("");
     } catch (error) {
       FG.notice(`Not up to date: ${error.message}.`);
