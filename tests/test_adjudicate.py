@@ -114,6 +114,27 @@ def test_the_export_takes_decisions_before_the_majority(study, capsys):
     assert json.loads((study / "lines.jsonl").read_text())["role"] == "adjudicator"
 
 
+def test_a_decision_counts_whatever_the_weight_of_its_adjudicator(study):
+    values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
+    path = decided(study, doc([error("Incoherent", 0, 3)]))
+    figures = {"items": 1, "labels": 1, "accuracy": 1.0, "balanced_accuracy": 0.5}
+    figures |= {"undefined": None, "repeated_labels": 0, "consistency": None}
+    weights = {"anna": 2.0, "ben": 2.0, "cleo": 0.0}
+    pages = {name: {"annotation": {**figures, "weight": w}} for name, w in weights.items()}
+    write_json(study / "r.json", {"task": "qa_feedback", "right": "gold", "annotators": pages})
+    settings = export.Settings(
+        **values,
+        pages="annotation",
+        policy="adjudicated",
+        adjudicated=path,
+        weights=str(study / "r.json"),
+        least_weight=1.0,
+    )
+    export.export(settings)
+    rows = json.loads((study / "o.json").read_text())
+    assert [entry["error type"] for entry in rows[1]["feedback"]["errors"]] == ["Incoherent"]
+
+
 def test_wrong_databases_are_refused(study):
     values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
     with pytest.raises(UserError, match="belong together"):

