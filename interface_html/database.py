@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.errors import UserError
+from interface_html import checks
 from interface_html.format import Item
 
 TABLES = """
@@ -57,7 +58,7 @@ CREATE TABLE IF NOT EXISTS submissions(
   created REAL NOT NULL);
 """
 # `PRAGMA user_version` of the file; 0 in files of the first version, which lack these columns
-VERSION = 2
+VERSION = 4
 NEW_COLUMNS = {"wall": "REAL", "guideline_sha256": "TEXT"}
 
 
@@ -153,6 +154,7 @@ class Database:
       per_item: number of annotators for each item, on each page.
       lease_seconds: after this time without activity an item goes to other annotators.
       clock: returns the time in seconds.
+      plan: how often hidden gold items and repeated items are given.
 
     Raises:
       UserError: another server uses the file, it belongs to another task, or it is not a database.
@@ -165,11 +167,13 @@ class Database:
         per_item: int = 1,
         lease_seconds: float = 3600,
         clock: Callable[[], float] = time.time,
+        plan: checks.Plan = checks.DEFAULT_PLAN,
     ):
         self.path = Path(path)
         self.per_item = per_item
         self.lease_seconds = lease_seconds
         self.clock = clock
+        self.plan = plan
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()  # guards the connection
         self._waiting: deque[_Job] = deque()
@@ -220,6 +224,7 @@ class Database:
         for name, kind in NEW_COLUMNS.items():
             if name not in columns:
                 sql.execute(f"ALTER TABLE submissions ADD COLUMN {name} {kind}")
+        checks.create_table(sql)
         sql.execute(f"PRAGMA user_version={VERSION}")
         sql.execute("INSERT OR IGNORE INTO meta VALUES('task', ?)", (task,))
         return sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()[0]
@@ -310,10 +315,23 @@ class Database:
 
         return self.write(add)
 
+    def add_gold(self, items: Sequence[tuple[Item, Sequence[str]]]) -> int:
+        """Add gold items, each with its judged pages: see checks.py. Returns their number."""
+        return self.write(lambda sql: checks.add_gold(sql, items))
+
+    @property
+    def has_checks(self) -> bool:
+        """Whether annotators may get hidden items."""
+        with self._lock:
+            stored = self._connection.execute("SELECT 1 FROM checks LIMIT 1").fetchone()
+        return stored is not None or self.plan.repeat_every is not None
+
     def items(self) -> list[Item]:
+        """The items of the study, without hidden ones."""
         with self._lock:
             rows = self._connection.execute(
-                "SELECT id, row FROM items ORDER BY position"
+                "SELECT id, row FROM items WHERE id NOT IN (SELECT item FROM checks) ORDER BY"
+                " position"
             ).fetchall()
         return [Item(name, json.loads(row)) for name, row in rows]
 
@@ -359,13 +377,8 @@ class Database:
             if until > now or self._taken(sql, item, page, now) < self.per_item:
                 self._lease(sql, number, now)
                 return self._read(sql, number)
-        free = sql.execute(
-            "SELECT id FROM items WHERE NOT EXISTS (SELECT 1 FROM assignments a WHERE a.page=:page"
-            " AND a.item=items.id AND a.annotator=:annotator) AND (SELECT COUNT(*) FROM assignments"
-            " a WHERE a.page=:page AND a.item=items.id  AND (a.done OR a.lease_until>:now)) <"
-            " :wanted ORDER BY position LIMIT 1",
-            {"page": page, "annotator": annotator, "now": now, "wanted": self.per_item},
-        ).fetchone()
+        check = checks.next_check(sql, self.plan, annotator, page)
+        free = (check,) if check is not None else self._free(sql, annotator, page, now)
         if free is None:
             return None
         shown = list(range(outputs))
@@ -378,6 +391,18 @@ class Database:
         (number,) = sql.execute("SELECT last_insert_rowid()").fetchone()
         return self._read(sql, number)
 
+    def _free(
+        self, sql: sqlite3.Connection, annotator: str, page: str, now: float
+    ) -> tuple[str] | None:
+        """The first item of the study that needs more annotators and that this one never had."""
+        return sql.execute(
+            "SELECT id FROM items WHERE NOT EXISTS (SELECT 1 FROM assignments a WHERE a.page=:page"
+            " AND a.item=items.id AND a.annotator=:annotator) AND (SELECT COUNT(*) FROM assignments"
+            " a WHERE a.page=:page AND a.item=items.id  AND (a.done OR a.lease_until>:now)) <"
+            " :wanted AND id NOT IN (SELECT item FROM checks) ORDER BY position LIMIT 1",
+            {"page": page, "annotator": annotator, "now": now, "wanted": self.per_item},
+        ).fetchone()
+
     def _lease(self, sql: sqlite3.Connection, number: int, now: float) -> None:
         sql.execute(
             "UPDATE assignments SET lease_until=? WHERE id=?", (now + self.lease_seconds, number)
@@ -387,6 +412,7 @@ class Database:
     def _taken(sql: sqlite3.Connection, item: str, page: str, now: float) -> int:
         query = (
             "SELECT COUNT(*) FROM assignments WHERE page=? AND item=? AND (done OR lease_until>?)"
+            " AND item NOT IN (SELECT item FROM checks)"  # any number of annotators get these
         )
         return sql.execute(query, (page, item, now)).fetchone()[0]
 
@@ -439,11 +465,14 @@ class Database:
         return self.write(lambda sql: self._renew(sql, assignment, self.clock()))
 
     def progress(self, annotator: str, page: str) -> tuple[int, int]:
-        """The number of items that the annotator has submitted, and of all items."""
+        """The number of items that the annotator has submitted, and of all items.
+
+        Hidden items count in both, like others.
+        """
         with self._lock:
             query = "SELECT COUNT(*) FROM assignments WHERE annotator=? AND page=? AND done"
             done = self._connection.execute(query, (annotator, page)).fetchone()[0]
-            total = self._connection.execute("SELECT COUNT(*) FROM items").fetchone()[0]
+            total = checks.expected_items(self._connection, self.plan, annotator, page)
         return done, total
 
     # ---- work ------------------------------------------------------------------------------------
@@ -557,8 +586,15 @@ class Database:
         return self.write(add)
 
 
-def read_database(path: str | Path, task: str) -> tuple[list[Item], list[Submission]]:
+def read_database(
+    path: str | Path, task: str, with_checks: bool = False
+) -> tuple[list[Item], list[Submission]]:
     """All items, and all submissions by time. A server may write to the file meanwhile.
+
+    Args:
+      path: the file.
+      task: the name of the task.
+      with_checks: also those of hidden gold items and repeated items: see checks.py.
 
     Raises:
       UserError: the file does not exist, cannot be read, or belongs to another task.
@@ -577,17 +613,20 @@ def read_database(path: str | Path, task: str) -> tuple[list[Item], list[Submiss
                 f" s.created, {', '.join(new)} FROM submissions s JOIN assignments a ON"
                 " a.id=s.assignment ORDER BY s.number"
             ).fetchall()
+            hidden = {} if with_checks else checks.stored_checks(sql)
         finally:
             sql.close()
     except sqlite3.Error as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if stored_task != task:
         raise _other_task(path, stored_task, task)
-    items = [Item(name, json.loads(row)) for name, row in item_rows]
+    items = [Item(name, json.loads(row)) for name, row in item_rows if name not in hidden]
     submissions = []
     revisions: Counter[int] = Counter()
     for row in submission_rows:
         number, item, annotator, page, doc, shown, seconds, guideline, created, *new = row
+        if item in hidden:
+            continue
         wall, guideline_sha256 = new
         revisions[number] += 1
         submissions.append(

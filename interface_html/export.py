@@ -1,11 +1,11 @@
 """Write the submissions in a server's database as a feedback file in the task's format.
 
     fgrlhf feedback export NAME db=feedback.sqlite out=train_feedback.json \\
-        policy=majority pages=both
+        policy=majority pages=both weights=reliability.json
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Literal
 
 from pydantic import Field
@@ -15,6 +15,8 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import DataError, Problem, counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
+from interface_html.adjudicate import read_decisions, with_decisions
+from interface_html.checks import left_out_text as checks_text
 from interface_html.database import Submission, read_database
 from interface_html.format import RATINGS, Item
 from interface_html.items import rows_text
@@ -22,8 +24,10 @@ from interface_html.ratings import median_ratings
 from interface_html.rules import character_labels
 from interface_html.schema import PageName, Schema
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
+from interface_html.weighting import NO_WEIGHTS, Weights, read_weights, reliable_submissions
 
-Policy = Literal["first", "latest", "majority", "all"]
+Policy = Literal["first", "latest", "majority", "adjudicated", "all"]
+VOTES = ("majority", "adjudicated")  # policies that count votes
 Pages = Literal["annotation", "comparison", "rating", "both"]
 Document = Mapping[str, Any]
 WITH_ARTICLES = {
@@ -39,6 +43,7 @@ def judged_items(
     submissions: Sequence[Submission],
     policy: Policy,
     pages: Sequence[PageName],
+    weights: Weights = NO_WEIGHTS,
 ) -> tuple[list[Item], int]:
     """Items with the feedback to export, in their order, and the number of items left out.
 
@@ -51,10 +56,12 @@ def judged_items(
       submissions: sorted by time.
       policy: `first` or `latest`: one annotation, comparison and rating of each item, by time.
         `majority`: for each pair the value that most annotators chose (a tie if no value leads),
-        the annotation that agrees best with the others, and the median of each rating. `all`: the
-        item once for each annotator. Of several submissions of an annotator the latest counts, with
-        `first` the first.
+        the annotation that agrees best with the others, and the median of each rating.
+        `adjudicated`: as `majority`; the caller has put decisions in place of the votes
+        (`with_decisions`). `all`: the item once for each annotator. Of several submissions of an
+        annotator the latest counts, with `first` the first.
       pages: the judgements that a row needs. It has those of other pages too, if there are any.
+      weights: of the annotators' votes, for `majority`.
     """
     annotations = _documents(submissions, "annotation", policy)
     comparisons = _documents(submissions, "comparison", policy)
@@ -67,7 +74,7 @@ def judged_items(
         if policy == "all":
             versions = _one_per_annotator(item, *of_item, rated)
         else:
-            versions = [_chosen(schema, item, *of_item, rated, policy)]
+            versions = [_chosen(schema, item, *of_item, rated, policy, weights)]
         complete = [version for version in versions if _is_complete(version, pages)]
         judged += complete
         if not complete:
@@ -127,12 +134,19 @@ def _chosen(
     comparisons: Mapping[str, Document],
     ratings: Mapping[str, Document],
     policy: Policy,
+    weights: Weights,
 ) -> Item:
     notes, votes = list(annotations.values()), list(comparisons.values())
     rated = list(ratings.values())
-    if policy == "majority":
-        note = most_agreed(item.row[schema.text], notes) if notes else None
-        vote = {"preference": majority([doc["preference"] for doc in votes])} if votes else None
+    if policy in VOTES:
+        note = None
+        if notes:
+            of_notes = weights.of("annotation", annotations)
+            note = most_agreed(item.row[schema.text], notes, of_notes)
+        vote = None
+        if votes:
+            of_votes = weights.of("comparison", comparisons)
+            vote = {"preference": majority([doc["preference"] for doc in votes], of_votes)}
         values = [doc["ratings"] for doc in rated]
         rating = {"ratings": median_ratings(schema, values)} if values else None
     else:
@@ -152,26 +166,55 @@ def _is_complete(item: Item, pages: Sequence[PageName]) -> bool:
     return all(judgements[page] is not None for page in pages)
 
 
-def majority(preferences: Sequence[Sequence[int]]) -> list[int]:
-    """For each pair, the value that most annotators chose; 0 (a tie) if no value leads."""
+def majority(
+    preferences: Sequence[Sequence[int]], weights: Sequence[float] | None = None
+) -> list[int]:
+    """For each pair, the value with the most votes; 0 (a tie) if no value leads.
+
+    Args:
+      preferences: the values of all pairs, of each annotator.
+      weights: of the annotators' votes; without them, each counts 1.
+    """
+    votes = _exact(weights, len(preferences))
     winners = []
     for values in zip(*preferences):
-        (value, count), *others = Counter(values).most_common()
-        leads = not others or others[0][1] < count
-        winners.append(value if leads else 0)
+        totals: dict[int, Fraction] = {}
+        for value, vote in zip(values, votes, strict=True):
+            totals[value] = totals.get(value, Fraction(0)) + vote
+        most = max(totals.values())
+        leaders = [value for value, total in totals.items() if total == most]
+        winners.append(leaders[0] if len(leaders) == 1 else 0)
     return winners
 
 
-def most_agreed(text: str, annotations: Sequence[Document]) -> Document:
-    """The annotation whose character labels agree most with the others; the first of equals."""
-    labels = [character_labels(text, doc) for doc in annotations]
+def most_agreed(
+    text: str, annotations: Sequence[Document], weights: Sequence[float] | None = None
+) -> Document:
+    """The annotation whose character labels agree most with all votes; the first of equals.
 
-    def agreement(index: int) -> int:
-        return sum(
-            label == other for others in labels for label, other in zip(labels[index], others)
-        )
+    Each annotation, also the chosen one, counts with the weight of its annotator; without
+    `weights`, each counts 1.
+    """
+    labels = [character_labels(text, doc) for doc in annotations]
+    votes = _exact(weights, len(annotations))
+
+    def agreement(index: int) -> Fraction:
+        total = Fraction(0)
+        for others, vote in zip(labels, votes, strict=True):
+            total += vote * sum(label == other for label, other in zip(labels[index], others))
+        return total
 
     return annotations[max(range(len(annotations)), key=agreement)]
+
+
+def _exact(weights: Sequence[float] | None, count: int) -> list[Fraction]:
+    """Weights as fractions, so that rounding never decides between equals.
+
+    If all are 0, nobody is known to be better than chance, and each counts 1.
+    """
+    if weights is None or not any(weights):
+        return [Fraction(1)] * count
+    return [Fraction(weight) for weight in weights]
 
 
 class Settings(StrictModel):
@@ -187,6 +230,21 @@ class Settings(StrictModel):
         default="both",
         description="the judgements that a row needs; both: those of all pages of the task",
     )
+    adjudicated: str | None = Field(
+        default=None,
+        description="with policy=adjudicated: the database of the adjudication; its annotations are"
+        " taken before the majority",
+    )
+    weights: str | None = Field(
+        default=None,
+        description="with policy=majority or adjudicated: the file of `reliability`, to weight the"
+        " votes",
+    )
+    least_weight: float | None = Field(
+        default=None,
+        ge=0,
+        description="leave out the judgements of annotators whose weight is lower",
+    )
 
 
 def export(settings: Settings) -> int:
@@ -196,17 +254,50 @@ def export(settings: Settings) -> int:
       DataError: a row could not be read back.
       UserError: the database cannot be read, belongs to another task, or has no row to export.
     """
+    _check_settings(settings)
     task = feedback_of(settings.task)
     pages = _needed_pages(task.schema, settings.pages)
     items, submissions = read_database(settings.db, task.schema.task)
-    judged, left_out = judged_items(task.schema, items, submissions, settings.policy, pages)
+    weights = NO_WEIGHTS
+    unreliable = ""
+    if settings.weights is not None:
+        weights = read_weights(settings.weights, task.schema.task)
+        submissions, unreliable = reliable_submissions(submissions, weights, settings.least_weight)
+    if settings.adjudicated is not None:
+        decisions = read_decisions(task, items, settings.adjudicated)
+        submissions = with_decisions(submissions, decisions)
+        print(f"{settings.adjudicated}: {counted(len(decisions), 'adjudicated item')}")
+    judged, left_out = judged_items(
+        task.schema, items, submissions, settings.policy, pages, weights
+    )
     if not judged:
         raise UserError(_no_rows_text(task.schema, settings, items, submissions))
     check_feedback(task, judged, settings.out)
     rows = [task.format.feedback_row(task.schema, item) for item in judged]
     write_text(settings.out, rows_text(rows))
-    print(f"{settings.out}: {counted(len(rows), 'row')}{_left_out_text(pages, left_out)}")
+    left_out_text = _left_out_text(pages, left_out) + unreliable + checks_text(settings.db)
+    print(f"{settings.out}: {counted(len(rows), 'row')}{left_out_text}")
     return len(rows)
+
+
+def _check_settings(settings: Settings) -> None:
+    """Raise `UserError` if a setting would have no effect."""
+    if settings.weights is None and settings.least_weight is not None:
+        raise UserError(
+            "least_weight=... needs the weights: name the file of `fgrlhf feedback reliability`"
+            " with weights=..."
+        )
+    if (settings.policy == "adjudicated") != (settings.adjudicated is not None):
+        raise UserError(
+            "policy=adjudicated and adjudicated=... belong together: adjudicated=... names the"
+            " database in which the items of `fgrlhf feedback adjudicate` were decided"
+        )
+    counts_votes = settings.policy in VOTES
+    if settings.weights is not None and settings.least_weight is None and not counts_votes:
+        raise UserError(
+            f"weights=... has no effect with policy={settings.policy}, which counts no votes: set"
+            " policy=majority, or leave judgements out with least_weight=..."
+        )
 
 
 def check_feedback(task: FeedbackTask, items: Sequence[Item], file: str) -> None:

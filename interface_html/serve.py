@@ -4,6 +4,7 @@ fgrlhf feedback serve NAME items=items.json db=feedback.sqlite per_item=3
 """
 
 import ipaddress
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +15,12 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
+from interface_html.checks import Plan
 from interface_html.database import Database
+from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, read_items
+from interface_html.lead import add_lead_page
+from interface_html.reliability import gold_documents
 from interface_html.schema import PageName
 from interface_html.server import create_app
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -34,6 +39,18 @@ class Settings(StrictModel):
     )
     prompts: str | None = Field(default=None, description=PROMPTS_HELP)
     per_item: PositiveInt = Field(default=1, description="number of annotators for each item")
+    gold: str | None = Field(
+        default=None,
+        description="a feedback file whose rows are mixed in as hidden gold items, once for each"
+        " annotator",
+    )
+    gold_every: int = Field(default=10, ge=2, description="one gold item among so many items")
+    repeat: float = Field(
+        default=0,
+        ge=0,
+        le=0.5,
+        description="share of items that come back hidden to the annotator who has submitted them",
+    )
     lease_minutes: PositiveFloat = Field(
         default=60, description="after this time without activity an item goes to another annotator"
     )
@@ -42,6 +59,9 @@ class Settings(StrictModel):
     hosts: str = Field(default="", description="more host names to accept, separated by commas")
     annotators: str = Field(
         default="", description="names, separated by commas: each gets a link with a token"
+    )
+    admin: bool = Field(
+        default=False, description="serve the lead's page, /lead, and print a link to it"
     )
     new_tokens: bool = Field(
         default=False, description="give all annotators new links; their old ones stop working"
@@ -79,11 +99,20 @@ def serve(settings: Settings) -> None:
             " that each annotator gets a link with a token, or keep host=127.0.0.1"
         )
     schema = task.schema
-    database = Database(settings.db, schema.task, settings.per_item, settings.lease_minutes * 60)
+    repeat_every = round(1 / settings.repeat) if settings.repeat else None
+    plan = Plan(settings.gold_every, repeat_every)
+    lease_seconds = settings.lease_minutes * 60
+    database = Database(settings.db, schema.task, settings.per_item, lease_seconds, plan=plan)
     try:
         _add_items(task, database, settings)
         _print_links(database, schema.pages, annotators, settings)
         app = create_app(task, database, allowed_hosts(settings), tokens=bool(annotators))
+        if settings.admin:
+            token = secrets.token_urlsafe(24)
+            add_lead_page(app, task, database, token)
+            print(
+                f"lead, until the server stops: {_address(settings)}/lead#token={token}", flush=True
+            )
         uvicorn.run(
             app,
             host=settings.host,
@@ -107,14 +136,50 @@ def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> No
         print(f"{counted(added, 'item')} added")
     if not database.items():
         raise UserError(f"{settings.db} has no items yet: add some with items=...")
+    if settings.gold:
+        added = database.add_gold(_gold_items(task, database, settings.gold))
+        print(f"{counted(added, 'gold item')} added")
+
+
+def _gold_items(
+    task: FeedbackTask, database: Database, path: str
+) -> list[tuple[Item, list[PageName]]]:
+    """The items of a gold file, each with the pages whose judgement is known.
+
+    Raises:
+      UserError: an item has no judgement, or the study has the same item.
+    """
+    gold = []
+    items = read_items(task, path)
+    ordinary = {task.content(item): item.id for item in database.items()}
+    for item in items:
+        pages = [page for page in task.schema.pages if page in gold_documents(item)]
+        if not pages:
+            raise UserError(
+                f"{path}: gold item {item.id!r} has no judgement, so annotators cannot be compared"
+                " with it: add the judgement or leave out the row"
+            )
+        if task.content(item) in ordinary:
+            raise UserError(
+                f"{path}: gold item {item.id!r} has the texts of item"
+                f" {ordinary[task.content(item)]!r} of the study, so annotators would see them"
+                " twice: leave out the row here, and name the file in `reliability` gold=..."
+            )
+        gold.append((item, pages))
+    return gold
+
+
+def _address(settings: Settings) -> str:
+    """The address of the server in the links."""
+    host = (_listed(settings.hosts) or [settings.host])[0]
+    return f"http://{host}:{settings.port}"
 
 
 def _print_links(
     database: Database, pages: Sequence[PageName], annotators: Sequence[str], settings: Settings
 ) -> None:
     """Print the addresses of the pages. Each new annotator gets a token; others keep theirs."""
-    host = (_listed(settings.hosts) or [settings.host])[0]
-    place = f"http://{host}:{settings.port}/templates"
+    place = f"{_address(settings)}/templates"
     for name in annotators:
         if database.has_token(name) and not settings.new_tokens:
             print(f"{name}: the link of an earlier start (new_tokens=true prints new ones)")

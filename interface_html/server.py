@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import Complaint
+from interface_html.checks import uniform_item
 from interface_html.database import Assignment, Database, Receipt, RefusedError
 from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS
 from interface_html.guard import Guard
@@ -139,7 +140,11 @@ def create_app(
     guideline = guideline_sha256(schema)
 
     def as_json(assignment: Assignment) -> dict[str, Any]:
-        return _assignment_json(assignment) | {"lease_seconds": database.lease_seconds}
+        content = _assignment_json(assignment)
+        content["lease_seconds"] = database.lease_seconds
+        if database.has_checks:
+            content["item"] = uniform_item(schema.row, assignment.id, content["item"])
+        return content
 
     @app.post("/api/next")
     def next_item(body: Next, annotator: Annotator):
@@ -159,6 +164,8 @@ def create_app(
     @app.get("/api/assignments")
     def own_assignments(page: PageName, annotator: Annotator):
         rows = database.own_assignments(annotator, page)
+        if database.has_checks:
+            rows = [(number, str(number), done) for number, _, done in rows]
         entries = [{"id": number, "item": item, "done": done} for number, item, done in rows]
         return JSONResponse({"assignments": entries})
 

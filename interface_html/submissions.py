@@ -6,7 +6,9 @@ Each line has what the rows of a feedback file cannot hold: `item`, `annotator`,
 (1 for the annotator's first submission of the item), `created` (UTC), `order` (indices of the
 outputs as they were shown), `seconds` (`active` and `wall`), `guideline` and `guideline_sha256`,
 the submitted `doc`, and `suggestions`: whether the page showed the suggestions of the item, and the
-verdict on each (null for items without suggestions). Nothing is combined or left out.
+verdict on each (null for items without suggestions). Nothing is combined or left out. Submissions
+of hidden items also have `check`, "gold" or "repeat"; their `item` is the id of the gold row or of
+the repeated item. Those of items that `adjudicate` wrote have `role`, "adjudicator".
 """
 
 from collections.abc import Sequence
@@ -20,6 +22,8 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_jsonl
+from interface_html.adjudicate import is_adjudication
+from interface_html.checks import Check, read_checks
 from interface_html.database import Submission, read_database
 from interface_html.format import Item
 from interface_html.suggestions import decisions_record
@@ -32,6 +36,14 @@ class Settings(StrictModel):
     task: str = Field(description=TASK_HELP)
     db: str = Field(default="outputs/feedback/feedback.sqlite", description="the server's database")
     out: str = Field(description="the JSON lines file to write")
+
+
+def checked_json(submission: Submission, item: Item, check: Check | None) -> dict[str, Any]:
+    """A submission as a line of the file; `check` if its item is a hidden one."""
+    line = submission_json(submission, item)
+    if check is None:
+        return line
+    return {**line, "item": check.original, "check": check.kind}
 
 
 def submission_json(submission: Submission, item: Item) -> dict[str, Any]:
@@ -61,9 +73,16 @@ def write_submissions(settings: Settings) -> int:
       UserError: the database cannot be read or belongs to another task.
     """
     task = feedback_of(settings.task)
-    items, submissions = read_database(settings.db, task.schema.task)
+    items, submissions = read_database(settings.db, task.schema.task, with_checks=True)
     item_of = {item.id: item for item in items}
-    lines = [submission_json(submission, item_of[submission.item]) for submission in submissions]
+    checks = read_checks(settings.db)
+    lines = []
+    for submission in submissions:
+        item = item_of[submission.item]
+        line = checked_json(submission, item, checks.get(submission.item))
+        if is_adjudication(item):
+            line["role"] = "adjudicator"
+        lines.append(line)
     write_jsonl(settings.out, lines)
     print(f"{settings.out}: {counted(len(submissions), 'submission')}")
     return len(submissions)

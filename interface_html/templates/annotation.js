@@ -45,9 +45,10 @@
     page.render();
   };
 
-  // The document of an item without work on it: empty, or the feedback in its file.
+  // The document of an item without work on it: empty, the feedback in its file, or what all annotations of an item to
+  // adjudicate share.
   function fresh(item) {
-    const { feedback } = item.row,
+    const feedback = item.row.feedback || item.row.shared,
       original = item.row[FG.textKey(schema)];
     if (!feedback)
       return {
@@ -60,7 +61,7 @@
       errors: FG.clone(feedback.errors),
       "missing-info": FG.clone(feedback["missing-info"]),
       "corrected-prediction": feedback["corrected-prediction"],
-      "no-error": !feedback.errors.length && !feedback["missing-info"].length,
+      "no-error": Boolean(item.row.feedback) && !feedback.errors.length && !feedback["missing-info"].length,
     };
   }
 

@@ -1,0 +1,286 @@
+"""Hidden items that check annotators: gold items, and repeats of an annotator's own items.
+
+Every annotator gets each gold item, which has a known judgement, once on each judged page. A
+repeated item comes back to the annotator who has submitted it. Both are stored as items of their
+own, which the table `checks` names, and are given in place of the next item of the study at random
+positions. While a server uses them, its API names all items by the number of their assignment and
+sends only the texts of the schema, so that nothing tells them from others.
+"""
+
+import json
+import random
+import secrets
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from fgrlhf.data.problems import counted
+from fgrlhf.errors import UserError
+from fgrlhf.utils import derive_seed
+from interface_html.format import Item
+
+TABLE = """
+CREATE TABLE IF NOT EXISTS checks(
+  item TEXT PRIMARY KEY REFERENCES items(id),
+  kind TEXT NOT NULL,
+  original TEXT NOT NULL,
+  pages TEXT NOT NULL)"""
+# A repeated item was given at least so many items earlier, so that it is not remembered at once.
+GAP = 10
+SEED = "checks seed"  # key in `meta`: annotators must not be able to compute the positions
+
+Kind = Literal["gold", "repeat"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often hidden items are given.
+
+    Args:
+      gold_every: one gold item among so many items, at least 2, while there are gold items.
+      repeat_every: one repeated item among so many items, at least 2; None for no repeats.
+    """
+
+    gold_every: int = 10
+    repeat_every: int | None = None
+
+
+DEFAULT_PLAN = Plan()
+
+
+@dataclass(frozen=True)
+class Check:
+    """A stored hidden item: its kind, and the id of the gold row or of the repeated item."""
+
+    kind: Kind
+    original: str
+
+
+# ---- positions (pure) ----------------------------------------------------------------------------
+
+
+def slot(seed: int, plan: Plan, position: int) -> Kind | None:
+    """What an annotator gets at a position of their sequence; None for an item of the study.
+
+    Each window of `gold_every` positions has a gold item at a random place, and each window of
+    `repeat_every` positions a repeated one at a random place that no gold item has.
+
+    Args:
+      seed: of the annotator and the page.
+      plan: how often hidden items are given.
+      position: the number of items given earlier.
+    """
+    if position == _gold_position(seed, plan.gold_every, position // plan.gold_every):
+        return "gold"
+    if plan.repeat_every is not None:
+        window = position // plan.repeat_every
+        if position == _repeat_position(seed, plan.gold_every, plan.repeat_every, window):
+            return "repeat"
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _gold_position(seed: int, every: int, window: int) -> int:
+    return window * every + random.Random(derive_seed(seed, "gold", str(window))).randrange(every)
+
+
+@lru_cache(maxsize=4096)
+def _repeat_position(seed: int, gold_every: int, every: int, window: int) -> int | None:
+    positions = []
+    for position in range(window * every, (window + 1) * every):
+        if position != _gold_position(seed, gold_every, position // gold_every):
+            positions.append(position)
+    if not positions:
+        return None
+    return random.Random(derive_seed(seed, "repeat", str(window))).choice(positions)
+
+
+@lru_cache(maxsize=4096)
+def sequence_length(seed: int, plan: Plan, ordinary: int, gold: int) -> int:
+    """The number of items that an annotator gets who does all items of the study.
+
+    Args:
+      seed: of the annotator and the page.
+      plan: how often hidden items are given.
+      ordinary: number of items of the study.
+      gold: number of gold items.
+    """
+    position = 0
+    given: list[int] = []  # positions of the items of the study that were not repeated yet
+    left = ordinary
+    while True:
+        kind = slot(seed, plan, position)
+        if kind == "gold" and gold:
+            gold -= 1
+        elif kind == "repeat" and given and given[0] <= position - GAP:
+            given.pop(0)
+        elif left:
+            given.append(position)
+            left -= 1
+        else:
+            return position
+        position += 1
+
+
+# ---- in a server's transactions ------------------------------------------------------------------
+
+
+def sequence_seed(sql: sqlite3.Connection, annotator: str, page: str) -> int:
+    """The seed of an annotator's sequence on a page."""
+    (text,) = sql.execute("SELECT value FROM meta WHERE key=?", (SEED,)).fetchone()
+    return derive_seed(int(text), "checks", annotator, page)
+
+
+def create_table(sql: sqlite3.Connection) -> None:
+    """Create the table of hidden items and the secret seed, unless the file has them."""
+    sql.execute(TABLE)
+    sql.execute("INSERT OR IGNORE INTO meta VALUES(?, ?)", (SEED, str(secrets.randbits(48))))
+
+
+def add_gold(sql: sqlite3.Connection, items: Sequence[tuple[Item, Sequence[str]]]) -> int:
+    """Store the gold items whose id is new. Returns their number.
+
+    Args:
+      sql: the connection.
+      items: each with the pages whose judgement is known.
+
+    Raises:
+      UserError: a gold item with the same id and other texts or judgements is stored.
+    """
+    added = 0
+    for item, pages in items:
+        row = json.dumps(item.row)
+        stored = sql.execute(
+            "SELECT i.row FROM items i JOIN checks c ON c.item=i.id WHERE c.kind='gold' AND"
+            " c.original=?",
+            (item.id,),
+        ).fetchone()
+        if stored and stored[0] != row:
+            raise UserError(
+                f"gold item {item.id!r} is already in the database with other texts or judgements:"
+                " give the new one another id"
+            )
+        if not stored:
+            _add(sql, row, "gold", item.id, pages)
+            added += 1
+    return added
+
+
+def _add(sql: sqlite3.Connection, row: str, kind: Kind, original: str, pages: Sequence[str]) -> str:
+    (last,) = sql.execute("SELECT COALESCE(MAX(position), -1) FROM items").fetchone()
+    name = f"check-{secrets.token_hex(12)}"
+    sql.execute("INSERT INTO items VALUES(?, ?, ?)", (name, last + 1, row))
+    sql.execute("INSERT INTO checks VALUES(?, ?, ?, ?)", (name, kind, original, " ".join(pages)))
+    return name
+
+
+def next_check(sql: sqlite3.Connection, plan: Plan, annotator: str, page: str) -> str | None:
+    """The id of the hidden item that is due for an annotator, or None."""
+    query = "SELECT COUNT(*) FROM assignments WHERE annotator=? AND page=?"
+    (position,) = sql.execute(query, (annotator, page)).fetchone()
+    seed = sequence_seed(sql, annotator, page)
+    kind = slot(seed, plan, position)
+    if kind is None:
+        return None
+    rng = random.Random(derive_seed(seed, "choice", str(position)))
+    if kind == "gold":
+        return _next_gold(sql, annotator, page, rng)
+    return _next_repeat(sql, annotator, page, rng)
+
+
+def _next_gold(
+    sql: sqlite3.Connection, annotator: str, page: str, rng: random.Random
+) -> str | None:
+    """A gold item that the annotator never had; each annotator has another order."""
+    rows = sql.execute(
+        "SELECT item FROM checks c WHERE kind='gold' AND instr(pages, :page) AND NOT EXISTS (SELECT"
+        " 1 FROM assignments a WHERE a.item=c.item AND a.annotator=:annotator AND a.page=:page)"
+        " ORDER BY item",
+        {"annotator": annotator, "page": page},
+    ).fetchall()
+    return rng.choice(rows)[0] if rows else None
+
+
+def _next_repeat(
+    sql: sqlite3.Connection, annotator: str, page: str, rng: random.Random
+) -> str | None:
+    """A new item that repeats a submitted item of the study from `GAP` items ago or earlier."""
+    recent = "SELECT id FROM assignments WHERE annotator=:annotator AND page=:page"
+    rows = sql.execute(
+        "SELECT a.item, i.row FROM assignments a JOIN items i ON i.id=a.item WHERE"
+        " a.annotator=:annotator AND a.page=:page AND a.done AND a.item NOT IN (SELECT item FROM"
+        " checks) AND NOT EXISTS (SELECT 1 FROM checks c JOIN assignments b ON b.item=c.item WHERE"
+        " c.kind='repeat' AND c.original=a.item AND b.annotator=:annotator AND b.page=:page) AND"
+        f" a.id NOT IN ({recent} ORDER BY id DESC LIMIT :gap) ORDER BY a.id",
+        # an item at position p - GAP has GAP - 1 items between it and position p
+        {"annotator": annotator, "page": page, "gap": GAP - 1},
+    ).fetchall()
+    if not rows:
+        return None
+    original, row = rng.choice(rows)
+    return _add(sql, row, "repeat", original, [page])
+
+
+def expected_items(sql: sqlite3.Connection, plan: Plan, annotator: str, page: str) -> int:
+    """The number of items that an annotator gets who does all items of the study."""
+    query = "SELECT COUNT(*) FROM items WHERE id NOT IN (SELECT item FROM checks)"
+    (ordinary,) = sql.execute(query).fetchone()
+    query = "SELECT COUNT(*) FROM checks WHERE kind='gold' AND instr(pages, ?)"
+    (gold,) = sql.execute(query, (page,)).fetchone()
+    return sequence_length(sequence_seed(sql, annotator, page), plan, ordinary, gold)
+
+
+# ---- in the API ----------------------------------------------------------------------------------
+
+
+def uniform_item(texts: Sequence[str], number: int, item: dict[str, Any]) -> dict[str, Any]:
+    """An item as the API sends it while there are hidden items.
+
+    Args:
+      texts: the keys of the texts; files may have more keys, which gold rows lack.
+      number: of the assignment, as the item's id.
+      item: the item with all keys.
+    """
+    return {"id": str(number), **{key: item[key] for key in texts if key in item}}
+
+
+# ---- in the programs -----------------------------------------------------------------------------
+
+
+def read_checks(path: str | Path) -> dict[str, Check]:
+    """The hidden items in a database, by id. Databases of earlier versions have none.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    try:
+        sql = sqlite3.connect(path, timeout=30)
+        try:
+            return stored_checks(sql)
+        finally:
+            sql.close()
+    except sqlite3.Error as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def stored_checks(sql: sqlite3.Connection) -> dict[str, Check]:
+    query = "SELECT 1 FROM sqlite_master WHERE type='table' AND name='checks'"
+    if sql.execute(query).fetchone() is None:
+        return {}
+    rows = sql.execute("SELECT item, kind, original FROM checks").fetchall()
+    return {item: Check(kind, original) for item, kind, original in rows}
+
+
+def left_out_text(path: str | Path) -> str:
+    """What an export leaves out because of hidden items; "" if there are none."""
+    counts = Counter(check.kind for check in read_checks(path).values())
+    if not counts:
+        return ""
+    return (
+        f"; left out {counted(counts['gold'], 'gold item')} and"
+        f" {counted(counts['repeat'], 'repeated item')}"
+    )

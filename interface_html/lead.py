@@ -1,0 +1,282 @@
+"""The lead's page: progress, speed, quality and open leases of a study, live.
+
+`/lead` is served if `serve` runs with admin=true, which prints a link with the lead's own token.
+The page reads `GET /api/lead` every few seconds; its one action releases a lease.
+"""
+
+import hmac
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+
+from fgrlhf.config import StrictModel
+from interface_html.agreement import Comparison, Judged, pair_agreements
+from interface_html.checks import Check, read_checks
+from interface_html.database import Database, RefusedError, read_database
+from interface_html.database import Submission as Stored
+from interface_html.format import Item
+from interface_html.reliability import ReliabilityReport, report
+from interface_html.render import TEMPLATES
+from interface_html.schema import PageName, Schema
+from interface_html.tasks import FeedbackTask
+
+HOUR = 3600
+MOST_ITEMS = 200  # in the table; the counts are of all items
+
+
+class Release(StrictModel):
+    assignment: int = Field(ge=0, lt=2**53)
+
+
+@dataclass(frozen=True)
+class Open:
+    """An assignment that is not submitted.
+
+    Args:
+      number: of the assignment.
+      item, annotator, page: what was given to whom.
+      seconds_left: until the lease ends; negative if it has ended.
+      has_draft: whether work is stored.
+      skipped: whether the annotator has skipped it.
+    """
+
+    number: int
+    item: str
+    annotator: str
+    page: str
+    seconds_left: float
+    has_draft: bool
+    skipped: bool
+
+
+# ---- figures (pure) ------------------------------------------------------------------------------
+
+
+def first_position(schema: Schema, comparisons: Sequence[Stored]) -> tuple[int, int, int]:
+    """How often the output shown first won, the number of decided pairs, and that of ties."""
+    won = 0
+    decided = 0
+    ties = 0
+    for entry in comparisons:
+        place = {output: position for position, output in enumerate(entry.shown)}
+        for (first, second), value in zip(schema.pairs, entry.doc["preference"], strict=True):
+            if value == 0:
+                ties += 1
+                continue
+            decided += 1
+            winner, loser = (first, second) if value == 1 else (second, first)
+            won += place[winner] < place[loser]
+    return won, decided, ties
+
+
+def latest(submissions: Sequence[Stored]) -> list[Stored]:
+    """The latest submission of each item, page and annotator."""
+    found = {(entry.item, entry.page, entry.annotator): entry for entry in submissions}
+    return list(found.values())
+
+
+def annotator_summary(
+    schema: Schema, page: PageName, submissions: Sequence[Stored], now: float
+) -> dict[str, Any]:
+    """The work of an annotator on a page: done items, pace, time, ties and first position."""
+    of_page = latest(submissions)
+    seconds = [entry.seconds for entry in of_page]
+    summary: dict[str, Any] = {
+        "done": len(of_page),
+        "last_hour": sum(now - entry.created <= HOUR for entry in of_page),
+        "seconds": median(seconds) if seconds else None,
+        "ties": None,
+        "first": None,
+        "decided": None,
+    }
+    if page == "comparison":
+        won, decided, ties = first_position(schema, of_page)
+        pairs = decided + ties
+        summary["ties"] = ties / pairs if pairs else None
+        summary["first"] = won / decided if decided else None
+        summary["decided"] = decided
+    return summary
+
+
+def item_summary(
+    items: Sequence[Item], page: PageName, submissions: Sequence[Stored], per_item: int
+) -> dict[str, Any]:
+    """How many annotators have judged each item of the study on a page."""
+    names: dict[str, list[str]] = {item.id: [] for item in items}
+    for entry in latest(submissions):
+        if entry.page == page and entry.item in names:
+            names[entry.item].append(entry.annotator)
+    counts = Counter(len(done) for done in names.values())
+    rows = [{"item": item, "annotators": done} for item, done in names.items()]
+    unfinished = [row for row in rows if len(row["annotators"]) < per_item]
+    return {
+        "total": len(items),
+        "complete": len(rows) - len(unfinished),
+        "by_count": {str(count): counts[count] for count in sorted(counts)},
+        "unfinished": unfinished[:MOST_ITEMS],
+    }
+
+
+def judged_for_agreement(
+    items: Sequence[Item], submissions: Sequence[Stored], hidden: Mapping[str, Check]
+) -> list[Judged]:
+    """The items of the study with their judgements, for the agreement of annotators."""
+    judged = {item.id: Judged(item) for item in items if item.id not in hidden}
+    for entry in submissions:
+        if entry.item not in judged:
+            continue
+        if entry.page == "annotation":
+            judged[entry.item].annotations[entry.annotator] = entry.doc
+        elif entry.page == "comparison":
+            comparison = Comparison(entry.doc["preference"], entry.shown)
+            judged[entry.item].comparisons[entry.annotator] = comparison
+    return list(judged.values())
+
+
+def summary(
+    task: FeedbackTask,
+    items: Sequence[Item],
+    submissions: Sequence[Stored],
+    hidden: Mapping[str, Check],
+    opened: Sequence[Open],
+    per_item: int,
+    now: float,
+) -> dict[str, Any]:
+    """The contents of the page.
+
+    Args:
+      task: the task.
+      items: all items, also hidden ones.
+      submissions: all submissions, by time.
+      hidden: gold and repeated items.
+      opened: assignments that are not submitted.
+      per_item: number of annotators for each item.
+      now: the time, in seconds since 1970.
+    """
+    quality = gold_reliability(task, items, submissions, hidden)
+    ordinary = [item for item in items if item.id not in hidden]
+    names = sorted({entry.annotator for entry in [*submissions, *opened]})
+    pages = []
+    for page in task.schema.pages:
+        rows = []
+        for name in names:
+            own = [e for e in submissions if e.page == page and e.annotator == name]
+            row = {"name": name, **annotator_summary(task.schema, page, own, now)}
+            mine = [entry for entry in opened if entry.page == page and entry.annotator == name]
+            row["skipped"] = sum(entry.skipped for entry in mine)
+            gold = quality.annotators.get(name, {}).get(page) if quality else None
+            row["gold"] = gold.accuracy if gold else None
+            row["gold_labels"] = gold.labels if gold else 0
+            rows.append(row)
+        progress = item_summary(ordinary, page, submissions, per_item)
+        pages.append({"page": page, "items": progress, "annotators": rows})
+    judged = judged_for_agreement(items, submissions, hidden)
+    return {
+        "title": task.schema.title,
+        "per_item": per_item,
+        "pages": pages,
+        "agreement": [asdict(pair) for pair in pair_agreements(task.schema, judged)],
+        "open": [asdict(entry) for entry in opened if not entry.skipped],
+    }
+
+
+def gold_reliability(
+    task: FeedbackTask,
+    items: Sequence[Item],
+    submissions: Sequence[Stored],
+    hidden: Mapping[str, Check],
+) -> ReliabilityReport | None:
+    """The annotators compared with the gold items; None without gold items."""
+    gold = [item for item in items if item.id in hidden and hidden[item.id].kind == "gold"]
+    if not gold:
+        return None
+    repeats = {name: check.original for name, check in hidden.items() if check.kind == "repeat"}
+    return report(task, items, submissions, gold, repeats)
+
+
+# ---- the database --------------------------------------------------------------------------------
+
+
+def open_assignments(path: str, now: float) -> list[Open]:
+    """The assignments that are not submitted, those whose lease ended first at the top."""
+    sql = sqlite3.connect(path, timeout=30)
+    try:
+        columns = {row[1] for row in sql.execute("PRAGMA table_info(assignments)")}
+        skipped = "a.skipped IS NOT NULL" if "skipped" in columns else "0"
+        rows = sql.execute(
+            "SELECT a.id, a.item, a.annotator, a.page, a.lease_until, d.assignment IS NOT NULL,"
+            f" {skipped} FROM assignments a LEFT JOIN drafts d ON d.assignment=a.id WHERE NOT"
+            " a.done ORDER BY a.lease_until"
+        ).fetchall()
+    finally:
+        sql.close()
+    return [
+        Open(number, item, annotator, page, until - now, bool(draft), bool(skip))
+        for number, item, annotator, page, until, draft, skip in rows
+    ]
+
+
+def release(database: Database, number: int) -> None:
+    """End the lease of an assignment; its annotator can still submit it.
+
+    Raises:
+      RefusedError: (404) there is no such open assignment.
+    """
+
+    def end(sql: sqlite3.Connection) -> None:
+        query = "UPDATE assignments SET lease_until=0 WHERE id=? AND NOT done"
+        if sql.execute(query, (number,)).rowcount != 1:
+            raise RefusedError(404, "there is no such open assignment: reload the page")
+
+    database.write(end)
+
+
+# ---- the page ------------------------------------------------------------------------------------
+
+
+async def _is_lead(request: Request) -> None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    expected = request.app.state.lead_token
+    if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode(), expected.encode()):
+        raise RefusedError(401, "open the link of the lead's page that the server printed")
+
+
+Lead = Annotated[None, Depends(_is_lead)]
+
+
+def add_lead_page(app: FastAPI, task: FeedbackTask, database: Database, token: str) -> None:
+    """Serve the lead's page and its API to the owner of `token`."""
+    app.state.lead_token = token
+    html = (TEMPLATES / "lead.html").read_bytes()
+    path = str(database.path)
+
+    @app.get("/lead", include_in_schema=False)
+    def lead_page():
+        return Response(html, media_type="text/html; charset=utf-8")
+
+    @app.get("/api/lead")
+    def lead_summary(_: Lead):
+        now = database.clock()
+        items, submissions = read_database(path, task.schema.task, with_checks=True)
+        content = summary(
+            task,
+            items,
+            submissions,
+            read_checks(path),
+            open_assignments(path, now),
+            database.per_item,
+            now,
+        )
+        return JSONResponse(content)
+
+    @app.post("/api/lead/release")
+    def lead_release(body: Release, _: Lead):
+        release(database, body.assignment)
+        return JSONResponse({"released": body.assignment})

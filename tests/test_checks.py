@@ -1,0 +1,239 @@
+"""Hidden gold and repeated items: positions, what annotators see, exports, old databases."""
+
+import itertools
+import json
+import sqlite3
+
+import pytest
+from page_helpers import ITEM, QA
+from server_helpers import Client, serving
+from test_database import FIXTURES, Clock, submit
+
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
+from interface_html import export
+from interface_html.checks import GAP, Plan, read_checks, sequence_length, slot
+from interface_html.database import VERSION, Database, read_database
+from interface_html.format import Item
+from interface_html.reliability import Settings as ReliabilitySettings
+from interface_html.reliability import write_report
+from interface_html.serve import _gold_items
+from interface_html.submissions import Settings, write_submissions
+
+NUMBERS = itertools.count()  # of submissions
+FEEDBACK = {"errors": [], "missing-info": [], "corrected-prediction": ITEM["prediction 1"]}
+
+
+def gold_item(number, pages=("annotation",)):
+    return Item(f"gold {number}", {"text": f"gold text {number}"}), pages
+
+
+@pytest.fixture
+def db(tmp_path):
+    plan = Plan(gold_every=5, repeat_every=4)
+    database = Database(tmp_path / "f.sqlite", "t", per_item=3, clock=Clock(), plan=plan)
+    database.add_items([Item(str(i), {"text": f"text {i}"}) for i in range(40)])
+    assert database.add_gold([gold_item(i) for i in range(3)]) == 3
+    yield database
+    database.close()
+
+
+def all_given(db, name, page="annotation"):
+    """The ids of all items that an annotator gets, with the progress after each."""
+    given = []
+    progress = []
+    while assignment := db.next(name, page, 4):
+        given.append(assignment.item)
+        submit(db, assignment, next(NUMBERS))
+        progress.append(db.progress(name, page))
+    return given, progress
+
+
+def test_each_window_has_one_gold_and_one_other_repeated_item():
+    plan = Plan(gold_every=10, repeat_every=20)
+    sequences = set()
+    for seed in range(20):
+        kinds = [slot(seed, plan, position) for position in range(200)]
+        assert [kinds[i : i + 10].count("gold") for i in range(0, 200, 10)] == [1] * 20
+        assert [kinds[i : i + 20].count("repeat") for i in range(0, 200, 20)] == [1] * 10
+        sequences.add(tuple(kinds))
+    assert len(sequences) == 20
+    assert "repeat" not in [slot(0, Plan(gold_every=10), position) for position in range(200)]
+
+
+def test_annotators_get_each_gold_item_once_and_own_items_again(db):
+    for name in ("anna", "ben"):
+        given, progress = all_given(db, name)
+        kinds = [read_checks(db.path).get(item.id) for item in given]
+        gold = [check.original for check in kinds if check and check.kind == "gold"]
+        assert sorted(gold) == ["gold 0", "gold 1", "gold 2"]
+        repeated = [check.original for check in kinds if check and check.kind == "repeat"]
+        assert len(repeated) == len(set(repeated)) > 5
+        assert sum(check is None for check in kinds) == 40
+        ids = [item.id for item in given]
+        for item, check in zip(given, kinds):
+            if check and check.kind == "repeat":
+                assert ids.index(item.id) - ids.index(check.original) >= GAP
+                assert item.row == given[ids.index(check.original)].row
+        # the total never changes, and each item counts
+        assert progress == [(i + 1, len(given)) for i in range(len(given))]
+    checks = read_checks(db.path)
+    assert sum(check.kind == "gold" for check in checks.values()) == 3
+
+
+def test_gold_items_come_only_on_their_judged_pages(db):
+    given, progress = all_given(db, "anna", "comparison")
+    checks = read_checks(db.path)
+    assert not any(item.id in checks and checks[item.id].kind == "gold" for item in given)
+    assert progress[-1] == (len(given), len(given))
+
+
+def test_hidden_items_are_given_again_after_their_lease(tmp_path):
+    """Others who have a gold item do not take it from an annotator."""
+    clock = Clock()
+    db = Database(tmp_path / "f.sqlite", "t", clock=clock, plan=Plan(gold_every=2))
+    db.add_items([Item(str(i), {"text": f"text {i}"}) for i in range(9)])
+    db.add_gold([gold_item(0)])
+    held = {}
+    for name in ("a", "b"):
+        while (assignment := db.next(name, "annotation", 4)).item.id not in read_checks(db.path):
+            submit(db, assignment, next(NUMBERS))
+        held[name] = assignment
+    clock.now += 1e6
+    for name, assignment in held.items():
+        assert db.next(name, "annotation", 4).id == assignment.id
+    db.close()
+
+
+@pytest.mark.parametrize("ordinary, gold", [(0, 0), (1, 0), (18, 2), (30, 9), (7, 1)])
+def test_the_length_counts_every_item(ordinary, gold):
+    plan = Plan(gold_every=3, repeat_every=5)
+    for seed in range(5):
+        length = sequence_length(seed, plan, ordinary, gold)
+        kinds = [slot(seed, plan, position) for position in range(length)]
+        assert length >= ordinary + min(gold, kinds.count("gold"))
+        assert sequence_length(seed, Plan(gold_every=3), ordinary, 0) == ordinary
+
+
+def test_hidden_items_are_no_items_of_the_study(db):
+    all_given(db, "anna")
+    assert [item.id for item in db.items()] == [str(i) for i in range(40)]
+    items, submissions = read_database(db.path, "t")
+    assert len(items) == len(submissions) == 40
+    items, submissions = read_database(db.path, "t", with_checks=True)
+    hidden = set(read_checks(db.path))
+    assert len(items) == 40 + len(hidden) and len(submissions) == len(items)
+    assert db.add_gold([gold_item(0)]) == 0
+    with pytest.raises(UserError, match="'gold 0' is already in the database with other texts"):
+        db.add_gold([(Item("gold 0", {"text": "another"}), ["annotation"])])
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_earlier_databases_get_the_table(tmp_path, version):
+    """Versions 1 and 2 lack the table; version 3 may have columns that this one does not know."""
+    path = tmp_path / "earlier.sqlite"
+    sql = sqlite3.connect(path)
+    sql.executescript((FIXTURES / "database_v1.sql").read_text(encoding="utf-8"))
+    if version > 1:
+        for column in ("wall REAL", "guideline_sha256 TEXT"):
+            sql.execute(f"ALTER TABLE submissions ADD COLUMN {column}")
+        sql.execute(f"PRAGMA user_version={version}")
+    if version == 3:
+        sql.execute("ALTER TABLE assignments ADD COLUMN skipped TEXT")
+    sql.commit()
+    sql.close()
+    before = read_database(path, "qa_feedback")
+    assert read_checks(path) == {}
+    database = Database(path, "qa_feedback", per_item=9, plan=Plan(gold_every=2))
+    assert not database.has_checks
+    assert database.add_gold([gold_item(0)]) == 1 and database.has_checks
+    database.close()
+    Database(path, "qa_feedback").close()
+    assert len(read_checks(path)) == 1
+    assert read_database(path, "qa_feedback") == before
+    sql = sqlite3.connect(path)
+    assert sql.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    sql.close()
+
+
+# ---- a study on the server -----------------------------------------------------------------------
+
+
+def rows(count, name, **more):
+    texts = {**ITEM, **more}
+    return [{**texts, "id": f"{name}{i}", "question": f"{name} {i}?"} for i in range(count)]
+
+
+def shape(value):
+    """The keys and types of a JSON value."""
+    if isinstance(value, dict):
+        return {key: shape(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [shape(entry) for entry in value]
+    return type(value).__name__
+
+
+def test_nothing_in_the_api_tells_hidden_items_from_others(tmp_path, capsys):
+    gold = rows(3, "g", feedback=FEEDBACK, preference=[1, 1, 1, 0, 0, 2])
+    write_json(tmp_path / "gold.json", gold)
+    write_json(tmp_path / "items.json", rows(20, "i", source="a key that gold rows lack"))
+    settings = {"gold": tmp_path / "gold.json", "gold_every": 4, "repeat": 0.2}
+    with serving(tmp_path, items=tmp_path / "items.json", **settings) as server:
+        client = Client(server.port, "anna")
+        seen = []
+        texts = set()
+        for _ in range(100):
+            status, answer = client.call("POST", "/api/next", {"page": "annotation"})
+            given = answer["assignment"]
+            if given is None:
+                break
+            assert given["item"]["id"] == str(given["id"])
+            texts.add(json.dumps(answer) + "\n")
+            seen.append(answer | {"assignment": given | {"lease_until": 0.0}})
+            body = client.submission(given)
+            assert client.call("POST", "/api/submissions", body)[0] == 201
+        listed = client.call("GET", "/api/assignments?page=annotation")[1]["assignments"]
+    assert [entry["item"] for entry in listed] == [str(entry["id"]) for entry in listed]
+    hidden = read_checks(server.db)
+    kinds = [check.kind for check in hidden.values()]
+    assert kinds.count("gold") == 3 and kinds.count("repeat") >= 2
+    assert len(seen) == 20 + len(hidden)
+    assert [answer["done"] for answer in seen] == list(range(len(seen)))
+    assert {answer["total"] for answer in seen} == {len(seen)}
+    assert all(shape(answer) == shape(seen[0]) for answer in seen)
+    for secret in [*hidden, "gold 0", "g0", "repeat", 'feedback"', "a key that"]:
+        assert not any(f'"{secret}' in text for text in texts), secret
+    # the programs
+    out = tmp_path / "out.json"
+    values = {"task": "qa_feedback", "db": str(server.db), "out": str(out), "pages": "annotation"}
+    assert export.export(export.Settings(**values)) == 20
+    repeats = kinds.count("repeat")
+    text = f"left out 3 gold items and {repeats} repeated items"
+    assert text in capsys.readouterr().out
+    lines_path = tmp_path / "all.jsonl"
+    write_submissions(Settings(task="qa_feedback", db=str(server.db), out=str(lines_path)))
+    lines = [json.loads(line) for line in lines_path.read_text().splitlines()]
+    checked = [(line["item"], line["check"]) for line in lines if "check" in line]
+    assert sorted(item for item, kind in checked if kind == "gold") == ["g0", "g1", "g2"]
+    assert all(item.startswith("i") for item, kind in checked if kind == "repeat")
+    report = write_report(ReliabilitySettings(task="qa_feedback", db=str(server.db)))
+    anna = report.annotators["anna"]["annotation"]
+    assert (report.right, anna.items, anna.accuracy, anna.consistency) == ("gold", 3, 1.0, 1.0)
+    assert anna.repeated_labels >= repeats
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"question": "i 0?", "feedback": FEEDBACK}, "has the texts of item 'i0' of the study"),
+        ({}, "gold item 'g0' has no judgement"),
+    ],
+)
+def test_wrong_gold_files_are_refused(tmp_path, changes, message):
+    write_json(tmp_path / "gold.json", [{**rows(1, "g")[0], **changes}])
+    database = Database(tmp_path / "f.sqlite", "qa_feedback")
+    row = {key: value for key, value in rows(1, "i")[0].items() if key != "id"}
+    database.add_items([Item("i0", row)])
+    with pytest.raises(UserError, match=message):
+        _gold_items(QA, database, str(tmp_path / "gold.json"))
+    database.close()

@@ -1,0 +1,194 @@
+"""The lead's page: figures by hand, its token, releasing a lease, and the page in a browser."""
+
+import json
+from contextlib import contextmanager
+
+import pytest
+from page_helpers import ITEM, QA
+from server_helpers import Client, serving
+from test_database import Clock, submit
+from test_rules import ROW, doc, error
+
+from interface_html import lead
+from interface_html.checks import Check
+from interface_html.database import Database, RefusedError, Submission
+from interface_html.format import Item
+
+NOW = 10_000.0
+
+
+def entry(annotator="anna", item="0", page="comparison", content=None, **changes):
+    values = {
+        "item": item,
+        "annotator": annotator,
+        "page": page,
+        "doc": content or {"preference": [1, 1, 1, 0, 2, 2]},
+        "shown": [3, 2, 1, 0],
+        "seconds": 4.0,
+        "guideline": "1",
+        "created": NOW,
+        "revision": 1,
+        "wall": None,
+        "guideline_sha256": None,
+    }
+    return Submission(**values | changes)
+
+
+def test_first_position_and_ties_by_hand():
+    # pairs 01 02 03 12 13 23: outputs 0, 0, 0 win, a tie, 3, 3 win; 3 was shown first, 0 last
+    assert lead.first_position(QA.schema, [entry()]) == (2, 5, 1)
+    assert lead.first_position(QA.schema, [entry(shown=[0, 1, 2, 3])]) == (3, 5, 1)
+    assert lead.first_position(QA.schema, []) == (0, 0, 0)
+
+
+def test_an_annotators_pace_and_median_by_hand():
+    given = [
+        entry(item="0", seconds=90.0),
+        entry(item="0", seconds=2.0, revision=2),  # replaces the first
+        entry(item="1", seconds=4.0, created=NOW - 3600),
+        entry(item="2", seconds=9.0, created=NOW - 3601),
+    ]
+    row = lead.annotator_summary(QA.schema, "comparison", given, NOW)
+    assert (row["done"], row["last_hour"], row["seconds"]) == (3, 2, 4.0)
+    assert (row["ties"], row["first"], row["decided"]) == (3 / 18, 6 / 15, 15)
+    nobody = lead.annotator_summary(QA.schema, "comparison", [], NOW)
+    assert (nobody["seconds"], nobody["ties"], nobody["first"]) == (None, None, None)
+
+
+def test_items_and_hidden_items_by_hand():
+    items = [Item("0", ROW), Item("1", ROW), Item("2", ROW)]
+    right = doc([error()])
+    gold = Item("check-1", {**ROW, "question": "gold?", "feedback": right})
+    submissions = [
+        entry("anna", "0", "annotation", right),
+        entry("ben", "0", "annotation", right),
+        entry("ben", "1", "annotation", right),
+        entry("ben", "check-1", "annotation", right),
+    ]
+    hidden = {"check-1": Check("gold", "g")}
+    opened = [lead.Open(7, "1", "anna", "annotation", -60.0, True, False)]
+    study = lead.summary(QA, [*items, gold], submissions, hidden, opened, 2, NOW)
+    annotation = study["pages"][0]
+    assert annotation["items"] == {
+        "total": 3,
+        "complete": 1,
+        "by_count": {"0": 1, "1": 1, "2": 1},
+        "unfinished": [{"item": "1", "annotators": ["ben"]}, {"item": "2", "annotators": []}],
+    }
+    rows = {row["name"]: row for row in annotation["annotators"]}
+    assert (rows["ben"]["gold"], rows["anna"]["gold"]) == (1.0, None)
+    assert (rows["ben"]["done"], rows["anna"]["done"]) == (3, 1)
+    (pair,) = study["agreement"]
+    assert (pair["annotated"], pair["span_f1"]) == (1, 1.0)
+    assert study["open"][0]["number"] == 7
+
+
+def test_leases_are_listed_and_released(tmp_path):
+    clock = Clock()
+    db = Database(tmp_path / "f.sqlite", "t", lease_seconds=60, clock=clock)
+    db.add_items([Item("0", {"text": "a"}), Item("1", {"text": "b"})])
+    held = db.next("anna", "annotation", 4)
+    db.save_draft(held, 0, {})
+    submit(db, db.next("ben", "annotation", 4), 1)
+    clock.now += 20
+    (opened,) = lead.open_assignments(str(db.path), clock.now)
+    assert (opened.annotator, opened.seconds_left, opened.has_draft) == ("anna", 40, True)
+    assert db.next("ben", "annotation", 4) is None
+    lead.release(db, held.id)
+    assert lead.open_assignments(str(db.path), clock.now)[0].seconds_left < 0
+    assert db.next("ben", "annotation", 4).item.id == held.item.id
+    submit(db, held, 2)  # late work is an extra judgement
+    with pytest.raises(RefusedError):
+        lead.release(db, held.id)
+    db.close()
+
+
+@contextmanager
+def led(tmp_path, **settings):
+    """A server with the lead's page, and the token of its link."""
+    with serving(tmp_path, admin="true", **settings) as server:
+        token = ""
+        while "/lead#token=" not in token:
+            token = server.process.stdout.readline()
+        yield server, token.strip().partition("#token=")[2]
+
+
+def test_only_the_lead_reads_and_releases(tmp_path):
+    with serving(tmp_path, items=2) as server:  # without admin=true
+        client = Client(server.port, "anna")
+        assert client.call("GET", "/lead")[0] == 404
+        assert client.call("GET", "/api/lead")[0] == 404
+    with led(tmp_path, items=2) as (server, token):
+        client = Client(server.port, "anna")
+        given = client.next()
+        body = {"assignment": given["id"]}
+        for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Basic {token}"}):
+            assert client.call("GET", "/api/lead", headers=headers)[0] == 401
+            assert client.call("POST", "/api/lead/release", body, headers=headers)[0] == 401
+        headers = {"Authorization": f"Bearer {token}"}
+        status, study = client.call("GET", "/api/lead", headers=headers)
+        assert status == 200 and study["open"][0]["annotator"] == "anna"
+        assert client.call("POST", "/api/lead/release", body, headers=headers)[0] == 200
+        assert (
+            client.call("POST", "/api/lead/release", {"assignment": 99}, headers=headers)[0] == 404
+        )
+        assert token not in server.db.read_bytes().decode("latin-1")
+
+
+def test_the_page_in_a_browser(chromium, tmp_path):
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    ).Axe()
+    hostile = "<img src=x onerror=alert(1)>"
+    rows = [{**ITEM, "id": f"{hostile}{i}", "question": f"Question {i}?"} for i in range(3)]
+    (tmp_path / "items.json").write_text(json.dumps(rows))
+    with led(tmp_path, items=tmp_path / "items.json") as (server, token):
+        # a new connection each time: the server closes one that is idle while the browser works
+        def client(name):
+            return Client(server.port, name)
+
+        def submit_next():
+            given = client("anna").next()
+            body = client("anna").submission(given)
+            assert client("anna").call("POST", "/api/submissions", body)[0] == 201
+
+        submit_next()
+        submit_next()
+        client("anna").next()
+        for scheme, width in (("light", 390), ("dark", 1280)):
+            context = chromium.new_context(
+                bypass_csp=True, color_scheme=scheme, viewport={"width": width, "height": 800}
+            )
+            tab = context.new_page()
+            tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
+            tab.wait_for_selector("text=annotation: 2 of 3 items complete")
+            assert "token" not in tab.url
+            violations = axe.run(tab, options={"preload": False}).response["violations"]
+            assert [(v["id"], v["nodes"][0]["html"]) for v in violations] == []
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            context.close()
+        noise = []
+        context = chromium.new_context()  # with the content security policy
+        tab = context.new_page()
+        tab.on("console", lambda message: noise.append(message.text))
+        tab.on("pageerror", lambda problem: noise.append(str(problem)))
+        tab.clock.install()
+        tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
+        tab.wait_for_selector("[data-release]")
+        assert hostile in tab.text_content("#lead") and not tab.locator("#lead img").count()
+        tab.focus("[data-release]")
+        tab.evaluate("window.kept = document.querySelector('table')")
+        assert client("ben").next() is None
+        submit_next()
+        given = client("anna").next("comparison")
+        tab.clock.run_for(6000)
+        tab.wait_for_selector("text=annotation: 3 of 3 items complete")
+        # refreshed in place: the same table and focus
+        assert tab.evaluate("window.kept === document.querySelector('table')")
+        assert tab.evaluate("document.activeElement.dataset.release") == str(given["id"])
+        tab.click("[data-release]")
+        tab.wait_for_selector("[data-release]", state="detached")
+        ben = client("ben").next("comparison")
+        assert ben["item"]["id"] == given["item"]["id"]
+        context.close()
+        assert noise == []
