@@ -269,7 +269,8 @@ def test_the_script_serves_the_task_of_its_environment(tmp_path):
     done = subprocess.run(script, env=environment, capture_output=True, text=True)
     assert (done.returncode, "f.sqlite has no items yet" in done.stderr) == (2, True), done.stderr
     with sqlite3.connect(tmp_path / "f.sqlite") as sql:
-        assert sql.execute("SELECT value FROM meta").fetchall() == [("detoxification",)]
+        query = "SELECT value FROM meta WHERE key='task'"
+        assert sql.execute(query).fetchall() == [("detoxification",)]
 
 
 def test_the_majority():
