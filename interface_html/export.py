@@ -20,6 +20,7 @@ from interface_html.format import Item
 from interface_html.items import rows_text
 from interface_html.rules import character_labels
 from interface_html.schema import PageName, Schema
+from interface_html.skips import Skip, read_skips, without_skipped
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Policy = Literal["first", "latest", "majority", "all"]
@@ -172,13 +173,18 @@ def export(settings: Settings) -> int:
     task = feedback_of(settings.task)
     pages = _needed_pages(task.schema, settings.pages)
     items, submissions = read_database(settings.db, task.schema.task)
+    skips = read_skips(settings.db)
+    submissions = without_skipped(submissions, skips)
     judged, left_out = judged_items(task.schema, items, submissions, settings.policy, pages)
     if not judged:
         raise UserError(_no_rows_text(task.schema, settings, items, submissions))
     check_feedback(task, judged, settings.out)
     rows = [task.format.feedback_row(task.schema, item) for item in judged]
     write_text(settings.out, rows_text(rows))
-    print(f"{settings.out}: {counted(len(rows), 'row')}{_left_out_text(pages, left_out)}")
+    print(
+        f"{settings.out}: {counted(len(rows), 'row')}{_left_out_text(pages, left_out)}"
+        f"{_skipped_text(skips)}"
+    )
     return len(rows)
 
 
@@ -229,6 +235,13 @@ def _left_out_text(pages: Sequence[PageName], left_out: int) -> str:
         return ""
     asked = " or ".join(WITH_ARTICLES[page] for page in pages)
     return f"; left out {counted(left_out, 'item')} without {asked}"
+
+
+def _skipped_text(skips: Sequence[Skip]) -> str:
+    if not skips:
+        return ""
+    skipped = counted(len({skip.item for skip in skips}), "item")
+    return f"; {skipped} skipped by {counted(len({skip.annotator for skip in skips}), 'annotator')}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -18,6 +18,7 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
     "annotation": (
         "textview.js",
         "warnings.js",
+        "severity.js",
         "cards.js",
         "evidence.js",
         "panels.js",
@@ -27,7 +28,16 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
     ),
     "comparison": ("comparison.js",),
 }
-STORE_SCRIPTS = ("files.js", "work.js", "store.js", "api.js", "dom.js", "shell.js")
+STORE_SCRIPTS = (
+    "files.js",
+    "work.js",
+    "store.js",
+    "api.js",
+    "dom.js",
+    "comment.js",
+    "skip.js",
+    "shell.js",
+)
 
 _ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES),

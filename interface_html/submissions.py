@@ -5,7 +5,8 @@
 Each line has what the rows of a feedback file cannot hold: `item`, `annotator`, `page`, `revision`
 (1 for the annotator's first submission of the item), `created` (UTC), `order` (indices of the
 outputs as they were shown), `seconds` (`active` and `wall`), `guideline` and `guideline_sha256`,
-and the submitted `doc`. Nothing is combined or left out.
+and the submitted `doc`. Nothing is combined or left out. Then come lines with `skipped`,
+`{reason, text}`: items that annotators have skipped and not reopened.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from fgrlhf.data.problems import counted
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_jsonl
 from interface_html.database import Submission, read_database
+from interface_html.skips import Skip, read_skips
 from interface_html.tasks import TASK_HELP, feedback_of
 
 
@@ -33,19 +35,34 @@ class Settings(StrictModel):
 
 def submission_json(submission: Submission) -> dict[str, Any]:
     """A submission as a line of the file."""
-    created = datetime.fromtimestamp(submission.created, UTC)
     return {
         "item": submission.item,
         "annotator": submission.annotator,
         "page": submission.page,
         "revision": submission.revision,
-        "created": created.isoformat(timespec="milliseconds"),
+        "created": _time_text(submission.created),
         "order": submission.shown,
         "seconds": {"active": submission.seconds, "wall": submission.wall},
         "guideline": submission.guideline,
         "guideline_sha256": submission.guideline_sha256,
         "doc": submission.doc,
     }
+
+
+def skip_json(skip: Skip) -> dict[str, Any]:
+    """A skipped item as a line of the file."""
+    return {
+        "item": skip.item,
+        "annotator": skip.annotator,
+        "page": skip.page,
+        "created": _time_text(skip.created),
+        "skipped": {"reason": skip.reason, "text": skip.text},
+    }
+
+
+def _time_text(seconds: float) -> str:
+    """A time in seconds since 1970 as text, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def write_submissions(settings: Settings) -> int:
@@ -56,8 +73,11 @@ def write_submissions(settings: Settings) -> int:
     """
     task = feedback_of(settings.task)
     _, submissions = read_database(settings.db, task.schema.task)
-    write_jsonl(settings.out, [submission_json(submission) for submission in submissions])
-    print(f"{settings.out}: {counted(len(submissions), 'submission')}")
+    skips = read_skips(settings.db)
+    lines = [submission_json(submission) for submission in submissions]
+    write_jsonl(settings.out, [*lines, *(skip_json(skip) for skip in skips)])
+    skipped = f"; {counted(len(skips), 'skip')}" if skips else ""
+    print(f"{settings.out}: {counted(len(submissions), 'submission')}{skipped}")
     return len(submissions)
 
 

@@ -61,6 +61,7 @@
       "missing-info": FG.clone(feedback["missing-info"]),
       "corrected-prediction": feedback["corrected-prediction"],
       "no-error": !feedback.errors.length && !feedback["missing-info"].length,
+      ...FG.keptComment(feedback),
     };
   }
 
@@ -71,7 +72,8 @@
     const current = page.active && page.active.list === "errors" ? page.active.index : -1;
     const marks = doc.errors.map((error, i) => {
       const kind = FG.kind(schema, error["error type"]);
-      return { ...error, kind, badge: FG.badgeText(kind, i), active: i === current };
+      const badge = FG.badgeText(kind, i) + FG.severityLetter(schema, error);
+      return { ...error, kind, badge, active: i === current };
     });
     view.paint(marks, FG.earlierRange(schema, view.points, doc.errors[current]));
     FG.showCards(page);
@@ -80,6 +82,7 @@
     $("no-error").checked = doc["no-error"];
     showCorrection();
     if (schema.correction) FG.showDiff(page);
+    FG.showComment(work.doc);
     FG.showStatus(work);
   };
 
@@ -212,6 +215,8 @@
     } else if (event.key === "Enter" && page.mode && !event.target.closest("button")) {
       event.preventDefault();
       page.confirm();
+    } else if (page.severityKey(event)) {
+      event.preventDefault();
     } else if (action) {
       event.preventDefault();
       action();
@@ -238,7 +243,7 @@
   function altKey(event) {
     const isArrow = event.key === "ArrowLeft" || event.key === "ArrowRight";
     if (!work || !event.altKey || event.ctrlKey || event.metaKey || !isArrow) return;
-    if (event.target.closest("input[type=text], textarea") || $("help").open) return;
+    if (event.target.closest("input[type=text], textarea") || FG.isAsking()) return;
     event.preventDefault();
     const isRtl = getComputedStyle($("text")).direction === "rtl",
       isForward = (event.key === "ArrowRight") !== isRtl;
@@ -256,6 +261,7 @@
     FG.showGuide(schema, work.store);
     $("announce").textContent = "";
     $("correction").value = "";
+    FG.showComment({});
     page.render();
     $("correction").setSelectionRange(0, 0);
     $("text").focus({ preventScroll: true });
@@ -279,6 +285,11 @@
   });
   FG.addMarking(page);
   FG.addEvidence(page);
+  FG.addSeverity(page);
+  FG.addComment((change) => {
+    work.commit(change(work.doc), "comment");
+    FG.showStatus(work);
+  });
   $("text-hint").textContent = FG.hint(schema);
   $("types").replaceChildren(
     ...schema.errors.map((kind) => FG.typeButton(kind, page.pressKind)),

@@ -82,6 +82,7 @@ window.FG = window.FG || {};
       const old = index === undefined ? null : page.doc.errors[index],
         isSameKind = Boolean(old) && old["error type"] === kind.name;
       const error = { "error type": kind.name, explanation: "", start: range[0], end: range[1] };
+      Object.assign(error, FG.keptSeverity(old));
       const fresh = isSameKind ? { ...old, start: range[0], end: range[1] } : error;
       const errors = old ? replaced(page.doc.errors, index, fresh) : [...page.doc.errors, fresh];
       const at = old ? index : errors.length - 1;

@@ -23,7 +23,12 @@ window.FG_SCHEMA = {
     {"name": "Profanity", "label": "Profanity", "letter": "O", "key": "3", "color": "#5E2CA5", "needs": "nothing",
      "help": "obscene words, aimed at nobody"}
   ],
+  "severities": [
+    {"name": "minor", "label": "Minor", "letter": "m", "key": "M"},
+    {"name": "major", "label": "Major", "letter": "j", "key": "J"}
+  ],
   "missing": [],
   "correction": false,
-  "comparison": null
+  "comparison": null,
+  "comment": "optional"
 };
