@@ -16,6 +16,7 @@ STYLE = "page.css"
 SHARED_SCRIPTS = ("core.js", "diff.js", "rules.js", "rows.js")
 PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
     "annotation": (
+        "overlap.js",
         "textview.js",
         "warnings.js",
         "severity.js",

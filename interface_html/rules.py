@@ -66,7 +66,7 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 
 def character_labels(text: str, doc: Mapping[str, Any]) -> list[str | None]:
-    """The error type of each character; None for unmarked characters."""
+    """The error type of each character, the last of several; None for unmarked characters."""
     labels: list[str | None] = [None] * len(text)
     for error in doc["errors"]:
         length = error["end"] - error["start"]
@@ -116,7 +116,21 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         if not any("out of range" in reason for _, reason in wrong):
             spans.append((error["start"], error["end"], i))
             yield from _evidence(schema, error, row, f"{field}.explanation")
-    yield from overlap_problems(spans, "feedback.errors", "errors")
+    if schema.overlap:
+        yield from _repeated_marks(errors, spans)
+    else:
+        yield from overlap_problems(spans, "feedback.errors", "errors")
+
+
+def _repeated_marks(errors: list, spans: list[tuple[int, int, int]]) -> Iterator[Complaint]:
+    """Errors with the span and the kind of an earlier one. `spans`: (start, end, index)."""
+    first_index: dict[tuple, int] = {}
+    for start, end, i in spans:
+        content = (start, end, errors[i]["error type"])
+        if content in first_index:
+            reason = f"has the span and the kind of errors[{first_index[content]}]"
+            yield f"feedback.errors[{i}]", reason
+        first_index.setdefault(content, i)
 
 
 def _severity(schema: Schema, error: Mapping[str, Any], field: str) -> Iterator[Complaint]:

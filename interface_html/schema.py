@@ -66,7 +66,7 @@ class SkipReason(StrictModel):
 
     name: str = Field(min_length=1, description="as stored")
     label: str = Field(min_length=1, description="as shown")
-    needs_text: bool = Field(False, description="whether the annotator must explain it")
+    needs_text: bool = Field(default=False, description="whether the annotator must explain it")
 
 
 # templates/skip.js has the same
@@ -131,6 +131,9 @@ class Schema(StrictModel):
     comparison: str | None = Field(description="how to compare the outputs; null: no comparison")
     severities: tuple[Severity, ...] = Field(
         (), description="choices for each error, from the mildest to the worst; []: not asked"
+    )
+    overlap: bool = Field(
+        False, description="whether errors may overlap; two with the same span and kind never may"
     )
     severity_required: bool = Field(False, description="whether each error needs a severity")
     comment: Literal["none", "optional"] = Field(

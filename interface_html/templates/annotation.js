@@ -32,6 +32,8 @@
     },
   };
   const text = () => page.row[FG.textKey(schema)];
+  // The index of the active error, or -1.
+  const current = () => (page.active && page.active.list === "errors" ? page.active.index : -1);
 
   page.labelOf = (i) => `error ${i + 1} (${FG.kind(schema, work.doc.errors[i]["error type"]).label})`;
   page.refuse = function (reason) {
@@ -69,13 +71,12 @@
   page.render = function () {
     const { doc, view } = page;
     if (page.active && !doc[page.active.list][page.active.index]) page.active = null;
-    const current = page.active && page.active.list === "errors" ? page.active.index : -1;
     const marks = doc.errors.map((error, i) => {
       const kind = FG.kind(schema, error["error type"]);
       const badge = FG.badgeText(kind, i) + FG.severityLetter(schema, error);
-      return { ...error, kind, badge, active: i === current };
+      return { ...error, kind, badge, active: i === current() };
     });
-    view.paint(marks, FG.earlierRange(schema, view.points, doc.errors[current]));
+    view.paint(marks, FG.earlierRange(schema, view.points, doc.errors[current()]));
     FG.showCards(page);
     FG.showKinds(page);
     FG.showSheet(page);
@@ -124,7 +125,7 @@
       range = view.range;
     if (!range) return;
     const quote = FG.quote(view.points, ...range);
-    const at = FG.overlapOf(work.doc.errors, ...range);
+    const at = FG.markAt(schema, work.doc.errors, ...range);
     const mark = at < 0 ? "not marked" : `marked: ${page.labelOf(at)}`;
     $("announce").textContent =
       view.isSelected && !view.tapped
@@ -137,7 +138,7 @@
     if (!page.mode) {
       const { view } = page,
         range = view.range;
-      const at = range && !view.isSelected ? FG.overlapOf(work.doc.errors, range[0], range[1]) : -1;
+      const at = range && !view.isSelected ? FG.markAt(schema, work.doc.errors, ...range, current()) : -1;
       if (at >= 0) page.active = { list: "errors", index: at };
       else if (page.active && page.active.list === "errors") page.active = null;
     }
@@ -147,7 +148,7 @@
 
   function tapped(i) {
     const [start, end] = page.view.units[i],
-      at = page.mode ? -1 : FG.overlapOf(work.doc.errors, start, end);
+      at = page.mode ? -1 : FG.markAt(schema, work.doc.errors, start, end, current());
     if (at < 0) return;
     page.activate("errors", at);
     const label = page.labelOf(at),
@@ -162,7 +163,7 @@
 
   function hovered(i) {
     const unit = page.view.units[i];
-    FG.linkEntry(page, unit ? FG.overlapOf(work.doc.errors, ...unit) : -1);
+    FG.linkEntry(page, unit ? FG.markAt(schema, work.doc.errors, ...unit) : -1);
   }
 
   // ---- submitting --------------------------------------------------------------------------------------------

@@ -165,11 +165,26 @@ window.FG = window.FG || {};
         problems.push(...evidenceProblems(schema, error, points, sources, field));
       }
     });
-    problems.push(...overlapProblems(spans));
+    problems.push(...(schema.overlap ? repeatedProblems(doc.errors, spans) : overlapProblems(spans)));
     problems.push(...missingProblems(schema, doc, sources));
     problems.push(...documentProblems(schema, doc, text));
     return problems;
   };
+
+  function repeatedProblems(errors, spans) {
+    const problems = [],
+      firstIndex = new Map();
+    for (const [start, end, i] of spans) {
+      const content = JSON.stringify([start, end, errors[i]["error type"]]);
+      if (firstIndex.has(content))
+        problems.push({
+          field: `feedback.errors[${i}]`,
+          reason: `has the span and the kind of error ${firstIndex.get(content) + 1}`,
+        });
+      else firstIndex.set(content, i);
+    }
+    return problems;
+  }
 
   function overlapProblems(spans) {
     const problems = [];
