@@ -33,6 +33,7 @@ from interface_html.items import read_items
 from interface_html.ratings import Ratings, rating_figures
 from interface_html.rules import character_labels, is_weak_order
 from interface_html.schema import Schema
+from interface_html.skips import read_skips, without_skipped
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Document = Mapping[str, Any]  # an annotation: see interface_html/rules.py
@@ -364,6 +365,7 @@ def _wins_of_first(schema: Schema, comparisons: Sequence[Comparison]) -> tuple[i
 def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
     """The latest judgements of each annotator in a server's database."""
     items, submissions = read_database(path, task.schema.task)
+    submissions = without_skipped(submissions, read_skips(path))
     judged = {item.id: Judged(item) for item in items}
     seconds: dict[tuple[str, str, str], float] = {}  # revisions add to the time of the first
     for submission in submissions:
@@ -383,8 +385,13 @@ def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
 
 
 def read_record(schema: Schema, path: str, count: int) -> list[Mapping[str, Any]]:
-    """The entries of a record.json that a page saved for a feedback file of `count` rows."""
+    """The entries of a record.json that a page saved for a feedback file of `count` rows.
+
+    Entries of skipped items, which have no row, are left out.
+    """
     entries = read_json(path)
+    if isinstance(entries, list):
+        entries = [entry for entry in entries if not _is_skip(entry)]
     if not isinstance(entries, list) or len(entries) != count:
         raise UserError(
             f"{path} does not belong to a file of {count} rows: download both files from the same"
@@ -395,6 +402,10 @@ def read_record(schema: Schema, path: str, count: int) -> list[Mapping[str, Any]
         if reason is not None:
             raise UserError(f"{path}, row {number}: {reason}")
     return entries
+
+
+def _is_skip(entry: Any) -> bool:
+    return isinstance(entry, dict) and "skipped" in entry
 
 
 def _record_problem(schema: Schema, entry: Any) -> str | None:

@@ -4,7 +4,8 @@ Committed data survives a kill and a power cut (journal_mode=TRUNCATE, synchrono
 Submissions are never changed or removed; the latest of an assignment counts. A submission ends the
 draft of its assignment. On each page, `per_item` annotators get an item: those who have submitted
 it and those who hold a lease on it. Work that comes after its lease is accepted too, as an extra
-judgement. Requests that wait for the disk at the same time share one commit.
+judgement. A skipped item is closed for its annotator and goes to another one. Requests that wait
+for the disk at the same time share one commit.
 """
 
 import fcntl
@@ -60,6 +61,8 @@ CREATE TABLE IF NOT EXISTS submissions(
 # `PRAGMA user_version` of the file; 0 in files of the first version, which lack these columns
 VERSION = 4
 NEW_COLUMNS = {"wall": "REAL", "guideline_sha256": "TEXT"}
+# since version 3: JSON of {reason, text, created} if the annotator skipped the item
+SKIP_COLUMNS = {"skipped": "TEXT"}
 
 
 class RefusedError(Exception):
@@ -81,6 +84,7 @@ class Assignment:
       draft: (revision, state of the page), or None.
       submissions: how often it was submitted.
       submitted: the document of the latest submission, or None.
+      skipped: {reason, text} if the annotator skipped the item, or None.
     """
 
     id: int
@@ -93,6 +97,7 @@ class Assignment:
     draft: tuple[int, Any] | None
     submissions: int
     submitted: dict | None
+    skipped: dict[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -224,6 +229,10 @@ class Database:
         for name, kind in NEW_COLUMNS.items():
             if name not in columns:
                 sql.execute(f"ALTER TABLE submissions ADD COLUMN {name} {kind}")
+        columns = _columns(sql, "assignments")
+        for name, kind in SKIP_COLUMNS.items():
+            if name not in columns:
+                sql.execute(f"ALTER TABLE assignments ADD COLUMN {name} {kind}")
         checks.create_table(sql)
         sql.execute(f"PRAGMA user_version={VERSION}")
         sql.execute("INSERT OR IGNORE INTO meta VALUES('task', ?)", (task,))
@@ -370,7 +379,7 @@ class Database:
     ) -> Assignment | None:
         unfinished = sql.execute(
             "SELECT id, item, lease_until FROM assignments WHERE annotator=? AND page=? AND done=0"
-            " ORDER BY id",
+            " AND skipped IS NULL ORDER BY id",
             (annotator, page),
         ).fetchall()
         for number, item, until in unfinished:
@@ -420,13 +429,13 @@ class Database:
     def _read(sql: sqlite3.Connection, number: int) -> Assignment:
         values = sql.execute(
             "SELECT a.item, i.row, a.annotator, a.page, a.shown, a.done, a.lease_until, d.revision,"
-            " d.state FROM assignments a JOIN items i ON i.id=a.item LEFT JOIN drafts d ON"
-            " d.assignment=a.id WHERE a.id=?",
+            " d.state, a.skipped FROM assignments a JOIN items i ON i.id=a.item LEFT JOIN drafts d"
+            " ON d.assignment=a.id WHERE a.id=?",
             (number,),
         ).fetchone()
         if values is None:
             raise RefusedError(404, "there is no such assignment")
-        item, row, annotator, page, shown, done, lease, revision, state = values
+        item, row, annotator, page, shown, done, lease, revision, state, skipped = values
         count, last = sql.execute(
             "SELECT COUNT(*), (SELECT doc FROM submissions WHERE assignment=:number ORDER BY number"
             " DESC LIMIT 1) FROM submissions WHERE assignment=:number",
@@ -443,6 +452,7 @@ class Database:
             draft=None if revision is None else (revision, json.loads(state)),
             submissions=count,
             submitted=None if last is None else json.loads(last),
+            skipped=None if skipped is None else _reason(json.loads(skipped)),
         )
 
     def assignment(self, number: int, annotator: str) -> Assignment:
@@ -459,6 +469,16 @@ class Database:
         with self._lock:
             rows = self._connection.execute(query, (annotator, page)).fetchall()
         return [(number, item, bool(done)) for number, item, done in rows]
+
+    def own_skips(self, annotator: str, page: str) -> dict[int, dict[str, str]]:
+        """The skips of the annotator, {reason, text}, by the number of the assignment."""
+        query = (
+            "SELECT id, skipped FROM assignments WHERE annotator=? AND page=? AND skipped IS NOT"
+            " NULL"
+        )
+        with self._lock:
+            rows = self._connection.execute(query, (annotator, page)).fetchall()
+        return {number: _reason(json.loads(skipped)) for number, skipped in rows}
 
     def renew(self, assignment: Assignment) -> bool:
         """Renew the lease. False if it has ended and others have taken the item."""
@@ -510,16 +530,44 @@ class Database:
         return self.write(save)
 
     def _renew(self, sql: sqlite3.Connection, assignment: Assignment, now: float) -> bool:
-        done, until = sql.execute(
-            "SELECT done, lease_until FROM assignments WHERE id=?", (assignment.id,)
+        done, until, skipped = sql.execute(
+            "SELECT done, lease_until, skipped FROM assignments WHERE id=?", (assignment.id,)
         ).fetchone()
-        if done:
+        if done or skipped is not None:
             return True
         taken = self._taken(sql, assignment.item.id, assignment.page, now)
         if until <= now and taken >= self.per_item:
             return False
         self._lease(sql, assignment.id, now)
         return True
+
+    def skip(self, assignment: Assignment, reason: str, text: str) -> None:
+        """Close the assignment as skipped: others get the item, and its submissions do not count.
+
+        Args:
+          assignment: what is skipped.
+          reason: the name of a skip reason.
+          text: the explanation; "" without one.
+        """
+        skipped = json.dumps({"reason": reason, "text": text, "created": self.clock()})
+        query = "UPDATE assignments SET skipped=?, done=0, lease_until=0 WHERE id=?"
+        self.write(lambda sql: sql.execute(query, (skipped, assignment.id)))
+
+    def reopen(self, assignment: Assignment) -> bool:
+        """Undo a skip. False if others have taken the item: then work on it is an extra judgement.
+
+        Earlier submissions of the assignment count again.
+        """
+
+        def undo(sql: sqlite3.Connection) -> bool:
+            sql.execute(
+                "UPDATE assignments SET skipped=NULL, done=EXISTS (SELECT 1 FROM submissions s"
+                " WHERE s.assignment=assignments.id) WHERE id=?",
+                (assignment.id,),
+            )
+            return self._renew(sql, assignment, self.clock())
+
+        return self.write(undo)
 
     def submit(
         self,
@@ -579,7 +627,8 @@ class Database:
             names = ", ".join(values)
             places = ", ".join(f":{name}" for name in values)
             sql.execute(f"INSERT INTO submissions({names}) VALUES({places})", values)
-            sql.execute("UPDATE assignments SET done=1 WHERE id=?", (assignment.id,))
+            query = "UPDATE assignments SET done=1, skipped=NULL WHERE id=?"
+            sql.execute(query, (assignment.id,))
             sql.execute("DELETE FROM drafts WHERE assignment=?", (assignment.id,))
             return True
 
@@ -647,9 +696,14 @@ def read_database(
     return items, submissions
 
 
-def _columns(sql: sqlite3.Connection) -> set[str]:
-    """The columns of `submissions`."""
-    return {row[1] for row in sql.execute("PRAGMA table_info(submissions)")}
+def _columns(sql: sqlite3.Connection, table: str = "submissions") -> set[str]:
+    """The columns of a table."""
+    return {row[1] for row in sql.execute(f"PRAGMA table_info({table})")}
+
+
+def _reason(skipped: dict[str, Any]) -> dict[str, str]:
+    """A stored skip without its time."""
+    return {key: skipped[key] for key in ("reason", "text")}
 
 
 def _other_task(path: str | Path, stored_task: str, task: str) -> UserError:

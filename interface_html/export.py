@@ -23,6 +23,7 @@ from interface_html.items import rows_text
 from interface_html.ratings import median_ratings
 from interface_html.rules import character_labels
 from interface_html.schema import PageName, Schema
+from interface_html.skips import Skip, read_skips, without_skipped
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 from interface_html.weighting import NO_WEIGHTS, Weights, read_weights, reliable_submissions
 
@@ -258,6 +259,8 @@ def export(settings: Settings) -> int:
     task = feedback_of(settings.task)
     pages = _needed_pages(task.schema, settings.pages)
     items, submissions = read_database(settings.db, task.schema.task)
+    skips = read_skips(settings.db)
+    submissions = without_skipped(submissions, skips)
     weights = NO_WEIGHTS
     unreliable = ""
     if settings.weights is not None:
@@ -275,8 +278,8 @@ def export(settings: Settings) -> int:
     check_feedback(task, judged, settings.out)
     rows = [task.format.feedback_row(task.schema, item) for item in judged]
     write_text(settings.out, rows_text(rows))
-    left_out_text = _left_out_text(pages, left_out) + unreliable + checks_text(settings.db)
-    print(f"{settings.out}: {counted(len(rows), 'row')}{left_out_text}")
+    left_out_text = _left_out_text(pages, left_out) + _skipped_text(skips) + unreliable
+    print(f"{settings.out}: {counted(len(rows), 'row')}{left_out_text}{checks_text(settings.db)}")
     return len(rows)
 
 
@@ -347,6 +350,13 @@ def _left_out_text(pages: Sequence[PageName], left_out: int) -> str:
         return ""
     asked = " or ".join(WITH_ARTICLES[page] for page in pages)
     return f"; left out {counted(left_out, 'item')} without {asked}"
+
+
+def _skipped_text(skips: Sequence[Skip]) -> str:
+    if not skips:
+        return ""
+    skipped = counted(len({skip.item for skip in skips}), "item")
+    return f"; {skipped} skipped by {counted(len({skip.annotator for skip in skips}), 'annotator')}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

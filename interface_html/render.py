@@ -24,8 +24,10 @@ SHARED_SCRIPTS = (
 )
 PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
     "annotation": (
+        "overlap.js",
         "textview.js",
         "warnings.js",
+        "severity.js",
         "cards.js",
         "evidence.js",
         "panels.js",
@@ -37,7 +39,16 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
     "comparison": ("comparison.js",),
     "rating": ("rating.js",),
 }
-STORE_SCRIPTS = ("files.js", "work.js", "store.js", "api.js", "dom.js", "shell.js")
+STORE_SCRIPTS = (
+    "files.js",
+    "work.js",
+    "store.js",
+    "api.js",
+    "dom.js",
+    "comment.js",
+    "skip.js",
+    "shell.js",
+)
 
 _ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES),

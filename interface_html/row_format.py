@@ -7,9 +7,10 @@
   references   [reference output]                      if the schema has a reference
   response     the first output, in which spans are marked
   responses    all outputs                             if there are several
-  spans        errors, with the `evidence` that their type needs
+  spans        errors, with the `evidence` that their type needs, and a `severity` if it was chosen
   missing      missing information, with its evidence  if the schema has `missing`
   correction   the corrected response                  if the schema has `correction`
+  comment      the annotator's comment on the spans    if there is one
   preferences  1, 2 or 0 for each pair of outputs      if the outputs were compared
   ratings      {scale: value} for each output          if the outputs were rated
 
@@ -51,6 +52,7 @@ from interface_html.ratings import (
 from interface_html.rules import (
     annotation_problems,
     character_labels,
+    comment_keys,
     preference_problems,
     sentences,
 )
@@ -97,7 +99,7 @@ class RowFormat:
         item |= {key: row[key] for key in row if key not in _row_keys(schema)}
         item |= messages
         if "spans" in row:
-            item["feedback"] = _document(row)
+            item["feedback"] = _document(schema, row)
         if "preferences" in row:
             item["preference"] = row["preferences"]
         if schema.ratings and "ratings" in row:
@@ -137,6 +139,8 @@ class RowFormat:
                 row["missing"] = [_labelled(info) for info in item.feedback["missing-info"]]
             if schema.correction:
                 row["correction"] = item.feedback["corrected-prediction"]
+            if "comment" in item.feedback:
+                row["comment"] = item.feedback["comment"]
         if item.preference is not None:
             row["preferences"] = list(item.preference)
         if item.ratings is not None:
@@ -173,7 +177,7 @@ class RowFormat:
 def _row_keys(schema: Schema) -> list[str]:
     """The keys that this format uses, for a task with this schema."""
     keys = ["id", "prompt", "response", "responses", "spans", "missing", "correction"]
-    keys.append("preferences")
+    keys += ["preferences", *comment_keys(schema)]
     if schema.fields.context:
         keys.append("context")
     if schema.fields.reference:
@@ -209,6 +213,8 @@ def _name_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint
     for key in row:
         if key not in _row_keys(schema) and key in (*schema.row, *FEEDBACK_KEYS):
             yield key, "is a key that the pages of this task use for something else: rename it"
+    if "comment" in row and "spans" not in row and "comment" in _row_keys(schema):
+        yield "comment", "is a comment on `spans`, which are missing: rename or remove it"
 
 
 def _outputs(row: Mapping[str, Any]) -> Any:
@@ -222,18 +228,21 @@ def _is_text_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
 
 
-def _document(row: Mapping[str, Any]) -> dict[str, Any]:
+def _document(schema: Schema, row: Mapping[str, Any]) -> dict[str, Any]:
     """The annotation in a row; `feedback_problems` checks it."""
     spans, missing = row["spans"], row.get("missing", [])
     if isinstance(spans, list):
         spans = [_error(span) for span in spans]
     if isinstance(missing, list):
         missing = [_info(info) for info in missing]
-    return {
+    doc = {
         "errors": spans,
         "missing-info": missing,
         "corrected-prediction": row.get("correction", ""),
     }
+    if schema.comment == "optional" and "comment" in row:
+        doc["comment"] = row["comment"]
+    return doc
 
 
 def _error(span: Any) -> Any:
@@ -263,6 +272,8 @@ def _span(schema: Schema, error: Mapping[str, Any]) -> dict[str, Any]:
     span = {"start": error["start"], "end": error["end"], "label": error["error type"]}
     if schema.error_type(error["error type"]).needs != "nothing":
         span["evidence"] = error["explanation"]
+    if "severity" in error:
+        span["severity"] = error["severity"]
     return span
 
 

@@ -7,9 +7,12 @@ of the published interface:
   missing-info         [{error type, number of the source, numbers of its sentences}]
   corrected-prediction the corrected text; "" if the task requires none
   no-error             whether the annotator confirmed that nothing is wrong
+  comment              the annotator's comment, if there is one and the schema has `comment`
+An error has a `severity` if the schema has `severities` and one was chosen.
 A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
-(the second) or 0 (equal), and the order in which the outputs were shown. Offsets count code points.
-suggestions.py has the keys of items with suggestions, and their rules.
+(the second) or 0 (equal), and the order in which the outputs were shown. It may have a `comment`
+too. Offsets count code points. suggestions.py has the keys of items with suggestions, and their
+rules.
 """
 
 import json
@@ -20,6 +23,7 @@ from fgrlhf.data.problems import (
     Complaint,
     SentenceKeys,
     choice_problems,
+    filled_text_problems,
     is_int,
     key_problems,
     not_a,
@@ -63,7 +67,7 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 
 def character_labels(text: str, doc: Mapping[str, Any]) -> list[str | None]:
-    """The error type of each character; None for unmarked characters."""
+    """The error type of each character, the last of several; None for unmarked characters."""
     labels: list[str | None] = [None] * len(text)
     for error in doc["errors"]:
         length = error["end"] - error["start"]
@@ -75,13 +79,15 @@ def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> lis
     """All rules that the annotation `doc` of the item `row` breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("feedback", not_a(dict, doc))]
-    complaints = list(unknown_key_problems(doc, "feedback.", (*DOCUMENT_KEYS, "suggestions")))
+    keys = (*DOCUMENT_KEYS, "suggestions", *comment_keys(schema))
+    complaints = list(unknown_key_problems(doc, "feedback.", keys))
     complaints += key_problems(doc, "feedback.", "no-error", bool)
     for key in ("errors", "missing-info"):
         complaints += key_problems(doc, "feedback.", key, list)
     complaints += text_problems(doc, "feedback.", "corrected-prediction")
     if complaints:
         return complaints
+    complaints += _comment(schema, doc, "feedback.")
     complaints += _errors(schema, row, doc["errors"])
     complaints += _missing(schema, row, doc["missing-info"])
     return [*complaints, *_document(schema, row[schema.text], doc)]
@@ -96,7 +102,9 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         if not isinstance(error, dict):
             yield field, not_a(dict, error)
             continue
-        yield from unknown_key_problems(error, f"{field}.", (*ERROR_KEYS, "quote", "origin"))
+        keys = (*ERROR_KEYS, "quote", "origin", *(["severity"] if schema.severities else []))
+        yield from unknown_key_problems(error, f"{field}.", keys)
+        yield from _severity(schema, error, field)
         wrong = list(choice_problems(error, field, "error type", names))
         wrong += text_problems(error, f"{field}.", "explanation")
         wrong += key_problems(error, f"{field}.", "start", int)
@@ -109,7 +117,41 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         if not any("out of range" in reason for _, reason in wrong):
             spans.append((error["start"], error["end"], i))
             yield from _evidence(schema, error, row, f"{field}.explanation")
-    yield from overlap_problems(spans, "feedback.errors", "errors")
+    if schema.overlap:
+        yield from _repeated_marks(errors, spans)
+    else:
+        yield from overlap_problems(spans, "feedback.errors", "errors")
+
+
+def _repeated_marks(errors: list, spans: list[tuple[int, int, int]]) -> Iterator[Complaint]:
+    """Errors with the span and the kind of an earlier one. `spans`: (start, end, index)."""
+    first_index: dict[tuple, int] = {}
+    for start, end, i in spans:
+        content = (start, end, errors[i]["error type"])
+        if content in first_index:
+            reason = f"has the span and the kind of errors[{first_index[content]}]"
+            yield f"feedback.errors[{i}]", reason
+        first_index.setdefault(content, i)
+
+
+def _severity(schema: Schema, error: Mapping[str, Any], field: str) -> Iterator[Complaint]:
+    if not schema.severities:
+        return
+    names = tuple(severity.name for severity in schema.severities)
+    if "severity" in error:
+        yield from choice_problems(error, field, "severity", names)
+    elif schema.severity_required:
+        yield f"{field}.severity", f"is missing: choose {' or '.join(names)}"
+
+
+def comment_keys(schema: Schema) -> tuple[str, ...]:
+    """The key of a document's comment, if the task has comments."""
+    return ("comment",) if schema.comment == "optional" else ()
+
+
+def _comment(schema: Schema, doc: Mapping[str, Any], prefix: str) -> Iterator[Complaint]:
+    if "comment" in doc and schema.comment == "optional":
+        yield from filled_text_problems(doc, prefix, "comment")
 
 
 def _span(schema: Schema, error: Mapping[str, Any], text: str, field: str) -> Iterator[Complaint]:
@@ -255,7 +297,9 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
     """All rules that a comparison of the outputs breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("comparison", not_a(dict, doc))]
-    complaints = list(unknown_key_problems(doc, "", ("preference", "order")))
+    keys = ("preference", "order", *comment_keys(schema))
+    complaints = list(unknown_key_problems(doc, "", keys))
+    complaints += _comment(schema, doc, "")
     complaints += key_problems(doc, "", "preference", list)
     complaints += key_problems(doc, "", "order", list)
     if complaints:

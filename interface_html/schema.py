@@ -21,7 +21,7 @@ from fgrlhf.errors import UserError
 ASSIGNMENT = "window.FG_SCHEMA ="
 MOST_OUTPUTS = 9  # the comparison page names them A to I
 PageName = Literal["annotation", "comparison", "rating"]
-PAGE_KEYS = "CEGNPXY"  # letters that are keys of the annotation page
+PAGE_KEYS = "CEGNPSXY"  # letters that are keys of the annotation page
 
 
 class Example(StrictModel):
@@ -48,6 +48,36 @@ class ErrorType(MissingType):
     """A kind of error in a span of the text, and the evidence that it needs."""
 
     needs: Literal["nothing", "earlier text", "sentences"]
+
+
+class Severity(StrictModel):
+    """How serious an error is."""
+
+    name: str = Field(min_length=1, description="as stored")
+    label: str = Field(min_length=1, description="as shown")
+    letter: str = Field(pattern="^[a-z]$", description="after the badge in the text: I3m")
+    key: str = Field(
+        pattern=r"^(Shift\+)?[A-Z]$", description="keyboard key: a letter, such as M or Shift+M"
+    )
+
+
+class SkipReason(StrictModel):
+    """Why an item cannot be judged."""
+
+    name: str = Field(min_length=1, description="as stored")
+    label: str = Field(min_length=1, description="as shown")
+    needs_text: bool = Field(default=False, description="whether the annotator must explain it")
+
+
+# templates/skip.js has the same
+SKIP_REASONS = (
+    SkipReason(name="cannot-be-judged", label="Nothing here can be judged"),
+    SkipReason(name="broken-text", label="The text is broken or cut off"),
+    SkipReason(name="offensive", label="I do not want to read this"),
+    SkipReason(name="language", label="Not in a language that I know"),
+    SkipReason(name="unsure", label="I am not sure how to judge it"),
+    SkipReason(name="other", label="Another reason", needs_text=True),
+)
 
 
 class Context(StrictModel):
@@ -132,6 +162,19 @@ class Schema(StrictModel):
     correction: bool = Field(description="whether the annotator corrects the text")
     comparison: str | None = Field(description="how to compare the outputs; null: no comparison")
     ratings: tuple[Rating, ...] = Field((), description="scales on which all outputs are rated")
+    severities: tuple[Severity, ...] = Field(
+        (), description="choices for each error, from the mildest to the worst; []: not asked"
+    )
+    overlap: bool = Field(
+        False, description="whether errors may overlap; two with the same span and kind never may"
+    )
+    severity_required: bool = Field(False, description="whether each error needs a severity")
+    comment: Literal["none", "optional"] = Field(
+        "none", description="whether the annotator can write a comment on an item"
+    )
+    skip_reasons: tuple[SkipReason, ...] = Field(
+        SKIP_REASONS, description="reasons to skip an item; []: items cannot be skipped"
+    )
 
     @model_validator(mode="after")
     def _check_types(self) -> "Schema":
@@ -150,6 +193,32 @@ class Schema(StrictModel):
         needs_sentences = any(kind.needs == "sentences" for kind in self.errors)
         if self.fields.context is None and (self.missing or needs_sentences):
             raise ValueError("types that refer to sentences need `fields.context`, which is null")
+        return self
+
+    @model_validator(mode="after")
+    def _check_severities(self) -> "Schema":
+        for attribute in ("name", "letter", "key"):
+            value = _repeated([getattr(severity, attribute) for severity in self.severities])
+            if value is not None:
+                raise ValueError(f"two severities have the {attribute} {value!r}: make it unique")
+        for severity in self.severities:
+            if severity.key[-1] in PAGE_KEYS:
+                raise ValueError(
+                    f"the severity {severity.name} has the key {severity.key!r}, and"
+                    f" {severity.key[-1]} is a key of the annotation page, with and without Shift:"
+                    f" set another letter than {', '.join(PAGE_KEYS)}"
+                )
+        if self.severities and not self.errors:
+            raise ValueError("`severities` are for errors, and `errors` is []: leave them out")
+        if self.severity_required and not self.severities:
+            raise ValueError("`severity_required` needs `severities`, which is []")
+        return self
+
+    @model_validator(mode="after")
+    def _check_skip_reasons(self) -> "Schema":
+        value = _repeated([reason.name for reason in self.skip_reasons])
+        if value is not None:
+            raise ValueError(f"two skip reasons have the name {value!r}: make it unique")
         return self
 
     @model_validator(mode="after")
@@ -225,6 +294,11 @@ class Schema(StrictModel):
     def sources(self, row: Mapping[str, Any]) -> Sequence[Any]:
         """The row's context; [] if the task has none."""
         return row[self.fields.context.key] if self.fields.context else []
+
+
+def _repeated(values: Sequence[str]) -> str | None:
+    """A value that occurs twice or more; None if all are different."""
+    return next((value for value, count in Counter(values).items() if count > 1), None)
 
 
 def load_schema(path: str | Path) -> Schema:

@@ -23,6 +23,7 @@ from interface_html.ratings import rating_problems
 from interface_html.render import TEMPLATES, page_html
 from interface_html.rules import annotation_problems, comparison_problems
 from interface_html.schema import PageName, Schema
+from interface_html.skips import skip_problems
 from interface_html.suggestions import decision_problems, shown_suggestions, undecided_problems
 from interface_html.tasks import FeedbackTask
 
@@ -39,6 +40,11 @@ class Next(StrictModel):
 class Draft(StrictModel):
     revision: Number = Field(description="of the draft that this one is based on; 0 for the first")
     state: dict[str, Any]
+
+
+class SkipBody(StrictModel):
+    reason: str = Field(description="the name of a skip reason")
+    text: str = Field(default="", description="an explanation")
 
 
 class Submit(StrictModel):
@@ -166,7 +172,11 @@ def create_app(
         rows = database.own_assignments(annotator, page)
         if database.has_checks:
             rows = [(number, str(number), done) for number, _, done in rows]
-        entries = [{"id": number, "item": item, "done": done} for number, item, done in rows]
+        skips = database.own_skips(annotator, page)
+        entries = [
+            {"id": number, "item": item, "done": done, "skipped": skips.get(number)}
+            for number, item, done in rows
+        ]
         return JSONResponse({"assignments": entries})
 
     @app.get("/api/assignments/{number}")
@@ -176,6 +186,19 @@ def create_app(
     @app.post("/api/assignments/{number}/active")
     def renew(number: Number, annotator: Annotator):
         return JSONResponse({"held": database.renew(database.assignment(number, annotator))})
+
+    @app.post("/api/assignments/{number}/skip")
+    def skip(number: Number, body: SkipBody, annotator: Annotator):
+        assignment = database.assignment(number, annotator)
+        problems = skip_problems(schema, body.model_dump())
+        if problems:
+            return _refused_json("the skip breaks the rules", problems)
+        database.skip(assignment, body.reason, body.text.strip())
+        return JSONResponse({})
+
+    @app.post("/api/assignments/{number}/reopen")
+    def reopen(number: Number, annotator: Annotator):
+        return JSONResponse({"held": database.reopen(database.assignment(number, annotator))})
 
     @app.put("/api/drafts/{number}")
     def save_draft(number: Number, body: Draft, annotator: Annotator):
@@ -188,11 +211,7 @@ def create_app(
         assignment = database.assignment(body.assignment, annotator)
         problems = submission_problems(schema, assignment, body)
         if problems:
-            content = {
-                "error": "the submission breaks the rules",
-                "problems": [{"field": field, "reason": reason} for field, reason in problems],
-            }
-            return JSONResponse(content, 422)
+            return _refused_json("the submission breaks the rules", problems)
         receipt = Receipt(body.seconds, body.guideline, body.wall, guideline)
         is_new = database.submit(
             assignment, body.uuid, body.doc, receipt, body.submissions, body.confirmed
@@ -240,6 +259,12 @@ def _missing_quotes(doc: Mapping[str, Any]) -> Iterator[Complaint]:
             yield f"feedback.errors[{i}].quote", "is missing: the marked text itself"
 
 
+def _refused_json(error: str, complaints: Sequence[Complaint]) -> JSONResponse:
+    """The response to a document that breaks rules."""
+    problems = [{"field": field, "reason": reason} for field, reason in complaints]
+    return JSONResponse({"error": error, "problems": problems}, 422)
+
+
 def _assignment_json(assignment: Assignment) -> dict[str, Any]:
     """An assignment as a page gets it, without earlier feedback and hidden suggestions."""
     row = assignment.item.row
@@ -257,6 +282,7 @@ def _assignment_json(assignment: Assignment) -> dict[str, Any]:
         "draft": draft,
         "submissions": assignment.submissions,
         "submitted": assignment.submitted,
+        "skipped": assignment.skipped,
     }
 
 

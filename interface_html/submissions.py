@@ -8,7 +8,8 @@ outputs as they were shown), `seconds` (`active` and `wall`), `guideline` and `g
 the submitted `doc`, and `suggestions`: whether the page showed the suggestions of the item, and the
 verdict on each (null for items without suggestions). Nothing is combined or left out. Submissions
 of hidden items also have `check`, "gold" or "repeat"; their `item` is the id of the gold row or of
-the repeated item. Those of items that `adjudicate` wrote have `role`, "adjudicator".
+the repeated item. Those of items that `adjudicate` wrote have `role`, "adjudicator". Then come
+lines with `skipped`, `{reason, text}`: items that annotators have skipped and not reopened.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from interface_html.adjudicate import is_adjudication
 from interface_html.checks import Check, read_checks
 from interface_html.database import Submission, read_database
 from interface_html.format import Item
+from interface_html.skips import Skip, read_skips
 from interface_html.suggestions import decisions_record
 from interface_html.tasks import TASK_HELP, feedback_of
 
@@ -50,13 +52,12 @@ def submission_json(submission: Submission, item: Item) -> dict[str, Any]:
     """A submission of an item as a line of the file."""
     is_annotation = submission.page == "annotation"
     decisions = decisions_record(item.row, submission.doc) if is_annotation else None
-    created = datetime.fromtimestamp(submission.created, UTC)
     return {
         "item": submission.item,
         "annotator": submission.annotator,
         "page": submission.page,
         "revision": submission.revision,
-        "created": created.isoformat(timespec="milliseconds"),
+        "created": _time_text(submission.created),
         "order": submission.shown,
         "seconds": {"active": submission.seconds, "wall": submission.wall},
         "guideline": submission.guideline,
@@ -64,6 +65,22 @@ def submission_json(submission: Submission, item: Item) -> dict[str, Any]:
         "doc": submission.doc,
         "suggestions": decisions,
     }
+
+
+def skip_json(skip: Skip) -> dict[str, Any]:
+    """A skipped item as a line of the file."""
+    return {
+        "item": skip.item,
+        "annotator": skip.annotator,
+        "page": skip.page,
+        "created": _time_text(skip.created),
+        "skipped": {"reason": skip.reason, "text": skip.text},
+    }
+
+
+def _time_text(seconds: float) -> str:
+    """A time in seconds since 1970 as text, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def write_submissions(settings: Settings) -> int:
@@ -76,6 +93,7 @@ def write_submissions(settings: Settings) -> int:
     items, submissions = read_database(settings.db, task.schema.task, with_checks=True)
     item_of = {item.id: item for item in items}
     checks = read_checks(settings.db)
+    skips = read_skips(settings.db)
     lines = []
     for submission in submissions:
         item = item_of[submission.item]
@@ -83,8 +101,9 @@ def write_submissions(settings: Settings) -> int:
         if is_adjudication(item):
             line["role"] = "adjudicator"
         lines.append(line)
-    write_jsonl(settings.out, lines)
-    print(f"{settings.out}: {counted(len(submissions), 'submission')}")
+    write_jsonl(settings.out, [*lines, *(skip_json(skip) for skip in skips)])
+    skipped = f"; {counted(len(skips), 'skip')}" if skips else ""
+    print(f"{settings.out}: {counted(len(submissions), 'submission')}{skipped}")
     return len(submissions)
 
 

@@ -32,6 +32,8 @@
     },
   };
   const text = () => page.row[FG.textKey(schema)];
+  // The index of the active error, or -1.
+  const current = () => (page.active && page.active.list === "errors" ? page.active.index : -1);
 
   page.labelOf = (i) => `error ${i + 1} (${FG.kind(schema, work.doc.errors[i]["error type"]).label})`;
   page.refuse = function (reason) {
@@ -62,6 +64,7 @@
       "missing-info": FG.clone(feedback["missing-info"]),
       "corrected-prediction": feedback["corrected-prediction"],
       "no-error": Boolean(item.row.feedback) && !feedback.errors.length && !feedback["missing-info"].length,
+      ...FG.keptComment(feedback),
     };
   }
 
@@ -69,12 +72,12 @@
   page.render = function () {
     const { doc, view } = page;
     if (page.active && !doc[page.active.list][page.active.index]) page.active = null;
-    const current = page.active && page.active.list === "errors" ? page.active.index : -1;
     const marks = doc.errors.map((error, i) => {
       const kind = FG.kind(schema, error["error type"]);
-      return { ...error, kind, badge: FG.badgeText(kind, i), active: i === current };
+      const badge = FG.badgeText(kind, i) + FG.severityLetter(schema, error);
+      return { ...error, kind, badge, active: i === current() };
     });
-    view.paint(marks, FG.earlierRange(schema, view.points, doc.errors[current]));
+    view.paint(marks, FG.earlierRange(schema, view.points, doc.errors[current()]));
     FG.showCards(page);
     page.showSuggestions();
     FG.showKinds(page);
@@ -82,6 +85,7 @@
     $("no-error").checked = doc["no-error"];
     showCorrection();
     if (schema.correction) FG.showDiff(page);
+    FG.showComment(work.doc);
     FG.showStatus(work);
   };
 
@@ -123,7 +127,7 @@
       range = view.range;
     if (!range) return;
     const quote = FG.quote(view.points, ...range);
-    const at = FG.overlapOf(work.doc.errors, ...range);
+    const at = FG.markAt(schema, work.doc.errors, ...range);
     const mark = at < 0 ? page.suggestionAt(range) || "not marked" : `marked: ${page.labelOf(at)}`;
     $("announce").textContent =
       view.isSelected && !view.tapped
@@ -136,7 +140,7 @@
     if (!page.mode) {
       const { view } = page,
         range = view.range;
-      const at = range && !view.isSelected ? FG.overlapOf(work.doc.errors, range[0], range[1]) : -1;
+      const at = range && !view.isSelected ? FG.markAt(schema, work.doc.errors, ...range, current()) : -1;
       if (at >= 0) page.active = { list: "errors", index: at };
       else if (page.active && page.active.list === "errors") page.active = null;
       page.followSuggestion();
@@ -147,7 +151,7 @@
 
   function tapped(i) {
     const [start, end] = page.view.units[i],
-      at = page.mode ? -1 : FG.overlapOf(work.doc.errors, start, end);
+      at = page.mode ? -1 : FG.markAt(schema, work.doc.errors, start, end, current());
     if (at < 0) return;
     page.activate("errors", at);
     const label = page.labelOf(at),
@@ -162,7 +166,7 @@
 
   function hovered(i) {
     const unit = page.view.units[i];
-    FG.linkEntry(page, unit ? FG.overlapOf(work.doc.errors, ...unit) : -1);
+    FG.linkEntry(page, unit ? FG.markAt(schema, work.doc.errors, ...unit) : -1);
   }
 
   // ---- submitting --------------------------------------------------------------------------------------------
@@ -219,6 +223,8 @@
     } else if (event.key === "Enter" && page.mode && !event.target.closest("button")) {
       event.preventDefault();
       page.confirm();
+    } else if (page.severityKey(event)) {
+      event.preventDefault();
     } else if (action) {
       event.preventDefault();
       action(event);
@@ -245,7 +251,7 @@
   function altKey(event) {
     const isArrow = event.key === "ArrowLeft" || event.key === "ArrowRight";
     if (!work || !event.altKey || event.ctrlKey || event.metaKey || !isArrow) return;
-    if (event.target.closest("input[type=text], textarea") || $("help").open) return;
+    if (event.target.closest("input[type=text], textarea") || FG.isAsking()) return;
     event.preventDefault();
     const isRtl = getComputedStyle($("text")).direction === "rtl",
       isForward = (event.key === "ArrowRight") !== isRtl;
@@ -265,6 +271,7 @@
     FG.showGuide(schema, work.store);
     $("announce").textContent = "";
     $("correction").value = "";
+    FG.showComment({});
     page.render();
     $("correction").setSelectionRange(0, 0);
     $("text").focus({ preventScroll: true });
@@ -289,6 +296,11 @@
   FG.addMarking(page);
   FG.addEvidence(page);
   FG.addSuggesting(page);
+  FG.addSeverity(page);
+  FG.addComment((change) => {
+    work.commit(change(work.doc), "comment");
+    FG.showStatus(work);
+  });
   $("text-hint").textContent = FG.hint(schema);
   $("types").replaceChildren(
     ...schema.errors.map((kind) => FG.typeButton(kind, page.pressKind)),

@@ -75,7 +75,7 @@
     async begin() {
       await this.flush();
       const answer = await this.call("GET", `/api/assignments?page=${this.page}`);
-      this.items = answer.assignments.map(({ id, item, done }) => ({ id: item, key: String(id), done }));
+      this.items = answer.assignments.map(({ id, item, ...rest }) => ({ id: item, key: String(id), ...rest }));
       const at = await this.advance();
       this.position = at < 0 ? this.items.length : at;
       return null;
@@ -127,7 +127,7 @@
     }
 
     // Make an assignment of the server the open item. Returns its index.
-    show({ id, item, order, draft, submissions, submitted, lease_seconds: lease }) {
+    show({ id, item, order, draft, submissions, submitted, skipped, lease_seconds: lease }) {
       const { id: name, ...row } = item,
         key = String(id);
       this.assignment = id;
@@ -136,7 +136,7 @@
       this.submissions = submissions;
       this.draft = this.stateOf(draft, submitted);
       this.keepLease(lease);
-      const shown = { id: name, key, row, order, done: submissions > 0 },
+      const shown = { id: name, key, row, order, skipped, done: submissions > 0 && !skipped },
         at = this.items.findIndex((other) => other.key === key);
       if (at < 0) return this.items.push(shown) - 1;
       this.items[at] = shown;
@@ -158,6 +158,7 @@
           preference: doc.preference,
           ranks: this.schema.fields.outputs.map(() => null),
           mode: "pairs",
+          ...FG.keptComment(doc),
         };
       if (this.page === "rating") return { ratings: doc.ratings };
       const errors = doc.errors.map(({ quote, ...error }) => error);
@@ -262,13 +263,34 @@
       return Boolean(item.done);
     }
 
+    // Why the annotator skipped the item: {reason, text}, or null.
+    skippedOf(item) {
+      return item.skipped || null;
+    }
+
+    // Skip an item, or reopen it with null. Whether the server has stored it.
+    async skip(item, state, skip) {
+      await this.flush();
+      const path = `/api/assignments/${item.key}`;
+      try {
+        if (skip) await this.call("POST", `${path}/skip`, skip);
+        else await this.call("POST", `${path}/reopen`, {});
+      } catch (error) {
+        FG.say(`Not ${skip ? "skipped" : "reopened"}: ${error.message}.`, "bad");
+        return false;
+      }
+      item.skipped = skip;
+      item.done = !skip && this.submissions > 0;
+      return true;
+    }
+
     // The judged text, and the document to submit: an annotation with the text of each error, or a comparison.
     content(item, state) {
       if (this.page !== "annotation") {
         const outputs = this.schema.fields.outputs.map((key) => item.row[key]);
         const { preference, ratings } = state.doc;
         const judged = this.page === "rating" ? { ratings } : { preference };
-        return [outputs.join("\0"), { ...judged, order: state.order }];
+        return [outputs.join("\0"), { ...judged, order: state.order, ...FG.keptComment(state.doc) }];
       }
       const text = item.row[FG.textKey(this.schema)],
         points = FG.points(text);
@@ -312,6 +334,7 @@
       this.revision = 0; // the submission has ended the draft
       state.submitted = FG.clone(state.doc);
       item.done = true;
+      item.skipped = null;
       delete state.pending;
       this.storage.removeItem(this.backup());
       return true;

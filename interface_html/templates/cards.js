@@ -110,6 +110,7 @@ window.FG = window.FG || {};
           "Remove",
         ),
       ),
+      list === "errors" ? FG.severityButtons(page, entry, i) : null,
       ...body,
     );
   }

@@ -199,6 +199,7 @@
         ? "Up and down move between pairs; 1: the first is better, 2: the second, 0: equally good."
         : `Up and down move between ${noun}s; 1 to ${count} give the rank, 1 is best. Equal ranks are ties.`;
     $("warnings").replaceChildren(...warnings().map((warning) => FG.el("li", {}, warning)));
+    FG.showComment(work.doc);
     FG.showStatus(work);
   }
 
@@ -278,6 +279,7 @@
       work.save();
     }
     FG.showTexts(schema, work.item.row, null);
+    FG.showComment({});
     showDifferences(null);
     render();
   }
@@ -305,11 +307,16 @@
   for (const input of document.querySelectorAll("input[name=mode]"))
     input.addEventListener("change", () => setMode(input.value));
   $("submit").addEventListener("click", submit);
+  FG.addComment((change) => {
+    work.commit(change(work.doc), "comment");
+    FG.showStatus(work);
+  });
   FG.start("comparison", {
     open,
     fresh,
     submit,
     key,
+    fieldKey: (event) => event.key === "Escape" && $("choices").focus(),
     help,
     step: (back) => {
       if (work.step(back)) FG.say(back ? "Undone." : "Redone.", "good");

@@ -158,7 +158,7 @@ window.FG = window.FG || {};
   // key, or for texts [key, position, removed, inserted].
   FG.patch = function (before, after) {
     const changes = [];
-    for (const key of Object.keys(after)) {
+    for (const key of Object.keys({ ...before, ...after })) {
       const a = before[key],
         b = after[key];
       if (FG.same(a, b)) continue;
@@ -184,8 +184,11 @@ window.FG = window.FG || {};
     const result = FG.clone(value);
     for (const change of patch) {
       const key = change[0];
-      if (change.length === 3) result[key] = FG.clone(change[back ? 1 : 2]);
-      else {
+      if (change.length === 3) {
+        const value = change[back ? 1 : 2] ?? null; // a key that the document did not have
+        if (value === null) delete result[key];
+        else result[key] = FG.clone(value);
+      } else {
         const [, at, removed, inserted] = change;
         const [old, fresh] = back ? [inserted, removed] : [removed, inserted];
         result[key] = result[key].slice(0, at) + fresh + result[key].slice(at + old.length);

@@ -43,6 +43,9 @@ window.FG = window.FG || {};
     node.className = kind || "";
   };
 
+  // Whether a dialog is open: then keys are its own.
+  FG.isAsking = () => Boolean(document.querySelector("dialog[open]"));
+
   FG.notice = function (text) {
     $("notice").textContent = text || "";
     $("notice").hidden = !text;

@@ -51,7 +51,8 @@ window.FG = window.FG || {};
       isOf(schema.errors, error) &&
       typeof error.explanation === "string" &&
       Number.isInteger(error.start) &&
-      Number.isInteger(error.end);
+      Number.isInteger(error.end) &&
+      (error.severity === undefined || typeof error.severity === "string");
     const isMissing = (info) => {
       if (!schema.fields.context || !isOf(schema.missing, info)) return false;
       const { source, sentences } = FG.missingIds(schema, info);
@@ -61,7 +62,8 @@ window.FG = window.FG || {};
       feedback &&
       isList(feedback.errors, isError) &&
       isList(feedback["missing-info"], isMissing) &&
-      typeof feedback["corrected-prediction"] === "string",
+      typeof feedback["corrected-prediction"] === "string" &&
+      (feedback.comment === undefined || typeof feedback.comment === "string"),
     );
   }
 

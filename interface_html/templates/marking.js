@@ -39,12 +39,14 @@ window.FG = window.FG || {};
     function mayMark(range, kind, except) {
       if (page.doc["no-error"]) return refuse("Not marked: “No error” is ticked. Untick it first.");
       if (!range) return refuse(`Not marked: nothing is selected. ${FG.hint(schema)}`);
-      const other = FG.overlapOf(page.doc.errors, range[0], range[1], except);
+      const other = schema.overlap
+        ? FG.sameMark(page.doc.errors, range, kind, except)
+        : FG.overlapOf(page.doc.errors, range[0], range[1], except);
       if (other >= 0) {
         if (except === undefined) page.active = { list: "errors", index: other };
         page.render();
         return refuse(
-          `Not marked: the selection overlaps ${page.labelOf(other)}. Edit or remove it first.`,
+          `Not marked: the selection ${schema.overlap ? "is already" : "overlaps"} ${page.labelOf(other)}. Edit or remove it first.`,
         );
       }
       if (kind.needs === "sentences" && !FG.sources(schema, page.row).length)
@@ -87,6 +89,7 @@ window.FG = window.FG || {};
         isSameKind = Boolean(old) && old["error type"] === kind.name;
       const error = { "error type": kind.name, explanation: "", start: range[0], end: range[1] };
       if (old && old.origin) error.origin = old.origin;
+      Object.assign(error, FG.keptSeverity(old));
       const fresh = isSameKind ? { ...old, start: range[0], end: range[1] } : error;
       const errors = old ? replaced(page.doc.errors, index, fresh) : [...page.doc.errors, fresh];
       const at = old ? index : errors.length - 1;
@@ -198,7 +201,7 @@ window.FG = window.FG || {};
       const start = view.units[first][0],
         end = view.units[last][1],
         other = FG.overlapOf(page.doc.errors, start, end, index);
-      if (other >= 0) return refuse(`Not moved: ${page.labelOf(other)} is next to it.`);
+      if (other >= 0 && !schema.overlap) return refuse(`Not moved: ${page.labelOf(other)} is next to it.`);
       const repeats = kindOf(error).needs === "earlier text" && FG.strip(error.explanation);
       if (repeats && !FG.cut(view.points, 0, start).includes(repeats))
         return refuse("Not moved: the earlier text that it repeats must stay before it.");

@@ -47,7 +47,7 @@ window.FG = window.FG || {};
       .filter(({ field }) => field.endsWith(".typed"))
       .map(({ field }) => field.slice(0, -"typed".length));
     return problems.filter(({ field }) => {
-      const isEvidence = !/\.(start|end|error type|typed)$/.test(field);
+      const isEvidence = !/\.(start|end|error type|severity|typed)$/.test(field);
       return !(isEvidence && typed.some((prefix) => field.startsWith(prefix)));
     });
   };
@@ -68,12 +68,13 @@ window.FG = window.FG || {};
         reason = "points to no sentence: type 2:4,5 or click sentence numbers";
       let what = "";
       if (["explanation", "typed"].includes(rest)) what = "evidence ";
-      else if (["start", "end", "error type"].includes(rest)) what = `${rest} `;
+      else if (["start", "end", "error type", "severity"].includes(rest)) what = `${rest} `;
       return {
         text: `${name[0].toUpperCase()}${name.slice(1)}: ${what}${reason}.`,
         go: () => {
           page.activate(list, i);
           const place =
+            (rest === "severity" && document.querySelector(`[data-key^="${list}-${i}-severity-"]`)) ||
             document.querySelector(`[data-key="${list}-${i}-ids"]`) ||
             document.querySelector(`[data-key="${list}-${i}"]`);
           place.focus();
@@ -82,6 +83,8 @@ window.FG = window.FG || {};
     }
     const [, suggestion] = /^feedback\.suggestions\[(\d+)\]$/.exec(field) || [];
     if (suggestion) return page.suggestionProblem(Number(suggestion), reason);
+    if (field === "feedback.comment")
+      return { text: `The comment ${reason}.`, go: () => $("comment").focus() };
     const where =
       field === "feedback.no-error" ? ["“No error”", "no-error"] : ["The correction", "correction"];
     return { text: `${where[0]} ${reason}.`, go: () => $(where[1]).focus() };
@@ -98,6 +101,7 @@ window.FG = window.FG || {};
       ...FG.suggestionHelp(schema.unit),
       ["Alt+← / Alt+→", "move the end of this error; with Shift its start"],
       ["N", "no error, nothing missing"],
+      ...FG.severityHelp(schema),
       ...(schema.correction ? [["C", "go to the correction"]] : []),
       ...(schema.fields.context || schema.fields.reference ? [["P", "go to the texts beside"]] : []),
       ["Esc", `back to the ${schema.fields.noun}`],

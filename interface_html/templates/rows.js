@@ -7,6 +7,7 @@ window.FG = window.FG || {};
 
   function rowKeys(schema) {
     const keys = ["id", "prompt", "response", "responses", "spans", "missing", "correction", "preferences"];
+    if (schema.comment === "optional") keys.push("comment");
     if (schema.fields.context) keys.push("context");
     if (schema.fields.reference) keys.push("references");
     if (FG.scales(schema).length) keys.push("ratings");
@@ -27,8 +28,8 @@ window.FG = window.FG || {};
     Array.isArray(list) ? list.map((value) => (isObject(value) ? change(value) : value)) : list;
 
   // The annotation in a row with `spans`; store.js checks its form.
-  function annotationOf(row) {
-    return {
+  function annotationOf(schema, row) {
+    const doc = {
       errors: mapped(row.spans, (span) => ({
         "error type": span.label,
         explanation: "evidence" in span ? span.evidence : "",
@@ -40,12 +41,14 @@ window.FG = window.FG || {};
       })),
       "corrected-prediction": "correction" in row ? row.correction : "",
     };
+    return schema.comment === "optional" && "comment" in row ? { ...doc, comment: row.comment } : doc;
   }
 
   function spanOf(schema, error) {
     const span = { start: error.start, end: error.end, label: error["error type"] };
-    const needsEvidence = FG.kind(schema, error["error type"]).needs !== "nothing";
-    return needsEvidence ? { ...span, evidence: error.explanation } : span;
+    if (FG.kind(schema, error["error type"]).needs !== "nothing") span.evidence = error.explanation;
+    if ("severity" in error) span.severity = error.severity;
+    return span;
   }
 
   FG.format = {
@@ -58,6 +61,8 @@ window.FG = window.FG || {};
       for (const key of Object.keys(row))
         if (!rowKeys(schema).includes(key) && [...schema.row, ...FEEDBACK_KEYS].includes(key))
           throw new Error(`\`${key}\` is a key that the pages of this task use for something else: rename it`);
+      if ("comment" in row && !("spans" in row) && rowKeys(schema).includes("comment"))
+        throw new Error("`comment` is a comment on `spans`, which are missing: rename or remove it");
       if (!Array.isArray(outputs) || outputs.length !== count)
         throw new Error(`\`responses\` must be a list of ${count} texts`);
       const [title, messages] = FG.titleOf(row);
@@ -68,7 +73,7 @@ window.FG = window.FG || {};
       const item = {};
       for (const key of schema.row) item[key] = texts[key];
       Object.assign(item, without(row, ...rowKeys(schema)), messages);
-      if ("spans" in row) item.feedback = annotationOf(row);
+      if ("spans" in row) item.feedback = annotationOf(schema, row);
       if ("preferences" in row) item.preference = row.preferences;
       if (FG.scales(schema).length && "ratings" in row) item[FG.RATINGS] = FG.ratingsOfRow(schema, row.ratings);
       return item;
@@ -93,6 +98,7 @@ window.FG = window.FG || {};
             ...without(info, "error type"),
           }));
         if (schema.correction) row.correction = feedback["corrected-prediction"];
+        if ("comment" in feedback) row.comment = feedback.comment;
       }
       if (preference) row.preferences = preference;
       if (ratings) row.ratings = FG.rowOfRatings(schema, ratings);

@@ -116,6 +116,22 @@ window.FG = window.FG || {};
     return text === FG.evidenceText(schema, ids) ? [] : problem("is not written as in the published files");
   }
 
+  function severityProblems(schema, error, field) {
+    const names = (schema.severities || []).map((severity) => severity.name),
+      problem = (reason) => [{ field: `${field}.severity`, reason }];
+    if (!("severity" in error))
+      return schema.severity_required ? problem(`is missing: choose ${names.join(" or ")}`) : [];
+    if (!names.length) return problem("is not known");
+    return names.includes(error.severity) ? [] : problem(`${error.severity} is none of ${names.join(", ")}`);
+  }
+
+  FG.commentProblems = function (schema, doc, prefix) {
+    if (!("comment" in doc)) return [];
+    const problem = (reason) => [{ field: `${prefix}comment`, reason }];
+    if (schema.comment !== "optional") return problem("is not known");
+    return FG.strip(doc.comment) ? [] : problem("is blank: it must hold a text");
+  };
+
   // Evidence that was typed and is not yet, or cannot be, the numbers of sentences. It exists in drafts only.
   function typedProblems(schema, entry, sources, field) {
     if (!("typed" in entry)) return [];
@@ -134,12 +150,14 @@ window.FG = window.FG || {};
       text = row[FG.textKey(schema)],
       points = FG.points(text);
     const spans = [];
+    problems.push(...FG.commentProblems(schema, doc, "feedback."));
     doc.errors.forEach((error, i) => {
       const field = `feedback.errors[${i}]`;
       if (!schema.errors.some((kind) => kind.name === error["error type"])) {
         problems.push({ field: `${field}.error type`, reason: "is not known" });
         return;
       }
+      problems.push(...severityProblems(schema, error, field));
       const wrong = FG.spanProblems(schema, points, error.start, error.end, field);
       problems.push(...typedProblems(schema, error, sources, field), ...wrong);
       if (!wrong.some((problem) => problem.reason.includes("out of range"))) {
@@ -147,11 +165,26 @@ window.FG = window.FG || {};
         problems.push(...evidenceProblems(schema, error, points, sources, field));
       }
     });
-    problems.push(...overlapProblems(spans));
+    problems.push(...(schema.overlap ? repeatedProblems(doc.errors, spans) : overlapProblems(spans)));
     problems.push(...missingProblems(schema, doc, sources));
     problems.push(...documentProblems(schema, doc, text));
     return problems;
   };
+
+  function repeatedProblems(errors, spans) {
+    const problems = [],
+      firstIndex = new Map();
+    for (const [start, end, i] of spans) {
+      const content = JSON.stringify([start, end, errors[i]["error type"]]);
+      if (firstIndex.has(content))
+        problems.push({
+          field: `feedback.errors[${i}]`,
+          reason: `has the span and the kind of error ${firstIndex.get(content) + 1}`,
+        });
+      else firstIndex.set(content, i);
+    }
+    return problems;
+  }
 
   function overlapProblems(spans) {
     const problems = [];

@@ -61,6 +61,7 @@ window.FG = window.FG || {};
         { class: "tools", role: "group", "aria-label": "Tools" },
         button("undo", "Undo", () => hooks.step(true), "Control+Z"),
         button("redo", "Redo", () => hooks.step(false), "Control+Shift+Z"),
+        FG.skipReasons(schema).length ? button("skip", "Skip…", askSkip, "S") : null,
         store.served ? null : button("pick", "Open items…", () => picker.click()),
         store.served ? null : picker,
         store.served ? null : button("download", "Download feedback.json", downloadFeedback),
@@ -116,9 +117,9 @@ window.FG = window.FG || {};
     });
   }
 
-  // Save `text` as a file. Returns false if no item is done.
-  function download(name, text) {
-    if (!shell.store.done.length) {
+  // Save `text` as a file. Returns false if it would have no entry.
+  function download(name, text, entries) {
+    if (!entries) {
       FG.notice("There is nothing to download yet: submit at least one item.");
       return false;
     }
@@ -134,10 +135,13 @@ window.FG = window.FG || {};
     const { store } = shell,
       total = store.items.length,
       done = store.done.length,
+      skipped = store.skipped.length,
+      left = total - done - skipped,
       { changed, lacking } = store;
-    if (!download("feedback.json", store.text())) return;
-    const rest = done < total ? `; the ${total - done} not submitted yet are left out` : "";
-    const parts = [`feedback.json has ${done} of ${total} items${rest}.`];
+    if (!download("feedback.json", store.text(), done)) return;
+    const rest = left ? `; the ${left} not submitted yet are left out` : "";
+    const without = skipped ? `; ${plural(skipped, "skipped item is", "skipped items are")} left out` : "";
+    const parts = [`feedback.json has ${done} of ${total} items${rest}${without}.`];
     for (const [other, count] of lacking) {
       if (!count) continue;
       const verb = count === 1 ? "has" : "have";
@@ -155,7 +159,8 @@ window.FG = window.FG || {};
   }
 
   function downloadRecord() {
-    if (download("record.json", shell.store.record()))
+    const { store } = shell;
+    if (download("record.json", store.record(), store.done.length + store.skipped.length))
       FG.notice(
         "record.json has the annotator, the order in which texts were shown and the times, for the agreement report.",
       );
@@ -200,6 +205,7 @@ window.FG = window.FG || {};
         ["[ / ]", "previous item, next item"],
         ["}", "next item that is not done"],
         ["G", "go to an item by its number"],
+        ...(FG.skipReasons(schema).length ? [["S", "skip this item, with a reason"]] : []),
       ]),
       FG.el("p", {}, "Keys do not work while a text field has focus; Esc leaves the field."),
       FG.el("p", { class: "hint" }, `Guideline version ${schema.guideline_version}.`),
@@ -209,7 +215,11 @@ window.FG = window.FG || {};
     $("help").scrollTop = 0;
   }
 
+  // Whether the annotator has finished with an item: submitted or skipped it.
+  const isClosed = (item) => shell.store.isDone(item) || Boolean(shell.store.skippedOf(item));
+
   function status(work) {
+    if (shell.store.skippedOf(work.item)) return "skipped";
     if (work.state.submitted) return work.changed ? "changed since submitted" : "submitted";
     return shell.store.isDone(work.item) ? "from the file" : "not submitted";
   }
@@ -223,8 +233,9 @@ window.FG = window.FG || {};
       ? `${store.progress} (this item: ${status(work)})`
       : `Item ${at + 1} of ${total} (${status(work)}), ${done} done`;
     $("previous").disabled = at <= 0;
-    $("next").disabled = isLast && !(store.served && store.isDone(work.item));
-    $("next-open").disabled = !store.served && done === total;
+    $("next").disabled = isLast && !(store.served && isClosed(work.item));
+    $("next-open").disabled = !store.served && store.items.every(isClosed);
+    FG.showSkipped(shell.schema, store.skippedOf(work.item), reopen);
     $("undo").disabled = !work.state.undo.length;
     $("redo").disabled = !work.state.redo.length;
     if (store.warning) FG.notice(store.warning);
@@ -252,14 +263,14 @@ window.FG = window.FG || {};
   function goNext() {
     const { store, at } = shell;
     if (at < store.items.length - 1) return shell.open(at + 1);
-    return store.served && shell.work && store.isDone(shell.work.item) ? goOpen() : null;
+    return store.served && shell.work && isClosed(shell.work.item) ? goOpen() : null;
   }
 
   // The index of the next item that is not done, or -1.
   function nextOpen() {
     const { store, at } = shell,
       n = store.items.length;
-    for (let k = 1; k < n; k++) if (!store.isDone(store.items[(at + k) % n])) return (at + k) % n;
+    for (let k = 1; k < n; k++) if (!isClosed(store.items[(at + k) % n])) return (at + k) % n;
     return -1;
   }
 
@@ -308,23 +319,43 @@ window.FG = window.FG || {};
     if (before) FG.say(`${before}This is the next item.`, "good");
   }
 
-  // After a submission: the next item that is not done, if there is one.
-  FG.afterSubmit = async function () {
-    const { store, at } = shell;
+  // After a submission or a skip: the next item that is not done, if there is one.
+  FG.afterSubmit = async function (what = "submitted") {
+    const { store, at } = shell,
+      head = what[0].toUpperCase() + what.slice(1);
     if (store.served) {
-      await goOn("Submitted. ");
+      await goOn(`${head}. `);
       return;
     }
     const next = nextOpen();
     if (next >= 0) {
       shell.open(next);
-      FG.say(`Item ${at + 1} is submitted. This is item ${shell.at + 1}.`, "good");
+      FG.say(`Item ${at + 1} is ${what}. This is item ${shell.at + 1}.`, "good");
       return;
     }
-    FG.say("Submitted. All items are done: download feedback.json.", "good");
+    FG.say(`${head}. All items are done: download feedback.json.`, "good");
     FG.notice("All items are done. Download feedback.json, and record.json if you were asked for it.");
     $("download").focus();
   };
+
+  // ---- skipping ----------------------------------------------------------------------------------------------
+  function askSkip() {
+    const { work, schema } = shell;
+    if (!work || !FG.skipReasons(schema).length) return;
+    FG.askSkip(schema, async (skip) => {
+      work.tick();
+      const isStored = await shell.store.skip(work.item, work.state, skip);
+      FG.showStatus(work);
+      if (isStored) FG.afterSubmit("skipped");
+    });
+  }
+
+  async function reopen() {
+    const { work, store } = shell;
+    const isStored = await store.skip(work.item, work.state, null);
+    FG.showStatus(work);
+    if (isStored) FG.say("Reopened: this item is yours again.", "good");
+  }
 
   // ---- panels in place of an item ----------------------------------------------------------------------------
   function showPanel(title, ...children) {
@@ -489,6 +520,7 @@ window.FG = window.FG || {};
     else if (key === "]") goNext();
     else if (key === "}") goOpen();
     else if (key.toLowerCase() === "g") $("goto").focus();
+    else if (key.toLowerCase() === "s") askSkip();
     else return false;
     return true;
   }
@@ -496,7 +528,7 @@ window.FG = window.FG || {};
   function onKey(event) {
     const field = event.target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select");
     const command = event.ctrlKey || event.metaKey;
-    if ($("help").open || !shell.work) return;
+    if (FG.isAsking() || !shell.work) return;
     const z = event.key.toLowerCase() === "z",
       y = event.key.toLowerCase() === "y";
     if (command && event.key === "Enter") {

@@ -49,7 +49,11 @@ window.FG = window.FG || {};
 
   // Whether the work differs from what was submitted.
   const isChanged = (page, state) =>
-    Boolean(state.submitted) && !FG.same(judgement(page, state.doc), judgement(page, state.submitted));
+    Boolean(state.submitted) &&
+    !(
+      FG.same(judgement(page, state.doc), judgement(page, state.submitted)) &&
+      state.doc.comment === state.submitted.comment
+    );
 
   // The part of a document that a feedback file has.
   const judgement = (page, doc) => {
@@ -303,13 +307,16 @@ window.FG = window.FG || {};
       this.write(this.fileName(`${this.page}-position`), String(i));
     }
 
-    // {submitted, changed}: whether the item was submitted on this page, and changed since.
+    // {submitted, changed, skipped}: whether the item was submitted on this page, and changed since; why it was skipped,
+    // or null.
     summary(item) {
       const { key } = item;
       if (!this.summaries.has(key)) {
         const state = this.read(item);
         const submitted = Boolean(state && state.submitted);
-        this.summaries.set(key, { submitted, changed: submitted && isChanged(this.page, state) });
+        const skipped = (state && state.skipped) || null,
+          changed = submitted && !skipped && isChanged(this.page, state);
+        this.summaries.set(key, { submitted, changed, skipped });
       }
       return this.summaries.get(key);
     }
@@ -320,11 +327,29 @@ window.FG = window.FG || {};
       for (const page of PAGES) {
         const state = this.read(item, page);
         if (state && state.submitted) row[JUDGEMENTS[page]] = judgement(page, state.submitted);
+        if (state && state.skipped) delete row[JUDGEMENTS[page]];
       }
       return { ...item, row };
     }
 
+    // Why the annotator skipped the item on this page: {reason, text, time}, or null.
+    skippedOf(item) {
+      return this.summary(item).skipped;
+    }
+
+    get skipped() {
+      return this.items.filter((item) => this.skippedOf(item));
+    }
+
+    // Skip an item, or reopen it with null. Whether it is stored.
+    skip(item, state, skip) {
+      if (skip) state.skipped = { ...skip, time: new Date(FG.now() * 1000).toISOString() };
+      else delete state.skipped;
+      return this.save(item, state);
+    }
+
     isDone(item) {
+      if (this.skippedOf(item)) return false;
       return item.row[JUDGEMENTS[this.page]] !== undefined || this.summary(item).submitted;
     }
 
@@ -352,7 +377,8 @@ window.FG = window.FG || {};
       );
     }
 
-    // Data that the rows of a feedback file cannot hold, for each of its rows. Feedback that came with the file has none.
+    // Data that the rows of a feedback file cannot hold, for each of its rows, and then the skipped items, which have no
+    // row. Feedback that came with the file has none.
     record() {
       const rates = FG.scales(this.schema).length > 0;
       const entries = this.done.map((item) => {
@@ -379,13 +405,23 @@ window.FG = window.FG || {};
           revision: each((state) => state.revision || 1),
           guideline: each((state) => state.guideline || null),
           suggestions: FG.decisionsRecord(item.row, annotation && annotation.submitted),
+          ...(this.schema.comment === "optional"
+            ? { comment: each((state) => state.submitted.comment || null) }
+            : {}),
         };
       });
-      return JSON.stringify(entries, null, 2);
+      const skips = this.skipped.map((item) => ({
+        id: item.id,
+        annotator: this.annotator,
+        page: this.page,
+        skipped: this.skippedOf(item),
+      }));
+      return JSON.stringify([...entries, ...skips], null, 2);
     }
 
     submit(item, state) {
       state.submitted = FG.clone(state.doc);
+      delete state.skipped;
       state.revision = (state.revision || 0) + 1;
       state.time = new Date(FG.now() * 1000).toISOString();
       state.guideline = this.schema.guideline_version;

@@ -239,16 +239,19 @@ window.FG = window.FG || {};
     paint(marks, earlier) {
       const range = this.isSelected ? this.range : null;
       const isInside = (unit, r) => Boolean(unit && r && unit[0] >= r[0] && unit[1] <= r[1]);
-      const sorted = [...marks].sort((a, b) => a.start - b.start);
-      let next = 0;
+      const on = FG.marksOn(this.units, marks);
       this.units.forEach((unit, i) => {
-        while (next < sorted.length && sorted[next].end <= unit[0]) next++;
-        const mark = sorted[next] && sorted[next].start < unit[1] ? sorted[next] : null,
-          following = this.units[i + 1];
+        const mark = on[i].find(({ active }) => active) || on[i][0],
+          following = this.units[i + 1],
+          joined = on[i].filter(({ end }) => following && following[1] <= end),
+          begun = on[i].filter(({ start }) => i === 0 || this.units[i - 1][1] <= start),
+          line = ({ kind, lane }) => [kind.color, lane];
         const look = {
           mark: mark && [mark.kind.color, mark.active],
-          isJoined: Boolean(mark && following && following[1] <= mark.end),
-          badge: mark && (i === 0 || this.units[i - 1][1] <= mark.start) ? mark.badge : null,
+          isJoined: joined.includes(mark),
+          badge: begun.map(({ badge }) => badge).join(" "),
+          lines: on[i].map(line),
+          gapLines: joined.map(line),
           isSelected: isInside(unit, range),
           isGapSelected: isInside(unit, range) && isInside(following, range),
           isCursor: i === this.cursor,
@@ -274,6 +277,8 @@ window.FG = window.FG || {};
         node.style.setProperty("--c", mark[0]);
         node.style.setProperty("--on-c", FG.inkOn(mark[0]));
       }
+      FG.paintLines(span, look.lines);
+      FG.paintLines(gap, look.gapLines);
       if (look.badge) span.dataset.badge = look.badge;
       else delete span.dataset.badge;
       span.classList.toggle("selected", look.isSelected);

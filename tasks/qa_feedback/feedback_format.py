@@ -99,21 +99,21 @@ def _segmenter() -> Segmenter:
 
 
 def _published(annotation: Mapping[str, Any]) -> dict[str, Any]:
-    """An annotation without the keys that only the server needs."""
+    """An annotation without the keys that the published files do not have."""
     annotation = without_decisions(annotation)
-    feedback = _ordered(annotation, ANNOTATION_KEYS, leave_out="no-error")
+    feedback = _ordered(annotation, ANNOTATION_KEYS, leave_out=("no-error", "comment"))
     feedback["errors"] = [
-        _ordered(error, ERROR_KEYS, leave_out="quote") for error in annotation["errors"]
+        _ordered(error, ERROR_KEYS, leave_out=("quote",)) for error in annotation["errors"]
     ]
     feedback["missing-info"] = [_ordered(info, MISSING_KEYS) for info in annotation["missing-info"]]
     return feedback
 
 
 def _ordered(
-    values: Mapping[str, Any], first: Sequence[str], leave_out: str | None = None
+    values: Mapping[str, Any], first: Sequence[str], leave_out: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The same values with some keys first and one left out."""
-    keys = [*first, *(key for key in values if key not in first and key != leave_out)]
+    """The same values with some keys first and others left out."""
+    keys = [*first, *(key for key in values if key not in first and key not in leave_out)]
     return {key: values[key] for key in keys}
 
 

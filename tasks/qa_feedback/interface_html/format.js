@@ -10,10 +10,10 @@
     return Object.fromEntries(Object.entries(values).filter(([key]) => !keys.includes(key)));
   }
 
-  // The same values with some keys first and one left out.
-  function ordered(values, first, leaveOut) {
+  // The same values with some keys first and others left out.
+  function ordered(values, first, ...leaveOut) {
     const head = Object.fromEntries(first.map((key) => [key, values[key]]));
-    return { ...head, ...without(values, ...first, leaveOut) };
+    return { ...head, ...without(values, ...first, ...leaveOut) };
   }
 
   // The row of a published page's payload, {question: "{JSON of the texts}"}. Other rows are returned as they are.
@@ -79,7 +79,7 @@
         feedback = item.row.feedback && FG.withoutDecisions(item.row.feedback),
         row = FG.withoutItemKeys(without(item.row, "feedback", "preference"));
       if (feedback) {
-        row.feedback = ordered(feedback, ANNOTATION_KEYS, "no-error");
+        row.feedback = ordered(feedback, ANNOTATION_KEYS, "no-error", "comment");
         row.feedback.errors = feedback.errors.map((error) => ordered(error, ERROR_KEYS, "quote"));
         row.feedback["missing-info"] = feedback["missing-info"].map((info) => ordered(info, MISSING_KEYS));
       }

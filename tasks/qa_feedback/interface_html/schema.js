@@ -70,5 +70,6 @@ window.FG_SCHEMA = {
      ]}
   ],
   "correction": true,
-  "comparison": "Which answer would help the person who asked more?"
+  "comparison": "Which answer would help the person who asked more?",
+  "comment": "optional"
 };

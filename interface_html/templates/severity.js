@@ -1,0 +1,76 @@
+// How serious each error is: the choices on its card, and their keys.
+"use strict";
+window.FG = window.FG || {};
+(function (FG) {
+  const severities = (schema) => schema.severities || [];
+
+  // The letter after an error's badge in the text; "" without a severity.
+  FG.severityLetter = function (schema, error) {
+    const chosen = severities(schema).find((severity) => severity.name === error.severity);
+    return chosen ? chosen.letter : "";
+  };
+
+  // The severity that an error keeps when its kind changes, as part of the new error.
+  FG.keptSeverity = (error) => (error && "severity" in error ? { severity: error.severity } : {});
+
+  // The choices of an error; null if the task has none. Their listeners depend on `i` only: see FG.morph.
+  FG.severityButtons = function (page, error, i) {
+    const choices = severities(page.schema);
+    if (!choices.length) return null;
+    const buttons = choices.map((severity) =>
+      FG.el(
+        "button",
+        {
+          type: "button",
+          class: "severity",
+          "data-key": `errors-${i}-severity-${severity.name}`,
+          "aria-pressed": String(error.severity === severity.name),
+          "aria-keyshortcuts": severity.key,
+          onclick: () => page.setSeverity(i, severity),
+        },
+        `${severity.label} `,
+        FG.el("kbd", {}, severity.key),
+      ),
+    );
+    return FG.el("div", { class: "row", role: "group", "aria-label": `Severity of error ${i + 1}` }, buttons);
+  };
+
+  // The severity whose key was pressed. With Caps Lock, letters are capital without Shift.
+  function pressed(schema, event) {
+    const letter = event.key.toUpperCase(),
+      key = event.shiftKey ? `Shift+${letter}` : letter;
+    return severities(schema).find((severity) => severity.key === key);
+  }
+
+  FG.severityHelp = (schema) =>
+    severities(schema).map((severity) => [severity.key, `the active error is: ${severity.label}`]);
+
+  FG.addSeverity = function (page) {
+    const { schema } = page;
+
+    // Choose a severity. The chosen one is taken back, unless each error needs one.
+    page.setSeverity = function (i, { name, label }) {
+      const { severity, ...rest } = page.doc.errors[i],
+        isOff = severity === name && !schema.severity_required,
+        error = isOff ? rest : { ...rest, severity: name };
+      page.active = { list: "errors", index: i };
+      page.change({ errors: FG.replaced(page.doc.errors, i, error) });
+      const what = isOff ? "has no severity" : `is ${label}`,
+        subject = page.labelOf(i);
+      FG.say(`${subject[0].toUpperCase()}${subject.slice(1)} ${what}.`, "good");
+    };
+
+    // Whether the key is that of a severity. It sets the severity of the active error.
+    page.severityKey = function (event) {
+      const severity = pressed(schema, event),
+        { active } = page;
+      if (!severity) return false;
+      if (active && active.list === "errors") page.setSeverity(active.index, severity);
+      else
+        page.refuse(
+          `Not ${severity.label}: move to an error first, in the ${schema.fields.noun} or in the list.`,
+        );
+      return true;
+    };
+  };
+})(window.FG);

@@ -1,0 +1,125 @@
+"""Marks that overlap, in tasks whose schema allows it: the rules, and how they are painted."""
+
+import random
+
+import pytest
+from made_tasks import ROW, page_with, saved, task_with, violations
+from page_helpers import QA, drag, opened, press, word
+
+from interface_html.rules import annotation_problems, character_labels
+
+KINDS = [kind.name for kind in QA.schema.errors if kind.needs == "nothing"]
+WORDS = [(0, 3), (4, 7), (8, 11), (12, 14), (15, 18), (19, 23)]  # of the text's first sentence
+
+
+def error(first: int, last: int, kind: str = KINDS[0]) -> dict:
+    start, end = WORDS[first][0], WORDS[last][1]
+    return {"error type": kind, "explanation": "", "start": start, "end": end}
+
+
+def doc(*errors) -> dict:
+    return {
+        "errors": list(errors),
+        "missing-info": [],
+        "corrected-prediction": "Mended.",
+        "no-error": False,
+    }
+
+
+def fields(task, document) -> list[str]:
+    row = task.format.item_row(task.schema, ROW, "")
+    return [field for field, _ in annotation_problems(task.schema, row, document)]
+
+
+def test_errors_may_overlap_where_the_schema_allows_it(tmp_path):
+    free, strict = task_with(tmp_path, overlap=True), task_with(tmp_path)
+    crossing = doc(error(0, 2), error(1, 3))
+    assert fields(free, crossing) == [] and fields(strict, crossing) == ["feedback.errors[1]"]
+    assert fields(free, doc(error(0, 2), error(0, 2, KINDS[1]))) == []
+    repeated = doc(error(0, 2), error(4, 4), error(0, 2))
+    assert fields(free, repeated) == ["feedback.errors[2]"]
+
+
+def test_of_several_labels_the_last_counts_for_a_character():
+    document = doc(error(0, 1), error(1, 1, KINDS[1]))
+    labels = character_labels(ROW["response"][:8], document)
+    assert labels == [KINDS[0]] * 4 + [KINDS[1]] * 3 + [None]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("overlap")
+    return page_with(task_with(folder, overlap=True, correction=False, comment="none"), [ROW])
+
+
+def test_the_rules_are_the_same_in_the_browser(chromium, tmp_path, page):
+    task = task_with(tmp_path, overlap=True, correction=False)
+    row = task.format.item_row(task.schema, ROW, "")
+    rng = random.Random(0)
+
+    def random_error():
+        first, last = sorted(rng.choices(range(3), k=2))
+        return error(first, last, rng.choice(KINDS))
+
+    docs = [
+        {**doc(*(random_error() for _ in range(3))), "corrected-prediction": ""} for _ in range(200)
+    ]
+    with opened(chromium, where=page) as tab:
+        found = tab.evaluate(
+            "([row, docs]) => docs.map((doc) =>"
+            " FG.annotationProblems(FG_SCHEMA, row, doc).map(({ field }) => field))",
+            [row, docs],
+        )
+    expected = [[field for field, _ in annotation_problems(task.schema, row, one)] for one in docs]
+    assert found == expected
+    assert 20 < sum(not one for one in found) < 200
+
+
+def test_overlapping_marks_are_on_different_lines(chromium, page):
+    spans = [(0, 30), (0, 5), (4, 8), (5, 9), (30, 31)]
+    marks = [{"start": start, "end": end} for start, end in spans]
+    with opened(chromium, where=page) as tab:
+        assert tab.evaluate("marks => FG.lanes(marks)", marks) == [0, 1, 2, 1, 0]
+
+
+def test_both_marks_can_be_seen_chosen_and_stored(chromium, page):
+    first, second = (kind for kind in QA.schema.errors if kind.name in KINDS[:2])
+    with opened(chromium, where=page, bypass_csp=True) as tab:
+        drag(tab, 0, 3)
+        press(tab, first.key)
+        drag(tab, 2, 4)
+        press(tab, second.key)
+        badges = [word(tab, i).get_attribute("data-badge") for i in range(5)]
+        assert badges == [f"{first.letter}1", None, f"{second.letter}2", None, None]
+        stacked = ["stacked" in word(tab, i).get_attribute("class").split() for i in range(5)]
+        assert stacked == [False, False, True, True, False]
+        image = word(tab, 2).evaluate("node => getComputedStyle(node).backgroundImage")
+        assert image.count("linear-gradient") == 2
+        height = word(tab, 2).evaluate("node => getComputedStyle(node).paddingBottom")
+        assert height == "8px"
+        assert violations(tab) == []
+
+        drag(tab, 0, 3)
+        press(tab, first.key)
+        assert "is already error 1" in tab.inner_text("#message")
+        press(tab, "Escape")
+        tab.click("[data-key='errors-0']")  # the outer one, from the list
+        assert tab.locator("#errors .card.active").count() == 1
+        word(tab, 5).click()
+        press(tab, "Escape")
+        word(tab, 2).click()  # the inner one: it is shorter
+        cards = tab.locator("#errors .card")
+        assert "active" in cards.nth(1).get_attribute("class").split()
+        press(tab, "Escape", "Control+Enter")
+        (row,) = saved(tab, "#download")
+        assert [(span["start"], span["end"]) for span in row["spans"]] == [(0, 14), (8, 18)]
+
+
+def test_tasks_without_overlap_refuse_it_as_before(chromium, tmp_path):
+    with opened(chromium, where=page_with(task_with(tmp_path), [ROW])) as tab:
+        drag(tab, 0, 3)
+        press(tab, "1")
+        drag(tab, 2, 4)
+        press(tab, "1")
+        assert "overlaps error 1" in tab.inner_text("#message")
+        assert tab.locator("#errors .card").count() == 1

@@ -1,0 +1,297 @@
+"""Items that annotators skip: rules, database, and the pages from disk and from the server."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from made_tasks import ROW, page_with, saved, task_with, violations
+from page_helpers import ITEM, QA, downloaded, opened, press
+from server_helpers import Client, serving
+from test_database import DOC, Clock
+from test_own_items import said
+from test_schema import broken, changed
+from test_served_pages import visiting
+
+from fgrlhf.errors import UserError
+from interface_html import agreement, export, submissions
+from interface_html.database import Database, Receipt, read_database
+from interface_html.format import Item
+from interface_html.schema import SKIP_REASONS, load_schema
+from interface_html.skips import Skip, read_skips, skip_problems, without_skipped
+
+UNSURE = {"reason": "unsure", "text": ""}
+ITEMS = [{**ITEM, "id": str(number), "question": f"Question {number}?"} for number in range(3)]
+
+
+# ---- the rules -----------------------------------------------------------------------------------
+
+
+def test_a_reason_is_one_of_the_schema_and_another_one_needs_a_text():
+    assert skip_problems(QA.schema, UNSURE) == []
+    assert skip_problems(QA.schema, {"reason": "other", "text": "The page is upside down."}) == []
+    for skip, field in (
+        ({"reason": "tired", "text": ""}, "reason"),
+        ({"reason": "other", "text": " \n"}, "text"),
+        ({"reason": "unsure", "text": "x" * 1001}, "text"),
+    ):
+        assert [problem for problem, _ in skip_problems(QA.schema, skip)] == [field]
+
+
+def test_a_task_has_its_own_reasons_or_none(tmp_path):
+    reasons = [{"name": "cropped", "label": "Cropped"}]
+    schema = load_schema(changed(tmp_path, lambda tree: tree.update(skip_reasons=reasons)))
+    assert skip_problems(schema, {"reason": "cropped", "text": ""}) == []
+    assert skip_problems(schema, UNSURE) != []
+    twice = broken(tmp_path, lambda tree: tree.update(skip_reasons=reasons * 2))
+    assert "two skip reasons have the name 'cropped'" in twice
+    none = load_schema(changed(tmp_path, lambda tree: tree.update(skip_reasons=[])))
+    assert skip_problems(none, UNSURE) != []
+
+
+def test_the_browser_has_the_same_reasons_and_rules(chromium):
+    skips = [
+        {"reason": reason, "text": text}
+        for reason in [*(reason.name for reason in SKIP_REASONS), "tired", ""]
+        for text in ("", " \u3000", "text", "😀" * 1000, "😀" * 1001)
+    ]
+    with opened(chromium, items=None) as tab:
+        reasons = tab.evaluate("FG.skipReasons(FG_SCHEMA)")
+        found = tab.evaluate(
+            "skips => skips.map((skip) =>"
+            " FG.skipProblems(FG_SCHEMA, skip).map(({ field }) => field))",
+            skips,
+        )
+    assert [{"needs_text": False, **reason} for reason in reasons] == [
+        reason.model_dump() for reason in SKIP_REASONS
+    ]
+    for skip, fields in zip(skips, found):
+        assert fields == [field for field, _ in skip_problems(QA.schema, skip)], skip
+
+
+# ---- the database --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def db(tmp_path):
+    clock = Clock()
+    database = Database(tmp_path / "f.sqlite", "t", per_item=1, lease_seconds=60, clock=clock)
+    database.add_items([Item(str(i), {"text": f"text {i}"}) for i in range(2)])
+    yield database
+    database.close()
+
+
+def submit(db, assignment, uuid, **more):
+    return db.submit(assignment, uuid, DOC, Receipt(1.0, "1"), **more)
+
+
+def test_a_skipped_item_goes_to_another_annotator(db):
+    first = db.next("a", "annotation", 4)
+    db.skip(first, "unsure", "why")
+    assert db.next("a", "annotation", 4).item.id == "1"  # never the skipped one again
+    assert db.next("b", "annotation", 4).item.id == first.item.id == "0"
+    assert db.next("c", "annotation", 4) is None
+    assert db.assignment(first.id, "a").skipped == {"reason": "unsure", "text": "why"}
+    assert db.own_skips("a", "annotation") == {first.id: {"reason": "unsure", "text": "why"}}
+    assert db.own_skips("b", "annotation") == db.own_skips("a", "comparison") == {}
+    assert read_skips(db.path) == [Skip("0", "a", "annotation", "unsure", "why", 1000.0)]
+
+
+def test_late_drafts_do_not_take_a_skipped_item_back(db):
+    first = db.next("a", "annotation", 4)
+    db.skip(first, "unsure", "")
+    db.save_draft(first, 0, {})
+    assert db.next("b", "annotation", 4).item.id == "0"
+
+
+def test_a_skip_is_undone(db):
+    first = db.next("a", "annotation", 4)
+    db.skip(first, "unsure", "")
+    assert db.reopen(first)
+    assert db.next("a", "annotation", 4).id == first.id
+    assert db.next("b", "annotation", 4).item.id == "1"
+    db.skip(first, "unsure", "")
+    db.skip(db.next("b", "annotation", 4), "unsure", "")
+    assert db.next("b", "annotation", 4).item.id == "0"
+    assert not db.reopen(first)  # another annotator has it: what comes now is an extra judgement
+    assert read_skips(db.path)[0].annotator == "b"
+
+
+def test_submissions_of_a_skipped_item_do_not_count_until_it_is_reopened(db):
+    first = db.next("a", "annotation", 4)
+    submit(db, first, "1")
+    db.skip(first, "unsure", "")
+    assert db.progress("a", "annotation") == (0, 2)
+    _, stored = read_database(db.path, "t")
+    assert len(stored) == 1 and without_skipped(stored, read_skips(db.path)) == []
+    db.reopen(first)
+    assert db.progress("a", "annotation") == (1, 2)
+    assert without_skipped(stored, read_skips(db.path)) == stored
+    db.skip(first, "unsure", "")
+    submit(db, first, "2", seen=1)  # submitting reopens it
+    assert read_skips(db.path) == [] and db.assignment(first.id, "a").done
+
+
+def test_a_database_of_version_2_gets_the_column(db):
+    first = db.next("a", "annotation", 4)
+    path = db.path
+    db.close()
+    with sqlite3.connect(path) as sql:
+        sql.execute("ALTER TABLE assignments DROP COLUMN skipped")
+        sql.execute("PRAGMA user_version=2")
+    sql.close()
+    assert read_skips(path) == []
+    later = Database(path, "t", clock=Clock())
+    assert later.assignment(first.id, "a").skipped is None
+    later.skip(first, "unsure", "")
+    later.close()
+    assert [skip.reason for skip in read_skips(path)] == ["unsure"]
+    with sqlite3.connect(path) as sql:
+        assert sql.execute("PRAGMA user_version").fetchone()[0] >= 3
+    sql.close()
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path):
+    (tmp_path / "x").write_text("no database" * 100)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_skips(tmp_path / "x")
+
+
+# ---- the server ----------------------------------------------------------------------------------
+
+
+def test_the_server_checks_skips_and_leaves_them_out(tmp_path, capsys):
+    with serving(tmp_path, items=3, per_item=2) as server:
+        anna, ben = Client(server.port, "anna"), Client(server.port, "ben")
+        for client in (anna, ben):
+            given = client.next()
+            assert client.call("POST", "/api/submissions", client.submission(given))[0] == 201
+        path = f"/api/assignments/{given['id']}"  # ben's
+        status, answer = ben.call("POST", f"{path}/skip", {"reason": "tired"})
+        assert (status, answer["problems"][0]["field"]) == (422, "reason")
+        assert anna.call("POST", f"{path}/skip", UNSURE)[0] == 404  # not hers
+        assert ben.call("POST", f"{path}/skip", {"reason": "other", "text": " ill "})[0] == 200
+        listed = ben.call("GET", "/api/assignments?page=annotation")[1]["assignments"]
+        skip = {"reason": "other", "text": "ill"}
+        assert [(one["done"], one["skipped"]) for one in listed] == [(False, skip)]
+        assert ben.call("GET", path)[1]["assignment"]["skipped"] == skip
+        second = anna.next()
+        assert second["skipped"] is None
+        anna.call("POST", f"/api/assignments/{second['id']}/skip", UNSURE)
+    out = str(tmp_path / "rows.json")
+    settings = {"task": "qa_feedback", "db": str(server.db), "out": out}
+    assert export.export(export.Settings(**settings, policy="all", pages="annotation")) == 1
+    text = "; left out 2 items without an annotation; 2 items skipped by 2 annotators\n"
+    assert capsys.readouterr().out.endswith(text)
+    report = agreement.judged_in_database(QA, str(server.db))
+    assert [list(entry.annotations) for entry in report] == [["anna"], [], []]
+    assert submissions.write_submissions(submissions.Settings(**settings)) == 2
+    assert capsys.readouterr().out == f"{out}: 2 submissions; 2 skips\n"
+    *_, line, last = [json.loads(text) for text in Path(out).read_text().splitlines()]
+    assert (line["annotator"], line["item"], line["skipped"]) == ("ben", "i0", skip)
+    assert (last["annotator"], last["skipped"]) == ("anna", UNSURE)
+
+
+def skip_by_keys(tab, *keys) -> None:
+    press(tab, "s")
+    tab.wait_for_selector("#skip-dialog[open]")
+    press(tab, *keys)
+
+
+def test_skipping_on_a_served_page(chromium, tmp_path):
+    with serving(tmp_path, items=2) as server:
+        with visiting(chromium, server) as tab:
+            skip_by_keys(tab, "2", "Enter")
+            said(tab, "Skipped. This is the next item.")
+            assert tab.inner_text("#item-title") == "Question 1?"
+            assert not tab.is_visible("#skipped")
+            press(tab, "[")
+            tab.wait_for_selector("#skipped:not([hidden])")
+            assert "broken or cut off" in tab.inner_text("#skipped")
+            assert "this item: skipped" in tab.inner_text("#position")
+            assert Client(server.port, "ben").next()["item"]["question"] == "Question 0?"
+            tab.reload()
+            tab.wait_for_selector("#work:not([hidden])")
+            assert tab.inner_text("#item-title") == "Question 1?"
+            press(tab, "[")
+            tab.click("#skipped button")
+            said(tab, "Reopened")
+            assert read_skips(server.db) == []
+            press(tab, "n", "Control+Enter")
+            said(tab, "Submitted")
+        assert [one.item for one in read_database(server.db, "qa_feedback")[1]] == ["i0"]
+
+
+# ---- from disk -----------------------------------------------------------------------------------
+
+
+def test_skipping_from_disk(chromium, tmp_path):
+    with opened(chromium, items=ITEMS, tmp_path=tmp_path) as tab:
+        press(tab, "n", "Control+Enter")
+        skip_by_keys(tab, "6", "Enter")
+        assert "explanation is blank" in tab.inner_text("#skip-dialog [role=alert]")
+        assert tab.evaluate("document.activeElement.id") == "skip-text"
+        tab.keyboard.type("It is 2 in the morning.")  # digits are text here
+        press(tab, "Enter")
+        assert "Item 2 is skipped. This is item 3." in tab.inner_text("#message")
+        rows = json.loads(downloaded(tab))
+        assert [row["question"] for row in rows] == ["Question 0?"]
+        text = "has 1 of 3 items; the 1 not submitted yet are left out; 1 skipped item is left out"
+        assert text in tab.inner_text("#notice")
+        first, second = saved(tab, "#record")
+        assert (first["id"], first["annotator"]) == ("0", "anna")
+        assert (second["id"], second["annotator"], second["page"]) == ("1", "anna", "annotation")
+        skipped = {key: second["skipped"][key] for key in ("reason", "text")}
+        assert skipped == {"reason": "other", "text": "It is 2 in the morning."}
+        write = tmp_path / "record.json"
+        write.write_text(json.dumps([first, second]))
+        assert agreement.read_record(QA.schema, str(write), 1) == [first]
+        press(tab, "n", "Control+Enter")
+        assert "All items are done" in tab.inner_text("#notice")  # none is left to do
+        tab.reload()
+        tab.wait_for_selector("#work:not([hidden])")
+        press(tab, "[")
+        assert "Item 2 of 3 (skipped), 2 done" in tab.inner_text("#position")
+        assert "It is 2 in the morning." in tab.inner_text("#skipped")
+        tab.click("#skipped button")
+        assert "Item 2 of 3 (not submitted), 2 done" in tab.inner_text("#position")
+        press(tab, "n", "Control+Enter")
+        assert len(json.loads(downloaded(tab))) == 3
+
+
+def test_a_submission_that_is_skipped_afterwards_is_left_out(chromium, tmp_path):
+    with opened(chromium, items=ITEMS[:2], tmp_path=tmp_path) as tab:
+        press(tab, "n", "Control+Enter", "[")
+        skip_by_keys(tab, "1", "Enter")
+        press(tab, "n", "Control+Enter")
+        assert [row["question"] for row in json.loads(downloaded(tab))] == ["Question 1?"]
+        press(tab, "[", "Control+Enter")  # submitting again reopens it
+        assert len(json.loads(downloaded(tab))) == 2
+
+
+def test_skipping_on_the_comparison_page(chromium, tmp_path):
+    with opened(chromium, "comparison", items=ITEMS[:2], tmp_path=tmp_path) as tab:
+        skip_by_keys(tab, "3", "Enter")
+        assert "Item 1 is skipped" in tab.inner_text("#message")
+        press(tab, *"000000", "Control+Enter")
+        assert [row["question"] for row in json.loads(downloaded(tab))] == ["Question 1?"]
+        assert saved(tab, "#record")[1]["skipped"]["reason"] == "offensive"
+
+
+def test_the_dialog_can_be_left_and_has_no_violation(chromium, tmp_path):
+    with opened(chromium, items=ITEMS, tmp_path=tmp_path, bypass_csp=True) as tab:
+        press(tab, "s", "Enter")
+        assert "Choose a reason." in tab.inner_text("#skip-dialog")
+        assert violations(tab) == []
+        press(tab, "Escape")
+        assert not tab.is_visible("#skip-dialog")
+        assert "not submitted" in tab.inner_text("#position")
+        skip_by_keys(tab, "1", "Enter")
+        press(tab, "[")
+        assert tab.is_visible("#skipped") and violations(tab) == []
+
+
+def test_a_task_without_reasons_cannot_skip(chromium, tmp_path):
+    with opened(chromium, where=page_with(task_with(tmp_path, skip_reasons=[]), [ROW])) as tab:
+        press(tab, "s")
+        assert not tab.is_visible("#skip-dialog") and tab.locator("#skip").count() == 0
