@@ -244,7 +244,9 @@ def report(
     gold: Sequence[Item],
     repeats: Mapping[str, str],
 ) -> ReliabilityReport:
-    """The reliability of every annotator on every page of the task.
+    """The reliability of every annotator on the annotation and the comparison page.
+
+    Ratings are left out: their agreement is in the agreement report.
 
     Args:
       task: the task.
@@ -259,6 +261,8 @@ def report(
     annotators: dict[str, dict[PageName, Reliability]] = {name: {} for name in names}
     source: Source = "gold" if gold else "majority of the others"
     for page in task.schema.pages:
+        if page == "rating":
+            continue
         answers: dict[str, list[Answer]] = defaultdict(list)
         judged: Counter[str] = Counter()
         repeated: dict[str, list[bool]] = defaultdict(list)

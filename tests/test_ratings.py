@@ -10,6 +10,7 @@ from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.problems import DataError
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
+from fgrlhf.stats import Interval
 from interface_html import agreement
 from interface_html.database import Database, Receipt
 from interface_html.export import Settings as ExportSettings
@@ -246,7 +247,7 @@ def test_submissions_and_agreement(database, task, tmp_path, capsys):
     assert all(line["doc"]["order"] == line["order"] for line in lines)
     figures = agreement.write_report(agreement.Settings(task="rated", db=str(database)))
     # quality: units (4, 5), (2, 2), (4, 4), (3, 3)
-    assert isinstance(figures["rating alpha, quality"], agreement.Interval)
+    assert isinstance(figures["rating alpha, quality"], Interval)
     text = capsys.readouterr().out
     assert "items rated by two or more               2" in text
     assert "anna: 2 items" in text
