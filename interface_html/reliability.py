@@ -64,7 +64,7 @@ class Reliability(StrictModel):
     accuracy: float | None = Field(description="share of the labels that are right")
     balanced_accuracy: float | None = Field(description="its mean over the right labels' classes")
     weight: float | None = Field(ge=0, description="of the annotator's vote; 0 is chance")
-    undefined: str | None
+    undefined: str | None = Field(description="why the values are null")
     repeated_labels: int = Field(description="labels that the annotator gave twice")
     consistency: float | None = Field(description="share of these that are the same both times")
 
@@ -72,9 +72,11 @@ class Reliability(StrictModel):
 class ReliabilityReport(StrictModel):
     """The contents of the file."""
 
-    task: str
+    task: str = Field(description="the name of the task")
     right: Source = Field(description="where the right judgements come from")
-    annotators: dict[str, dict[PageName, Reliability]]
+    annotators: dict[str, dict[PageName, Reliability]] = Field(
+        description="of each annotator, for each page"
+    )
 
     def weights(self, page: PageName) -> dict[str, float]:
         """The weights of a page, of the annotators who have one."""

@@ -82,7 +82,10 @@ def config_classes() -> list[type[StrictModel]]:
 
 
 # The schema of annotation pages and the server's requests are no configs of a command.
-NOT_CONFIGS = ("interface_html.schema", "interface_html.server", "interface_html.guard")
+NOT_CONFIGS = (
+    *("interface_html.schema", "interface_html.server", "interface_html.guard"),
+    "interface_html.lead",
+)
 
 
 @pytest.mark.parametrize("model", config_classes(), ids=lambda model: model.__qualname__)

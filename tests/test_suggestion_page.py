@@ -234,7 +234,8 @@ def test_suggestions_survive_reloads_and_the_downloaded_file(chromium, tmp_path)
         path.write_bytes(downloaded(tab))
         tab.set_input_files("#file", path)
         tab.wait_for_function(
-            "!document.querySelector('#suggested') || document.querySelector('#suggested').hidden"
+            "() => !document.querySelector('#suggested')"
+            " || document.querySelector('#suggested').hidden"
         )
         assert tab.locator("#errors > li").count() == 1
         press(tab, "Control+Enter")
