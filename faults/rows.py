@@ -136,13 +136,15 @@ def read_segments(path: Path, bench: Bench) -> int:
 
 
 def read_pairs(path: Path, bench: Bench) -> int:
+    """Read as the pair model does. Rows without a comparison are left out, with their number."""
+    from fgrlhf.files import read_json
     from tasks.qa_feedback.feedback import rm_prefix
     from tasks.qa_feedback.reward_modeling.pairs import read_pairs as read_published_pairs
 
     rows = read_published_pairs(path)
     for row in rows:
         rm_prefix(row.prompt, True)
-    return len(rows)
+    return len(rows) + sum("preference" not in row for row in read_json(path))
 
 
 def read_answers(path: Path, bench: Bench) -> int:

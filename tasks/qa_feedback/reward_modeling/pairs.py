@@ -16,7 +16,8 @@ ANSWERS = 4
 def read_pairs(path: str | Path) -> list[Comparison]:
     """The compared rows of a pair file, including those without a decided pair.
 
-    A row without the key `preference` was only annotated: it is checked and left out.
+    A row without the key `preference` was only annotated: it is checked and left out, and the
+    number of such rows is printed.
 
     Rows may repeat. Answers may be blank: policies write blank answers, so a reward model has to
     learn to score them.
@@ -49,6 +50,9 @@ def read_pairs(path: str | Path) -> list[Comparison]:
             f"{path}: no row has a `preference`, which this reward model learns. Compare the"
             " answers on the comparison page, or use another file"
         )
+    left_out = len(content) - len(comparisons)
+    if left_out:
+        print(f"{path}: {left_out} of {len(content)} rows have no comparison and are left out")
     return comparisons
 
 
