@@ -218,6 +218,7 @@ def test_a_file_has_its_own_position_and_stays_open_on_a_page_with_items(chromiu
         pick(tab, written(tmp_path / "two.json", items_of(2, gold="Other.")))
         assert tab.inner_text("#position").startswith("Item 1 of 2")
         press(tab, "]")
+        assert tab.inner_text("#position").startswith("Item 2 of 2")
         tab.reload()
         tab.wait_for_selector("#work:not([hidden])")
         assert tab.inner_text("#position").startswith("Item 2 of 2")
