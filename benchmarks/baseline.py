@@ -31,7 +31,7 @@ from fgrlhf.algorithms.losses import clipped_policy_loss, clipped_value_loss
 from fgrlhf.algorithms.ppo import PPOConfig
 from fgrlhf.reward_utils import load_segmenter, rm_words
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from fgrlhf.utils import masked_sum, whiten
 from fgrlhf.value import ValueHead
 from tasks.qa_feedback.feedback import rm_prefix

@@ -40,8 +40,9 @@ from benchmarks.tables import number, table
 from fgrlhf.algorithms.grpo import EPS
 from fgrlhf.errors import UserError
 from fgrlhf.models.tiny import save_model, word_tokenizer
-from fgrlhf.types import Prompt
-from fgrlhf.utils import derive_seed, seeded
+from fgrlhf.seeds import derive_seed
+from fgrlhf.text_types import Prompt
+from fgrlhf.utils import seeded
 
 NAME = "smollm2"
 PHASES = ("rollout", "update", "step")

@@ -11,7 +11,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, TrainerCallback
 
-from fgrlhf.utils import derive_seed, seeded
+from fgrlhf.seeds import derive_seed
+from fgrlhf.utils import seeded
 
 SPECIAL = ("<pad>", "</s>", "<unk>")
 

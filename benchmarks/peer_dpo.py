@@ -29,8 +29,8 @@ from fgrlhf.dpo import DPOTrainer
 from fgrlhf.errors import UserError
 from fgrlhf.policy import load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.types import Prompt
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
+from fgrlhf.text_types import Prompt
 
 TOLERANCE = 1e-4  # of losses, and of log-probabilities per token
 BETA = 0.1

@@ -31,9 +31,9 @@ from fgrlhf.errors import UserError
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs.rl_config import RLConfig
+from fgrlhf.seeds import derive_seed
+from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.trainer import OnPolicyTrainer
-from fgrlhf.types import Prompt, SegmentScore
-from fgrlhf.utils import derive_seed
 from fgrlhf.value import ActorCritic
 
 TOLERANCE = 1e-4  # relative difference of the gradients

@@ -26,7 +26,8 @@ from fgrlhf.config import validate
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.reward_models.inputs import RMInputs
-from fgrlhf.utils import derive_seed, seeded
+from fgrlhf.seeds import derive_seed
+from fgrlhf.utils import seeded
 from reward_modeling.data import PairCollator
 from reward_modeling.run_pref_rm import (
     Example,

@@ -19,8 +19,8 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.peer_grpo import Size, Work, check, run_ours, run_trl
 from benchmarks.peers import Comparison, Side
 from fgrlhf.errors import UserError
-from fgrlhf.types import Prompt
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
+from fgrlhf.text_types import Prompt
 
 DEFAULT_FOLDER = "outputs/models/smollm2"
 SIZE = Size(prompt_tokens=700, tokens=64, prompts=2, samples=4, steps=2)

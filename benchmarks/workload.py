@@ -27,8 +27,8 @@ from fgrlhf.config import validate
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import Level
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.types import Prompt
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
+from fgrlhf.text_types import Prompt
 from fgrlhf.value import ValueHead
 from tasks.qa_feedback.feedback import rm_words_prefix
 

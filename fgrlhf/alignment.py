@@ -11,7 +11,7 @@ from os.path import commonprefix
 import torch
 from torch import Tensor
 
-from fgrlhf.types import SegmentScore
+from fgrlhf.text_types import SegmentScore
 from fgrlhf.utils import check_shape
 
 BLOCK = 16  # tokens whose ends are computed together

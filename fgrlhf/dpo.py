@@ -37,7 +37,7 @@ from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import hold
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic
 

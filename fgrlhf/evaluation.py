@@ -29,10 +29,12 @@ from fgrlhf.reward_utils import Segmenter
 from fgrlhf.rollout import finished_responses
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.step_metrics import segment_rows
+from fgrlhf.seeds import derive_seed
 from fgrlhf.stats import Interval, bootstrap, pooled_bootstrap, ratio_bootstrap
 from fgrlhf.step_search import StepSearch
-from fgrlhf.types import Prompt, Response, ResponseTokens, SegmentScore
-from fgrlhf.utils import derive_seed, masked_sum
+from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
+from fgrlhf.types import Response
+from fgrlhf.utils import masked_sum
 
 NOT_APPLICABLE = "/not_applicable"
 # With several samples per prompt, batches have fewer prompts: memory stays bounded, and progress is

@@ -32,7 +32,7 @@ from fgrlhf.models.lora import add_adapters
 from fgrlhf.models.source import read_source
 from fgrlhf.models.top_layers import check_top_layers
 from fgrlhf.reward_models.shapes import shape_of_config
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 __all__ = [
     "CausalPolicy",

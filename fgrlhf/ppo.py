@@ -9,8 +9,8 @@ from fgrlhf.algorithms.ppo import PPO
 from fgrlhf.base_trainer import DevEvaluation
 from fgrlhf.reward import BasicReward
 from fgrlhf.runs.rl_config import RLConfig
+from fgrlhf.text_types import Prompt
 from fgrlhf.trainer import OnPolicyTrainer
-from fgrlhf.types import Prompt
 from fgrlhf.value import ActorCritic
 
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from fgrlhf.algorithms.advantages import kl_penalized
 from fgrlhf.alignment import place_on_tokens
 from fgrlhf.errors import UserError
-from fgrlhf.types import Prompt, ResponseTokens, Rollout, SegmentScore, TokenReward
+from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
+from fgrlhf.types import Rollout, TokenReward
 
 if TYPE_CHECKING:
     from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer

@@ -12,15 +12,17 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points
 from importlib.metadata import version as version_of
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import spacy
 from pydantic import AfterValidator
-from spacy.language import Language
 
 from fgrlhf.errors import UserError, shorten
+
+# spaCy takes seconds to import, and the feedback server does without it: `_pipeline` imports it
+if TYPE_CHECKING:
+    from spacy.language import Language
 
 LEVELS = ("token", "word", "subsentence", "sentence", "paragraph", "step", "whole")
 SEPARATED = "step:"  # the level "step:X" has steps that the text X separates
@@ -64,13 +66,24 @@ def is_pipeline_name(name: str) -> bool:
     return name == BLANK or _PIPELINE_NAME.fullmatch(name) is not None
 
 
+def _is_installed(name: str) -> bool:
+    """Whether a package of this name is installed, without importing it."""
+    try:
+        version_of(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
 def _declares_a_model(name: str) -> bool:
     """Whether an installed package is registered as a spaCy pipeline, without importing it."""
     return bool(entry_points(group="spacy_models", name=name))
 
 
 @cache
-def _pipeline(name: str) -> Language:
+def _pipeline(name: str) -> "Language":
+    import spacy
+
     if name == BLANK:
         nlp = spacy.blank("en")
         nlp.add_pipe("sentencizer")
@@ -81,7 +94,7 @@ def _pipeline(name: str) -> Language:
             f"the segmenter {shorten(repr(name))} is not a spaCy pipeline: name one such as"
             f" `{TRAINED}`, or `{BLANK}`, which needs no download"
         )
-    if not spacy.util.is_package(name):
+    if not _is_installed(name):
         raise UserError(
             f"the segmenter `{name}` is not installed, and another one would split answers into"
             f" other segments. Install it with `python -m spacy download {name}`, or prepare the"
@@ -275,7 +288,7 @@ def load_segmenter(name: str | Mapping[str, str] = "auto") -> Segmenter:
             f" {shorten(repr(name))}"
         )
     if pipeline_name == "auto":
-        pipeline_name = TRAINED if spacy.util.is_package(TRAINED) else BLANK
+        pipeline_name = TRAINED if _is_installed(TRAINED) else BLANK
     nlp = _pipeline(pipeline_name)
     version = version_of("spacy") if pipeline_name == BLANK else nlp.meta["version"]
     if described_version not in (None, version):

@@ -10,8 +10,9 @@ from fgrlhf.alignment import decode
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.logprobs import check_logprobs
 from fgrlhf.policy import Policy
-from fgrlhf.types import Prompt, Response, Rollout
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
+from fgrlhf.text_types import Prompt
+from fgrlhf.types import Response, Rollout
 from fgrlhf.value import ActorCritic
 
 # Most tokens in one forward pass of `score`: prompts and responses, padding included.

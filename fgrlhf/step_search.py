@@ -16,8 +16,9 @@ from fgrlhf.models.causal import CausalPolicy
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
 from fgrlhf.reward_models.text_scorers import TextScorer, score_texts
-from fgrlhf.types import Prompt, Response
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
+from fgrlhf.text_types import Prompt
+from fgrlhf.types import Response
 
 
 @dataclass(frozen=True)

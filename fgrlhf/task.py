@@ -25,7 +25,7 @@ from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind, build_aspects
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, text_prefix
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
     from fgrlhf.data.comparisons import Comparison

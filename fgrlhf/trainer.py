@@ -27,8 +27,10 @@ from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import hold
 from fgrlhf.runs.step_metrics import cut_inputs, mean_of, rollout_metrics, sample_rows
-from fgrlhf.types import Advantages, PolicyOutput, Prompt, Rollout, TokenLoss, TokenReward
-from fgrlhf.utils import derive_seed, masked_sum, seeded
+from fgrlhf.seeds import derive_seed
+from fgrlhf.text_types import Prompt
+from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
+from fgrlhf.utils import masked_sum, seeded
 from fgrlhf.value import ActorCritic
 
 

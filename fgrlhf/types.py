@@ -9,65 +9,14 @@ Masks are 1 on real tokens and 0 on padding. A response's mask includes its end-
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.utils import check_shape
-
-SYSTEM, USER, ASSISTANT = "system", "user", "assistant"  # roles in a dialog
-Message = tuple[str, str]  # role and text
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One input.
-
-    The messages of a dialog are its turns so far. A policy with a chat template reads the messages
-    if there are any; every other policy and all reward models read the text.
-    """
-
-    id: str
-    text: str
-    references: tuple[str, ...] = ()
-    meta: Mapping[str, Any] = field(default_factory=dict)  # the row of the task's data
-    messages: tuple[Message, ...] = ()
-
-
-@dataclass(frozen=True)
-class SegmentScore:
-    """A reward for characters [start, end) of a response's text, in reward units.
-
-    `end=None` means the end of the whole response, including its end-of-sequence token: a score of
-    the whole response also rates the decision to stop. `label` names the judgement in reports.
-
-    Raises:
-      ValueError: start and end do not form a span.
-    """
-
-    start: int
-    end: int | None
-    value: float
-    label: str = ""
-
-    def __post_init__(self):
-        if self.start < 0 or (self.end is not None and self.end < self.start):
-            raise ValueError(f"not a span: [{self.start}, {self.end})")
-
-
-@dataclass(frozen=True)
-class ResponseTokens:
-    """How a response was sampled, for rewards that depend on its tokens.
-
-    Args:
-      char_ends: number of characters of the text that are complete after each token.
-      finished: whether it ended with an end-of-sequence token, not at the length limit.
-    """
-
-    char_ends: tuple[int, ...]
-    finished: bool
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Shape checks, masked reductions, whitening and seeds."""
 
-import hashlib
-import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +7,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from torch import Tensor
+
+from fgrlhf.seeds import derive_seed
 
 # ---- shapes --------------------------------------------------------------------------------------
 
@@ -93,12 +93,6 @@ def whiten(
 
 
 # ---- seeds ---------------------------------------------------------------------------------------
-
-
-def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed, a pure function of its parts: `derive_seed(config.seed, "rollout", step)`."""
-    digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from fgrlhf.stats import bootstrap, ratio_bootstrap
 from interface_html.database import read_database
 from interface_html.format import Item
 from interface_html.items import read_items
-from interface_html.ratings import Ratings, rating_figures
+from interface_html.ratings import Ratings
 from interface_html.rules import character_labels, is_weak_order
 from interface_html.schema import Schema
 from interface_html.skips import read_skips, without_skipped
@@ -314,6 +314,30 @@ def _word_starts(text: str) -> Iterator[int]:
     for i, character in enumerate(text):
         if not character.isspace() and (i == 0 or text[i - 1].isspace()):
             yield i
+
+
+def rating_figures(schema: Schema, judged: Sequence[Sequence[Ratings]]) -> dict[str, Figure]:
+    """Ordinal alpha of each scale. Each output of an item is a unit.
+
+    Args:
+      schema: the task's schema.
+      judged: for each item, the ratings of its annotators.
+    """
+    not_shared = "no item was rated by two annotators"
+    figures = {}
+    for scale in schema.ratings:
+        units_of_items = []
+        for annotators in judged:
+            units_of_items.append(
+                [
+                    [ratings[output][scale.name] for ratings in annotators]
+                    for output in schema.fields.outputs
+                ]
+            )
+        used = {value for units in units_of_items for unit in units for value in unit}
+        # ordinal distances depend on used values only, and the matrix of all 101 percents is large
+        figures[f"rating alpha, {scale.name}"] = alpha(units_of_items, sorted(used), not_shared)
+    return figures
 
 
 def _comparison_figures(schema: Schema, judged: Sequence[Judged]) -> dict[str, Figure]:

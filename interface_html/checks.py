@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
 from interface_html.format import Item
 
 TABLE = """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fgrlhf.data.problems import Complaint
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
     from interface_html.schema import Schema

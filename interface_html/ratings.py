@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
 from typing import Any
 
-from fgrlhf.data.agreement import Figure, alpha
 from fgrlhf.data.problems import (
     Complaint,
     is_int,
@@ -22,7 +21,6 @@ from fgrlhf.data.problems import (
 from interface_html.schema import Schema
 
 Ratings = Mapping[str, Mapping[str, int]]  # output's key -> name of a scale -> value
-NOT_SHARED = "no item was rated by two annotators"
 
 
 # ---- rules ---------------------------------------------------------------------------------------
@@ -112,26 +110,3 @@ def median_ratings(schema: Schema, judged: Sequence[Ratings]) -> dict[str, dict[
             for scale in schema.ratings
         }
     return medians
-
-
-def rating_figures(schema: Schema, judged: Sequence[Sequence[Ratings]]) -> dict[str, Figure]:
-    """Ordinal alpha of each scale. Each output of an item is a unit.
-
-    Args:
-      schema: the task's schema.
-      judged: for each item, the ratings of its annotators.
-    """
-    figures = {}
-    for scale in schema.ratings:
-        units_of_items = []
-        for annotators in judged:
-            units_of_items.append(
-                [
-                    [ratings[output][scale.name] for ratings in annotators]
-                    for output in schema.fields.outputs
-                ]
-            )
-        used = {value for units in units_of_items for unit in units for value in unit}
-        # ordinal distances depend on used values only, and the matrix of all 101 percents is large
-        figures[f"rating alpha, {scale.name}"] = alpha(units_of_items, sorted(used), NOT_SHARED)
-    return figures

@@ -34,7 +34,7 @@ from fgrlhf.data.problems import (
     text_problems,
 )
 from fgrlhf.errors import UserError
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from interface_html.conversations import (
     conversation_problems,
     prompt_value,

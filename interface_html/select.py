@@ -29,7 +29,7 @@ from fgrlhf.files import write_json, write_text
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from fgrlhf.task import load_task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items, rows_text
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of

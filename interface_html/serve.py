@@ -19,7 +19,6 @@ from interface_html.checks import Plan
 from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, read_items
-from interface_html.lead import add_lead_page
 from interface_html.reliability import gold_documents
 from interface_html.schema import PageName
 from interface_html.server import create_app
@@ -108,6 +107,9 @@ def serve(settings: Settings) -> None:
         _print_links(database, schema.pages, annotators, settings)
         app = create_app(task, database, allowed_hosts(settings), tokens=bool(annotators))
         if settings.admin:
+            # its statistics are slow to import, and most servers do without
+            from interface_html.lead import add_lead_page
+
             token = secrets.token_urlsafe(24)
             add_lead_page(app, task, database, token)
             print(

@@ -31,8 +31,8 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer
+from fgrlhf.seeds import derive_seed
 from fgrlhf.task import load_task
-from fgrlhf.utils import derive_seed
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items, rows_text
 from interface_html.rules import sentences

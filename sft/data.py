@@ -16,7 +16,7 @@ from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.models.shared_rows import position_arguments
 from fgrlhf.policy import EncoderDecoderPolicy, Policy, count_cut
 from fgrlhf.runs.batching import shuffled_batches
-from fgrlhf.types import ASSISTANT, Prompt
+from fgrlhf.text_types import ASSISTANT, Prompt
 
 IGNORED = -100  # the label that the losses of transformers ignore
 

@@ -61,7 +61,7 @@ from fgrlhf.runs.rl_config import LoggingConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from sft.data import (
     IGNORED,
     Collator,

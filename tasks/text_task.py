@@ -12,7 +12,7 @@ from fgrlhf.metrics.base import Metric
 from fgrlhf.report.display import Display
 from fgrlhf.reward_models.kind import RewardKind
 from fgrlhf.task import Task, no_metrics, whole_text
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 POLICIES = ("sft", "ppo", "nlpo")
 # of sets whose test split has no references: dev and test share the validation split

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from fgrlhf.data.judgements import RESPONSE, SOURCE, JudgedResponse, Judgement
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 TEXTS = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=12).filter(
     str.strip

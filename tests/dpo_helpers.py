@@ -10,7 +10,7 @@ from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 TEXTS = [
     "the red cat",

@@ -23,6 +23,13 @@ ITEM = {
 }
 
 
+def new_context(browser, **options):
+    """A browser context that waits for five minutes: a busy machine may take long."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+    context.set_default_timeout(300_000)  # ms
+    return context
+
+
 @contextmanager
 def opened(
     browser,
@@ -33,8 +40,7 @@ def opened(
     **options,
 ):
     """A page with these items. It must log no error and load only its own files."""
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-    context.set_default_timeout(300_000)  # ms: a busy machine may take long
+    context = new_context(browser, **options)
     tab = context.new_page()
     noise, requests, dialogs = [], [], []
     tab.on(

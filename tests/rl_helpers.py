@@ -12,8 +12,9 @@ from fgrlhf.models.lora import AdapterFree
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs.rl_config import LoRAConfig, RLConfig
+from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.trainer import make_trainer
-from fgrlhf.types import Prompt, Rollout, SegmentScore
+from fgrlhf.types import Rollout
 from fgrlhf.value import ActorCritic, Value
 
 PROMPTS = [

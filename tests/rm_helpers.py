@@ -12,7 +12,7 @@ import torch
 from transformers import LongformerConfig, LongformerModel
 
 from fgrlhf.reward_models.prefix import Prefix
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 OTHERS = ["a", "blue", "green", "cat", "dog", "bird", "sees", "likes", "and"]
 SHAPES = ("encoder", "seq2seq", "causal")

@@ -22,7 +22,8 @@ from fgrlhf.config import to_yaml, validate
 from fgrlhf.errors import UserError
 from fgrlhf.reward import AtEnd, CombinedReward, normalized
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.types import PolicyOutput, SegmentScore, TokenReward
+from fgrlhf.text_types import SegmentScore
+from fgrlhf.types import PolicyOutput, TokenReward
 
 ROOT = Path(__file__).parents[1]
 NAMES = list(ALGORITHMS)

@@ -25,7 +25,7 @@ from fgrlhf.policy import CausalPolicy, load_policy
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.rollout import finished_responses
-from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
 from sft.data import IGNORED, Collator, encode
 
 END_OF_TEXT, START, END = 0, 1, 2

@@ -10,7 +10,7 @@ from fgrlhf.data.formats import Demonstration
 from fgrlhf.data.token_comparisons import collate, encode_comparisons, token_weights
 from fgrlhf.errors import UserError
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from sft.data import IGNORED, encode
 
 

@@ -8,7 +8,7 @@ from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.problems import DataError
 from fgrlhf.files import write_json
 from fgrlhf.models.dialogs import messages_in
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from interface_html.items import item_json, read_items
 
 TURNS = [

@@ -19,7 +19,7 @@ from fgrlhf.data.agreement import (
 )
 from fgrlhf.data.judgements import JudgedResponse, Judgement
 from fgrlhf.stats import Interval
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 
 def mark(start, end, label="x", **parts):

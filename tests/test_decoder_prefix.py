@@ -13,8 +13,8 @@ from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.rollout import collect
-from fgrlhf.types import Prompt
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
+from fgrlhf.text_types import Prompt
 from fgrlhf.value import ActorCritic, Value, load_value
 from sft.data import IGNORED, Collator, encode
 

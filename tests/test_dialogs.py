@@ -14,7 +14,7 @@ from fgrlhf.models.dialogs import dialog_text, fit_dialog, messages_in
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText, text_prefix
 from fgrlhf.task import whole_text
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from sft.data import IGNORED, encode, every_turn
 from sft.run_sft import SFTConfig, train
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from rl_helpers import lengths_mask, metrics, rollout
 
 from fgrlhf.runs.distributed import join_rollouts, share_of
-from fgrlhf.types import SegmentScore, TokenReward
+from fgrlhf.text_types import SegmentScore
+from fgrlhf.types import TokenReward
 
 
 @given(st.lists(st.integers(), max_size=20), st.integers(1, 6))

@@ -31,7 +31,7 @@ from fgrlhf.pipeline.experiments import split_arguments
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.task import Task, load_task, rl_config
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [

@@ -23,7 +23,7 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs import checkpoint
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 # ---- the losses ----------------------------------------------------------------------------------
 

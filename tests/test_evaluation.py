@@ -17,7 +17,8 @@ from fgrlhf.reward import AtEnd, CombinedReward, SegmentClassifierReward, Sequen
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.rollout import generate_texts
 from fgrlhf.stats import Interval
-from fgrlhf.types import Prompt, Response, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
+from fgrlhf.types import Response
 
 GREEDY = Sampling(8, do_sample=False)
 SAMPLED = Sampling(8, temperature=0.7, top_k=10)

@@ -21,7 +21,7 @@ from fgrlhf.data.near_duplicates import near_duplicates, shingles, similarity
 from fgrlhf.data.read import read_rows
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_jsonl
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 VOCABULARY = [f"word{i}" for i in range(300)]
 

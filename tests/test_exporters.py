@@ -17,7 +17,7 @@ from fgrlhf.data.judgements import JudgedResponse, Judgement, from_steps
 from fgrlhf.data.rows import Row
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 PLAIN_PROMPTS = PROMPT.map(lambda prompt: replace(prompt, references=()))
 

@@ -7,7 +7,7 @@ import pytest
 
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.prefix import Prefix
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import (
     DataError,
     ErrorSpan,

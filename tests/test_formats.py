@@ -40,7 +40,7 @@ from fgrlhf.data.read import write_rows
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.errors import UserError
 from fgrlhf.models.dialogs import messages_in
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import read_feedback
 from tasks.qa_feedback.training.comparisons import preference_comparison
 

@@ -15,7 +15,7 @@ from fgrlhf.reward_models.kinds import build_aspects
 from fgrlhf.reward_models.linear import fit_linear_scorer
 from fgrlhf.reward_models.text_scorers import Standardized, score_texts
 from fgrlhf.task import Task, rl_config
-from fgrlhf.types import Prompt, ResponseTokens
+from fgrlhf.text_types import Prompt, ResponseTokens
 
 PROMPTS = [Prompt("0", "ask"), Prompt("1", "ask more")]
 CONTEXT = RewardContext(prefix=lambda prompt, with_context: prompt.text.split())
@@ -189,7 +189,7 @@ def test_mistakes_are_named():
     [
         ({"of": "test_increment.Nothing"}, "the scorer `test_increment.Nothing` cannot be"),
         ({"of": "test_increment.Length", "args": {"f": 1}}, "does not accept these `args`"),
-        ({"of": "fgrlhf.types.Prompt", "args": {"id": "", "text": ""}}, "is not a scorer"),
+        ({"of": "fgrlhf.text_types.Prompt", "args": {"id": "", "text": ""}}, "is not a scorer"),
     ],
 )
 def test_a_python_scorer_must_fit(scorer, message):

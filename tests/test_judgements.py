@@ -18,7 +18,7 @@ from fgrlhf.data.judgements import (
     to_steps,
 )
 from fgrlhf.data.rows import Row, RowError
-from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
 
 MARK = {"aspect": "x", "label": "y", "start": 1, "end": 3}
 

@@ -4,7 +4,7 @@ import json
 from contextlib import contextmanager
 
 import pytest
-from page_helpers import ITEM, QA
+from page_helpers import ITEM, QA, new_context
 from server_helpers import Client, serving
 from test_database import Clock, submit
 from test_rules import ROW, doc, error
@@ -156,8 +156,11 @@ def test_the_page_in_a_browser(chromium, tmp_path):
         submit_next()
         client("anna").next()
         for scheme, width in (("light", 390), ("dark", 1280)):
-            context = chromium.new_context(
-                bypass_csp=True, color_scheme=scheme, viewport={"width": width, "height": 800}
+            context = new_context(
+                chromium,
+                bypass_csp=True,
+                color_scheme=scheme,
+                viewport={"width": width, "height": 800},
             )
             tab = context.new_page()
             tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
@@ -168,7 +171,7 @@ def test_the_page_in_a_browser(chromium, tmp_path):
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
             context.close()
         noise = []
-        context = chromium.new_context()  # with the content security policy
+        context = new_context(chromium)  # with the content security policy
         tab = context.new_page()
         tab.on("console", lambda message: noise.append(message.text))
         tab.on("pageerror", lambda problem: noise.append(str(problem)))

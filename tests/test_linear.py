@@ -19,7 +19,7 @@ from fgrlhf.reward_models.linear import (
     area_under_roc,
     fit_linear_scorer,
 )
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 WORDS = ["cat", "dog", "rude"]
 SPEC = LinearScorerSpec(label="rude", vocabulary=WORDS, texts=4, inverse_l2=2.0, auc=None)

@@ -9,7 +9,7 @@ from fgrlhf.config import StrictModel, load_config, to_yaml, validate
 from fgrlhf.errors import UserError
 from fgrlhf.metrics.config import METRICS, EvaluationMetrics, best_metric_mistakes, models_of
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "metrics.md"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data.language import TOY, ErrorRates
 from tasks.qa_feedback.data.mini_world import (
     demonstration,

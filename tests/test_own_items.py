@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import sqlite3
+from contextlib import closing
 
-from page_helpers import press
+from page_helpers import new_context, press
 from server_helpers import Client, Server, serving
 from test_served_pages import kept, visiting
 
@@ -18,9 +20,7 @@ def said(tab, text: str) -> None:
 
 
 def plain_tab(browser, server, page="annotation", fragment=""):
-    context = browser.new_context()
-    context.set_default_timeout(300_000)  # ms: a busy machine may take long
-    tab = context.new_page()
+    tab = new_context(browser).new_page()
     tab.goto(f"http://127.0.0.1:{server.port}/templates/{page}.html{fragment}")
     tab.wait_for_selector("#work:not([hidden]), #empty:not([hidden])")
     return tab
@@ -96,7 +96,7 @@ def test_links_outlive_the_server_and_a_wrong_one_can_be_replaced(chromium, tmp_
 
 def test_a_server_that_is_down_can_be_tried_again(chromium, tmp_path):
     with serving(tmp_path, items=1) as server:
-        tab = chromium.new_context().new_page()
+        tab = new_context(chromium).new_page()
         tab.route("**/api/**", lambda route: route.abort())
         tab.goto(f"http://127.0.0.1:{server.port}/templates/annotation.html#annotator=anna")
         tab.wait_for_selector("#retry")
@@ -182,20 +182,32 @@ def test_a_stale_window_replaces_a_submission_only_if_confirmed(chromium, tmp_pa
         stale.noise.clear()
 
 
+def lease_of(server) -> float:
+    with closing(sqlite3.connect(server.db)) as sql:
+        return sql.execute("SELECT lease_until FROM assignments").fetchone()[0]
+
+
+def end_leases(server) -> None:
+    with closing(sqlite3.connect(server.db)) as sql, sql:
+        sql.execute("UPDATE assignments SET lease_until=0")
+
+
 def test_activity_keeps_the_lease_and_late_work_counts(chromium, tmp_path):
-    with serving(tmp_path, items=1, lease_minutes=2 / 60) as server:
-        with visiting(chromium, server) as tab:
-            for _ in range(12):  # 3 seconds of reading, longer than the lease
-                tab.mouse.move(300, 300)
-                tab.wait_for_timeout(250)
-                tab.mouse.move(310, 310)
-            assert Client(server.port, "ben").next() is None
-            tab.wait_for_timeout(3000)  # away
+    with serving(tmp_path, items=1) as server:
+        with visiting(chromium, server, with_clock=True) as tab:
+            granted = lease_of(server)
+            tab.clock.run_for(60_000)  # nothing was done
+            tab.wait_for_load_state("networkidle")
+            assert lease_of(server) == granted
+            tab.mouse.move(300, 300)
+            with tab.expect_response("**/active"):
+                tab.clock.run_for(60_000)
+            assert lease_of(server) > granted
+            end_leases(server)  # as if anna had gone away
             ben = Client(server.port, "ben")
-            given = ben.next()
-            assert given is not None
-            assert ben.call("POST", "/api/submissions", ben.submission(given))[0] == 201
+            assert ben.call("POST", "/api/submissions", ben.submission(ben.next()))[0] == 201
             tab.mouse.move(320, 320)
+            tab.clock.run_for(60_000)
             tab.wait_for_selector("#notice:not([hidden])")
             assert "counts as an extra judgement" in tab.inner_text("#notice")
             press(tab, "n", "Control+Enter")

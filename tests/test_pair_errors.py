@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fgrlhf.data.comparisons import Answer, Comparison
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from reward_modeling.pair_errors import (
     MOST_MISTAKES,
     Group,

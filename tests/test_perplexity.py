@@ -7,7 +7,7 @@ import torch
 from fgrlhf.errors import UserError
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.registry import build_metric
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 
 def saved(policy, folder):

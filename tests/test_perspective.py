@@ -31,7 +31,7 @@ from fgrlhf.reward_models.perspective import (
 )
 from fgrlhf.reward_models.text_scorers import PerspectiveScorerKind
 from fgrlhf.task import Task, rl_config
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 ROOT = Path(__file__).parents[1]
 SECRET = "AIza-not-a-real-key-0123456789"

@@ -21,8 +21,8 @@ from fgrlhf.files import read_json, write_json
 from fgrlhf.models.causal import position_arguments, sharing_pays
 from fgrlhf.models.decoding import Sampling, draw, response_mask, uniform_rows
 from fgrlhf.policy import CausalPolicy, T5Policy, count_cut, cut_prompts, load_policy
-from fgrlhf.types import Prompt
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
+from fgrlhf.text_types import Prompt
 
 KINDS = ["t5", "gpt2"]
 ANY = list(tiny.POLICIES)  # other families that use the same two classes

@@ -5,7 +5,7 @@ import tiny
 
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.errors import UserError
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.task import up_to_question
 

@@ -7,7 +7,7 @@ from feedback_files import write_feedback_files
 
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement
 from fgrlhf.data.rows import Row, RowError
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import ErrorSpan, FeedbackRow, MissingInfo
 from tasks.qa_feedback.judgements import parse, to_row
 

@@ -12,6 +12,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.stats import Interval
 from interface_html import agreement
+from interface_html.agreement import rating_figures
 from interface_html.database import Database, Receipt
 from interface_html.export import Settings as ExportSettings
 from interface_html.export import export, judged_items
@@ -19,7 +20,7 @@ from interface_html.format import RATINGS
 from interface_html.items import item_json, read_items
 from interface_html.merge import Settings as MergeSettings
 from interface_html.merge import merge
-from interface_html.ratings import median_ratings, rating_figures, rating_problems
+from interface_html.ratings import median_ratings, rating_problems
 from interface_html.schema import load_schema
 from interface_html.submissions import Settings as SubmissionsSettings
 from interface_html.submissions import write_submissions

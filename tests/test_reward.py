@@ -15,7 +15,7 @@ from fgrlhf.reward import (
     SequenceScorerReward,
 )
 from fgrlhf.reward_models.scoring import SegmentLabels
-from fgrlhf.types import SegmentScore
+from fgrlhf.text_types import SegmentScore
 
 TEXTS = ["the red cat, and a dog", "a bird", ""]
 VALUES = {"ok": 0.3, "error": -0.5}

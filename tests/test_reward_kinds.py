@@ -18,7 +18,7 @@ from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, build_aspects
 from fgrlhf.reward_models.text_rewards import LengthReward, RegexReward, RepetitionReward
 from fgrlhf.task import Task, rl_config
-from fgrlhf.types import Prompt, ResponseTokens
+from fgrlhf.text_types import Prompt, ResponseTokens
 from tasks.qa_feedback.task import TASK as QA
 
 CONTEXT = RewardContext(prefix=lambda prompt, with_context: prompt.text.split())

@@ -27,7 +27,7 @@ from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer, SequenceScorer
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, load_segmenter
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from reward_modeling.data import read_segment_rows
 from tasks.qa_feedback.training.reward import Relevance
 

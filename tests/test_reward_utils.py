@@ -147,7 +147,7 @@ def test_another_version_warns():
 
 
 def test_a_segmenter_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr(spacy.util, "is_package", lambda name: False)
+    monkeypatch.setattr(reward_utils, "_is_installed", lambda name: False)
     with pytest.raises(
         UserError, match="`xx_none_sm` is not installed.*python -m spacy download xx_none_sm"
     ):
@@ -159,7 +159,7 @@ def test_auto_takes_the_trained_pipeline_where_installed(monkeypatch):
     nlp = spacy.blank("en")
     nlp.add_pipe("sentencizer", config={"punct_chars": ["|"]})
     nlp.meta["version"] = "9.9"
-    monkeypatch.setattr(spacy.util, "is_package", lambda name: name == "en_core_web_sm")
+    monkeypatch.setattr(reward_utils, "_is_installed", lambda name: name == "en_core_web_sm")
     monkeypatch.setattr(reward_utils, "_declares_a_model", lambda name: True)
     monkeypatch.setattr(spacy, "load", lambda name, exclude: nlp)
     reward_utils._pipeline.cache_clear()
@@ -202,7 +202,7 @@ def test_a_name_that_is_no_pipelines_is_refused_without_import(name, monkeypatch
 
 
 def test_an_installed_package_that_declares_no_pipeline_is_refused(monkeypatch):
-    monkeypatch.setattr(spacy.util, "is_package", lambda name: True)
+    monkeypatch.setattr(reward_utils, "_is_installed", lambda name: True)
     monkeypatch.setattr(spacy, "load", lambda *args, **kwargs: pytest.fail("imported"))
     with pytest.raises(
         UserError, match="the installed package `zz_evil_sm` is not a spaCy pipeline"
@@ -216,7 +216,9 @@ def test_a_package_declares_its_pipeline_by_an_entry_point(monkeypatch, tmp_path
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: zz_test_sm\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert spacy.util.is_package("zz_test_sm") and not reward_utils._declares_a_model("zz_test_sm")
+    assert reward_utils._is_installed("zz_test_sm") and not reward_utils._declares_a_model(
+        "zz_test_sm"
+    )
     (folder / "entry_points.txt").write_text("[spacy_models]\nzz_test_sm = zz_test_sm\n")
     assert reward_utils._declares_a_model("zz_test_sm") and not reward_utils._declares_a_model(
         "zz_other_sm"

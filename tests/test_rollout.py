@@ -12,7 +12,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.rollout import collect, generate_texts, in_parts, response_seeds
-from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.value import ActorCritic, Value
 
 EOS = 1

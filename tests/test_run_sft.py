@@ -18,7 +18,7 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from sft import run_sft
 from sft import run_sft as module
 from sft.data import Order, Unseen, count_unseen, encode

@@ -8,7 +8,7 @@ from test_run_fg_rm import config
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer, SequenceScorer
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from interface_html import select as module
 from interface_html.command import main as feedback
 from interface_html.format import Item

@@ -3,7 +3,7 @@
 import json
 from contextlib import contextmanager
 
-from page_helpers import ITEM, press, row_with, word
+from page_helpers import ITEM, new_context, press, row_with, word
 from server_helpers import Client, Server, serving
 from test_annotation_page import EXPECTED, SCHEMA, by_keyboard, write
 from test_comparison_page import EXPECTED as PREFERENCE
@@ -16,9 +16,12 @@ from interface_html.items import rows_text
 
 
 @contextmanager
-def visiting(browser, server, page="annotation", who="anna", **options):
-    """A served page; its console must be clean at the end, unless failures are intended."""
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+def visiting(browser, server, page="annotation", who="anna", with_clock=False, **options):
+    """A served page; its console must be clean at the end, unless failures are intended.
+
+    `with_clock`: `tab.clock` controls its time.
+    """
+    context = new_context(browser, **options)
     tab, noise, outside = context.new_page(), [], []
     tab.on(
         "console",
@@ -27,6 +30,8 @@ def visiting(browser, server, page="annotation", who="anna", **options):
         ),
     )
     tab.on("pageerror", lambda error: noise.append(str(error)))
+    if with_clock:
+        tab.clock.install()
     own = f"http://127.0.0.1:{server.port}/"
     tab.on(
         "request",

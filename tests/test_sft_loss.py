@@ -7,7 +7,7 @@ import tiny
 import torch
 
 from fgrlhf.data.formats import Demonstration
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from sft.data import IGNORED, Collator, encode, keeps_logits, response_loss
 
 DECODERS = ["gpt2", "llama", "qwen3", "neox", "mistral", "gemma2"]

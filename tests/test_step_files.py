@@ -8,7 +8,7 @@ from fgrlhf.data.formats import Step, StepFeedback
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_jsonl
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from reward_modeling import command
 from reward_modeling.data import read_segment_rows
 from reward_modeling.step_files import share_cut_at_error, step_tags, tagged_solution

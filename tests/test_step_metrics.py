@@ -6,7 +6,8 @@ import torch
 from rl_helpers import lengths_mask, rollout
 
 from fgrlhf.runs.step_metrics import explained_variance, mean_of, rollout_metrics, sample_rows
-from fgrlhf.types import Advantages, SegmentScore, TokenReward
+from fgrlhf.text_types import SegmentScore
+from fgrlhf.types import Advantages, TokenReward
 
 MASK = lengths_mask([3, 1])
 

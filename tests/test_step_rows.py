@@ -6,7 +6,7 @@ from fgrlhf.data.formats import STEPS, Step, StepFeedback
 from fgrlhf.data.rows import Row
 from fgrlhf.data.step_rows import STEP_ROWS, math_shepherd_row, prm800k_row, trl_row
 from fgrlhf.errors import UserError
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 PROMPT = Prompt("7", "What is 2 + 3 * 4?")
 SOLUTION = StepFeedback(

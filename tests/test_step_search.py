@@ -10,7 +10,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.step_search import Beam, StepSearch, separator_ids
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 PROMPTS = [Prompt(str(i), text) for i, text in enumerate(["the cat", "a dog sees", "two birds"])]
 SAMPLING = Sampling(max_new_tokens=12)

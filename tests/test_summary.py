@@ -13,7 +13,7 @@ from fgrlhf.pipeline import summary as pipeline_summary
 from fgrlhf.pipeline.summary import counted, gains, minutes, policy_summary
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.stats import paired_bootstrap
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks import scripts
 from tasks.qa_feedback import demo, summary
 from tasks.qa_feedback.data import mini_world

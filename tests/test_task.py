@@ -13,7 +13,7 @@ from fgrlhf.evaluation import metric_columns
 from fgrlhf.files import read_json
 from fgrlhf.reward import CombinedReward
 from fgrlhf.task import Task, code_of, load_task
-from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
 
 PROMPT = Prompt("7", "say hello")
 

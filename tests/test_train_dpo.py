@@ -16,7 +16,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.policy import load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.annotator import Habits, annotate
 from tasks.qa_feedback.feedback import (

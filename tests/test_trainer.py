@@ -16,10 +16,11 @@ from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.runs.step_metrics import rollout_metrics
+from fgrlhf.seeds import derive_seed
 from fgrlhf.stats import Interval
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt, SegmentScore
-from fgrlhf.utils import derive_seed, masked_mean
+from fgrlhf.text_types import Prompt, SegmentScore
+from fgrlhf.utils import masked_mean
 
 KINDS = ["t5", "gpt2"]
 

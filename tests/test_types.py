@@ -2,7 +2,8 @@ import pytest
 import torch
 from rl_helpers import lengths_mask, rollout
 
-from fgrlhf.types import Advantages, SegmentScore, TokenReward
+from fgrlhf.text_types import SegmentScore
+from fgrlhf.types import Advantages, TokenReward
 
 PROMPT_LENGTHS, RESPONSE_LENGTHS = [5, 2, 3], [2, 4, 1]
 

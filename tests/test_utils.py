@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 
 from fgrlhf import files, secrets
 from fgrlhf.errors import CLOSED_OUTPUT, UserError, run_main
-from fgrlhf.utils import derive_seed, masked_mean, masked_sum, masked_var, seeded, whiten
+from fgrlhf.seeds import derive_seed
+from fgrlhf.utils import masked_mean, masked_sum, masked_var, seeded, whiten
 
 X = torch.tensor([[1.0, 2.0, 100.0], [3.0, 4.0, 6.0]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]])  # 1 2 3 4 6: mean 3.2, variance 2.96

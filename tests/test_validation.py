@@ -15,7 +15,7 @@ from fgrlhf.data.comparisons import MAX_EQUAL_PAIRS, new_words
 from fgrlhf.data.problems import shown
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data import collect_feedback, mini_model, mini_world, probe
 from tasks.qa_feedback.data.language import TOY
 from tasks.qa_feedback.data.mini_world import (

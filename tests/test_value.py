@@ -5,7 +5,7 @@ from rl_helpers import PROMPTS
 
 from fgrlhf.errors import UserError
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
 from fgrlhf.value import ActorCritic, T5Value, Value, ValueHead, load_value
 
 KINDS = ["t5", "gpt2", "flan", "bart", "llama"]

@@ -53,7 +53,7 @@ from fgrlhf.data.rows import Row, RowError
 from fgrlhf.data.step_rows import STEP_ROWS
 from fgrlhf.errors import UserError, first_problems, run_main, shorten
 from fgrlhf.files import write_json, write_text
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps", "judgements"]
 

@@ -31,7 +31,7 @@ from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 USAGE = """usage: fgrlhf generate TASK policy=... output_dir=... [key=value ...]
   writes to output_dir/generated/NAME-SPLIT"""

@@ -30,8 +30,8 @@ from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.stats import Interval
 from fgrlhf.task import Task, build_reward, code_of, rl_config
+from fgrlhf.text_types import Prompt
 from fgrlhf.trainer import OnPolicyTrainer, make_trainer
-from fgrlhf.types import Prompt
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic, load_value
 

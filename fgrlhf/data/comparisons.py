@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 TIE, FIRST, SECOND = 0, 1, 2  # outcome of a comparison of two answers
 

@@ -14,7 +14,7 @@ import numpy as np
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.near_duplicates import near_duplicates, shingles, similarity
 from fgrlhf.stats import Interval, ratio_bootstrap
-from fgrlhf.types import USER
+from fgrlhf.text_types import USER
 
 WORDS_SHOWN = 20  # of each side
 FEWEST_PAIRS = 10  # pairs with a word in only one of their responses; rarer words are left out

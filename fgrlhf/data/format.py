@@ -19,7 +19,7 @@ from fgrlhf.data.rows import (
 )
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of, split_answer
 from fgrlhf.models.dialogs import messages_in
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 Item = TypeVar("Item")
 

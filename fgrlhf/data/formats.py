@@ -61,7 +61,7 @@ from fgrlhf.data.shapes import (
     split_dialogs,
     split_marked_steps,
 )
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 
 @dataclass(frozen=True)

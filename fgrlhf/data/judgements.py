@@ -34,7 +34,7 @@ from fgrlhf.data.format import (
 from fgrlhf.data.rows import Row, RowError, check_list, check_number, check_object, check_text
 from fgrlhf.data.shapes import PromptText
 from fgrlhf.errors import shorten
-from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
 
 RESPONSE, SOURCE = "response", "source"
 SIDES = (RESPONSE, SOURCE)

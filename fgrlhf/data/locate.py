@@ -155,7 +155,6 @@ _FOLDED = (
     dict.fromkeys(_SINGLE_QUOTES, "'")
     | dict.fromkeys(_DOUBLE_QUOTES, '"')
     | dict.fromkeys(_DASHES, "-")
-    | dict.fromkeys(_INVISIBLE, "")
     | {"…": "..."}
 )
 
@@ -206,20 +205,28 @@ def _clusters(text: str) -> list[tuple[int, int]]:
     clusters = []
     start = 0
     for i in range(1, len(text) + 1):
-        if i < len(text) and _continues(text[i]):
+        if i < len(text) and _continues(text, i):
             continue
         clusters.append((start, i))
         start = i
     return clusters if text else []
 
 
-def _continues(character: str) -> bool:
+def _continues(text: str, i: int) -> bool:
+    """Whether character `i` is composed with the one before, across characters without width."""
+    while i < len(text) and text[i] in _INVISIBLE:
+        i += 1
+    return i < len(text) and _is_composed(text[i])
+
+
+def _is_composed(character: str) -> bool:
     """Whether a character is composed with the one before: combining marks and Hangul vowels."""
     return unicodedata.combining(character) != 0 or "\u1160" <= character <= "\u11ff"
 
 
 def _fold_cluster(cluster: str) -> str:
-    composed = unicodedata.normalize("NFC", cluster)
+    visible = "".join(character for character in cluster if character not in _INVISIBLE)
+    composed = unicodedata.normalize("NFC", visible)
     if composed.isspace():
         return " "
     # lower case can be several characters, which are composed again: ß with an accent

@@ -6,7 +6,7 @@ from pathlib import Path
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.policy import Policy, cut_prompts
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 
 def prompts_file(data_dir: str | Path | None, split: str) -> Path | None:

@@ -19,7 +19,7 @@ from fgrlhf.data.rows import (
     check_text,
 )
 from fgrlhf.models.dialogs import NEXT_TURN, SPEAKERS, dialog_text, messages_in
-from fgrlhf.types import ASSISTANT, USER, Message
+from fgrlhf.text_types import ASSISTANT, USER, Message
 
 STEP_MARK = "ки"  # after each step of a Math-Shepherd row
 FIRST_STEP = "Step 1:"

@@ -14,7 +14,7 @@ from torch import Tensor
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.errors import UserError
 from fgrlhf.policy import Policy
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 PROMPTS_AT_ONCE = 64
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from fgrlhf.metrics.config import METRICS, MetricConfig, MetricFacts
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 Columns = dict[str, float | list[float] | None]
 

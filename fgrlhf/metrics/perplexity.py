@@ -13,7 +13,7 @@ from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.logprobs import check_logprobs
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import in_parts
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 
 class Perplexity(NamedMetric):

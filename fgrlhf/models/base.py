@@ -19,7 +19,8 @@ from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs, project_stat
 from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.models.source import ModelSource
 from fgrlhf.models.top_layers import count_layers, train_top_layers
-from fgrlhf.types import PolicyOutput, Prompt, Response
+from fgrlhf.text_types import Prompt
+from fgrlhf.types import PolicyOutput, Response
 
 # Settings of a checkpoint's generation config that force or forbid tokens. They are not part of the
 # policy, so beam search runs without them.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.models.dialogs import fit_dialog
-from fgrlhf.types import ASSISTANT, USER, Message, Prompt
+from fgrlhf.text_types import ASSISTANT, USER, Message, Prompt
 
 PLACEHOLDER = "answer"  # a dummy response, used to find the text that follows it
 

@@ -8,7 +8,7 @@ The plain text of a dialog has the form of HH-RLHF. The assistant speaks next:
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from fgrlhf.types import ASSISTANT, SYSTEM, USER, Message
+from fgrlhf.text_types import ASSISTANT, SYSTEM, USER, Message
 
 SPEAKERS = {SYSTEM: "System", USER: "Human", ASSISTANT: "Assistant"}
 ROLES = {speaker: role for role, speaker in SPEAKERS.items()}

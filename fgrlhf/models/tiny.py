@@ -43,7 +43,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from fgrlhf.utils import derive_seed, seeded
+from fgrlhf.seeds import derive_seed
+from fgrlhf.utils import seeded
 
 SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")
 ENCODER_LOOKS_BACK = (1, 2, 3, 4, 5)  # tokens, by head of the first layer; other heads are free

@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification
 from fgrlhf.errors import UserError, suggestion
 from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
 from fgrlhf.reward_utils import Span, load_segmenter
-from fgrlhf.types import Prompt, ResponseTokens, SegmentScore
+from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 
 if TYPE_CHECKING:
     from fgrlhf.reward_models.kinds import Classifier

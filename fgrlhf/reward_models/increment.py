@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fgrlhf.reward_models.text_scorers import TextScorer, score_texts
 from fgrlhf.reward_utils import Level, load_segmenter
-from fgrlhf.types import Prompt, ResponseTokens, SegmentScore
+from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 
 
 class IncrementReward:

@@ -14,7 +14,7 @@ from fgrlhf.errors import UserError, shorten
 if TYPE_CHECKING:
     from fgrlhf.reward import AspectReward
     from fgrlhf.reward_models.prefix import PrefixFn
-    from fgrlhf.types import Prompt, SegmentScore
+    from fgrlhf.text_types import Prompt, SegmentScore
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from fgrlhf.config import Count, Positive, StrictModel
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_json, write_json
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 SPEC_FILE = "linear_scorer.json"
 WEIGHTS_FILE = "linear_scorer.safetensors"

@@ -37,7 +37,7 @@ from fgrlhf.secrets import MASK
 
 if TYPE_CHECKING:
     from fgrlhf.reward_models.text_scorers import PerspectiveScorerKind
-    from fgrlhf.types import Prompt
+    from fgrlhf.text_types import Prompt
 
 KEY_VARIABLE = "PERSPECTIVE_API_KEY"
 MOST_BYTES = 20_480  # of a text; the service refuses longer ones

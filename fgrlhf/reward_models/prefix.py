@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fgrlhf.models.dialogs import dialog_text
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 
 @dataclass(frozen=True)

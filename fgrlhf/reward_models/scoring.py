@@ -28,7 +28,7 @@ from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.rm_input import Kind, RMInput, Shape
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import Span, load_segmenter
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fgrlhf.metrics.base import NamedMetric
 from fgrlhf.reward_utils import Level, load_segmenter
-from fgrlhf.types import Prompt, ResponseTokens, SegmentScore
+from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 
 _WORD = re.compile(r"\S+")
 

@@ -21,7 +21,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.reward_models.kind import ClassPath, RewardContext, kind_of, make_object
 
 if TYPE_CHECKING:
-    from fgrlhf.types import Prompt
+    from fgrlhf.text_types import Prompt
 
 # how a process reward model's probabilities become one score: name -> (p_1, ..., p_S) -> score
 AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {

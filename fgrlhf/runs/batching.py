@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from itertools import cycle, islice
 
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
 
 WINDOW = 50  # batches that are sorted together
 

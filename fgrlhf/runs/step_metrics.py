@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgrlhf.types import Advantages, Rollout, SegmentScore, TokenReward
+from fgrlhf.text_types import SegmentScore
+from fgrlhf.types import Advantages, Rollout, TokenReward
 from fgrlhf.utils import masked_mean, masked_var
 
 

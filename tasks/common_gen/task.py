@@ -7,7 +7,7 @@ from nltk.tokenize import wordpunct_tokenize
 
 from fgrlhf.data.published import PublishedSet
 from fgrlhf.data.rows import Row, RowError, check_texts
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.text_task import HIDDEN_TEST, text_task
 
 PREFIX = "generate a sentence with: "

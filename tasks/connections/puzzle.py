@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fgrlhf.config import Count, StrictModel
 from fgrlhf.errors import UserError
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 Item = TypeVar("Item")
 Categories = Mapping[str, Sequence[str]]  # name -> words

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fgrlhf.config import Amount
 from fgrlhf.reward_models.kind import RuleReward
-from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
 
 LINE = re.compile(r"\S.*\n?")  # from the first character that is not white space
 

@@ -7,7 +7,7 @@ from fgrlhf.data.checks import refuse_rows
 from fgrlhf.data.formats import read_prompts
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.connections.puzzle import Design, make_puzzles
 from tasks.connections.reward import Groups, normal, verified
 

@@ -9,7 +9,7 @@ from fgrlhf.data.published import PublishedSet
 from fgrlhf.data.rows import Row, RowError, check_list, check_place, check_texts
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.text_scorers import AnyTextScorer, TextScorer, score_texts
-from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
 from tasks.text_task import text_task
 
 END = "<EOU>"  # of an utterance

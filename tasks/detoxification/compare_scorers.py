@@ -29,7 +29,7 @@ from fgrlhf.reward_models.text_scorers import (
     score_texts,
 )
 from fgrlhf.stats import Interval, bootstrap
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from reward_modeling.metrics.span_errors import auc
 from tasks.detoxification.scorers import EXAMPLES
 from tasks.detoxification.task import TASK

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 BEFORE_TEXT = "Text:"  # all that a reward model reads before a text
 

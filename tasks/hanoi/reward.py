@@ -6,7 +6,7 @@ from pydantic import Field
 
 from fgrlhf.config import Amount
 from fgrlhf.reward_models.kind import RuleReward
-from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
 from tasks.hanoi.puzzle import moves_to, read_moves
 
 LABELS = {1: "closer", 0: "detour", -1: "further"}

@@ -5,7 +5,7 @@ from itertools import permutations
 
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.hanoi.puzzle import POSITIONS, read_moves, solve
 from tasks.hanoi.reward import Moves, Solved, is_solved
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from fgrlhf.metrics.base import Metric
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.hh_rlhf.data.mini_world import read_talk, true_quality
 
 

@@ -9,7 +9,7 @@ from fgrlhf.data.published import Part, PublishedSet
 from fgrlhf.data.rows import Row, check_place
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.text_scorers import AnyTextScorer, TextScorer, score_texts
-from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
 from tasks.text_task import text_task
 
 PROMPT_WORDS = 48  # the end of the first half that the policy reads: about 64 tokens of GPT-2

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from fgrlhf.config import Count
 from fgrlhf.reward_models.kind import RuleReward
-from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _WORD = re.compile(r"\S+")

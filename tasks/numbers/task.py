@@ -3,7 +3,7 @@
 import random
 
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.numbers.reward import Date, Increasing
 
 LARGEST_START = 9

@@ -21,8 +21,8 @@ from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
 from fgrlhf.reward_models.loading import load_reward_model
-from fgrlhf.types import Prompt
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
+from fgrlhf.text_types import Prompt
 from interface_html.select import Settings as Selection
 from interface_html.select import select
 from tasks.qa_feedback.data.oracle import judge

@@ -19,7 +19,7 @@ from fgrlhf.data.read import read_rows
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_jsonl, write_text
 from fgrlhf.reward_models.prefix import Prefix
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems
 
 # the outputs that a row's six preferences compare

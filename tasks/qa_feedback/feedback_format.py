@@ -14,7 +14,7 @@ from typing import Any
 from fgrlhf.data.problems import Complaint
 from fgrlhf.errors import UserError
 from fgrlhf.reward_utils import Segmenter, load_segmenter
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from interface_html.format import (
     FEEDBACK_KEYS,
     ITEM_KEYS,

@@ -14,7 +14,7 @@ from fgrlhf.data.judgements import FeedbackRows, JudgedResponse, Judgement, Loss
 from fgrlhf.data.rows import Row, RowError, check_list, check_object, check_text
 from fgrlhf.errors import shorten
 from fgrlhf.files import parse_json
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 ERRORS, MISSING = "errors", "missing-info"  # aspects, and keys of `feedback`
 TYPE = "error type"

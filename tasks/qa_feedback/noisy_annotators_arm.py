@@ -26,7 +26,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
 from interface_html.database import Submission
 from interface_html.export import judged_items
 from interface_html.format import FEEDBACK_KEYS, Item

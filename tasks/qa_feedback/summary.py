@@ -38,7 +38,7 @@ from fgrlhf.reward_models.spec import SPEC_FILE
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.runs.runlog import RunLog, versions
 from fgrlhf.runs.stage import begin, finish, finished, hold
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from reward_modeling.metrics.span_errors import auc, precision_recall_f1
 from tasks.qa_feedback.data.oracle import Judgement, judge
 from tasks.qa_feedback.display import DISPLAY

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fgrlhf.evaluation import Metric
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data.oracle import Facts, oracle_metrics
 from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.feedback import load_examples, rm_prefix, rm_prefix_of_words

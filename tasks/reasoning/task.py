@@ -6,7 +6,7 @@ from pathlib import Path
 from fgrlhf.metrics.base import Metric
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.reasoning.answers import is_right
 from tasks.reasoning.data.mini_world import read_problem, true_steps
 from tasks.reasoning.reward import Answer

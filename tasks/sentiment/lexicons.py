@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from textblob.en.sentiments import PatternAnalyzer
 from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
 
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 
 class Vader:

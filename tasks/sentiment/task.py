@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 OPENINGS = Path(__file__).parent / "data" / "openings.txt"
 SPLITS = {"dev": slice(0, 40), "test": slice(40, 104), "train": slice(104, None)}

@@ -14,7 +14,7 @@ from fgrlhf.data.rows import (
     look_up,
 )
 from fgrlhf.metrics.parent import parent
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.text_task import HIDDEN_TEST, nothing, text_task
 
 Cell = Mapping[str, Any]

@@ -24,7 +24,7 @@ from typing import Any
 
 from fgrlhf.data.formats import SPANS, LabelledSpan, SpanFeedback
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 MAJOR, MINOR, PUNCTUATION = "major", "minor", "punctuation"
 WEIGHTS = {MAJOR: 5.0, MINOR: 1.0, PUNCTUATION: 0.1}  # the worst first

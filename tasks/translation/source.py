@@ -2,7 +2,7 @@
 
 import re
 
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 _LANGUAGE = re.compile(r"<2\w+>\s+")
 

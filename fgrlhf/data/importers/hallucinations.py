@@ -20,7 +20,7 @@ from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, J
 from fgrlhf.data.locate import CODE_POINTS, fold, shifted
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import RowError, check_list, check_object, check_text
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 HALLUCINATION = "hallucination"  # the aspect
 

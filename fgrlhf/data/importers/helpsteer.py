@@ -15,7 +15,7 @@ from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JudgedResponse, Judgement
 from fgrlhf.data.rows import RowError, check_list, check_text
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 COMMENT = "comment"
 

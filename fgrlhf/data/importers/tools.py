@@ -9,7 +9,7 @@ from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import RESPONSE, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.locate import CODE_POINTS, UTF16
 from fgrlhf.data.rows import RowError, check_list, check_number, check_object, check_text
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 COMMENT = "comment"  # the label of a free text about a whole response
 

@@ -8,7 +8,7 @@ from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.judgements import JudgedResponse, Judgement
 from fgrlhf.data.rows import RowError
 from fgrlhf.errors import UserError
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 TOXIC = "toxic"  # the aspect, and the label of spans without a type
 

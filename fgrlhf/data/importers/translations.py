@@ -24,7 +24,7 @@ from fgrlhf.data.rows import (
     check_text,
 )
 from fgrlhf.files import parse_json
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 MQM = "MQM"  # the aspect of such a judgement
 COLUMNS = ("system", "rater", "source", "target", "category", "severity")

@@ -22,7 +22,7 @@ from fgrlhf.config import Count, FilePath, Seed
 from fgrlhf.data.formats import DEMONSTRATIONS, PROMPTS, Demonstration
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.connections.puzzle import Design, make_puzzles, with_a_mistake, written
 
 

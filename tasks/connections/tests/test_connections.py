@@ -13,7 +13,7 @@ from fgrlhf.data.formats import DEMONSTRATIONS
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_jsonl, write_json
 from fgrlhf.task import build_reward, rl_config
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from interface_html.items import read_items
 from interface_html.tasks import feedback_of
 from sft import run_sft

@@ -3,7 +3,7 @@
 import pytest
 
 from fgrlhf.data.rows import Row, RowError
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.daily_dialog.task import IntentMatch, IntentReward, labelled, prompts
 
 ROW = {

@@ -31,7 +31,7 @@ from fgrlhf.config import Count, Seed, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json, write_text
 from fgrlhf.reward_utils import load_segmenter
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from reward_modeling.segment_files import OK, TaggedWords, segment_file, tagged_words
 from tasks.detoxification.reward_modeling.create_rm_files import SPANS, TAG
 from tasks.detoxification.task import BEFORE_TEXT

@@ -17,7 +17,7 @@ from fgrlhf.reward_models.text_scorers import SegmentModelScorer
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from fgrlhf.stats import Interval
 from fgrlhf.task import rl_config
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from reward_modeling import run_fg_rm, run_pref_rm
 from reward_modeling.data import read_segment_rows
 from reward_modeling.run_fg_rm import SegmentRMConfig

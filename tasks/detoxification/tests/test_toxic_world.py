@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from reward_modeling.data import read_segment_rows
 from tasks.detoxification.data import mini_world
 from tasks.detoxification.data.mini_world import (

@@ -10,7 +10,7 @@ from fgrlhf.config import load_config
 from fgrlhf.files import read_json, read_jsonl
 from fgrlhf.reward import AtEnd
 from fgrlhf.task import build_reward, rl_config
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from sft import run_sft
 from tasks.hanoi.data import demonstrations
 from tasks.hanoi.puzzle import POSITIONS, legal_moves, moves_to, read_moves, solve

@@ -32,7 +32,7 @@ from fgrlhf.config import Count, Seed, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json
 from fgrlhf.models.dialogs import dialog_text
-from fgrlhf.types import ASSISTANT, USER, Message, Prompt
+from fgrlhf.text_types import ASSISTANT, USER, Message, Prompt
 
 ANIMALS = ("cat", "dog", "horse", "bird", "fish", "goat")
 # relation -> (statement about an animal, question about it, values)

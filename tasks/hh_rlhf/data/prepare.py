@@ -29,7 +29,7 @@ from fgrlhf.data.formats import COMPARISONS, DEMONSTRATIONS, PROMPTS, Demonstrat
 from fgrlhf.data.split import hash_share
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
-from fgrlhf.types import USER, Prompt
+from fgrlhf.text_types import USER, Prompt
 
 SUFFIXES = (".jsonl", ".json", ".gz", ".parquet")
 # share of the dialogs, up to which the hash of a dialog falls into the part

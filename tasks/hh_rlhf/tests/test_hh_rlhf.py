@@ -20,7 +20,7 @@ from fgrlhf.pipeline import summary
 from fgrlhf.policy import load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task import rl_config
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from reward_modeling import run_pref_rm
 from reward_modeling.run_pref_rm import PreferenceRMConfig
 from sft import run_sft

@@ -5,7 +5,7 @@ import pytest
 from fgrlhf.config import load_config
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.task import build_reward, rl_config
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.iwslt2017.task import TASK, prompts
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.files import read_json
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.numbers.reward import Date, Increasing
 from tasks.numbers.task import TASK
 

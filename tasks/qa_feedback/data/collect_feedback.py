@@ -12,8 +12,8 @@ from pydantic import Field
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main, shorten
-from fgrlhf.types import Prompt
-from fgrlhf.utils import derive_seed
+from fgrlhf.seeds import derive_seed
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data.annotator import Habits, annotate
 from tasks.qa_feedback.data.oracle import Facts
 from tasks.qa_feedback.feedback import (

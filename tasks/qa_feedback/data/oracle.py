@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data.language import TOY, Claim, Language, language_of
 
 Label = Literal["ok", "irrelevant", "repeated", "incoherent"]

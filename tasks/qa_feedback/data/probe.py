@@ -23,7 +23,7 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data.oracle import judge, page_sentences
 from tasks.qa_feedback.feedback import SplitName, load_examples, rm_prefix
 

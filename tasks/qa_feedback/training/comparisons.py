@@ -16,7 +16,7 @@ from fgrlhf.data.comparisons import (
     pairs_of_outcomes,
 )
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import FeedbackRow, annotated_rows, compared_rows, read_feedback
 
 

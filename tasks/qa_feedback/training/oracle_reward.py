@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import Value
-from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
 from tasks.qa_feedback.data.oracle import Judgement, judge
 
 

@@ -32,7 +32,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import Count, Seed, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json, write_jsonl
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 
 NAMES = "abcdefghij"
 OPERATIONS = "+-*"

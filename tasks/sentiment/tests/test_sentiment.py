@@ -8,7 +8,7 @@ from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.config import load_config
 from fgrlhf.files import read_json, read_jsonl
 from fgrlhf.task import build_reward, rl_config
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.sentiment.lexicons import Pattern, Vader
 from tasks.sentiment.task import OPENINGS, TASK, openings
 

@@ -25,7 +25,7 @@ from fgrlhf.config import Count, Seed, StrictModel
 from fgrlhf.data.formats import LabelledSpan
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json, write_jsonl
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.translation.data.language import (
     ADJECTIVE,
     ENDS,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from fgrlhf.data.formats import LabelledSpan
 from fgrlhf.metrics.base import Metric
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.translation.data.language import (
     ADJECTIVE,
     MARK,

@@ -32,7 +32,7 @@ from fgrlhf.data.formats import LabelledSpan
 from fgrlhf.data.split import hash_share
 from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.files import read_text, write_json, write_jsonl
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from tasks.translation.mqm import (
     MAJOR,
     MINOR,

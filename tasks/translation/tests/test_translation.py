@@ -16,7 +16,7 @@ from fgrlhf.files import read_json, read_jsonl, write_jsonl
 from fgrlhf.reward import AtEnd, SegmentClassifierReward
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.task import rl_config
-from fgrlhf.types import Prompt
+from fgrlhf.text_types import Prompt
 from reward_modeling.data import read_segment_rows
 from reward_modeling.run_fg_rm import SegmentRMConfig
 from reward_modeling.run_pref_rm import PreferenceRMConfig
