@@ -14,11 +14,11 @@ from rl_helpers import config, trainer
 from fgrlhf.kernels import choice as kernels
 from fgrlhf.runs.rl_config import LoRAConfig
 
-STEPS = 6
+STEPS = 4
 STOP = {
     "train__lr": 2e-2,
     "train__kl_threshold": 0.01,
-    "train__kl_patience": 3,
+    "train__kl_patience": 2,
     "algorithm__kl_coef": 0.0,
 }
 CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
