@@ -289,6 +289,18 @@ def test_the_section_counts_rows_kinds_lengths_and_times(tmp_path):
     ]
 
 
+def test_ratings_are_counted_by_scale(tmp_path):
+    rated = {"ratings": [{"quality": 4, "clarity": 2}, {"quality": 1}]}
+    odd = {"ratings": [{"quality": "high", "clarity": True}, 3]}
+    write_json(tmp_path / "feedback.json", [rated, {"ratings": [{"quality": 5}]}, odd])
+    (view,) = feedback_views(feedback_files([tmp_path]))
+    assert view.facts["rated"] == "2 rows, 3 outputs"
+    assert view.ratings.rows == [
+        ["quality", "3", "3.333", "4", "1 to 5"],  # (4 + 1 + 5) / 3
+        ["clarity", "1", "2", "2", "2 to 2"],
+    ]
+
+
 def test_the_share_of_the_first_position():
     def row(preference, order):
         return FeedbackRow(None, [], preference, order, None, None)

@@ -2,7 +2,8 @@
 
 Rows have spans as `{"spans": [{"start", "end", "label"}], "missing": [...], "preferences": [...]}`
 or as `{"feedback": {"errors": [{"start", "end", "error type"}], "missing-info": [...]},
-"preference": [...]}`. Every part is optional. Beside `feedback.json`, `record.json` (of
+"preference": [...]}`, and ratings as `{"ratings": [{"quality": 4}, ...]}`, an object for each
+output. Every part is optional. Beside `feedback.json`, `record.json` (of
 `anna.json`: `anna_record.json`) has the order in which outputs were shown and the active seconds.
 The figures of `fgrlhf feedback agreement out=<folder>/agreement.json` are shown as they are.
 """
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from fgrlhf.data.problems import counted
@@ -40,6 +41,7 @@ class FeedbackRow:
       preference: 1, 2 or 0 for each pair of outputs; None if they were not compared.
       order: the outputs in the order in which they were shown; None if that is not known.
       seconds: active time; None if it was not recorded.
+      ratings: for each rated output its values by scale.
     """
 
     spans: list[MarkedSpan] | None
@@ -48,6 +50,7 @@ class FeedbackRow:
     order: list[int] | None
     seconds: float | None
     annotator: str | None
+    ratings: list[dict[str, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,19 @@ def _row(row: Mapping[str, Any], record: Mapping[str, Any]) -> FeedbackRow:
         order=_whole_numbers(record.get("order")),
         seconds=sum(seconds) if seconds else None,
         annotator=annotator if isinstance(annotator, str) else None,
+        ratings=_ratings(row.get("ratings")),
     )
+
+
+def _ratings(value: Any) -> list[dict[str, float]]:
+    """The ratings of a row by output; entries that are no ratings are left out."""
+    ratings = []
+    for entry in value if isinstance(value, list) else []:
+        if _is_dict(entry):
+            values = {str(key): score for key, score in entry.items() if _is_number(score)}
+            if values:
+                ratings.append(values)
+    return ratings
 
 
 def _is_span(mark: Any) -> bool:
@@ -166,12 +181,13 @@ def _whole_numbers(value: Any) -> list[int] | None:
 
 @dataclass(frozen=True)
 class FeedbackView:
-    """A file's numbers: facts by name, its spans by kind, agreement of its annotators."""
+    """A file's numbers: facts by name, spans by kind, ratings by scale, annotators' agreement."""
 
     title: str
     problem: str
     facts: dict[str, str]
     kinds: Table
+    ratings: Table
     agreement: Table
 
 
@@ -180,7 +196,12 @@ def feedback_views(files: Sequence[FeedbackFile]) -> list[FeedbackView]:
     for file in files:
         views.append(
             FeedbackView(
-                file.path.name, file.problem, _facts(file.rows), _kinds(file.rows), _agreement(file)
+                title=file.path.name,
+                problem=file.problem,
+                facts=_facts(file.rows),
+                kinds=_kinds(file.rows),
+                ratings=_scales(file.rows),
+                agreement=_agreement(file),
             )
         )
     return views
@@ -200,6 +221,9 @@ def _facts(rows: Sequence[FeedbackRow]) -> dict[str, str]:
             f"{counted(len(compared), 'row')}, {counted(len(values), 'pair')},"
             f" {ties:,} of them ties"
         )
+    rated = [row.ratings for row in rows if row.ratings]
+    if rated:
+        facts["rated"] = f"{counted(len(rated), 'row')}, {counted(sum(map(len, rated)), 'output')}"
     first, decided = first_position(compared)
     if decided:
         facts["won by the output shown first"] = (
@@ -258,6 +282,28 @@ def _kinds(rows: Sequence[FeedbackRow]) -> Table:
         n_rows = sum(label in row.missing for row in rows)
         cells.append([f"missing: {label}", f"{count:,}", f"{n_rows:,}", "–", "–"])
     return Table(["kind", "marks", "rows", "median length", "lengths"], cells)
+
+
+def _scales(rows: Sequence[FeedbackRow]) -> Table:
+    """Ratings by scale: how many, their mean and median, and their range."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        for ratings in row.ratings:
+            for scale, value in ratings.items():
+                values.setdefault(scale, []).append(value)
+    cells = []
+    for scale, given in values.items():
+        lowest_to_highest = f"{number(min(given))} to {number(max(given))}"
+        cells.append(
+            [
+                scale,
+                f"{len(given):,}",
+                number(mean(given)),
+                number(median(given)),
+                lowest_to_highest,
+            ]
+        )
+    return Table(["scale", "ratings", "mean", "median", "values"], cells)
 
 
 def _agreement(file: FeedbackFile) -> Table:
