@@ -61,10 +61,11 @@ def scores_of(
 
 
 def checked_scores(name: str, results: Any, texts: Sequence[str]) -> Sequence[Scores]:
-    """What the reward `name` returned for `texts`, if it has the right form.
+    """The `results` that the reward `name` returned for `texts`, after a check of their form.
 
     Raises:
-      UserError: it has not one list (or None) per text, or a score is not a number in the text.
+      UserError: there is not one list (or None) for each text, or a score is not a number or its
+        span ends after its text.
     """
     if not isinstance(results, Sequence) or len(results) != len(texts):
         size = f"{len(results)} results" if isinstance(results, Sequence) else f"{results!r:.60}"

@@ -8,7 +8,6 @@ Files are matched by the texts of their rows, so annotators may have judged diff
 order. For an undefined figure the report gives the reason.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -464,7 +463,7 @@ def judged_in_files(
     files = [read_items(task, path) for path in paths]
     judged: dict[Hashable, Judged] = {}
     for i, (path, items) in enumerate(zip(paths, files)):
-        contents = _contents(task.schema, items)
+        contents = _contents(task, items)
         for content, item in zip(contents, items):
             judged.setdefault(content, Judged(item))
         record = read_record(task.schema, records[i], len(items)) if records else None
@@ -472,14 +471,14 @@ def judged_in_files(
     return list(judged.values())
 
 
-def _contents(schema: Schema, items: Sequence[Item]) -> list[Hashable]:
-    """The texts of each item. Items of a file with the same texts are told apart by their order."""
-    copies: Counter[str] = Counter()
+def _contents(task: FeedbackTask, items: Sequence[Item]) -> list[Hashable]:
+    """The content of each item, with a number: 1 for its second copy in the file, and so on."""
+    copies: Counter[Hashable] = Counter()
     contents: list[Hashable] = []
     for item in items:
-        texts = json.dumps([item.row[key] for key in schema.row])
-        contents.append((texts, copies[texts]))
-        copies[texts] += 1
+        content = task.content(item)
+        contents.append((content, copies[content]))
+        copies[content] += 1
     return contents
 
 

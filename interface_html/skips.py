@@ -72,10 +72,10 @@ def read_skips(path: str | Path) -> list[Skip]:
 
 
 def without_skipped(submissions: Sequence[Submission], skips: Sequence[Skip]) -> list[Submission]:
-    """The submissions that their annotator has not skipped afterwards."""
+    """The submissions on items that their annotators did not skip later."""
     skipped = {(skip.item, skip.annotator, skip.page) for skip in skips}
-    return [
-        submission
-        for submission in submissions
-        if (submission.item, submission.annotator, submission.page) not in skipped
-    ]
+    kept = []
+    for submission in submissions:
+        if (submission.item, submission.annotator, submission.page) not in skipped:
+            kept.append(submission)
+    return kept

@@ -208,12 +208,12 @@ def verdicts(row: Mapping[str, Any], doc: Mapping[str, Any]) -> list[str | None]
 
 def undecided_problems(row: Mapping[str, Any], doc: Mapping[str, Any]) -> list[Complaint]:
     """The suggestions without a decision. `doc` must be valid."""
-    reason = "is not decided: accept, change or reject it"
-    return [
-        (f"feedback.{LIST}[{i}]", reason)
-        for i, verdict in enumerate(verdicts(row, doc))
-        if verdict is None
-    ]
+    complaints: list[Complaint] = []
+    for i, verdict in enumerate(verdicts(row, doc)):
+        if verdict is None:
+            reason = "is not decided: accept, change or reject it"
+            complaints.append((f"feedback.{LIST}[{i}]", reason))
+    return complaints
 
 
 def decisions_record(row: Mapping[str, Any], doc: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -226,7 +226,7 @@ def decisions_record(row: Mapping[str, Any], doc: Mapping[str, Any]) -> dict[str
 def without_decisions(doc: Mapping[str, Any]) -> dict[str, Any]:
     """An annotation without the keys of this module, for the row of a feedback file."""
     rest = {key: value for key, value in doc.items() if key != LIST}
-    rest["errors"] = [
-        {key: value for key, value in error.items() if key != "origin"} for error in doc["errors"]
-    ]
+    rest["errors"] = []
+    for error in doc["errors"]:
+        rest["errors"].append({key: value for key, value in error.items() if key != "origin"})
     return rest

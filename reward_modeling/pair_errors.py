@@ -111,8 +111,8 @@ def turns_name(turns: int) -> str:
 
 def _groups(credits: dict[str, list[float]]) -> tuple[Group, ...]:
     """The groups that have pairs."""
-    return tuple(
-        Group(name, len(values), float(np.mean(values)))
-        for name, values in credits.items()
-        if values
-    )
+    groups = []
+    for name, values in credits.items():
+        if values:
+            groups.append(Group(name, len(values), float(np.mean(values))))
+    return tuple(groups)

@@ -90,7 +90,7 @@ def test_a_lease_that_ran_out_gives_the_item_to_others(db, clock):
         assignment = db.next(name, "annotation", 4)
         assert assignment.item.id == "0"
         submit(db, assignment, number)
-    assert not db.renew(slow)  # the page is told, but late work counts as an extra judgement
+    assert not db.renew(slow)  # the page shows that; late work counts as an extra judgement
     assert db.next("slow", "annotation", 4).item.id == "1"
     assert submit(db, slow, 9)
     assert db.assignment(slow.id, "slow").done

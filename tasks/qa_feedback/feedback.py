@@ -187,11 +187,9 @@ def read_feedback_files(*paths: str | Path) -> list[list[FeedbackRow]]:
                 f"{path} has questions, not feedback on answers to them. Use a file such as"
                 " train_feedback.json"
             )
-    problems = [
-        problem
-        for path, rows in zip(paths, files)
-        for problem in feedback_problems(rows, str(path))
-    ]
+    problems = []
+    for path, rows in zip(paths, files):
+        problems += feedback_problems(rows, str(path))
     if problems:
         raise DataError(problems)
     return [[FeedbackRow(row) for row in rows] for rows in files]
@@ -300,15 +298,11 @@ def load_examples(path: str | Path) -> list[Prompt]:
     problems = example_problems(rows, str(path))
     if problems:
         raise DataError(problems)
-    return [
-        Prompt(
-            id=str(i),
-            text=row["text"],
-            references=tuple(row["answer"]),
-            meta={key: value for key, value in row.items() if key not in ("text", "answer")},
-        )
-        for i, row in enumerate(rows)
-    ]
+    prompts = []
+    for i, row in enumerate(rows):
+        meta = {key: value for key, value in row.items() if key not in ("text", "answer")}
+        prompts.append(Prompt(str(i), row["text"], tuple(row["answer"]), meta))
+    return prompts
 
 
 def rm_words_prefix(

@@ -10,7 +10,7 @@ them:
     omission_segments  the whole translation, after its source: the worst severity of the omissions
     mqm_pairs          translations of the same source: the one with the higher MQM score is better
 
-What a rater has not judged has the tag `Ignore`, which the loss leaves out.
+Words that the rater did not judge get the tag `Ignore`, and the loss leaves them out.
 """
 
 from collections.abc import Sequence
