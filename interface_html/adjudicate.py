@@ -22,12 +22,12 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
-from interface_html.database import Submission, read_database
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.items import item_json, rows_text
 from interface_html.reliability import latest_documents
 from interface_html.rules import character_labels
 from interface_html.schema import Schema
+from interface_html.stored import Submission, read_database
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Document = Mapping[str, Any]

@@ -26,13 +26,13 @@ from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
 from fgrlhf.stats import bootstrap, ratio_bootstrap
-from interface_html.database import read_database
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.ratings import Ratings
 from interface_html.rules import character_labels, is_weak_order
 from interface_html.schema import Schema
 from interface_html.skips import read_skips, without_skipped
+from interface_html.stored import read_database
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Document = Mapping[str, Any]  # an annotation: see interface_html/rules.py

@@ -27,8 +27,8 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
 from fgrlhf.stats import Interval, paired_ratio_bootstrap, wilson
 from interface_html.agreement import DRAWS, SEED, Figure, overlap_matches, read_record, share
-from interface_html.database import read_database
 from interface_html.items import read_items
+from interface_html.stored import read_database
 from interface_html.suggestions import ACCEPTED, LIST, SHOWN, verdicts
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 

@@ -14,9 +14,7 @@ import json
 import random
 import secrets
 import sqlite3
-import threading
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,45 +22,9 @@ from typing import Any
 
 from fgrlhf.errors import UserError
 from interface_html import checks
+from interface_html.commits import SharedCommits
 from interface_html.format import Item
-
-TABLES = """
-CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS items(
-  id TEXT PRIMARY KEY,
-  position INTEGER NOT NULL UNIQUE,
-  row TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS annotators(name TEXT PRIMARY KEY, token_sha256 TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS assignments(
-  id INTEGER PRIMARY KEY,
-  item TEXT NOT NULL REFERENCES items(id),
-  annotator TEXT NOT NULL,
-  page TEXT NOT NULL,
-  shown TEXT NOT NULL,
-  done INTEGER NOT NULL DEFAULT 0,
-  lease_until REAL NOT NULL,
-  UNIQUE(page, item, annotator));
-CREATE INDEX IF NOT EXISTS by_annotator ON assignments(annotator, page, done);
-CREATE INDEX IF NOT EXISTS by_item ON assignments(page, item, done, lease_until);
-CREATE TABLE IF NOT EXISTS drafts(
-  assignment INTEGER PRIMARY KEY REFERENCES assignments(id),
-  revision INTEGER NOT NULL,
-  state TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS submissions(
-  number INTEGER PRIMARY KEY AUTOINCREMENT,
-  uuid TEXT NOT NULL UNIQUE,
-  digest TEXT NOT NULL,
-  assignment INTEGER NOT NULL REFERENCES assignments(id),
-  doc TEXT NOT NULL,
-  seconds REAL NOT NULL,
-  guideline TEXT NOT NULL,
-  created REAL NOT NULL);
-"""
-# `PRAGMA user_version` of the file; 0 in files of the first version, which lack these columns
-VERSION = 4
-NEW_COLUMNS = {"wall": "REAL", "guideline_sha256": "TEXT"}
-# since version 3: JSON of {reason, text, created} if the annotator skipped the item
-SKIP_COLUMNS = {"skipped": "TEXT"}
+from interface_html.stored import create_tables, other_task
 
 
 class RefusedError(Exception):
@@ -117,39 +79,6 @@ class Receipt:
     guideline_sha256: str | None = None
 
 
-@dataclass(frozen=True)
-class Submission:
-    """A stored submission.
-
-    Args:
-      revision: 1 for the first submission of the annotator on this item and page.
-      created: seconds since 1970.
-      wall, guideline_sha256: None if the database is older than these values.
-    """
-
-    item: str
-    annotator: str
-    page: str
-    doc: dict
-    shown: list[int]
-    seconds: float
-    guideline: str
-    created: float
-    revision: int
-    wall: float | None
-    guideline_sha256: str | None
-
-
-class _Job:
-    """Work on the connection, with its result once it is on the disk or refused."""
-
-    def __init__(self, work: Callable[[sqlite3.Connection], Any]):
-        self.work = work
-        self.done = False
-        self.value: Any = None
-        self.error: BaseException | None = None
-
-
 class Database:
     """The storage of a server. Opens the file, or creates it.
 
@@ -180,8 +109,6 @@ class Database:
         self.clock = clock
         self.plan = plan
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = threading.Lock()  # guards the connection
-        self._waiting: deque[_Job] = deque()
         self._lock_file = open(f"{self.path}.lock", "w")  # noqa: SIM115 (open until `close`)
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -198,7 +125,8 @@ class Database:
             self._connection.execute("PRAGMA journal_mode=TRUNCATE")
             self._connection.execute("PRAGMA synchronous=EXTRA")
             self._connection.execute("PRAGMA foreign_keys=ON")
-            stored_task = self.write(lambda sql: self._create_tables(sql, task))
+            self._commits = SharedCommits(self._connection)
+            stored_task = self.write(lambda sql: create_tables(sql, task))
             names = self._connection.execute("SELECT token_sha256, name FROM annotators")
             self._names: dict[str, str] = dict(names.fetchall())
         except sqlite3.Error as error:
@@ -209,93 +137,18 @@ class Database:
             raise
         if stored_task != task:
             self.close()
-            raise _other_task(path, stored_task, task)
+            raise other_task(path, stored_task, task)
 
     def close(self) -> None:
         self._connection.close()
         self._lock_file.close()
 
-    @staticmethod
-    def _create_tables(sql: sqlite3.Connection, task: str) -> str:
-        for statement in TABLES.split(";\n"):
-            sql.execute(statement)
-        (version,) = sql.execute("PRAGMA user_version").fetchone()
-        if version > VERSION:
-            raise UserError(
-                f"the database has version {version}, which a newer version of this program wrote;"
-                f" this one reads up to {VERSION}: update it, or set db=... to another file"
-            )
-        columns = _columns(sql)
-        for name, kind in NEW_COLUMNS.items():
-            if name not in columns:
-                sql.execute(f"ALTER TABLE submissions ADD COLUMN {name} {kind}")
-        columns = _columns(sql, "assignments")
-        for name, kind in SKIP_COLUMNS.items():
-            if name not in columns:
-                sql.execute(f"ALTER TABLE assignments ADD COLUMN {name} {kind}")
-        checks.create_table(sql)
-        sql.execute(f"PRAGMA user_version={VERSION}")
-        sql.execute("INSERT OR IGNORE INTO meta VALUES('task', ?)", (task,))
-        return sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()[0]
-
     def write(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        """Run `work(connection)` and return its result once everything it wrote is on the disk.
+        """Run `work(connection)`; its result, once everything it wrote is on the disk.
 
-        The thread that gets the lock commits the work of all waiting threads, with one flush of the
-        disk. Work that raises is rolled back alone. `work` may run twice (see `_commit`), so it
-        must change nothing but the database.
+        `work` may run twice, so it must change nothing but the database: see `SharedCommits`.
         """
-        job = _Job(work)
-        self._waiting.append(job)
-        with self._lock:
-            if not job.done:
-                self._commit([self._waiting.popleft() for _ in range(len(self._waiting))])
-        if job.error is not None:
-            raise job.error
-        return job.value
-
-    def _commit(self, jobs: Sequence[_Job]) -> None:
-        """Commit all jobs in one transaction, or each alone if the storage refuses that.
-
-        Only the jobs that cannot be stored fail.
-        """
-        try:
-            self._transaction(jobs)
-        except sqlite3.Error as error:
-            if len(jobs) > 1:
-                for job in jobs:
-                    self._commit([job])
-            else:
-                jobs[0].error = error
-        except BaseException as error:  # an interrupt: nothing was committed
-            for job in jobs:
-                job.error = error
-            raise
-        finally:
-            for job in jobs:
-                job.done = True
-
-    def _transaction(self, jobs: Sequence[_Job]) -> None:
-        sql = self._connection
-        sql.execute("BEGIN IMMEDIATE")
-        try:
-            for job in jobs:
-                sql.execute("SAVEPOINT job")
-                job.value = None
-                job.error = None
-                try:
-                    job.value = job.work(sql)
-                except sqlite3.Error:
-                    raise
-                except Exception as error:  # raised again in the thread of the caller
-                    job.error = error
-                    sql.execute("ROLLBACK TO job")
-                sql.execute("RELEASE job")
-            sql.execute("COMMIT")
-        except BaseException:
-            if sql.in_transaction:
-                sql.execute("ROLLBACK")
-            raise
+        return self._commits.write(work)
 
     # ---- items and annotators --------------------------------------------------------------------
 
@@ -331,13 +184,13 @@ class Database:
     @property
     def has_checks(self) -> bool:
         """Whether annotators may get hidden items."""
-        with self._lock:
+        with self._commits.lock:
             stored = self._connection.execute("SELECT 1 FROM checks LIMIT 1").fetchone()
         return stored is not None or self.plan.repeat_every is not None
 
     def items(self) -> list[Item]:
         """The items of the study, without hidden ones."""
-        with self._lock:
+        with self._commits.lock:
             rows = self._connection.execute(
                 "SELECT id, row FROM items WHERE id NOT IN (SELECT item FROM checks) ORDER BY"
                 " position"
@@ -457,7 +310,7 @@ class Database:
 
     def assignment(self, number: int, annotator: str) -> Assignment:
         """An assignment of this annotator. Raises `RefusedError` (404) for any other."""
-        with self._lock:
+        with self._commits.lock:
             assignment = self._read(self._connection, number)
         if assignment.annotator != annotator:
             raise RefusedError(404, "there is no such assignment")
@@ -466,7 +319,7 @@ class Database:
     def own_assignments(self, annotator: str, page: str) -> list[tuple[int, str, bool]]:
         """The annotator's assignments, oldest first: (number, id of the item, whether done)."""
         query = "SELECT id, item, done FROM assignments WHERE annotator=? AND page=? ORDER BY id"
-        with self._lock:
+        with self._commits.lock:
             rows = self._connection.execute(query, (annotator, page)).fetchall()
         return [(number, item, bool(done)) for number, item, done in rows]
 
@@ -476,7 +329,7 @@ class Database:
             "SELECT id, skipped FROM assignments WHERE annotator=? AND page=? AND skipped IS NOT"
             " NULL"
         )
-        with self._lock:
+        with self._commits.lock:
             rows = self._connection.execute(query, (annotator, page)).fetchall()
         return {number: _reason(json.loads(skipped)) for number, skipped in rows}
 
@@ -489,7 +342,7 @@ class Database:
 
         Hidden items count in both, like others.
         """
-        with self._lock:
+        with self._commits.lock:
             query = "SELECT COUNT(*) FROM assignments WHERE annotator=? AND page=? AND done"
             done = self._connection.execute(query, (annotator, page)).fetchone()[0]
             total = checks.expected_items(self._connection, self.plan, annotator, page)
@@ -635,82 +488,9 @@ class Database:
         return self.write(add)
 
 
-def read_database(
-    path: str | Path, task: str, with_checks: bool = False
-) -> tuple[list[Item], list[Submission]]:
-    """All items, and all submissions by time. A server may write to the file meanwhile.
-
-    Args:
-      path: the file.
-      task: the name of the task.
-      with_checks: also those of hidden gold items and repeated items: see checks.py.
-
-    Raises:
-      UserError: the file does not exist, cannot be read, or belongs to another task.
-    """
-    if not Path(path).is_file():
-        raise UserError(f"{path} does not exist: set db=... to the server's database")
-    try:
-        sql = sqlite3.connect(path, timeout=30)
-        try:
-            (stored_task,) = sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()
-            item_rows = sql.execute("SELECT id, row FROM items ORDER BY position").fetchall()
-            stored = _columns(sql)
-            new = [f"s.{name}" if name in stored else "NULL" for name in NEW_COLUMNS]
-            submission_rows = sql.execute(
-                "SELECT a.id, a.item, a.annotator, a.page, s.doc, a.shown, s.seconds, s.guideline,"
-                f" s.created, {', '.join(new)} FROM submissions s JOIN assignments a ON"
-                " a.id=s.assignment ORDER BY s.number"
-            ).fetchall()
-            hidden = {} if with_checks else checks.stored_checks(sql)
-        finally:
-            sql.close()
-    except sqlite3.Error as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    if stored_task != task:
-        raise _other_task(path, stored_task, task)
-    items = [Item(name, json.loads(row)) for name, row in item_rows if name not in hidden]
-    submissions = []
-    revisions: Counter[int] = Counter()
-    for row in submission_rows:
-        number, item, annotator, page, doc, shown, seconds, guideline, created, *new = row
-        if item in hidden:
-            continue
-        wall, guideline_sha256 = new
-        revisions[number] += 1
-        submissions.append(
-            Submission(
-                item=item,
-                annotator=annotator,
-                page=page,
-                doc=json.loads(doc),
-                shown=json.loads(shown),
-                seconds=seconds,
-                guideline=guideline,
-                created=created,
-                revision=revisions[number],
-                wall=wall,
-                guideline_sha256=guideline_sha256,
-            )
-        )
-    return items, submissions
-
-
-def _columns(sql: sqlite3.Connection, table: str = "submissions") -> set[str]:
-    """The columns of a table."""
-    return {row[1] for row in sql.execute(f"PRAGMA table_info({table})")}
-
-
 def _reason(skipped: dict[str, Any]) -> dict[str, str]:
     """A stored skip without its time."""
     return {key: skipped[key] for key in ("reason", "text")}
-
-
-def _other_task(path: str | Path, stored_task: str, task: str) -> UserError:
-    return UserError(
-        f"{path} has feedback of the task {stored_task}, not of {task}: set another db=... or"
-        " another task=..."
-    )
 
 
 def _sha(text: str) -> str:

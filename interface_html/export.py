@@ -17,13 +17,13 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.adjudicate import read_decisions, with_decisions
 from interface_html.checks import left_out_text as checks_text
-from interface_html.database import Submission, read_database
 from interface_html.format import RATINGS, Item
 from interface_html.items import rows_text
 from interface_html.ratings import median_ratings
 from interface_html.rules import character_labels
 from interface_html.schema import PageName, Schema
 from interface_html.skips import Skip, read_skips, without_skipped
+from interface_html.stored import Submission, read_database
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 from interface_html.weighting import NO_WEIGHTS, Weights, read_weights, reliable_submissions
 

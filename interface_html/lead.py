@@ -19,12 +19,13 @@ from pydantic import Field
 from fgrlhf.config import StrictModel
 from interface_html.agreement import Comparison, Judged, pair_agreements
 from interface_html.checks import Check, read_checks
-from interface_html.database import Database, RefusedError, read_database
-from interface_html.database import Submission as Stored
+from interface_html.database import Database, RefusedError
 from interface_html.format import Item
 from interface_html.reliability import ReliabilityReport, report
 from interface_html.render import TEMPLATES
 from interface_html.schema import PageName, Schema
+from interface_html.stored import Submission as Stored
+from interface_html.stored import read_database
 from interface_html.tasks import FeedbackTask
 
 HOUR = 3600

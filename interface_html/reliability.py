@@ -22,10 +22,10 @@ from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
 from interface_html.checks import read_checks
-from interface_html.database import Submission, read_database
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.schema import PageName
+from interface_html.stored import Submission, read_database
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Document = Mapping[str, Any]

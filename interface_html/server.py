@@ -138,12 +138,21 @@ def create_app(
         openapi_url="/openapi.json" if not tokens else None,
     )
     app.add_middleware(Guard, hosts=hosts)
+    app.state.annotator_of = database.annotator_of if tokens else None
     _explain_errors(app)
     _serve_files(app, static_files(task), start=f"/templates/{schema.pages[0]}.html")
+    _add_assignments(app, schema, database)
+    _add_work(app, schema, database)
 
-    app.state.annotator_of = database.annotator_of if tokens else None
+    @app.get("/api/health")
+    async def health():
+        return {"task": schema.task}
 
-    guideline = guideline_sha256(schema)
+    return app
+
+
+def _add_assignments(app: FastAPI, schema: Schema, database: Database) -> None:
+    """The addresses under which a page gets items, keeps them, skips and reopens them."""
 
     def as_json(assignment: Assignment) -> dict[str, Any]:
         content = _assignment_json(assignment)
@@ -170,13 +179,13 @@ def create_app(
     @app.get("/api/assignments")
     def own_assignments(page: PageName, annotator: Annotator):
         rows = database.own_assignments(annotator, page)
-        if database.has_checks:
-            rows = [(number, str(number), done) for number, _, done in rows]
         skips = database.own_skips(annotator, page)
-        entries = [
-            {"id": number, "item": item, "done": done, "skipped": skips.get(number)}
-            for number, item, done in rows
-        ]
+        entries = []
+        for number, item, done in rows:
+            # an id could tell hidden items from others
+            name = str(number) if database.has_checks else item
+            entry = {"id": number, "item": name, "done": done, "skipped": skips.get(number)}
+            entries.append(entry)
         return JSONResponse({"assignments": entries})
 
     @app.get("/api/assignments/{number}")
@@ -200,6 +209,11 @@ def create_app(
     def reopen(number: Number, annotator: Annotator):
         return JSONResponse({"held": database.reopen(database.assignment(number, annotator))})
 
+
+def _add_work(app: FastAPI, schema: Schema, database: Database) -> None:
+    """The addresses to which a page sends drafts and submissions."""
+    guideline = guideline_sha256(schema)
+
     @app.put("/api/drafts/{number}")
     def save_draft(number: Number, body: Draft, annotator: Annotator):
         assignment = database.assignment(number, annotator)
@@ -217,12 +231,6 @@ def create_app(
             assignment, body.uuid, body.doc, receipt, body.submissions, body.confirmed
         )
         return JSONResponse({"uuid": body.uuid}, 201 if is_new else 200)
-
-    @app.get("/api/health")
-    async def health():
-        return {"task": schema.task}
-
-    return app
 
 
 def submission_problems(schema: Schema, assignment: Assignment, body: Submit) -> list[Complaint]:

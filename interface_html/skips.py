@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fgrlhf.data.problems import Complaint, shown
 from fgrlhf.errors import UserError
-from interface_html.database import Submission
 from interface_html.schema import Schema
+from interface_html.stored import Submission
 
 LONGEST_TEXT = 1000
 

@@ -25,9 +25,9 @@ from fgrlhf.errors import run_main
 from fgrlhf.files import write_jsonl
 from interface_html.adjudicate import is_adjudication
 from interface_html.checks import Check, read_checks
-from interface_html.database import Submission, read_database
 from interface_html.format import Item
 from interface_html.skips import Skip, read_skips
+from interface_html.stored import Submission, read_database
 from interface_html.suggestions import decisions_record
 from interface_html.tasks import TASK_HELP, feedback_of
 

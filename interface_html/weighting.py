@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError
-from interface_html.database import Submission
 from interface_html.reliability import read_report
 from interface_html.schema import PageName
+from interface_html.stored import Submission
 
 
 @dataclass(frozen=True)

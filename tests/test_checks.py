@@ -13,11 +13,12 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from interface_html import export
 from interface_html.checks import GAP, Plan, read_checks, sequence_length, slot
-from interface_html.database import VERSION, Database, read_database
+from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.reliability import Settings as ReliabilitySettings
 from interface_html.reliability import write_report
 from interface_html.serve import _gold_items
+from interface_html.stored import VERSION, read_database
 from interface_html.submissions import Settings, write_submissions
 
 NUMBERS = itertools.count()  # of submissions

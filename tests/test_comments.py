@@ -11,10 +11,10 @@ from test_served_pages import visiting
 
 from fgrlhf.data.problems import DataError
 from interface_html import export
-from interface_html.database import read_database
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.rules import annotation_problems, comparison_problems
+from interface_html.stored import read_database
 
 CLEAN = {
     "errors": [],

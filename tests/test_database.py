@@ -11,10 +11,11 @@ from page_helpers import QA
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from interface_html import export
-from interface_html.database import Database, Receipt, RefusedError, read_database
+from interface_html.database import Database, Receipt, RefusedError
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.rules import annotation_problems
+from interface_html.stored import read_database
 
 FIXTURES = Path(__file__).parent / "fixtures" / "feedback"
 
@@ -188,10 +189,10 @@ def together(db, *works):
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(len(works))]
     db._connection.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
-    with db._lock:
+    with db._commits.lock:
         for thread in threads:
             thread.start()
-        while len(db._waiting) < len(works):
+        while len(db._commits.waiting) < len(works):
             time.sleep(0.001)
     for thread in threads:
         thread.join()

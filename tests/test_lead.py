@@ -11,8 +11,9 @@ from test_rules import ROW, doc, error
 
 from interface_html import lead
 from interface_html.checks import Check
-from interface_html.database import Database, RefusedError, Submission
+from interface_html.database import Database, RefusedError
 from interface_html.format import Item
+from interface_html.stored import Submission
 
 NOW = 10_000.0
 

@@ -10,7 +10,7 @@ from server_helpers import Client, Server, serving
 from test_served_pages import kept, visiting
 
 from interface_html import export
-from interface_html.database import read_database
+from interface_html.stored import read_database
 
 
 def said(tab, text: str) -> None:

@@ -11,9 +11,9 @@ from test_ratings import CASES, IN_ROW
 from test_served_pages import visiting
 
 from fgrlhf.files import read_json, write_json
-from interface_html.database import read_database
 from interface_html.export import Settings, export
 from interface_html.ratings import rating_problems
+from interface_html.stored import read_database
 from interface_html.tasks import feedback_of
 
 VALUES = {"first": (4, 80), "second": (2, 0)}  # quality and clarity of each output

@@ -9,10 +9,10 @@ from test_annotation_page import EXPECTED, SCHEMA, by_keyboard, write
 from test_comparison_page import EXPECTED as PREFERENCE
 from test_comparison_page import judge
 
-from interface_html.database import read_database
 from interface_html.export import Settings, export
 from interface_html.format import Item
 from interface_html.items import rows_text
+from interface_html.stored import read_database
 
 
 @contextmanager

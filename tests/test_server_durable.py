@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from server_helpers import LONG, Client, Server, serving
 
-from interface_html.database import read_database
+from interface_html.stored import read_database
 
 KILLS = 200 if LONG else 3
 ANNOTATORS, ITEMS = (32, 500) if LONG else (8, 24)

@@ -15,10 +15,11 @@ from test_served_pages import visiting
 
 from fgrlhf.errors import UserError
 from interface_html import agreement, export, submissions
-from interface_html.database import Database, Receipt, read_database
+from interface_html.database import Database, Receipt
 from interface_html.format import Item
 from interface_html.schema import SKIP_REASONS, load_schema
 from interface_html.skips import Skip, read_skips, skip_problems, without_skipped
+from interface_html.stored import read_database
 
 UNSURE = {"reason": "unsure", "text": ""}
 ITEMS = [{**ITEM, "id": str(number), "question": f"Question {number}?"} for number in range(3)]

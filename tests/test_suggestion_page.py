@@ -11,11 +11,11 @@ from server_helpers import serving
 from test_served_pages import visiting
 
 from fgrlhf.files import write_json
-from interface_html.database import read_database
 from interface_html.export import Settings as ExportSettings
 from interface_html.export import export
 from interface_html.items import read_items
 from interface_html.pages import self_contained
+from interface_html.stored import read_database
 from interface_html.submissions import Settings as SubmissionSettings
 from interface_html.submissions import write_submissions
 from interface_html.suggestions import (

@@ -27,10 +27,10 @@ from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
 from fgrlhf.seeds import derive_seed
-from interface_html.database import Submission
 from interface_html.export import judged_items
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.reliability import report
+from interface_html.stored import Submission
 from interface_html.tasks import feedback_of
 from interface_html.weighting import NO_WEIGHTS, Weights
 from tasks.qa_feedback import active_arm
