@@ -21,6 +21,7 @@ from typing import Any, Literal
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError
 from fgrlhf.seeds import derive_seed
+from interface_html.connections import reading
 from interface_html.format import Item
 
 TABLE = """
@@ -255,16 +256,10 @@ def read_checks(path: str | Path) -> dict[str, Check]:
     """The hidden items in a database, by id. Databases of earlier versions have none.
 
     Raises:
-      UserError: the file cannot be read.
+      UserError: the file does not exist or cannot be read.
     """
-    try:
-        sql = sqlite3.connect(path, timeout=30)
-        try:
-            return stored_checks(sql)
-        finally:
-            sql.close()
-    except sqlite3.Error as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+    with reading(path) as sql:
+        return stored_checks(sql)
 
 
 def stored_checks(sql: sqlite3.Connection) -> dict[str, Check]:

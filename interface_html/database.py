@@ -22,7 +22,7 @@ from typing import Any
 
 from fgrlhf.errors import UserError
 from interface_html import checks
-from interface_html.commits import SharedCommits
+from interface_html.connections import SharedCommits
 from interface_html.format import Item
 from interface_html.stored import create_tables, other_task
 

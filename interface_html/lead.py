@@ -19,6 +19,7 @@ from pydantic import Field
 from fgrlhf.config import StrictModel
 from interface_html.agreement import Comparison, Judged, pair_agreements
 from interface_html.checks import Check, read_checks
+from interface_html.connections import reading
 from interface_html.database import Database, RefusedError
 from interface_html.format import Item
 from interface_html.reliability import ReliabilityReport, report
@@ -207,8 +208,7 @@ def gold_reliability(
 
 def open_assignments(path: str, now: float) -> list[Open]:
     """The assignments that are not submitted, those whose lease ended first at the top."""
-    sql = sqlite3.connect(path, timeout=30)
-    try:
+    with reading(path) as sql:
         columns = {row[1] for row in sql.execute("PRAGMA table_info(assignments)")}
         skipped = "a.skipped IS NOT NULL" if "skipped" in columns else "0"
         rows = sql.execute(
@@ -216,12 +216,12 @@ def open_assignments(path: str, now: float) -> list[Open]:
             f" {skipped} FROM assignments a LEFT JOIN drafts d ON d.assignment=a.id WHERE NOT"
             " a.done ORDER BY a.lease_until"
         ).fetchall()
-    finally:
-        sql.close()
-    return [
-        Open(number, item, annotator, page, until - now, bool(draft), bool(skip))
-        for number, item, annotator, page, until, draft, skip in rows
-    ]
+    assignments = []
+    for number, item, annotator, page, until, draft, skip in rows:
+        assignments.append(
+            Open(number, item, annotator, page, until - now, bool(draft), bool(skip))
+        )
+    return assignments
 
 
 def release(database: Database, number: int) -> None:

@@ -5,13 +5,12 @@ be blank unless the reason needs one.
 """
 
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fgrlhf.data.problems import Complaint, shown
-from fgrlhf.errors import UserError
+from interface_html.connections import reading
 from interface_html.schema import Schema
 from interface_html.stored import Submission
 
@@ -52,22 +51,16 @@ def read_skips(path: str | Path) -> list[Skip]:
     """The skips in a server's database that were not undone, in the order of the assignments.
 
     Raises:
-      UserError: the file cannot be read.
+      UserError: the file does not exist or cannot be read.
     """
-    try:
-        sql = sqlite3.connect(path, timeout=30)
-        try:
-            columns = {row[1] for row in sql.execute("PRAGMA table_info(assignments)")}
-            if "skipped" not in columns:  # a database of an earlier version
-                return []
-            rows = sql.execute(
-                "SELECT item, annotator, page, skipped FROM assignments WHERE skipped IS NOT NULL"
-                " ORDER BY id"
-            ).fetchall()
-        finally:
-            sql.close()
-    except sqlite3.Error as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+    with reading(path) as sql:
+        columns = {row[1] for row in sql.execute("PRAGMA table_info(assignments)")}
+        if "skipped" not in columns:  # a database of an earlier version
+            return []
+        rows = sql.execute(
+            "SELECT item, annotator, page, skipped FROM assignments WHERE skipped IS NOT NULL"
+            " ORDER BY id"
+        ).fetchall()
     return [Skip(*names, **json.loads(skipped)) for *names, skipped in rows]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fgrlhf.errors import UserError
 from interface_html import checks
+from interface_html.connections import reading
 from interface_html.format import Item
 
 TABLES = """
@@ -113,25 +114,17 @@ def read_database(
     Raises:
       UserError: the file does not exist, cannot be read, or belongs to another task.
     """
-    if not Path(path).is_file():
-        raise UserError(f"{path} does not exist: set db=... to the server's database")
-    try:
-        sql = sqlite3.connect(path, timeout=30)
-        try:
-            (stored_task,) = sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()
-            item_rows = sql.execute("SELECT id, row FROM items ORDER BY position").fetchall()
-            stored = _columns(sql)
-            new = [f"s.{name}" if name in stored else "NULL" for name in NEW_COLUMNS]
-            submission_rows = sql.execute(
-                "SELECT a.id, a.item, a.annotator, a.page, s.doc, a.shown, s.seconds, s.guideline,"
-                f" s.created, {', '.join(new)} FROM submissions s JOIN assignments a ON"
-                " a.id=s.assignment ORDER BY s.number"
-            ).fetchall()
-            hidden = {} if with_checks else checks.stored_checks(sql)
-        finally:
-            sql.close()
-    except sqlite3.Error as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+    with reading(path) as sql:
+        (stored_task,) = sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()
+        item_rows = sql.execute("SELECT id, row FROM items ORDER BY position").fetchall()
+        stored = _columns(sql)
+        new = [f"s.{name}" if name in stored else "NULL" for name in NEW_COLUMNS]
+        submission_rows = sql.execute(
+            "SELECT a.id, a.item, a.annotator, a.page, s.doc, a.shown, s.seconds, s.guideline,"
+            f" s.created, {', '.join(new)} FROM submissions s JOIN assignments a ON"
+            " a.id=s.assignment ORDER BY s.number"
+        ).fetchall()
+        hidden = {} if with_checks else checks.stored_checks(sql)
     if stored_task != task:
         raise other_task(path, stored_task, task)
     items = [Item(name, json.loads(row)) for name, row in item_rows if name not in hidden]

@@ -67,6 +67,21 @@ def opened(
     assert not outside, outside
 
 
+def wait_until(tab, condition: str, arg=None) -> None:
+    """Wait until a JavaScript function returns true.
+
+    It is called every 50 ms. By default it would be called before the browser draws a frame, and
+    a browser on a busy machine may draw none.
+    """
+    tab.wait_for_function(condition, arg=arg, polling=50)
+
+
+def said(tab, text: str) -> None:
+    """Wait until the page's message contains `text`."""
+    condition = "text => document.querySelector('#message').textContent.includes(text)"
+    wait_until(tab, condition, text)
+
+
 def identify(tab, name: str = "anna") -> None:
     """Type the annotator's name, if the page asks for it."""
     tab.wait_for_selector("#work:not([hidden]), #empty:not([hidden])")

@@ -15,6 +15,7 @@ from page_helpers import (
     press,
     row_with,
     state,
+    wait_until,
     word,
 )
 
@@ -238,9 +239,10 @@ def test_real_rows_come_back_byte_for_byte(chromium, qa_feedback):
         for split in ("train", "dev"):
             path = qa_feedback / f"{split}_feedback.json"
             tab.set_input_files("#file", path)
-            tab.wait_for_function(
+            wait_until(
+                tab,
                 "() => document.querySelector('#position').textContent.includes('of"
-                f" {len(json.loads(path.read_text()))}')"
+                f" {len(json.loads(path.read_text()))}')",
             )
             assert downloaded(tab) == path.read_bytes()
             tab.reload()
@@ -271,7 +273,8 @@ def test_a_bad_file_is_refused_with_row_and_reason(chromium, tmp_path):
         ):
             (tmp_path / "bad.json").write_text(text)
             tab.set_input_files("#file", tmp_path / "bad.json")
-            tab.wait_for_function(
+            wait_until(
+                tab,
                 "reason => document.querySelector('#notice').textContent.includes(reason)",
                 arg=reason,
             )

@@ -1,7 +1,7 @@
 """Titles that are conversations: rows, prompts, and the turns on every page."""
 
 import pytest
-from page_helpers import opened, press
+from page_helpers import opened, press, wait_until
 from rating_tasks import QUALITY, rating_task, row, write_page
 
 from fgrlhf.data.formats import COMPARISONS
@@ -86,7 +86,7 @@ def test_turns_are_shown_with_their_roles(chromium, task, page):
         assert overflows and top > 0 and turns.bounding_box()["height"] < 500
         turns.focus()
         press(tab, "Home")  # scrolls, and is no key of the page
-        tab.wait_for_function("() => document.querySelector('#turns').scrollTop === 0")
+        wait_until(tab, "() => document.querySelector('#turns').scrollTop === 0")
         press(tab, "Escape", "]")
         assert tab.inner_text("#item-title") == "Say 3" and turns.is_hidden()
 

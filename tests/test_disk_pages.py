@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from page_helpers import ITEM, QA, downloaded, identify, opened, press
+from page_helpers import ITEM, QA, downloaded, identify, opened, press, wait_until
 
 from interface_html.items import read_items
 from interface_html.pages import self_contained
@@ -256,8 +256,9 @@ def test_samples_are_opened_by_the_picker_and_by_dropping(chromium, tmp_path):
         bad = tmp_path / "bad.jsonl"
         bad.write_text(text + "{")
         tab.set_input_files("#file", bad)
-        tab.wait_for_function(
-            "() => document.querySelector('#notice').textContent.includes('row 2 of the file is')"
+        wait_until(
+            tab,
+            "() => document.querySelector('#notice').textContent.includes('row 2 of the file is')",
         )
 
 

@@ -5,18 +5,12 @@ import json
 import sqlite3
 from contextlib import closing
 
-from page_helpers import new_context, press
+from page_helpers import new_context, press, said, wait_until
 from server_helpers import Client, Server, serving
 from test_served_pages import kept, visiting
 
 from interface_html import export
 from interface_html.stored import read_database
-
-
-def said(tab, text: str) -> None:
-    tab.wait_for_function(
-        "text => document.querySelector('#message').textContent.includes(text)", arg=text
-    )
 
 
 def plain_tab(browser, server, page="annotation", fragment=""):
@@ -118,9 +112,7 @@ def test_a_submitted_item_is_reopened_and_submitted_again(chromium, tmp_path):
         said(tab, "next item")
         press(tab, "n")  # the second item is begun, not submitted
         press(tab, "[")
-        tab.wait_for_function(
-            "() => document.querySelector('#item-title').textContent === 'Question 0?'"
-        )
+        wait_until(tab, "() => document.querySelector('#item-title').textContent === 'Question 0?'")
         assert "1 of 2 done (this item: submitted)" in tab.inner_text("#position")
         assert tab.input_value("#correction") == "First."
         assert tab.locator("#errors > li").count() == 1

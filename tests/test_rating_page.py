@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from page_helpers import downloaded, opened, press, state
+from page_helpers import downloaded, opened, press, state, wait_until
 from rating_tasks import CLARITY, QUALITY, rating_task, row, write_page, write_schema
 from server_helpers import Client, serving
 from test_ratings import CASES, IN_ROW
@@ -161,7 +161,7 @@ def test_ratings_of_a_file_are_shown_and_saved_as_they_were(chromium, task, tmp_
     write_json(tmp_path / "file.json", rows)
     with opened(chromium, where=write_page(task, [row(5)])) as tab:
         tab.set_input_files("#file", tmp_path / "file.json")
-        tab.wait_for_function("() => document.querySelectorAll('input:checked').length === 2")
+        wait_until(tab, "() => document.querySelectorAll('input:checked').length === 2")
         assert "from the file" in tab.inner_text("#position")
         assert json.loads(downloaded(tab)) == rows[:1]
         for wrong in ([IN_ROW[0]], [IN_ROW[0], {"quality": 2}], {"a": 1}):
@@ -270,8 +270,8 @@ def test_by_touch_on_a_phone(chromium, task):
 
 
 def drafts_stored(tab) -> None:
-    tab.wait_for_function(
-        "() => !Object.keys(localStorage).some((key) => /served.*rating\\/\\d/.test(key))"
+    wait_until(
+        tab, "() => !Object.keys(localStorage).some((key) => /served.*rating\\/\\d/.test(key))"
     )
 
 

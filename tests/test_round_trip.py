@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from page_helpers import ITEM, QA, downloaded, identify, opened, press, row_with
+from page_helpers import ITEM, QA, downloaded, identify, opened, press, row_with, wait_until
 from test_comparison_page import EXPECTED, judge
 
 from fgrlhf.errors import UserError
@@ -123,8 +123,9 @@ def test_the_file_picker_takes_the_payload_too(chromium, tmp_path):
             assert downloaded(tab).decode() == rows_text([{**row, "feedback": none}])
         (tmp_path / "empty.html").write_text("<p>nothing</p>")
         tab.set_input_files("#file", tmp_path / "empty.html")
-        tab.wait_for_function(
-            "() => document.querySelector('#notice').textContent.includes('not a published page')"
+        wait_until(
+            tab,
+            "() => document.querySelector('#notice').textContent.includes('not a published page')",
         )
 
 

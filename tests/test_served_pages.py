@@ -3,7 +3,7 @@
 import json
 from contextlib import contextmanager
 
-from page_helpers import ITEM, new_context, press, row_with, word
+from page_helpers import ITEM, new_context, press, row_with, said, wait_until, word
 from server_helpers import Client, Server, serving
 from test_annotation_page import EXPECTED, SCHEMA, by_keyboard, write
 from test_comparison_page import EXPECTED as PREFERENCE
@@ -47,9 +47,10 @@ def visiting(browser, server, page="annotation", who="anna", with_clock=False, *
 
 def kept(tab):
     """Wait until the server has stored the draft."""
-    tab.wait_for_function(
+    wait_until(
+        tab,
         "() => !Object.keys(localStorage).some((key) =>"
-        " /served.*(annotation|comparison)\\/\\d/.test(key))"
+        " /served.*(annotation|comparison)\\/\\d/.test(key))",
     )
 
 
@@ -107,14 +108,10 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
             press(tab, "Escape", "Home", "ArrowRight", "4")
             tab.fill("#correction", "Mended.")
             press(tab, "Escape", "Control+Enter")
-            tab.wait_for_function(
-                "() => document.querySelector('#message').textContent.includes('cannot be reached')"
-            )
+            said(tab, "cannot be reached")
             server.start()
             press(tab, "Control+Enter")
-            tab.wait_for_function(
-                "() => document.querySelector('#message').textContent.includes('next item')"
-            )
+            said(tab, "next item")
             assert all("ERR_" in line or "Failed to load" in line for line in tab.noise)
             tab.noise.clear()
         (entry,) = read_database(server.db, "qa_feedback")[1]
@@ -135,13 +132,9 @@ def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
 
         tab.route("**/api/submissions", lose, times=1)
         press(tab, "n", "Control+Enter")
-        tab.wait_for_function(
-            "() => document.querySelector('#message').textContent.includes('cannot be reached')"
-        )
+        said(tab, "cannot be reached")
         press(tab, "Control+Enter")
-        tab.wait_for_function(
-            "() => document.querySelector('#message').textContent.includes('next item')"
-        )
+        said(tab, "next item")
         assert len(read_database(server.db, "qa_feedback")[1]) == 1
         tab.noise.clear()
 

@@ -296,3 +296,9 @@ def test_a_task_without_reasons_cannot_skip(chromium, tmp_path):
     with opened(chromium, where=page_with(task_with(tmp_path, skip_reasons=[]), [ROW])) as tab:
         press(tab, "s")
         assert not tab.is_visible("#skip-dialog") and tab.locator("#skip").count() == 0
+
+
+def test_reading_the_skips_of_a_missing_file_makes_no_file(tmp_path):
+    with pytest.raises(UserError, match=r"gone\.sqlite does not exist: set db="):
+        read_skips(tmp_path / "gone.sqlite")
+    assert list(tmp_path.iterdir()) == []

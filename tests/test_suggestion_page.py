@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from page_helpers import ITEM, QA, TEXT, downloaded, drag, opened, press, state, word
+from page_helpers import ITEM, QA, TEXT, downloaded, drag, opened, press, state, wait_until, word
 from server_helpers import serving
 from test_served_pages import visiting
 
@@ -233,9 +233,10 @@ def test_suggestions_survive_reloads_and_the_downloaded_file(chromium, tmp_path)
         path = tmp_path / "feedback.json"
         path.write_bytes(downloaded(tab))
         tab.set_input_files("#file", path)
-        tab.wait_for_function(
+        wait_until(
+            tab,
             "() => !document.querySelector('#suggested')"
-            " || document.querySelector('#suggested').hidden"
+            " || document.querySelector('#suggested').hidden",
         )
         assert tab.locator("#errors > li").count() == 1
         press(tab, "Control+Enter")
@@ -259,9 +260,7 @@ def test_served_suggestions_are_submitted_with_their_verdicts(chromium, tmp_path
             press(tab, "y", "y", "x", "x")
             tab.fill("#correction", "Mended.")
             press(tab, "Escape", "Control+Enter")
-            tab.wait_for_function(
-                "() => document.querySelector('#item-title').textContent === 'B?'"
-            )
+            wait_until(tab, "() => document.querySelector('#item-title').textContent === 'B?'")
             assert underlined(tab) == []
             press(tab, "n", "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")

@@ -1,10 +1,30 @@
-"""Writing to one SQLite connection from several threads, which share commits."""
+"""Connections to a server's SQLite file: one that reads, and one that several threads write to."""
 
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
+
+from fgrlhf.errors import UserError
+
+
+@contextmanager
+def reading(path: str | Path) -> Iterator[sqlite3.Connection]:
+    """A connection that reads the file. A server may write to it meanwhile.
+
+    Raises:
+      UserError: the file does not exist or cannot be read.
+    """
+    if not Path(path).is_file():  # sqlite3 would create it
+        raise UserError(f"{path} does not exist: set db=... to the server's database")
+    try:
+        with closing(sqlite3.connect(path, timeout=30)) as sql:
+            yield sql
+    except sqlite3.Error as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
 
 
 class _Job:
