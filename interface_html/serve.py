@@ -122,7 +122,9 @@ def serve(settings: Settings) -> None:
             log_level="warning",
             access_log=False,
             server_header=False,
-            timeout_keep_alive=5,
+            # Longer than annotators think, so that a submission seldom meets a connection that the
+            # server is just closing.
+            timeout_keep_alive=75,  # seconds
             h11_max_incomplete_event_size=16384,
             http="h11",
             ws="none",

@@ -67,6 +67,18 @@ def opened(
     assert not outside, outside
 
 
+@contextmanager
+def described(tab, requests):
+    """Add what the page shows and its last requests to an error that happens here."""
+    try:
+        yield
+    except Exception as error:
+        shown = "() => document.body.innerText"
+        error.add_note(f"the page: {tab.evaluate(shown)}")
+        error.add_note("\n".join(["its last requests:", *requests[-20:]]))
+        raise
+
+
 def wait_until(tab, condition: str, arg=None) -> None:
     """Wait until a JavaScript function returns true.
 

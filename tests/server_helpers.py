@@ -46,13 +46,13 @@ class Server:
         given = {"task": "qa_feedback", "db": self.db, "port": self.port, "items": path}
         self.settings = given | settings
         self.process = None
+        self.log = folder / "server.log"
 
     def start(self) -> "Server":
         command = [sys.executable, "-m", "interface_html.serve"]
         command += [f"{key}={value}" for key, value in self.settings.items()]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
         begun = time.monotonic()
         while time.monotonic() - begun < 1800:  # a generous limit, for a server that never answers
             try:
@@ -61,17 +61,21 @@ class Server:
             except OSError:
                 time.sleep(0.05)
             if self.process.poll() is not None:
-                raise RuntimeError(self.process.stderr.read())
+                raise RuntimeError(self.log.read_text())
         raise RuntimeError("the server did not answer within half an hour")
+
+    def printed(self) -> list[str]:
+        """The lines that it has printed since its last start."""
+        return self.log.read_text().splitlines()
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.communicate()
+        self.process.wait()
 
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-            self.process.communicate(timeout=1800)
+            self.process.wait(timeout=1800)
 
 
 @contextmanager

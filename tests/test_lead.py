@@ -108,10 +108,8 @@ def test_leases_are_listed_and_released(tmp_path):
 def led(tmp_path, **settings):
     """A server with the lead's page, and the token of its link."""
     with serving(tmp_path, admin="true", **settings) as server:
-        token = ""
-        while "/lead#token=" not in token:
-            token = server.process.stdout.readline()
-        yield server, token.strip().partition("#token=")[2]
+        (link,) = [line for line in server.printed() if "/lead#token=" in line]
+        yield server, link.partition("#token=")[2]
 
 
 def test_only_the_lead_reads_and_releases(tmp_path):

@@ -55,18 +55,14 @@ def test_the_server_refuses_nameless_requests(tmp_path):
         wire.close()
 
 
-def links_of(server, count: int) -> list[str]:
-    return [server.process.stdout.readline().strip() for _ in range(count)]
-
-
 def test_links_outlive_the_server_and_a_wrong_one_can_be_replaced(chromium, tmp_path):
     server = Server(tmp_path, items=1, annotators="anna").start()
     try:
-        link = links_of(server, 2)[1].partition("anna: ")[2]
+        link = server.printed()[1].partition("anna: ")[2]
         server.kill()
         server.settings["annotators"] = "anna,ben"
         server.start()
-        printed = links_of(server, 4)
+        printed = server.printed()
         assert printed[1].startswith("anna: the link of an earlier start")
         assert "#token=" in printed[2] and printed[2].startswith("ben: ")
         tab = plain_tab(chromium, server, fragment="#token=wrong")

@@ -3,7 +3,7 @@
 import json
 from contextlib import contextmanager
 
-from page_helpers import ITEM, new_context, press, row_with, said, wait_until, word
+from page_helpers import ITEM, described, new_context, press, row_with, said, wait_until, word
 from server_helpers import Client, Server, serving
 from test_annotation_page import EXPECTED, SCHEMA, by_keyboard, write
 from test_comparison_page import EXPECTED as PREFERENCE
@@ -22,7 +22,7 @@ def visiting(browser, server, page="annotation", who="anna", with_clock=False, *
     `with_clock`: `tab.clock` controls its time.
     """
     context = new_context(browser, **options)
-    tab, noise, outside = context.new_page(), [], []
+    tab, noise, outside, requests = context.new_page(), [], [], []
     tab.on(
         "console",
         lambda message: (
@@ -37,10 +37,16 @@ def visiting(browser, server, page="annotation", who="anna", with_clock=False, *
         "request",
         lambda request: outside.append(request.url) if not request.url.startswith(own) else None,
     )
-    tab.goto(f"{own}templates/{page}.html#annotator={who}")
-    tab.wait_for_selector("#work:not([hidden]), #empty:not([hidden])")
-    tab.noise = noise
-    yield tab
+    tab.on("requestfailed", lambda request: requests.append(f"{request.url} {request.failure}"))
+    tab.on(
+        "response",
+        lambda answer: requests.append(f"{answer.request.method} {answer.url} {answer.status}"),
+    )
+    with described(tab, requests):
+        tab.goto(f"{own}templates/{page}.html#annotator={who}")
+        tab.wait_for_selector("#work:not([hidden]), #empty:not([hidden])")
+        tab.noise = noise
+        yield tab
     context.close()
     assert not noise and not outside, (noise, outside)
 

@@ -235,9 +235,8 @@ def test_slow_clients_hold_nobody_up(client, server):
 
 def test_tokens_are_needed_where_they_are_given(tmp_path):
     with serving(tmp_path, annotators="anna,ben") as server:
-        server.process.stdout.readline()
-        link = server.process.stdout.readline()
-        token = link.strip().partition("#token=")[2]
+        link = server.printed()[1]
+        token = link.partition("#token=")[2]
         client = Client(server.port, "ben")
         assert client.call("POST", "/api/next", {"page": "annotation"})[0] == 401
         assert (
