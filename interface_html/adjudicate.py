@@ -125,9 +125,9 @@ def read_decisions(task: FeedbackTask, items: Sequence[Item], path: str) -> dict
       UserError: the file cannot be read, or its items are not from `adjudicate`, or not of this
         study.
     """
-    decided_items, submissions = read_database(path, task.schema.task)
+    decided = read_database(path, task.schema.task)
     contents = {item.id: task.content(item) for item in items}
-    for item in decided_items:
+    for item in decided.items:
         if not is_adjudication(item):
             raise UserError(
                 f"{path}: item {item.id!r} has no annotations to decide between: name the database"
@@ -138,7 +138,7 @@ def read_decisions(task: FeedbackTask, items: Sequence[Item], path: str) -> dict
                 f"{path}: item {item.id!r} is not in db=... with the same texts: name the database"
                 " that its annotations are from"
             )
-    return {entry.item: entry for entry in submissions if entry.page == "annotation"}
+    return {entry.item: entry for entry in decided.submissions if entry.page == "annotation"}
 
 
 class Settings(StrictModel):
@@ -156,8 +156,8 @@ def adjudicate(settings: Settings) -> list[Item]:
       UserError: the database cannot be read, or no item has two annotations.
     """
     task = feedback_of(settings.task)
-    items, submissions = read_database(settings.db, task.schema.task)
-    chosen = items_to_adjudicate(task.schema, items, submissions)
+    study = read_database(settings.db, task.schema.task)
+    chosen = items_to_adjudicate(task.schema, study.items, study.submissions)
     if not chosen:
         raise UserError(
             f"{settings.db} has no item with two annotations, so there is nothing to decide: serve"

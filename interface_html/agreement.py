@@ -31,8 +31,7 @@ from interface_html.items import read_items
 from interface_html.ratings import Ratings
 from interface_html.rules import character_labels, is_weak_order
 from interface_html.schema import Schema
-from interface_html.skips import read_skips, without_skipped
-from interface_html.stored import read_database
+from interface_html.stored import Submission, read_database
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Document = Mapping[str, Any]  # an annotation: see interface_html/rules.py
@@ -385,13 +384,18 @@ def _wins_of_first(schema: Schema, comparisons: Sequence[Comparison]) -> tuple[i
 # ---- sources of judgements -----------------------------------------------------------------------
 
 
-def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
-    """The latest judgements of each annotator in a server's database."""
-    items, submissions = read_database(path, task.schema.task)
-    submissions = without_skipped(submissions, read_skips(path))
+def judged_items(items: Sequence[Item], submissions: Sequence[Submission]) -> list[Judged]:
+    """The latest judgements of each annotator.
+
+    Args:
+      items: those to include.
+      submissions: by time; those on other items are left out.
+    """
     judged = {item.id: Judged(item) for item in items}
     seconds: dict[tuple[str, str, str], float] = {}  # revisions add to the time of the first
     for submission in submissions:
+        if submission.item not in judged:
+            continue
         entry = judged[submission.item]
         key = submission.item, submission.annotator, submission.page
         seconds[key] = seconds.get(key, 0.0) + submission.seconds
@@ -405,6 +409,12 @@ def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
     for (item, _, _), total in seconds.items():
         judged[item].seconds.append(total)
     return list(judged.values())
+
+
+def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
+    """The latest judgements of each annotator in a server's database."""
+    study = read_database(path, task.schema.task)
+    return judged_items(study.items, study.submissions)
 
 
 def read_record(schema: Schema, path: str, count: int) -> list[Mapping[str, Any]]:

@@ -206,10 +206,10 @@ def _accepted_share(annotations: Sequence[Annotation]) -> Figure:
 
 def annotations_in_database(task: FeedbackTask, path: str) -> list[Annotation]:
     """The latest annotations of a server's database; active times add up over revisions."""
-    items, submissions = read_database(path, task.schema.task)
-    rows = {item.id: item.row for item in items}
+    study = read_database(path, task.schema.task)
+    rows = {item.id: item.row for item in study.items}
     latest: dict[tuple[str, str], Annotation] = {}
-    for one in submissions:
+    for one in study.submissions:
         row = rows[one.item]
         if one.page != "annotation" or not row.get(LIST):
             continue

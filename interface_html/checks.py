@@ -12,16 +12,14 @@ import random
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal
 
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError
 from fgrlhf.seeds import derive_seed
-from interface_html.connections import reading
 from interface_html.format import Item
 
 TABLE = """
@@ -252,17 +250,8 @@ def uniform_item(texts: Sequence[str], number: int, item: dict[str, Any]) -> dic
 # ---- in the programs -----------------------------------------------------------------------------
 
 
-def read_checks(path: str | Path) -> dict[str, Check]:
-    """The hidden items in a database, by id. Databases of earlier versions have none.
-
-    Raises:
-      UserError: the file does not exist or cannot be read.
-    """
-    with reading(path) as sql:
-        return stored_checks(sql)
-
-
 def stored_checks(sql: sqlite3.Connection) -> dict[str, Check]:
+    """The hidden items in a database, by id. Databases of earlier versions have none."""
     query = "SELECT 1 FROM sqlite_master WHERE type='table' AND name='checks'"
     if sql.execute(query).fetchone() is None:
         return {}
@@ -270,9 +259,9 @@ def stored_checks(sql: sqlite3.Connection) -> dict[str, Check]:
     return {item: Check(kind, original) for item, kind, original in rows}
 
 
-def left_out_text(path: str | Path) -> str:
+def left_out_text(hidden: Mapping[str, Check]) -> str:
     """What an export leaves out because of hidden items; "" if there are none."""
-    counts = Counter(check.kind for check in read_checks(path).values())
+    counts = Counter(check.kind for check in hidden.values())
     if not counts:
         return ""
     return (

@@ -13,7 +13,7 @@ from fgrlhf.errors import UserError
 
 @contextmanager
 def reading(path: str | Path) -> Iterator[sqlite3.Connection]:
-    """A connection that reads the file. A server may write to it meanwhile.
+    """A connection that reads the file, as it is at one moment. A server may write meanwhile.
 
     Raises:
       UserError: the file does not exist or cannot be read.
@@ -21,7 +21,8 @@ def reading(path: str | Path) -> Iterator[sqlite3.Connection]:
     if not Path(path).is_file():  # sqlite3 would create it
         raise UserError(f"{path} does not exist: set db=... to the server's database")
     try:
-        with closing(sqlite3.connect(path, timeout=30)) as sql:
+        with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as sql:
+            sql.execute("BEGIN")  # one transaction: all queries see the same data
             yield sql
     except sqlite3.Error as error:
         raise UserError(f"{path} cannot be read: {error}") from None

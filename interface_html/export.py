@@ -22,7 +22,7 @@ from interface_html.items import rows_text
 from interface_html.ratings import median_ratings
 from interface_html.rules import character_labels
 from interface_html.schema import PageName, Schema
-from interface_html.skips import Skip, read_skips, without_skipped
+from interface_html.skips import Skip
 from interface_html.stored import Submission, read_database
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 from interface_html.weighting import NO_WEIGHTS, Weights, read_weights, reliable_submissions
@@ -258,9 +258,9 @@ def export(settings: Settings) -> int:
     _check_settings(settings)
     task = feedback_of(settings.task)
     pages = _needed_pages(task.schema, settings.pages)
-    items, submissions = read_database(settings.db, task.schema.task)
-    skips = read_skips(settings.db)
-    submissions = without_skipped(submissions, skips)
+    study = read_database(settings.db, task.schema.task)
+    items = study.items
+    submissions = study.submissions
     weights = NO_WEIGHTS
     unreliable = ""
     if settings.weights is not None:
@@ -278,8 +278,8 @@ def export(settings: Settings) -> int:
     check_feedback(task, judged, settings.out)
     rows = [task.format.feedback_row(task.schema, item) for item in judged]
     write_text(settings.out, rows_text(rows))
-    left_out_text = _left_out_text(pages, left_out) + _skipped_text(skips) + unreliable
-    print(f"{settings.out}: {counted(len(rows), 'row')}{left_out_text}{checks_text(settings.db)}")
+    left_out_text = _left_out_text(pages, left_out) + _skipped_text(study.skips) + unreliable
+    print(f"{settings.out}: {counted(len(rows), 'row')}{left_out_text}{checks_text(study.hidden)}")
     return len(rows)
 
 

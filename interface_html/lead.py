@@ -7,7 +7,7 @@ The page reads `GET /api/lead` every few seconds; its one action releases a leas
 import hmac
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Annotated, Any
@@ -17,16 +17,15 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from fgrlhf.config import StrictModel
-from interface_html.agreement import Comparison, Judged, pair_agreements
-from interface_html.checks import Check, read_checks
+from interface_html.agreement import judged_items, pair_agreements
 from interface_html.connections import reading
 from interface_html.database import Database, RefusedError
 from interface_html.format import Item
 from interface_html.reliability import ReliabilityReport, report
 from interface_html.render import TEMPLATES
 from interface_html.schema import PageName, Schema
+from interface_html.stored import Study, stored_study
 from interface_html.stored import Submission as Stored
-from interface_html.stored import read_database
 from interface_html.tasks import FeedbackTask
 
 HOUR = 3600
@@ -126,45 +125,22 @@ def item_summary(
     }
 
 
-def judged_for_agreement(
-    items: Sequence[Item], submissions: Sequence[Stored], hidden: Mapping[str, Check]
-) -> list[Judged]:
-    """The items of the study with their judgements, for the agreement of annotators."""
-    judged = {item.id: Judged(item) for item in items if item.id not in hidden}
-    for entry in submissions:
-        if entry.item not in judged:
-            continue
-        if entry.page == "annotation":
-            judged[entry.item].annotations[entry.annotator] = entry.doc
-        elif entry.page == "comparison":
-            comparison = Comparison(entry.doc["preference"], entry.shown)
-            judged[entry.item].comparisons[entry.annotator] = comparison
-    return list(judged.values())
-
-
 def summary(
-    task: FeedbackTask,
-    items: Sequence[Item],
-    submissions: Sequence[Stored],
-    hidden: Mapping[str, Check],
-    opened: Sequence[Open],
-    per_item: int,
-    now: float,
+    task: FeedbackTask, study: Study, opened: Sequence[Open], per_item: int, now: float
 ) -> dict[str, Any]:
-    """The contents of the page.
+    """The contents of the page. Hidden items count in the columns about gold items only.
 
     Args:
       task: the task.
-      items: all items, also hidden ones.
-      submissions: all submissions, by time.
-      hidden: gold and repeated items.
+      study: the contents of the database.
       opened: assignments that are not submitted.
       per_item: number of annotators for each item.
       now: the time, in seconds since 1970.
     """
-    quality = gold_reliability(task, items, submissions, hidden)
-    ordinary = [item for item in items if item.id not in hidden]
-    names = sorted({entry.annotator for entry in [*submissions, *opened]})
+    quality = gold_reliability(task, study)
+    items = study.items
+    submissions = study.submissions
+    names = sorted({entry.annotator for entry in [*study.unskipped, *opened]})
     pages = []
     for page in task.schema.pages:
         rows = []
@@ -177,9 +153,9 @@ def summary(
             row["gold"] = gold.accuracy if gold else None
             row["gold_labels"] = gold.labels if gold else 0
             rows.append(row)
-        progress = item_summary(ordinary, page, submissions, per_item)
+        progress = item_summary(items, page, submissions, per_item)
         pages.append({"page": page, "items": progress, "annotators": rows})
-    judged = judged_for_agreement(items, submissions, hidden)
+    judged = judged_items(items, submissions)
     return {
         "title": task.schema.title,
         "per_item": per_item,
@@ -189,33 +165,23 @@ def summary(
     }
 
 
-def gold_reliability(
-    task: FeedbackTask,
-    items: Sequence[Item],
-    submissions: Sequence[Stored],
-    hidden: Mapping[str, Check],
-) -> ReliabilityReport | None:
+def gold_reliability(task: FeedbackTask, study: Study) -> ReliabilityReport | None:
     """The annotators compared with the gold items; None without gold items."""
-    gold = [item for item in items if item.id in hidden and hidden[item.id].kind == "gold"]
-    if not gold:
+    if not study.gold:
         return None
-    repeats = {name: check.original for name, check in hidden.items() if check.kind == "repeat"}
-    return report(task, items, submissions, gold, repeats)
+    return report(task, study.all_items, study.unskipped, study.gold, study.repeats)
 
 
 # ---- the database --------------------------------------------------------------------------------
 
 
-def open_assignments(path: str, now: float) -> list[Open]:
+def open_assignments(sql: sqlite3.Connection, now: float) -> list[Open]:
     """The assignments that are not submitted, those whose lease ended first at the top."""
-    with reading(path) as sql:
-        columns = {row[1] for row in sql.execute("PRAGMA table_info(assignments)")}
-        skipped = "a.skipped IS NOT NULL" if "skipped" in columns else "0"
-        rows = sql.execute(
-            "SELECT a.id, a.item, a.annotator, a.page, a.lease_until, d.assignment IS NOT NULL,"
-            f" {skipped} FROM assignments a LEFT JOIN drafts d ON d.assignment=a.id WHERE NOT"
-            " a.done ORDER BY a.lease_until"
-        ).fetchall()
+    rows = sql.execute(
+        "SELECT a.id, a.item, a.annotator, a.page, a.lease_until, d.assignment IS NOT NULL,"
+        " a.skipped IS NOT NULL FROM assignments a LEFT JOIN drafts d ON d.assignment=a.id WHERE"
+        " NOT a.done ORDER BY a.lease_until"
+    ).fetchall()
     assignments = []
     for number, item, annotator, page, until, draft, skip in rows:
         assignments.append(
@@ -232,7 +198,7 @@ def release(database: Database, number: int) -> None:
     """
 
     def end(sql: sqlite3.Connection) -> None:
-        query = "UPDATE assignments SET lease_until=0 WHERE id=? AND NOT done"
+        query = "UPDATE assignments SET lease_until=0 WHERE id=? AND NOT done AND skipped IS NULL"
         if sql.execute(query, (number,)).rowcount != 1:
             raise RefusedError(404, "there is no such open assignment: reload the page")
 
@@ -265,17 +231,10 @@ def add_lead_page(app: FastAPI, task: FeedbackTask, database: Database, token: s
     @app.get("/api/lead")
     def lead_summary(_: Lead):
         now = database.clock()
-        items, submissions = read_database(path, task.schema.task, with_checks=True)
-        content = summary(
-            task,
-            items,
-            submissions,
-            read_checks(path),
-            open_assignments(path, now),
-            database.per_item,
-            now,
-        )
-        return JSONResponse(content)
+        with reading(path) as sql:
+            study = stored_study(sql)
+            opened = open_assignments(sql, now)
+        return JSONResponse(summary(task, study, opened, database.per_item, now))
 
     @app.post("/api/lead/release")
     def lead_release(body: Release, _: Lead):

@@ -21,7 +21,6 @@ from fgrlhf.config import StrictModel, validate
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
-from interface_html.checks import read_checks
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.schema import PageName
@@ -369,13 +368,11 @@ def write_report(settings: Settings) -> ReliabilityReport:
       UserError: a file cannot be read, or `gold` has no judgement of an item of the study.
     """
     task = feedback_of(settings.task)
-    items, submissions = read_database(settings.db, task.schema.task, with_checks=True)
-    checks = read_checks(settings.db)
-    gold = [item for item in items if item.id in checks and checks[item.id].kind == "gold"]
+    study = read_database(settings.db, task.schema.task)
+    gold = study.gold
     if settings.gold:
-        gold += known_items(task, items, settings.gold)
-    repeats = {name: check.original for name, check in checks.items() if check.kind == "repeat"}
-    result = report(task, items, submissions, gold, repeats)
+        gold += known_items(task, study.all_items, settings.gold)
+    result = report(task, study.all_items, study.unskipped, gold, study.repeats)
     print(table(result))
     if settings.out:
         write_json(settings.out, result.model_dump())

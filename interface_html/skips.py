@@ -5,14 +5,12 @@ be blank unless the reason needs one.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from fgrlhf.data.problems import Complaint, shown
-from interface_html.connections import reading
 from interface_html.schema import Schema
-from interface_html.stored import Submission
 
 LONGEST_TEXT = 1000
 
@@ -47,28 +45,13 @@ def skip_problems(schema: Schema, skip: Mapping[str, str]) -> list[Complaint]:
     return []
 
 
-def read_skips(path: str | Path) -> list[Skip]:
-    """The skips in a server's database that were not undone, in the order of the assignments.
-
-    Raises:
-      UserError: the file does not exist or cannot be read.
-    """
-    with reading(path) as sql:
-        columns = {row[1] for row in sql.execute("PRAGMA table_info(assignments)")}
-        if "skipped" not in columns:  # a database of an earlier version
-            return []
-        rows = sql.execute(
-            "SELECT item, annotator, page, skipped FROM assignments WHERE skipped IS NOT NULL"
-            " ORDER BY id"
-        ).fetchall()
+def stored_skips(sql: sqlite3.Connection) -> list[Skip]:
+    """The skips in a server's database that were not undone, in the order of the assignments."""
+    columns = {row[1] for row in sql.execute("PRAGMA table_info(assignments)")}
+    if "skipped" not in columns:  # a database of an earlier version
+        return []
+    rows = sql.execute(
+        "SELECT item, annotator, page, skipped FROM assignments WHERE skipped IS NOT NULL ORDER BY"
+        " id"
+    ).fetchall()
     return [Skip(*names, **json.loads(skipped)) for *names, skipped in rows]
-
-
-def without_skipped(submissions: Sequence[Submission], skips: Sequence[Skip]) -> list[Submission]:
-    """The submissions on items that their annotators did not skip later."""
-    skipped = {(skip.item, skip.annotator, skip.page) for skip in skips}
-    kept = []
-    for submission in submissions:
-        if (submission.item, submission.annotator, submission.page) not in skipped:
-            kept.append(submission)
-    return kept

@@ -10,6 +10,7 @@ from fgrlhf.errors import UserError
 from interface_html import checks
 from interface_html.connections import reading
 from interface_html.format import Item
+from interface_html.skips import Skip, stored_skips
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -73,6 +74,58 @@ class Submission:
     guideline_sha256: str | None
 
 
+@dataclass(frozen=True)
+class Study:
+    """The contents of a server's file at one moment.
+
+    Args:
+      all_items: in their order, also hidden ones.
+      all_submissions: by time.
+      hidden: gold items and repeated items, by id: see checks.py.
+      skips: those that were not undone.
+    """
+
+    all_items: list[Item]
+    all_submissions: list[Submission]
+    hidden: dict[str, checks.Check]
+    skips: list[Skip]
+
+    @property
+    def items(self) -> list[Item]:
+        """The items of the study, without hidden ones."""
+        return [item for item in self.all_items if item.id not in self.hidden]
+
+    @property
+    def submissions(self) -> list[Submission]:
+        """The submissions on `items` that count: their annotators did not skip the item later."""
+        return [entry for entry in self.unskipped if entry.item not in self.hidden]
+
+    @property
+    def unskipped(self) -> list[Submission]:
+        """The submissions that count, also those on hidden items."""
+        skipped = {(skip.item, skip.annotator, skip.page) for skip in self.skips}
+        kept = []
+        for entry in self.all_submissions:
+            if (entry.item, entry.annotator, entry.page) not in skipped:
+                kept.append(entry)
+        return kept
+
+    @property
+    def gold(self) -> list[Item]:
+        """The hidden gold items."""
+        return [item for item in self.all_items if self._kind(item.id) == "gold"]
+
+    @property
+    def repeats(self) -> dict[str, str]:
+        """For each repeated item, the item that it repeats."""
+        return {
+            name: check.original for name, check in self.hidden.items() if check.kind == "repeat"
+        }
+
+    def _kind(self, item: str) -> checks.Kind | None:
+        return self.hidden[item].kind if item in self.hidden else None
+
+
 def create_tables(sql: sqlite3.Connection, task: str) -> str:
     """Create the tables and columns that the file lacks. Returns the task that it belongs to.
 
@@ -101,39 +154,33 @@ def create_tables(sql: sqlite3.Connection, task: str) -> str:
     return sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()[0]
 
 
-def read_database(
-    path: str | Path, task: str, with_checks: bool = False
-) -> tuple[list[Item], list[Submission]]:
-    """All items, and all submissions by time. A server may write to the file meanwhile.
-
-    Args:
-      path: the file.
-      task: the name of the task.
-      with_checks: also those of hidden gold items and repeated items: see checks.py.
+def read_database(path: str | Path, task: str) -> Study:
+    """The contents of a server's file. The server may write to it meanwhile.
 
     Raises:
       UserError: the file does not exist, cannot be read, or belongs to another task.
     """
     with reading(path) as sql:
         (stored_task,) = sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()
-        item_rows = sql.execute("SELECT id, row FROM items ORDER BY position").fetchall()
-        stored = _columns(sql)
-        new = [f"s.{name}" if name in stored else "NULL" for name in NEW_COLUMNS]
-        submission_rows = sql.execute(
-            "SELECT a.id, a.item, a.annotator, a.page, s.doc, a.shown, s.seconds, s.guideline,"
-            f" s.created, {', '.join(new)} FROM submissions s JOIN assignments a ON"
-            " a.id=s.assignment ORDER BY s.number"
-        ).fetchall()
-        hidden = {} if with_checks else checks.stored_checks(sql)
-    if stored_task != task:
-        raise other_task(path, stored_task, task)
-    items = [Item(name, json.loads(row)) for name, row in item_rows if name not in hidden]
+        if stored_task != task:
+            raise other_task(path, stored_task, task)
+        return stored_study(sql)
+
+
+def stored_study(sql: sqlite3.Connection) -> Study:
+    """The contents of the file of a connection."""
+    item_rows = sql.execute("SELECT id, row FROM items ORDER BY position").fetchall()
+    stored = _columns(sql)
+    new = [f"s.{name}" if name in stored else "NULL" for name in NEW_COLUMNS]
+    submission_rows = sql.execute(
+        "SELECT a.id, a.item, a.annotator, a.page, s.doc, a.shown, s.seconds, s.guideline,"
+        f" s.created, {', '.join(new)} FROM submissions s JOIN assignments a ON a.id=s.assignment"
+        " ORDER BY s.number"
+    ).fetchall()
     submissions = []
     revisions: Counter[int] = Counter()
     for row in submission_rows:
         number, item, annotator, page, doc, shown, seconds, guideline, created, *new = row
-        if item in hidden:
-            continue
         wall, guideline_sha256 = new
         revisions[number] += 1
         submissions.append(
@@ -151,7 +198,12 @@ def read_database(
                 guideline_sha256=guideline_sha256,
             )
         )
-    return items, submissions
+    return Study(
+        all_items=[Item(name, json.loads(row)) for name, row in item_rows],
+        all_submissions=submissions,
+        hidden=checks.stored_checks(sql),
+        skips=stored_skips(sql),
+    )
 
 
 def other_task(path: str | Path, stored_task: str, task: str) -> UserError:

@@ -24,9 +24,9 @@ from fgrlhf.data.problems import counted
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_jsonl
 from interface_html.adjudicate import is_adjudication
-from interface_html.checks import Check, read_checks
+from interface_html.checks import Check
 from interface_html.format import Item
-from interface_html.skips import Skip, read_skips
+from interface_html.skips import Skip
 from interface_html.stored import Submission, read_database
 from interface_html.suggestions import decisions_record
 from interface_html.tasks import TASK_HELP, feedback_of
@@ -90,21 +90,19 @@ def write_submissions(settings: Settings) -> int:
       UserError: the database cannot be read or belongs to another task.
     """
     task = feedback_of(settings.task)
-    items, submissions = read_database(settings.db, task.schema.task, with_checks=True)
-    item_of = {item.id: item for item in items}
-    checks = read_checks(settings.db)
-    skips = read_skips(settings.db)
+    study = read_database(settings.db, task.schema.task)
+    item_of = {item.id: item for item in study.all_items}
     lines = []
-    for submission in submissions:
+    for submission in study.all_submissions:
         item = item_of[submission.item]
-        line = checked_json(submission, item, checks.get(submission.item))
+        line = checked_json(submission, item, study.hidden.get(submission.item))
         if is_adjudication(item):
             line["role"] = "adjudicator"
         lines.append(line)
-    write_jsonl(settings.out, [*lines, *(skip_json(skip) for skip in skips)])
-    skipped = f"; {counted(len(skips), 'skip')}" if skips else ""
-    print(f"{settings.out}: {counted(len(submissions), 'submission')}{skipped}")
-    return len(submissions)
+    write_jsonl(settings.out, [*lines, *(skip_json(skip) for skip in study.skips)])
+    skipped = f"; {counted(len(study.skips), 'skip')}" if study.skips else ""
+    print(f"{settings.out}: {counted(len(lines), 'submission')}{skipped}")
+    return len(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -12,7 +12,7 @@ from test_database import FIXTURES, Clock, submit
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from interface_html import export
-from interface_html.checks import GAP, Plan, read_checks, sequence_length, slot
+from interface_html.checks import GAP, Plan, sequence_length, slot
 from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.reliability import Settings as ReliabilitySettings
@@ -65,7 +65,7 @@ def test_each_window_has_one_gold_and_one_other_repeated_item():
 def test_annotators_get_each_gold_item_once_and_own_items_again(db):
     for name in ("anna", "ben"):
         given, progress = all_given(db, name)
-        kinds = [read_checks(db.path).get(item.id) for item in given]
+        kinds = [read_database(db.path, "t").hidden.get(item.id) for item in given]
         gold = [check.original for check in kinds if check and check.kind == "gold"]
         assert sorted(gold) == ["gold 0", "gold 1", "gold 2"]
         repeated = [check.original for check in kinds if check and check.kind == "repeat"]
@@ -78,13 +78,13 @@ def test_annotators_get_each_gold_item_once_and_own_items_again(db):
                 assert item.row == given[ids.index(check.original)].row
         # the total never changes, and each item counts
         assert progress == [(i + 1, len(given)) for i in range(len(given))]
-    checks = read_checks(db.path)
+    checks = read_database(db.path, "t").hidden
     assert sum(check.kind == "gold" for check in checks.values()) == 3
 
 
 def test_gold_items_come_only_on_their_judged_pages(db):
     given, progress = all_given(db, "anna", "comparison")
-    checks = read_checks(db.path)
+    checks = read_database(db.path, "t").hidden
     assert not any(item.id in checks and checks[item.id].kind == "gold" for item in given)
     assert progress[-1] == (len(given), len(given))
 
@@ -97,7 +97,9 @@ def test_hidden_items_are_given_again_after_their_lease(tmp_path):
     db.add_gold([gold_item(0)])
     held = {}
     for name in ("a", "b"):
-        while (assignment := db.next(name, "annotation", 4)).item.id not in read_checks(db.path):
+        while (assignment := db.next(name, "annotation", 4)).item.id not in read_database(
+            db.path, "t"
+        ).hidden:
             submit(db, assignment, next(NUMBERS))
         held[name] = assignment
     clock.now += 1e6
@@ -119,11 +121,10 @@ def test_the_length_counts_every_item(ordinary, gold):
 def test_hidden_items_are_no_items_of_the_study(db):
     all_given(db, "anna")
     assert [item.id for item in db.items()] == [str(i) for i in range(40)]
-    items, submissions = read_database(db.path, "t")
-    assert len(items) == len(submissions) == 40
-    items, submissions = read_database(db.path, "t", with_checks=True)
-    hidden = set(read_checks(db.path))
-    assert len(items) == 40 + len(hidden) and len(submissions) == len(items)
+    study = read_database(db.path, "t")
+    assert len(study.items) == len(study.submissions) == 40
+    assert len(study.all_items) == 40 + len(study.hidden) == len(study.all_submissions)
+    assert len(study.gold) == 3 and len(study.gold) + len(study.repeats) == len(study.hidden)
     assert db.add_gold([gold_item(0)]) == 0
     with pytest.raises(UserError, match="'gold 0' is already in the database with other texts"):
         db.add_gold([(Item("gold 0", {"text": "another"}), ["annotation"])])
@@ -144,14 +145,15 @@ def test_earlier_databases_get_the_table(tmp_path, version):
     sql.commit()
     sql.close()
     before = read_database(path, "qa_feedback")
-    assert read_checks(path) == {}
+    assert before.hidden == {} and before.gold == [] and before.repeats == {}
     database = Database(path, "qa_feedback", per_item=9, plan=Plan(gold_every=2))
     assert not database.has_checks
     assert database.add_gold([gold_item(0)]) == 1 and database.has_checks
     database.close()
     Database(path, "qa_feedback").close()
-    assert len(read_checks(path)) == 1
-    assert read_database(path, "qa_feedback") == before
+    assert len(read_database(path, "qa_feedback").hidden) == 1
+    after = read_database(path, "qa_feedback")
+    assert (after.items, after.submissions) == (before.items, before.submissions)
     sql = sqlite3.connect(path)
     assert sql.execute("PRAGMA user_version").fetchone() == (VERSION,)
     sql.close()
@@ -195,7 +197,7 @@ def test_nothing_in_the_api_tells_hidden_items_from_others(tmp_path, capsys):
             assert client.call("POST", "/api/submissions", body)[0] == 201
         listed = client.call("GET", "/api/assignments?page=annotation")[1]["assignments"]
     assert [entry["item"] for entry in listed] == [str(entry["id"]) for entry in listed]
-    hidden = read_checks(server.db)
+    hidden = read_database(server.db, "qa_feedback").hidden
     kinds = [check.kind for check in hidden.values()]
     assert kinds.count("gold") == 3 and kinds.count("repeat") >= 2
     assert len(seen) == 20 + len(hidden)

@@ -135,7 +135,7 @@ def test_the_server_stores_comments_and_exports_no_comment(chromium, tmp_path):
         doc = {"preference": [0] * 6, "order": given["order"], "comment": "Equal."}
         body = client.submission(given, doc, "comparison")
         assert client.call("POST", "/api/submissions", body)[0] == 201
-        docs = [entry.doc for entry in read_database(server.db, "qa_feedback")[1]]
+        docs = [entry.doc for entry in read_database(server.db, "qa_feedback").submissions]
         assert [document["comment"] for document in docs] == ["Note.", "Equal."]
     out = tmp_path / "rows.json"
     export.export(export.Settings(task="qa_feedback", db=str(server.db), out=str(out)))

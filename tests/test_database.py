@@ -95,7 +95,7 @@ def test_a_lease_that_ran_out_gives_the_item_to_others(db, clock):
     assert db.next("slow", "annotation", 4).item.id == "1"
     assert submit(db, slow, 9)
     assert db.assignment(slow.id, "slow").done
-    annotators = [entry.annotator for entry in read_database(db.path, "t")[1]]
+    annotators = [entry.annotator for entry in read_database(db.path, "t").submissions]
     assert annotators == ["a", "b", "slow"]
 
 
@@ -124,10 +124,10 @@ def test_a_submission_counts_once_and_stays(db, tmp_path):
     assert (refused.value.status, refused.value.details) == (409, {"submissions": 1})
     assert submit(db, assignment, 1, {**DOC, "corrected-prediction": "y"}, seen=1)
     assert submit(db, assignment, 2, {**DOC, "corrected-prediction": "z"}, confirmed=True)
-    items, submissions = read_database(tmp_path / "f.sqlite", "t")
-    assert len(items) == 3
-    assert [entry.doc["corrected-prediction"] for entry in submissions] == ["x", "y", "z"]
-    assert [entry.revision for entry in submissions] == [1, 2, 3]
+    study = read_database(tmp_path / "f.sqlite", "t")
+    assert len(study.items) == 3
+    assert [entry.doc["corrected-prediction"] for entry in study.submissions] == ["x", "y", "z"]
+    assert [entry.revision for entry in study.submissions] == [1, 2, 3]
     with pytest.raises(UserError, match="of the task t, not of u"):
         read_database(tmp_path / "f.sqlite", "u")
 
@@ -209,7 +209,7 @@ def test_those_who_wait_together_are_committed_together(db):
     )
     assert result[:6] == [True] * 6 and commits == 1
     assert isinstance(result[6], RefusedError) and isinstance(result[7], ZeroDivisionError)
-    assert len(read_database(db.path, "t")[1]) == 6
+    assert len(read_database(db.path, "t").submissions) == 6
 
 
 def test_where_the_disk_is_too_full_for_all_the_others_are_kept(db):
@@ -219,7 +219,7 @@ def test_where_the_disk_is_too_full_for_all_the_others_are_kept(db):
     works[1] = lambda: submit(db, given[1], 1, {**DOC, "corrected-prediction": "x" * 100_000})
     result, commits = together(db, *works)
     assert [result[0], result[2], commits] == [True, True, 2] and "full" in str(result[1])
-    assert sorted(one.annotator for one in read_database(db.path, "t")[1]) == ["a", "c"]
+    assert sorted(one.annotator for one in read_database(db.path, "t").submissions) == ["a", "c"]
 
 
 def test_settings_of_the_connection(db):
@@ -262,7 +262,7 @@ def test_an_earlier_database_goes_on(earlier, tmp_path):
 
 
 def test_an_earlier_database_gets_the_new_columns(earlier):
-    _, before = read_database(earlier, "qa_feedback")
+    before = read_database(earlier, "qa_feedback").submissions
     assert [(entry.wall, entry.guideline_sha256) for entry in before] == [(None, None)] * len(
         before
     )
@@ -272,7 +272,7 @@ def test_an_earlier_database_gets_the_new_columns(earlier):
     receipt = Receipt(2.0, "1", wall=3.0, guideline_sha256="abc")
     assert database.submit(given, "new", doc, receipt)
     database.close()
-    _, after = read_database(earlier, "qa_feedback")
+    after = read_database(earlier, "qa_feedback").submissions
     assert after[:-1] == before
     assert (after[-1].wall, after[-1].guideline_sha256) == (3.0, "abc")
     Database(earlier, "qa_feedback").close()  # opens again

@@ -11,9 +11,11 @@ from test_rules import ROW, doc, error
 
 from interface_html import lead
 from interface_html.checks import Check
+from interface_html.connections import reading
 from interface_html.database import Database, RefusedError
 from interface_html.format import Item
-from interface_html.stored import Submission
+from interface_html.skips import Skip
+from interface_html.stored import Study, Submission
 
 NOW = 10_000.0
 
@@ -65,11 +67,14 @@ def test_items_and_hidden_items_by_hand():
         entry("ben", "0", "annotation", right),
         entry("ben", "1", "annotation", right),
         entry("ben", "check-1", "annotation", right),
+        entry("ben", "2", "annotation", doc()),  # skipped later
     ]
     hidden = {"check-1": Check("gold", "g")}
     opened = [lead.Open(7, "1", "anna", "annotation", -60.0, True, False)]
-    study = lead.summary(QA, [*items, gold], submissions, hidden, opened, 2, NOW)
-    annotation = study["pages"][0]
+    skips = [Skip("2", "ben", "annotation", "unsure", "", NOW)]
+    study = Study([*items, gold], submissions, hidden, skips)
+    content = lead.summary(QA, study, opened, 2, NOW)
+    annotation = content["pages"][0]
     assert annotation["items"] == {
         "total": 3,
         "complete": 1,
@@ -78,10 +83,15 @@ def test_items_and_hidden_items_by_hand():
     }
     rows = {row["name"]: row for row in annotation["annotators"]}
     assert (rows["ben"]["gold"], rows["anna"]["gold"]) == (1.0, None)
-    assert (rows["ben"]["done"], rows["anna"]["done"]) == (3, 1)
-    (pair,) = study["agreement"]
+    assert (rows["ben"]["done"], rows["anna"]["done"]) == (2, 1)  # without the hidden one
+    (pair,) = content["agreement"]
     assert (pair["annotated"], pair["span_f1"]) == (1, 1.0)
-    assert study["open"][0]["number"] == 7
+    assert content["open"][0]["number"] == 7
+
+
+def opened_in(db, clock) -> list[lead.Open]:
+    with reading(db.path) as sql:
+        return lead.open_assignments(sql, clock.now)
 
 
 def test_leases_are_listed_and_released(tmp_path):
@@ -92,15 +102,19 @@ def test_leases_are_listed_and_released(tmp_path):
     db.save_draft(held, 0, {})
     submit(db, db.next("ben", "annotation", 4), 1)
     clock.now += 20
-    (opened,) = lead.open_assignments(str(db.path), clock.now)
+    (opened,) = opened_in(db, clock)
     assert (opened.annotator, opened.seconds_left, opened.has_draft) == ("anna", 40, True)
     assert db.next("ben", "annotation", 4) is None
     lead.release(db, held.id)
-    assert lead.open_assignments(str(db.path), clock.now)[0].seconds_left < 0
+    assert opened_in(db, clock)[0].seconds_left < 0
     assert db.next("ben", "annotation", 4).item.id == held.item.id
     submit(db, held, 2)  # late work is an extra judgement
     with pytest.raises(RefusedError):
         lead.release(db, held.id)
+    skipped = db.next("anna", "comparison", 4)
+    db.skip(skipped, "unsure", "")
+    with pytest.raises(RefusedError):
+        lead.release(db, skipped.id)
     db.close()
 
 
@@ -125,8 +139,8 @@ def test_only_the_lead_reads_and_releases(tmp_path):
             assert client.call("GET", "/api/lead", headers=headers)[0] == 401
             assert client.call("POST", "/api/lead/release", body, headers=headers)[0] == 401
         headers = {"Authorization": f"Bearer {token}"}
-        status, study = client.call("GET", "/api/lead", headers=headers)
-        assert status == 200 and study["open"][0]["annotator"] == "anna"
+        status, content = client.call("GET", "/api/lead", headers=headers)
+        assert status == 200 and content["open"][0]["annotator"] == "anna"
         assert client.call("POST", "/api/lead/release", body, headers=headers)[0] == 200
         assert (
             client.call("POST", "/api/lead/release", {"assignment": 99}, headers=headers)[0] == 404

@@ -21,7 +21,7 @@ def plain_tab(browser, server, page="annotation", fragment=""):
 
 
 def submissions_of(server):
-    return read_database(server.db, "qa_feedback")[1]
+    return read_database(server.db, "qa_feedback").submissions
 
 
 # ---- who -----------------------------------------------------------------------------------------

@@ -300,7 +300,7 @@ def test_the_same_rows_as_from_disk(chromium, tmp_path, monkeypatch):
             assert tab.inner_text("#rated") == "4 of 4 ratings given"
         with visiting(chromium, server, "rating", who="ben") as tab:
             assert tab.is_visible("#empty")  # per_item=1: anna has it
-        (submission,) = read_database(server.db, "rated")[1]
+        (submission,) = read_database(server.db, "rated").submissions
         assert submission.doc["order"] == submission.shown
         assert [["first", "second"][place] for place in submission.shown] == order
         out = tmp_path / "out.json"

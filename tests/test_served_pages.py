@@ -80,7 +80,7 @@ def test_the_same_bytes_as_from_disk(chromium, tmp_path):
         row = {key: ITEM[key] for key in SCHEMA.row} | {"question": "Question 0?"}
         expected = rows_text([row_with(Item("", row), EXPECTED, PREFERENCE)])
         assert (tmp_path / "out.json").read_text() == expected
-        assert read_database(server.db, "qa_feedback")[1][0].seconds > 0
+        assert read_database(server.db, "qa_feedback").submissions[0].seconds > 0
 
 
 def test_by_touch(chromium, tmp_path):
@@ -98,7 +98,7 @@ def test_by_touch(chromium, tmp_path):
                 tab.locator(f"[data-card='{number}'] label").nth([1, 0, 2][value]).tap()
             tab.locator("#submit").tap()
             tab.wait_for_selector("#empty:not([hidden])")
-        marked, compared = read_database(server.db, "qa_feedback")[1]
+        marked, compared = read_database(server.db, "qa_feedback").submissions
         (error,) = marked.doc["errors"]
         assert (error["error type"], error["quote"]) == ("Irrelevant", "cat sat")
         assert compared.doc == {"preference": PREFERENCE, "order": compared.shown}
@@ -120,7 +120,7 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
             said(tab, "next item")
             assert all("ERR_" in line or "Failed to load" in line for line in tab.noise)
             tab.noise.clear()
-        (entry,) = read_database(server.db, "qa_feedback")[1]
+        (entry,) = read_database(server.db, "qa_feedback").submissions
         assert [error["error type"] for error in entry.doc["errors"]] == [
             "Irrelevant",
             "Unverifiable",
@@ -141,7 +141,7 @@ def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
         said(tab, "cannot be reached")
         press(tab, "Control+Enter")
         said(tab, "next item")
-        assert len(read_database(server.db, "qa_feedback")[1]) == 1
+        assert len(read_database(server.db, "qa_feedback").submissions) == 1
         tab.noise.clear()
 
 
@@ -171,7 +171,9 @@ def test_two_annotators_work_at_once(chromium, tmp_path):
         press(b, "n", "Control+Enter")
         for tab in (a, b):
             tab.wait_for_selector("#empty:not([hidden])")
-        assert sorted(entry.annotator for entry in read_database(server.db, "qa_feedback")[1]) == [
+        assert sorted(
+            entry.annotator for entry in read_database(server.db, "qa_feedback").submissions
+        ) == [
             "anna",
             "ben",
         ]

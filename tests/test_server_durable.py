@@ -139,10 +139,10 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
         start = time.perf_counter()
         together(ANNOTATORS, annotate)
         seconds = time.perf_counter() - start
-        items, submissions = read_database(server.db, "qa_feedback")
+        study = read_database(server.db, "qa_feedback")
     who = {
-        item.id: [entry.annotator for entry in submissions if entry.item == item.id]
-        for item in items
+        item.id: [entry.annotator for entry in study.submissions if entry.item == item.id]
+        for item in study.items
     }
     assert all(len(names) == len(set(names)) == 3 for names in who.values())
     assert all(len(set(items)) == len(items) for items in seen.values())
@@ -186,7 +186,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path):
             (resource.RLIM_INFINITY, resource.RLIM_INFINITY),
         )
         assert client.call("POST", "/api/submissions", body)[0] == 201
-        assert len(read_database(server.db, "qa_feedback")[1]) == 1
+        assert len(read_database(server.db, "qa_feedback").submissions) == 1
 
 
 def test_random_requests_find_no_server_error(tmp_path):

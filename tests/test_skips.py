@@ -18,7 +18,7 @@ from interface_html import agreement, export, submissions
 from interface_html.database import Database, Receipt
 from interface_html.format import Item
 from interface_html.schema import SKIP_REASONS, load_schema
-from interface_html.skips import Skip, read_skips, skip_problems, without_skipped
+from interface_html.skips import Skip, skip_problems
 from interface_html.stored import read_database
 
 UNSURE = {"reason": "unsure", "text": ""}
@@ -95,7 +95,9 @@ def test_a_skipped_item_goes_to_another_annotator(db):
     assert db.assignment(first.id, "a").skipped == {"reason": "unsure", "text": "why"}
     assert db.own_skips("a", "annotation") == {first.id: {"reason": "unsure", "text": "why"}}
     assert db.own_skips("b", "annotation") == db.own_skips("a", "comparison") == {}
-    assert read_skips(db.path) == [Skip("0", "a", "annotation", "unsure", "why", 1000.0)]
+    assert read_database(db.path, "t").skips == [
+        Skip("0", "a", "annotation", "unsure", "why", 1000.0)
+    ]
 
 
 def test_late_drafts_do_not_take_a_skipped_item_back(db):
@@ -115,7 +117,7 @@ def test_a_skip_is_undone(db):
     db.skip(db.next("b", "annotation", 4), "unsure", "")
     assert db.next("b", "annotation", 4).item.id == "0"
     assert not db.reopen(first)  # another annotator has it: what comes now is an extra judgement
-    assert read_skips(db.path)[0].annotator == "b"
+    assert read_database(db.path, "t").skips[0].annotator == "b"
 
 
 def test_submissions_of_a_skipped_item_do_not_count_until_it_is_reopened(db):
@@ -123,14 +125,14 @@ def test_submissions_of_a_skipped_item_do_not_count_until_it_is_reopened(db):
     submit(db, first, "1")
     db.skip(first, "unsure", "")
     assert db.progress("a", "annotation") == (0, 2)
-    _, stored = read_database(db.path, "t")
-    assert len(stored) == 1 and without_skipped(stored, read_skips(db.path)) == []
+    study = read_database(db.path, "t")
+    assert len(study.all_submissions) == 1 and study.submissions == study.unskipped == []
     db.reopen(first)
     assert db.progress("a", "annotation") == (1, 2)
-    assert without_skipped(stored, read_skips(db.path)) == stored
+    assert read_database(db.path, "t").submissions == study.all_submissions
     db.skip(first, "unsure", "")
     submit(db, first, "2", seen=1)  # submitting reopens it
-    assert read_skips(db.path) == [] and db.assignment(first.id, "a").done
+    assert read_database(db.path, "t").skips == [] and db.assignment(first.id, "a").done
 
 
 def test_a_database_of_version_2_gets_the_column(db):
@@ -141,12 +143,12 @@ def test_a_database_of_version_2_gets_the_column(db):
         sql.execute("ALTER TABLE assignments DROP COLUMN skipped")
         sql.execute("PRAGMA user_version=2")
     sql.close()
-    assert read_skips(path) == []
+    assert read_database(path, "t").skips == []
     later = Database(path, "t", clock=Clock())
     assert later.assignment(first.id, "a").skipped is None
     later.skip(first, "unsure", "")
     later.close()
-    assert [skip.reason for skip in read_skips(path)] == ["unsure"]
+    assert [skip.reason for skip in read_database(path, "t").skips] == ["unsure"]
     with sqlite3.connect(path) as sql:
         assert sql.execute("PRAGMA user_version").fetchone()[0] >= 3
     sql.close()
@@ -155,7 +157,7 @@ def test_a_database_of_version_2_gets_the_column(db):
 def test_a_file_that_is_no_database_is_told(tmp_path):
     (tmp_path / "x").write_text("no database" * 100)
     with pytest.raises(UserError, match="cannot be read"):
-        read_skips(tmp_path / "x")
+        read_database(tmp_path / "x", "t")
 
 
 # ---- the server ----------------------------------------------------------------------------------
@@ -217,10 +219,10 @@ def test_skipping_on_a_served_page(chromium, tmp_path):
             press(tab, "[")
             tab.click("#skipped button")
             said(tab, "Reopened")
-            assert read_skips(server.db) == []
+            assert read_database(server.db, "qa_feedback").skips == []
             press(tab, "n", "Control+Enter")
             said(tab, "Submitted")
-        assert [one.item for one in read_database(server.db, "qa_feedback")[1]] == ["i0"]
+        assert [one.item for one in read_database(server.db, "qa_feedback").submissions] == ["i0"]
 
 
 # ---- from disk -----------------------------------------------------------------------------------
@@ -300,5 +302,5 @@ def test_a_task_without_reasons_cannot_skip(chromium, tmp_path):
 
 def test_reading_the_skips_of_a_missing_file_makes_no_file(tmp_path):
     with pytest.raises(UserError, match=r"gone\.sqlite does not exist: set db="):
-        read_skips(tmp_path / "gone.sqlite")
+        read_database(tmp_path / "gone.sqlite", "t")
     assert list(tmp_path.iterdir()) == []

@@ -265,7 +265,7 @@ def test_served_suggestions_are_submitted_with_their_verdicts(chromium, tmp_path
             press(tab, "n", "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
             press(tab, "[")
-        _, (first, second) = read_database(server.db, "qa_feedback")
+        first, second = read_database(server.db, "qa_feedback").submissions
         assert first.doc["errors"][0]["origin"] == origin(0)
         assert "suggestions" not in second.doc
         settings = SubmissionSettings(
