@@ -8,7 +8,9 @@ of the published interface:
   corrected-prediction the corrected text; "" if the task requires none
   no-error             whether the annotator confirmed that nothing is wrong
   comment              the annotator's comment, if there is one and the schema has `comment`
-An error has a `severity` if the schema has `severities` and one was chosen.
+An error of a kind that is marked in the source has `"side": "source"`, and its offsets are those of
+the source; other errors have no `side`. An error has a `severity` if the schema has `severities`
+and one was chosen.
 A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
 (the second) or 0 (equal), and the order in which the outputs were shown. It may have a `comment`
 too. Offsets count code points. suggestions.py has the keys of items with suggestions, and their
@@ -19,6 +21,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fgrlhf.data.judgements import RESPONSE, SOURCE
 from fgrlhf.data.problems import (
     Complaint,
     SentenceKeys,
@@ -34,7 +37,7 @@ from fgrlhf.data.problems import (
     text_problems,
     unknown_key_problems,
 )
-from interface_html.schema import Schema
+from interface_html.schema import Schema, Side
 
 STOPS = ".!?…。"
 CLOSERS = "\"')]}’”»" + STOPS
@@ -66,10 +69,20 @@ def sentences(text: str) -> list[tuple[int, int]]:
     return spans
 
 
+def side_of(error: Mapping[str, Any]) -> Side:
+    """The text in which an error is marked."""
+    return SOURCE if error.get("side") == SOURCE else RESPONSE
+
+
 def character_labels(text: str, doc: Mapping[str, Any]) -> list[str | None]:
-    """The error type of each character, the last of several; None for unmarked characters."""
+    """The error type of each character of the response `text`; None for unmarked characters.
+
+    Of several types, it is the last one.
+    """
     labels: list[str | None] = [None] * len(text)
     for error in doc["errors"]:
+        if side_of(error) == SOURCE:
+            continue
         length = error["end"] - error["start"]
         labels[error["start"] : error["end"]] = [error["error type"]] * length
     return labels
@@ -94,15 +107,18 @@ def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> lis
 
 
 def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Complaint]:
-    text = row[schema.text]
     names = tuple(kind.name for kind in schema.errors)
-    spans = []
+    optional = (
+        *(["severity"] if schema.severities else []),
+        *(["side"] if schema.marks_source else []),
+    )
+    spans: dict[Side, list[tuple[int, int, int]]] = {RESPONSE: [], SOURCE: []}
     for i, error in enumerate(errors):
         field = f"feedback.errors[{i}]"
         if not isinstance(error, dict):
             yield field, not_a(dict, error)
             continue
-        keys = (*ERROR_KEYS, "quote", "origin", *(["severity"] if schema.severities else []))
+        keys = (*ERROR_KEYS, "quote", "origin", *optional)
         yield from unknown_key_problems(error, f"{field}.", keys)
         yield from _severity(schema, error, field)
         wrong = list(choice_problems(error, field, "error type", names))
@@ -112,15 +128,30 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         yield from wrong
         if wrong:
             continue
-        wrong = list(_span(schema, error, text, field))
+        side = schema.error_type(error["error type"]).side
+        yield from _side(schema, error, side, field)
+        if side_of(error) != side:
+            continue
+        wrong = list(_span(schema, error, row, side, field))
         yield from wrong
         if not any("out of range" in reason for _, reason in wrong):
-            spans.append((error["start"], error["end"], i))
+            spans[side].append((error["start"], error["end"], i))
             yield from _evidence(schema, error, row, f"{field}.explanation")
-    if schema.overlap:
-        yield from _repeated_marks(errors, spans)
-    else:
-        yield from overlap_problems(spans, "feedback.errors", "errors")
+    for spans_of_side in spans.values():
+        if schema.overlap:
+            yield from _repeated_marks(errors, spans_of_side)
+        else:
+            yield from overlap_problems(spans_of_side, "feedback.errors", "errors")
+
+
+def _side(schema: Schema, error: Mapping[str, Any], side: Side, field: str) -> Iterator[Complaint]:
+    """An error has `"side": "source"` exactly if its kind is marked in the source: on `side`."""
+    if not schema.marks_source:
+        return
+    if "side" in error and error["side"] != SOURCE:
+        yield f"{field}.side", f"{shown(error['side'])} must be {SOURCE}"
+    elif side_of(error) != side:
+        yield f"{field}.side", f"{error['error type']} is marked in the {side}"
 
 
 def _repeated_marks(errors: list, spans: list[tuple[int, int, int]]) -> Iterator[Complaint]:
@@ -154,10 +185,14 @@ def _comment(schema: Schema, doc: Mapping[str, Any], prefix: str) -> Iterator[Co
         yield from filled_text_problems(doc, prefix, "comment")
 
 
-def _span(schema: Schema, error: Mapping[str, Any], text: str, field: str) -> Iterator[Complaint]:
+def _span(
+    schema: Schema, error: Mapping[str, Any], row: Mapping[str, Any], side: Side, field: str
+) -> Iterator[Complaint]:
     """Spans must be whole words or sentences, and have the text that the annotator saw."""
     start, end = error["start"], error["end"]
-    wrong = list(span_problems(start, end, text, field, schema.text))
+    text = schema.text_of(row, side)
+    name = schema.text if side == RESPONSE else schema.fields.title
+    wrong = list(span_problems(start, end, text, field, name))
     yield from wrong
     if wrong:
         return

@@ -15,12 +15,14 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fgrlhf.config import StrictModel, validate
+from fgrlhf.data.judgements import RESPONSE, SOURCE
 from fgrlhf.data.problems import SentenceKeys
 from fgrlhf.errors import UserError
 
 ASSIGNMENT = "window.FG_SCHEMA ="
 MOST_OUTPUTS = 9  # the comparison page names them A to I
 PageName = Literal["annotation", "comparison", "rating"]
+Side = Literal["response", "source"]
 PAGE_KEYS = "CEGNPSXY"  # letters that are keys of the annotation page
 
 
@@ -48,6 +50,9 @@ class ErrorType(MissingType):
     """A kind of error in a span of the text, and the evidence that it needs."""
 
     needs: Literal["nothing", "earlier text", "sentences"]
+    side: Side = Field(
+        RESPONSE, description="the text in which it is marked; source: the text of `fields.title`"
+    )
 
 
 class Severity(StrictModel):
@@ -190,6 +195,11 @@ class Schema(StrictModel):
                     f"{kind.name} has the letter {kind.letter!r}, which is a key of the annotation"
                     f" page: set another one than {', '.join(PAGE_KEYS)}"
                 )
+        for kind in self.errors:
+            if kind.side == SOURCE and kind.needs != "nothing":
+                raise ValueError(
+                    f"{kind.name} is marked in the source: its `needs` must be nothing"
+                )
         needs_sentences = any(kind.needs == "sentences" for kind in self.errors)
         if self.fields.context is None and (self.missing or needs_sentences):
             raise ValueError("types that refer to sentences need `fields.context`, which is null")
@@ -261,6 +271,20 @@ class Schema(StrictModel):
     def context_keys(self) -> tuple[str, ...]:
         """The key of the context, if there is one."""
         return (self.fields.context.key,) if self.fields.context else ()
+
+    @property
+    def marks_source(self) -> bool:
+        """Whether spans are marked in the source too."""
+        return any(kind.side == SOURCE for kind in self.errors)
+
+    @property
+    def response_kinds(self) -> tuple[str, ...]:
+        """The names of the kinds of error that are marked in the response."""
+        return tuple(kind.name for kind in self.errors if kind.side == RESPONSE)
+
+    def text_of(self, row: Mapping[str, Any], side: Side) -> str:
+        """The text of an item in which the spans of a side are."""
+        return row[self.text if side == RESPONSE else self.fields.title]
 
     @property
     def annotates(self) -> bool:

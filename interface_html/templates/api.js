@@ -293,10 +293,10 @@
         return [outputs.join("\0"), { ...judged, order: state.order, ...FG.keptComment(state.doc) }];
       }
       const text = item.row[FG.textKey(this.schema)],
-        points = FG.points(text);
+        pointsOf = (side) => FG.points(item.row[FG.sideKey(this.schema, side)]);
       const errors = state.doc.errors.map((error) => ({
         ...error,
-        quote: FG.cut(points, error.start, error.end),
+        quote: FG.cut(pointsOf(FG.sideOf(error)), error.start, error.end),
       }));
       return [text, { ...state.doc, errors }];
     }

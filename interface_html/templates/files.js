@@ -52,6 +52,7 @@ window.FG = window.FG || {};
       typeof error.explanation === "string" &&
       Number.isInteger(error.start) &&
       Number.isInteger(error.end) &&
+      FG.sideOf(error) === FG.kindSide(FG.kind(schema, error["error type"])) &&
       (error.severity === undefined || typeof error.severity === "string");
     const isMissing = (info) => {
       if (!schema.fields.context || !isOf(schema.missing, info)) return false;

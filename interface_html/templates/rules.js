@@ -6,6 +6,13 @@ window.FG = window.FG || {};
 
   FG.kind = (schema, name) => [...schema.errors, ...schema.missing].find((kind) => kind.name === name);
   FG.textKey = (schema) => schema.fields.outputs[0];
+  FG.SOURCE = "source";
+  FG.RESPONSE = "response";
+  FG.kindSide = (kind) => kind.side || FG.RESPONSE;
+  // The text in which an error is marked.
+  FG.sideOf = (error) => (error.side === FG.SOURCE ? FG.SOURCE : FG.RESPONSE);
+  FG.marksSource = (schema) => schema.errors.some((kind) => FG.kindSide(kind) === FG.SOURCE);
+  FG.sideKey = (schema, side) => (side === FG.SOURCE ? schema.fields.title : FG.textKey(schema));
   FG.sources = (schema, row) => (schema.fields.context ? row[schema.fields.context.key] : []);
 
   // ---- evidence: {source, sentences}, stored under the names that the schema gives ---------------------------
@@ -71,12 +78,12 @@ window.FG = window.FG || {};
   }
 
   // ---- annotations -------------------------------------------------------------------------------------------
-  // The problems of the span [start, end) alone.
-  FG.spanProblems = function (schema, points, start, end, field) {
+  // The problems of the span [start, end) of a side's text alone.
+  FG.spanProblems = function (schema, points, start, end, field, side = FG.RESPONSE) {
     const problems = [],
       add = (key, reason) => problems.push({ field: `${field}.${key}`, reason });
     const n = points.length,
-      name = FG.textKey(schema);
+      name = FG.sideKey(schema, side);
     if (!(start >= 0 && start < n)) add("start", `${start} is out of range: ${name} has ${n} characters`);
     if (!(end > 0 && end <= n)) add("end", `${end} is out of range: ${name} has ${n} characters`);
     else if (end <= start)
@@ -125,6 +132,14 @@ window.FG = window.FG || {};
     return names.includes(error.severity) ? [] : problem(`${error.severity} is none of ${names.join(", ")}`);
   }
 
+  function sideProblems(schema, error, field) {
+    const problem = (reason) => [{ field: `${field}.side`, reason }];
+    if ("side" in error && !FG.marksSource(schema)) return problem("is not known");
+    if ("side" in error && error.side !== FG.SOURCE) return problem(`must be ${FG.SOURCE}`);
+    const side = FG.kindSide(FG.kind(schema, error["error type"]));
+    return side === FG.sideOf(error) ? [] : problem(`${error["error type"]} is marked in the ${side}`);
+  }
+
   FG.commentProblems = function (schema, doc, prefix) {
     if (!("comment" in doc)) return [];
     const problem = (reason) => [{ field: `${prefix}comment`, reason }];
@@ -140,16 +155,20 @@ window.FG = window.FG || {};
     return [{ field: `${field}.typed`, reason }];
   }
 
-  FG.overlapOf = (errors, start, end, except) =>
-    errors.findIndex((other, i) => i !== except && other.start < end && start < other.end);
+  // The first error of a side that has a part of [start, end): its index, or -1.
+  FG.overlapOf = (errors, start, end, except, side = FG.RESPONSE) =>
+    errors.findIndex(
+      (other, i) => i !== except && FG.sideOf(other) === side && other.start < end && start < other.end,
+    );
 
   // All rules that the annotation `doc` of an item's row breaks: [{field, reason}].
   FG.annotationProblems = function (schema, row, doc) {
     const problems = [],
       sources = FG.sources(schema, row),
       text = row[FG.textKey(schema)],
-      points = FG.points(text);
-    const spans = [];
+      points = { [FG.RESPONSE]: FG.points(text) },
+      spans = { [FG.RESPONSE]: [], [FG.SOURCE]: [] };
+    if (FG.marksSource(schema)) points[FG.SOURCE] = FG.points(row[schema.fields.title]);
     problems.push(...FG.commentProblems(schema, doc, "feedback."));
     doc.errors.forEach((error, i) => {
       const field = `feedback.errors[${i}]`;
@@ -158,14 +177,18 @@ window.FG = window.FG || {};
         return;
       }
       problems.push(...severityProblems(schema, error, field));
-      const wrong = FG.spanProblems(schema, points, error.start, error.end, field);
+      problems.push(...sideProblems(schema, error, field));
+      const side = FG.kindSide(FG.kind(schema, error["error type"]));
+      if (side !== FG.sideOf(error)) return;
+      const wrong = FG.spanProblems(schema, points[side], error.start, error.end, field, side);
       problems.push(...typedProblems(schema, error, sources, field), ...wrong);
       if (!wrong.some((problem) => problem.reason.includes("out of range"))) {
-        spans.push([error.start, error.end, i]);
-        problems.push(...evidenceProblems(schema, error, points, sources, field));
+        spans[side].push([error.start, error.end, i]);
+        problems.push(...evidenceProblems(schema, error, points[side], sources, field));
       }
     });
-    problems.push(...(schema.overlap ? repeatedProblems(doc.errors, spans) : overlapProblems(spans)));
+    for (const list of Object.values(spans))
+      problems.push(...(schema.overlap ? repeatedProblems(doc.errors, list) : overlapProblems(list)));
     problems.push(...missingProblems(schema, doc, sources));
     problems.push(...documentProblems(schema, doc, text));
     return problems;

@@ -12,6 +12,16 @@ window.FG = window.FG || {};
     return range && { node: range.startContainer, offset: range.startOffset };
   }
 
+  // The view in which the pointer went down last, or null. A drag that ends in another view belongs to it.
+  let pressed = null;
+  document.addEventListener(
+    "pointerdown",
+    () => {
+      pressed = null;
+    },
+    true,
+  );
+
   FG.TextView = class {
     // onTap(unit): a single unit was tapped; onDrag(): several were selected. Both come after the selection changed.
     // onHover(unit): the pointer is over a unit; -1 if over none.
@@ -25,6 +35,7 @@ window.FG = window.FG || {};
       // A drag may end anywhere: right of the text, below it, or outside the window.
       node.addEventListener("pointerdown", () => {
         this.isPressed = true;
+        pressed = this;
       });
       document.addEventListener("pointermove", (event) => {
         if (this.isPressed && event.buttons && this.isOutside(event))
@@ -34,6 +45,7 @@ window.FG = window.FG || {};
         this.isPressed = false;
       });
       document.addEventListener("pointerup", (event) => {
+        if (pressed && pressed !== this) return;
         if (this.isPressed && this.isOutside(event)) this.extendTo(event);
         this.isPressed = false;
         this.pointer(event);

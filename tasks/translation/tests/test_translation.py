@@ -361,6 +361,22 @@ def test_rows_of_the_feedback_pages_have_the_severity_as_label(tmp_path):
     assert [mark.severity for mark in read.errors] == [MINOR] and read.score == -1.0
 
 
+def test_omissions_of_the_feedback_pages_are_missing_information(tmp_path):
+    marks = [
+        {"start": 4, "end": 9, "label": "minor omission"},
+        {"start": 0, "end": 3, "label": "major omission"},
+    ]
+    row = {"prompt": "the small fox", "response": "b", "spans": [], "source_spans": marks}
+    write_jsonl(tmp_path / "rows.jsonl", [row])
+    (read,) = read_judgements(tmp_path / "rows.jsonl")
+    assert [(mark.start, mark.end, mark.severity) for mark in read.omissions] == [
+        (0, 3, MAJOR),
+        (4, 9, MINOR),
+    ]
+    assert read.errors == () and read.score == -6.0 and read.worst_omission == MAJOR
+    assert read.prompt.meta == {}
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -371,6 +387,12 @@ def test_rows_of_the_feedback_pages_have_the_severity_as_label(tmp_path):
         ({"complete": "yes"}, "row 7, `complete`: must be true or false, it is 'yes'"),
         ({"omissions": {}}, "row 7, `omissions`: must be a list"),
         ({"omissions": [{"start": 0, "end": 1}]}, "object with start, end and severity"),
+        ({"source_spans": {}}, "row 7, `source_spans`: must be a list"),
+        ({"source_spans": [{"start": 0, "end": 1, "label": "major"}]}, "each must have a label"),
+        (
+            {"source_spans": [{"start": 3, "end": 99, "label": "major omission"}]},
+            "`source_spans`: 3 to 99 is not a range of the source",
+        ),
         (
             {"omissions": [{"start": 3, "end": 99, "severity": "major"}]},
             "3 to 99 is not a range of the source, which has 61 characters",
