@@ -7,10 +7,14 @@ import pytest
 from hostile import HOSTILE
 from made_tasks import ROW, page_with, saved, task_with, violations
 from page_helpers import QA, drag, opened, press, state, word
+from server_helpers import serving
 from test_schema import broken
+from test_served_pages import visiting
 
 from fgrlhf.data.formats import SPANS
+from fgrlhf.files import write_json
 from interface_html.agreement import overlap_matches
+from interface_html.export import Settings, export
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.rules import annotation_problems, character_labels, side_of
 from interface_html.suggestions import item_suggestion_problems
@@ -293,3 +297,20 @@ def test_translations_have_omissions_in_the_source():
     schema = feedback_of("translation").schema
     of_source = [kind.name for kind in schema.errors if kind.side == "source"]
     assert of_source == ["major omission", "minor omission"]
+
+
+def test_a_served_page_stores_marks_of_both_sides(chromium, tmp_path):
+    item = {"id": "t", "prompt": "😀 the small fox", "response": "vekon silva"}
+    write_json(tmp_path / "items.json", [item])
+    out = tmp_path / "out.json"
+    with serving(tmp_path, task="translation", items=tmp_path / "items.json") as server:
+        with visiting(chromium, server) as tab:
+            tab.focus("#text")
+            press(tab, "Home", "1")
+            tab.focus("#source")
+            press(tab, "ArrowRight", "ArrowRight", "5", "Control+Enter")
+            tab.wait_for_selector("#empty:not([hidden])")
+        export(Settings(task="translation", db=str(server.db), out=str(out)))
+    (row,) = json.loads(out.read_text())
+    assert row["spans"] == [{"start": 0, "end": 5, "label": "major"}]
+    assert row["source_spans"] == [{"start": 6, "end": 11, "label": "minor omission"}]
