@@ -60,7 +60,7 @@ class Settings(StrictModel):
         default="", description="names, separated by commas: each gets a link with a token"
     )
     admin: bool = Field(
-        default=False, description="serve the lead's page, /lead, and print a link to it"
+        default=False, description="serve the lead's page, /lead, and print its links"
     )
     new_tokens: bool = Field(
         default=False, description="give all annotators new links; their old ones stop working"
@@ -108,13 +108,13 @@ def serve(settings: Settings) -> None:
         app = create_app(task, database, allowed_hosts(settings), tokens=bool(annotators))
         if settings.admin:
             # its statistics are slow to import, and most servers do without
-            from interface_html.lead import add_lead_page
+            from interface_html.lead import Tokens, add_lead_page
 
-            token = secrets.token_urlsafe(24)
-            add_lead_page(app, task, database, token)
-            print(
-                f"lead, until the server stops: {_address(settings)}/lead#token={token}", flush=True
-            )
+            tokens = Tokens(admin=secrets.token_urlsafe(24), reader=secrets.token_urlsafe(24))
+            add_lead_page(app, task, database, tokens)
+            place = f"{_address(settings)}/lead#token="
+            print(f"lead, until the server stops: {place}{tokens.admin}")
+            print(f"read only, until the server stops: {place}{tokens.reader}", flush=True)
         uvicorn.run(
             app,
             host=settings.host,
