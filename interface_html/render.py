@@ -34,6 +34,7 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
         "guide.js",
         "marking.js",
         "suggesting.js",
+        "adjudicating.js",
         "annotation.js",
     ),
     "comparison": ("comparison.js",),

@@ -23,9 +23,8 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_jsonl
-from interface_html.adjudicate import is_adjudication
 from interface_html.checks import Check
-from interface_html.format import Item
+from interface_html.format import Item, is_adjudication
 from interface_html.skips import Skip
 from interface_html.stored import Submission, read_database
 from interface_html.suggestions import decisions_record
@@ -96,7 +95,7 @@ def write_submissions(settings: Settings) -> int:
     for submission in study.all_submissions:
         item = item_of[submission.item]
         line = checked_json(submission, item, study.hidden.get(submission.item))
-        if is_adjudication(item):
+        if is_adjudication(item.row):
             line["role"] = "adjudicator"
         lines.append(line)
     write_jsonl(settings.out, [*lines, *(skip_json(skip) for skip in study.skips)])

@@ -65,7 +65,8 @@
   // The document of an item without work on it: empty, the feedback in its file, or what all annotations of an item to
   // adjudicate share.
   function fresh(item) {
-    const feedback = item.row.feedback || item.row.shared,
+    const shared = FG.isAnnotation(schema, item.row.shared) ? item.row.shared : null,
+      feedback = item.row.feedback || shared,
       original = item.row[FG.textKey(schema)];
     if (!feedback)
       return {
@@ -99,6 +100,7 @@
     if (source) source.paint(marksOf(FG.SOURCE), null);
     FG.showCards(page);
     page.showSuggestions();
+    page.showTaken();
     FG.showKinds(page);
     FG.showSheet(page);
     $("no-error").checked = doc["no-error"];
@@ -219,7 +221,9 @@
     return code ? code[1] : null;
   }
 
-  const LETTERS = {
+  const ACTIONS = {
+    ".": () => page.goDifference(1),
+    ",": () => page.goDifference(-1),
     n: () => page.toggleNone(),
     e: () => page.editSuggestion() || page.editActive(),
     y: (event) => (event.shiftKey ? page.acceptSure() : page.accept()),
@@ -234,7 +238,7 @@
   function key(event) {
     const digit = digitOf(event),
       kind = digit && [...schema.errors, ...schema.missing].find((other) => other.key === digit),
-      action = LETTERS[event.key.toLowerCase()];
+      action = ACTIONS[event.key.toLowerCase()];
     if (kind) {
       event.preventDefault();
       if (!("needs" in kind)) page.chooseMissing(kind);
@@ -293,6 +297,7 @@
     page.side = FG.RESPONSE;
     for (const [side, view] of Object.entries(page.views)) view.show(schema, page.row[FG.sideKey(schema, side)]);
     if (FG.marksSource(schema)) nameSource();
+    page.openAnnotations();
     FG.showGuide(schema, work.store);
     $("announce").textContent = "";
     $("correction").value = "";
@@ -345,6 +350,7 @@
   FG.addEvidence(page);
   FG.addSuggesting(page);
   FG.addSeverity(page);
+  FG.addAdjudicating(page);
   FG.addComment((change) => {
     work.commit(change(work.doc), "comment");
     FG.showStatus(work);

@@ -35,13 +35,15 @@ window.FG = window.FG || {};
     const activeError = () => (page.active && page.active.list === "errors" ? page.active.index : -1);
     const kindOf = (error) => FG.kind(schema, error["error type"]);
 
+    // The error that keeps the range from being marked as `kind`: its index, or -1.
+    page.conflict = (errors, range, kind, except) =>
+      schema.overlap ? FG.sameMark(errors, range, kind, except) : FG.overlapOf(errors, ...range, except, FG.kindSide(kind));
+
     // Whether the range may be marked as `kind`. It must not overlap an error, except the one with index `except`.
     function mayMark(range, kind, except) {
       if (page.doc["no-error"]) return refuse("Not marked: “No error” is ticked. Untick it first.");
       if (!range) return refuse(`Not marked: nothing is selected. ${FG.hint(schema)}`);
-      const other = schema.overlap
-        ? FG.sameMark(page.doc.errors, range, kind, except)
-        : FG.overlapOf(page.doc.errors, range[0], range[1], except, FG.kindSide(kind));
+      const other = page.conflict(page.doc.errors, range, kind, except);
       if (other >= 0) {
         if (except === undefined) page.active = { list: "errors", index: other };
         page.render();

@@ -179,8 +179,9 @@ window.FG = window.FG || {};
       if (page.doc["no-error"]) return refuse("Not accepted: “No error” is ticked. Untick it first.");
       for (const i of sure) {
         const error = errorOf(i, kindOf(i)),
-          lacksEvidence = kindOf(i).needs !== "nothing" && !error.explanation;
-        if (!lacksEvidence && FG.overlapOf(errors, error.start, error.end) < 0) errors.push(error);
+          lacksEvidence = kindOf(i).needs !== "nothing" && !error.explanation,
+          other = page.conflict(errors, [error.start, error.end], kindOf(i));
+        if (!lacksEvidence && other < 0) errors.push(error);
       }
       const count = errors.length - page.doc.errors.length,
         left = sure.length - count;

@@ -23,11 +23,17 @@ window.FG = window.FG || {};
   );
 
   FG.TextView = class {
-    // onTap(unit): a single unit was tapped; onDrag(): several were selected. Both come after the selection changed.
+    // `handlers` is null for a text that is only shown. onChange(): the cursor or the selection moved. onTap(unit): a
+    // single unit was tapped; onDrag(): several were selected. Both come after the selection changed.
     // onHover(unit): the pointer is over a unit; -1 if over none.
-    constructor(node, { onChange, onTap, onDrag, onHover }) {
-      Object.assign(this, { node, onChange, onTap, onDrag, units: [] });
-      Object.assign(this, { cursor: -1, anchor: null, tapped: false, isPressed: false });
+    constructor(node, handlers) {
+      Object.assign(this, { node, units: [], cursor: -1, anchor: null, tapped: false, isPressed: false });
+      if (handlers) this.listen(handlers);
+    }
+
+    listen({ onChange, onTap, onDrag, onHover }) {
+      const { node } = this;
+      Object.assign(this, { onChange, onTap, onDrag });
       node.addEventListener("keydown", (event) => this.key(event));
       node.addEventListener("focus", () => {
         if (this.cursor < 0) this.move(0, false);
