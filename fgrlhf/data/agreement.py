@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fgrlhf.data.judgements import RESPONSE, JudgedResponse, Judgement
+from fgrlhf.data.judgements import NO_ERROR, RESPONSE, JudgedResponse, Judgement
 from fgrlhf.stats import Interval, ratio_bootstrap
 
 Figure = Interval | str
@@ -234,7 +234,9 @@ def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
         if len(names) == 1:
             only = str(next(iter(names)))
         for item in items:
-            key = (item.prompt.text, item.source, item.response)
+            # rows of spans have the prompt as their source if an annotator marked something in it
+            source = None if item.source == item.prompt.text else item.source
+            key = (item.prompt.text, source, item.response)
             entry = shared.setdefault(key, Shared(item.response))
             if not item.judgements and len(files) > 1 and len(names) <= 1:
                 entry.by_annotator.setdefault(only, [])
@@ -345,12 +347,15 @@ def _severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Fig
 
 
 def _verdict_aspects(shared: Sequence[Shared]) -> list[str]:
-    """The aspects with labels of whole texts, in the order of the first."""
+    """The aspects with labels of whole texts, in the order of the first.
+
+    An aspect whose only such label is `no error` is one of spans.
+    """
     aspects: dict[str, None] = {}
     for entry in shared:
         for judgements in entry.by_annotator.values():
             for item in judgements:
-                if item.span is None and item.label is not None:
+                if item.span is None and item.label not in (None, NO_ERROR):
                     aspects[item.aspect] = None
     return list(aspects)
 

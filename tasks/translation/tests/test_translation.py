@@ -226,6 +226,18 @@ def test_marks_are_made_in_the_translation_first():
     assert first_marks(errors * 2, omissions) == (tuple((errors * 2)[:5]), ())
 
 
+def test_marks_of_the_source_are_omissions(tmp_path):
+    span = {"start": 0, "end": 5, "label": MAJOR, "side": "source"}
+    row = {"prompt": "die alte Katze", "response": "the", "spans": [span]}
+    write_jsonl(tmp_path / "a.jsonl", [row])
+    (judged,) = read_judgements(tmp_path / "a.jsonl")
+    assert judged.errors == () and judged.score == -5.0
+    assert judged.omissions == (LabelledSpan(0, 5, "omission", MAJOR),)
+    write_jsonl(tmp_path / "a.jsonl", [row | {"source": "die Katze"}])
+    with pytest.raises(UserError, match="need the prompt as the source"):
+        read_judgements(tmp_path / "a.jsonl")
+
+
 # ---- reward-model files --------------------------------------------------------------------------
 
 
