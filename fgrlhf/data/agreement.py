@@ -154,21 +154,31 @@ def overlap_matches(first: Spans, second: Spans, fits: SameType) -> float:
 
 
 def partial_credit(first: Spans, second: Spans, fits: SameType) -> float:
-    """The credits of match with partial overlap and partial credit (MPP), of both lists.
+    """The sum of the `mpp_credits` of both lists.
+
+    As each annotator is the reference once, precision, recall and F are all this sum divided by the
+    number of spans.
+    """
+    return sum(mpp_credits(first, second, fits))
+
+
+def mpp_credits(first: Spans, second: Spans, fits: SameType) -> tuple[float, float]:
+    """The credits of each list by match with partial overlap and partial credit (MPP).
 
     Spans are matched one to one so that the sum of 2 o / (|a| + |b|) is greatest, where o is the
-    overlap of spans a and b. A matched span a earns o / |a| of precision if it is the prediction,
-    or of recall if it is the reference.
+    overlap of spans a and b, in characters. A matched span a earns o / |a|. The credits of
+    predictions, divided by their number, are the precision; those of references are the recall.
 
-    Perrella et al. (2026), Span-Level Machine Translation Meta-Evaluation, arXiv 2603.19921, with
-    micro-averaging. As each annotator is the reference once, precision, recall and F are all the
-    sum of the credits divided by the number of spans.
+    Perrella et al. (2026), Span-Level Machine Translation Meta-Evaluation, arXiv 2603.19921. The
+    caller adds up the credits and numbers of all texts: micro-averaging.
     """
-    credit = 0.0
+    credit_of_first = 0.0
+    credit_of_second = 0.0
     for i, k in _matching(first, second, fits, _f_score):
         shared = overlap(first[i], second[k])
-        credit += shared / _length(first[i]) + shared / _length(second[k])
-    return credit
+        credit_of_first += shared / _length(first[i])
+        credit_of_second += shared / _length(second[k])
+    return credit_of_first, credit_of_second
 
 
 def _length(judgement: Judgement) -> int:
