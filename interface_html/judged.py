@@ -27,7 +27,6 @@ from fgrlhf.data.problems import counted
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_jsonl
-from fgrlhf.task import load_task
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.reliability import latest_documents
 from interface_html.row_format import RowFormat
@@ -44,6 +43,10 @@ def feedback_rows(task: FeedbackTask) -> FeedbackRows:
     """How the task's feedback rows become judgements. Raises `UserError` if that is not known."""
     if isinstance(task.format, RowFormat):
         return span_rows.ROWS
+    from fgrlhf.task import (
+        load_task,  # takes seconds, and tasks with the default format do not need it
+    )
+
     rows = load_task(task.schema.task).judgements
     if rows is None:
         raise UserError(

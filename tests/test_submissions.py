@@ -13,6 +13,7 @@ from fgrlhf.data.judgements import JUDGEMENTS, Judgement
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from interface_html import export
+from interface_html.agreement import Judged, judged_in_database, report
 from interface_html.database import Database, Receipt
 from interface_html.format import Item
 from interface_html.items import read_items
@@ -105,7 +106,7 @@ def severe(tmp_path):
     database = Database(tmp_path / "f.sqlite", "made", per_item=2)
     database.add_items(items)
     origin = {"index": 0, "source": "rel_rm", "score": 0.9, "verdict": "accepted"}
-    missing = {"error type": "Missing-Answer", "passage_id": 0, "sentence_ids": [1]}
+    missing = {"error type": "Missing-Answer", "passage_id": 0, "sentence_id": [1]}
     docs = {
         ("r", "anna"): annotation(error(4, 11, "minor", origin=origin), comment="hard"),
         ("r", "ben"): annotation(error(4, 11, "major", reason="off topic"), missing=[missing]),
@@ -140,7 +141,7 @@ def test_submissions_as_judgements(severe, tmp_path, capsys):
             "missing",
             "Missing-Answer",
             annotator="ben",
-            evidence='{"passage_id":0,"sentence_ids":[1]}',
+            evidence='{"passage_id":0,"sentence_id":[1]}',
         ),
     )
     assert first.prompt.id == "r" and first.prompt.meta["comments"] == {"anna": "hard"}
@@ -160,6 +161,27 @@ def test_agreement_of_a_study_with_severities(severe, tmp_path, capsys):
     # the only pair is (minor, major): n = 2, o = 2 d^2, e = 2 d^2, alpha = 1 - 1
     assert figures["alpha, severities of matched spans (ordinal)"]["mean"] == 0
     assert "alpha, verdicts of span" not in figures
+
+
+def test_the_server_agrees_with_the_judgements_on_severities(severe, tmp_path):
+    """`fgrlhf feedback agreement` gives the ordinal alpha of the figures above."""
+    task, db = severe
+    figures = report(task, judged_in_database(task, str(db)))
+    assert figures["alpha, severities (ordinal)"].mean == 0
+    name = "alpha, severities (ordinal)"
+    assert name not in report(task_with(tmp_path), judged_in_database(task, str(db)))
+    # three severities: both of r are one step apart, both of s are equal
+    order = [*SEVERITIES, {"name": "worst", "label": "Worst", "letter": "w", "key": "W"}]
+    longer = task_with(tmp_path, severities=order)
+    item = Item("r", longer.format.item_row(longer.schema, ROW, ""))
+    judged = [
+        Judged(item, {"a": annotation(error(4, 11, a)), "b": annotation(error(4, 7, b))})
+        for a, b in [("minor", "major"), ("worst", "worst")]
+    ]
+    # margins 1, 1, 2: d(minor, major) = 1, d(major, worst) = 1.5, d(minor, worst) = 2.5;
+    # observed 2 * 1, expected 2 (1 * 1 + 2 * 2.25 + 2 * 6.25)
+    expected = 2 * (1 * 1 * 1 + 1 * 2 * 1.5**2 + 1 * 2 * 2.5**2)
+    assert report(longer, judged)[name].mean == pytest.approx(1 - 3 * 2 / expected)
 
 
 def test_marks_of_the_source_and_rows_of_the_server(severe, tmp_path):

@@ -280,7 +280,7 @@ def report(
         [_matched_units(entry, lambda item: f"{item.aspect}/{item.label}") for entry in shared],
         nothing="no two annotators marked overlapping spans",
     )
-    figures["alpha, severities of matched spans (ordinal)"] = _severity_figure(shared, severities)
+    figures["alpha, severities of matched spans (ordinal)"] = severity_figure(shared, severities)
     for aspect in _verdict_aspects(shared):
         units = [_verdict_unit(entry, aspect) for entry in shared]
         figures[f"alpha, verdicts of {aspect}"] = alpha(units)
@@ -342,7 +342,12 @@ def _matched_units(entry: Shared, value: Callable[[Judgement], str | None]) -> U
     return units
 
 
-def _severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figure:
+def severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figure:
+    """Ordinal alpha of the severities of spans that two annotators marked at overlapping places.
+
+    Args:
+      severities: from the mildest to the worst.
+    """
     units = [_matched_units(entry, lambda item: item.severity) for entry in shared]
     found = {str(value) for pairs in units for pair in pairs for value in pair}
     if not found:
