@@ -7,8 +7,8 @@
   references   [reference output]                      if the schema has a reference
   response     the first output, in which spans are marked
   responses    all outputs                             if there are several
-  spans        errors, with the `evidence` that their type needs, and a `severity` if it was chosen
-  source_spans errors that are marked in the prompt    if the schema has such kinds
+  spans        errors, with the `evidence` that their type needs, a `severity` if it was chosen, and
+               `"side": "source"` if they are marked in the prompt
   missing      missing information, with its evidence  if the schema has `missing`
   correction   the corrected response                  if the schema has `correction`
   comment      the annotator's comment on the spans    if there is one
@@ -21,12 +21,10 @@ The prompt is a text, or a conversation [{role, content}, ...].
 are kept.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.data.judgements import RESPONSE, SOURCE
 from fgrlhf.data.problems import (
     Complaint,
     filled_value_problems,
@@ -58,12 +56,9 @@ from interface_html.rules import (
     comment_keys,
     preference_problems,
     sentences,
-    side_of,
 )
-from interface_html.schema import Schema, Side
+from interface_html.schema import Schema
 from interface_html.suggestions import decision_problems
-
-SOURCE_SPANS = "source_spans"
 
 # The names of a document's fields in a row, for messages.
 ROW_NAMES = {
@@ -118,9 +113,8 @@ class RowFormat:
             is_empty = not feedback["errors"] and not feedback["missing-info"]
             doc = {**feedback, "no-error": is_empty}
             complaints = annotation_problems(schema, row, doc) + decision_problems(row, doc)
-            in_response = _count_in_response(feedback["errors"])
             for field, reason in complaints:
-                yield _row_field(field, in_response), reason
+                yield _row_field(field), reason
         if "preference" in row:
             wrong = key_problems(row, "", "preference", list)
             for field, reason in wrong or preference_problems(schema, row["preference"]):
@@ -141,9 +135,7 @@ class RowFormat:
         if len(outputs) > 1:
             row["responses"] = outputs
         if item.feedback is not None:
-            row["spans"] = _spans(schema, item.feedback, RESPONSE)
-            if schema.marks_source:
-                row[SOURCE_SPANS] = _spans(schema, item.feedback, SOURCE)
+            row["spans"] = [_span(schema, error) for error in item.feedback["errors"]]
             if schema.missing:
                 row["missing"] = [_labelled(info) for info in item.feedback["missing-info"]]
             if schema.correction:
@@ -193,8 +185,6 @@ def _row_keys(schema: Schema) -> list[str]:
         keys.append("references")
     if schema.ratings:
         keys.append("ratings")
-    if schema.marks_source:
-        keys.append(SOURCE_SPANS)
     return keys
 
 
@@ -213,21 +203,10 @@ def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complain
         yield from list_problems(outputs, "responses", filled_value_problems)
     if schema.fields.context:
         yield from source_list_problems(row, "context")
-    if schema.marks_source and SOURCE_SPANS in row:
-        yield from _source_span_problems(row[SOURCE_SPANS])
     if schema.fields.reference and "references" in row and not _is_text_list(row["references"]):
         yield "references", "must be an array of strings"
     if schema.ratings and "ratings" in row:
         yield from row_shape_problems(schema, row["ratings"])
-
-
-def _source_span_problems(spans: Any) -> Iterator[Complaint]:
-    if not isinstance(spans, list):
-        yield SOURCE_SPANS, not_a(list, spans)
-        return
-    for i, span in enumerate(spans):
-        if not isinstance(span, dict):
-            yield f"{SOURCE_SPANS}[{i}]", not_a(dict, span)
 
 
 def _name_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
@@ -255,8 +234,6 @@ def _document(schema: Schema, row: Mapping[str, Any]) -> dict[str, Any]:
     spans, missing = row["spans"], row.get("missing", [])
     if isinstance(spans, list):
         spans = [_error(span) for span in spans]
-        if schema.marks_source:
-            spans += [_source_error(span) for span in row.get(SOURCE_SPANS, [])]
     if isinstance(missing, list):
         missing = [_info(info) for info in missing]
     doc = {
@@ -276,25 +253,14 @@ def _error(span: Any) -> Any:
     return renamed | {key: span[key] for key in span if key not in ("label", "evidence")}
 
 
-def _source_error(span: Mapping[str, Any]) -> dict[str, Any]:
-    return {**_error(span), "side": SOURCE}
-
-
 def _info(info: Any) -> Any:
     if not isinstance(info, dict):
         return info
     return {"error type": info.get("label")} | {key: info[key] for key in info if key != "label"}
 
 
-def _row_field(field: str, in_response: int) -> str:
-    """The place of a problem in the row: `spans[0].label` for `feedback.errors[0].error type`.
-
-    The first `in_response` errors are the row's `spans`, the following ones its `source_spans`.
-    """
-    match = re.match(r"feedback\.errors\[(\d+)\]", field)
-    if match and int(match[1]) >= in_response:
-        place = f"{SOURCE_SPANS}[{int(match[1]) - in_response}]"
-        field = place + field[match.end() :]
+def _row_field(field: str) -> str:
+    """The place of a problem in the row: `spans[0].label` for `feedback.errors[0].error type`."""
     for name, row_name in ROW_NAMES.items():
         field = field.replace(name, row_name)
     return field
@@ -303,23 +269,13 @@ def _row_field(field: str, in_response: int) -> str:
 # ---- to a file -----------------------------------------------------------------------------------
 
 
-def _count_in_response(errors: Any) -> int:
-    """How many errors are not of the source; all that are malformed count."""
-    if not isinstance(errors, list):
-        return 0
-    return sum(not isinstance(error, dict) or side_of(error) == RESPONSE for error in errors)
-
-
-def _spans(schema: Schema, doc: Mapping[str, Any], side: Side) -> list[dict[str, Any]]:
-    return [_span(schema, error) for error in doc["errors"] if side_of(error) == side]
-
-
 def _span(schema: Schema, error: Mapping[str, Any]) -> dict[str, Any]:
     span = {"start": error["start"], "end": error["end"], "label": error["error type"]}
     if schema.error_type(error["error type"]).needs != "nothing":
         span["evidence"] = error["explanation"]
-    if "severity" in error:
-        span["severity"] = error["severity"]
+    for key in ("severity", "side"):
+        if key in error:
+            span[key] = error[key]
     return span
 
 

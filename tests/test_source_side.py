@@ -112,40 +112,40 @@ def test_suggestions_are_about_the_response(tmp_path):
     assert [field for field, _ in found] == ["suggestions[0].type"]
 
 
-ROW_SPANS = {
-    "spans": [{"start": 4, "end": 7, "label": "Wrong"}],
-    "source_spans": [{"start": 2, "end": 5, "label": "Omission"}],
-}
+def source_span(start, end, label="Omission"):
+    return {"start": start, "end": end, "label": label, "side": "source"}
+
+
+SPANS_OF_BOTH = [source_span(2, 5), {"start": 4, "end": 7, "label": "Wrong"}]
 
 
 def test_rows_have_the_marks_of_the_source_and_come_back(tmp_path):
     task = task_with(tmp_path, **KINDS)
-    row = {**SOURCE_ROW, **ROW_SPANS}
+    row = {**SOURCE_ROW, "spans": SPANS_OF_BOTH}
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([row]))
     (item,) = read_items(task, path)
-    assert item.feedback["errors"] == [wrong(4, 7), omission(2, 5)]
+    assert item.feedback["errors"] == [omission(2, 5), wrong(4, 7)]
     written = item_json(task, item)
     assert {key: written[key] for key in row} == row
     assert rows_text([written]) == rows_text([item_json(task, item)])
-    (example,) = SPANS.read(path)  # reward models learn from the response only
-    assert [(span.start, span.end) for span in example.spans] == [(4, 7)]
+    (example,) = SPANS.read(path)
+    assert [(span.start, span.side) for span in example.spans] == [(2, "source"), (4, "response")]
 
 
 @pytest.mark.parametrize(
-    "source_spans, message",
+    "span, message",
     [
-        ([{"start": 2, "end": 99, "label": "Omission"}], "source_spans[0].end"),
-        ([{"start": 2, "end": 5, "label": "Wrong"}], "source_spans[0].side"),
-        ([{"start": 2, "end": 5, "label": "New"}], "source_spans[0].label"),
-        ("none", "source_spans"),
-        (["none"], "source_spans[0]"),
+        (source_span(2, 99), "spans[0].end"),
+        (source_span(2, 5, "Wrong"), "spans[0].side"),
+        ({**source_span(2, 5), "side": "left"}, "spans[0].side"),
+        (source_span(2, 5, "New"), "spans[0].label"),
     ],
 )
-def test_wrong_marks_in_a_row_are_named(tmp_path, source_spans, message):
+def test_wrong_marks_in_a_row_are_named(tmp_path, span, message):
     task = task_with(tmp_path, **KINDS)
     path = tmp_path / "rows.json"
-    path.write_text(json.dumps([{**SOURCE_ROW, **ROW_SPANS, "source_spans": source_spans}]))
+    path.write_text(json.dumps([{**SOURCE_ROW, "spans": [span]}]))
     with pytest.raises(Exception, match="row 0") as error:
         read_items(task, path)
     assert message in str(error.value)
@@ -218,8 +218,7 @@ def test_the_mouse_marks_words_of_the_source(chromium, page):
         assert state(tab)["doc"]["errors"] == [omission(2, 9), wrong(4, 7)]
         press(tab, "Control+Enter")
         (row,) = saved(tab, "#download")
-        assert row["spans"] == [{"start": 4, "end": 7, "label": "Wrong"}]
-        assert row["source_spans"] == [{"start": 2, "end": 9, "label": "Omission"}]
+        assert row["spans"] == [source_span(2, 9), {"start": 4, "end": 7, "label": "Wrong"}]
 
 
 def test_the_keyboard_marks_moves_undoes_and_removes(chromium, page):
@@ -312,5 +311,7 @@ def test_a_served_page_stores_marks_of_both_sides(chromium, tmp_path):
             tab.wait_for_selector("#empty:not([hidden])")
         export(Settings(task="translation", db=str(server.db), out=str(out)))
     (row,) = json.loads(out.read_text())
-    assert row["spans"] == [{"start": 0, "end": 5, "label": "major"}]
-    assert row["source_spans"] == [{"start": 6, "end": 11, "label": "minor omission"}]
+    assert row["spans"] == [
+        {"start": 0, "end": 5, "label": "major"},
+        source_span(6, 11, "minor omission"),
+    ]

@@ -11,7 +11,6 @@ window.FG = window.FG || {};
     if (schema.fields.context) keys.push("context");
     if (schema.fields.reference) keys.push("references");
     if (FG.scales(schema).length) keys.push("ratings");
-    if (FG.marksSource(schema)) keys.push("source_spans");
     return keys;
   }
 
@@ -28,23 +27,14 @@ window.FG = window.FG || {};
   const mapped = (list, change) =>
     Array.isArray(list) ? list.map((value) => (isObject(value) ? change(value) : value)) : list;
 
-  const errorOf = (span) => ({
-    "error type": span.label,
-    explanation: "evidence" in span ? span.evidence : "",
-    ...without(span, "label", "evidence"),
-  });
-
-  // The errors in a row: those of the response and then those of the source.
-  function errorsOf(schema, row) {
-    const errors = mapped(row.spans, errorOf);
-    if (!FG.marksSource(schema) || !("source_spans" in row) || !Array.isArray(errors)) return errors;
-    return [...errors, ...mapped(row.source_spans, (span) => ({ ...errorOf(span), side: FG.SOURCE }))];
-  }
-
   // The annotation in a row with `spans`; store.js checks its form.
   function annotationOf(schema, row) {
     const doc = {
-      errors: errorsOf(schema, row),
+      errors: mapped(row.spans, (span) => ({
+        "error type": span.label,
+        explanation: "evidence" in span ? span.evidence : "",
+        ...without(span, "label", "evidence"),
+      })),
       "missing-info": mapped("missing" in row ? row.missing : [], (info) => ({
         "error type": info.label,
         ...without(info, "label"),
@@ -57,7 +47,7 @@ window.FG = window.FG || {};
   function spanOf(schema, error) {
     const span = { start: error.start, end: error.end, label: error["error type"] };
     if (FG.kind(schema, error["error type"]).needs !== "nothing") span.evidence = error.explanation;
-    if ("severity" in error) span.severity = error.severity;
+    for (const key of ["severity", "side"]) if (key in error) span[key] = error[key];
     return span;
   }
 
@@ -75,8 +65,6 @@ window.FG = window.FG || {};
         throw new Error("`comment` is a comment on `spans`, which are missing: rename or remove it");
       if (!Array.isArray(outputs) || outputs.length !== count)
         throw new Error(`\`responses\` must be a list of ${count} texts`);
-      if (FG.marksSource(schema) && "source_spans" in row && !Array.isArray(row.source_spans))
-        throw new Error("`source_spans` must be a list");
       const [title, messages] = FG.titleOf(row);
       const texts = { [fields.title]: title };
       fields.outputs.forEach((key, i) => (texts[key] = outputs[i]));
@@ -103,10 +91,7 @@ window.FG = window.FG || {};
       row.response = outputs[0];
       if (outputs.length > 1) row.responses = outputs;
       if (feedback) {
-        const spansOf = (side) =>
-          feedback.errors.filter((error) => FG.sideOf(error) === side).map((error) => spanOf(schema, error));
-        row.spans = spansOf(FG.RESPONSE);
-        if (FG.marksSource(schema)) row.source_spans = spansOf(FG.SOURCE);
+        row.spans = feedback.errors.map((error) => spanOf(schema, error));
         if (schema.missing.length)
           row.missing = feedback["missing-info"].map((info) => ({
             label: info["error type"],

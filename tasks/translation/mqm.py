@@ -10,8 +10,8 @@ A judgement marks errors in a translation, and omissions in its source. A row ha
 The score of a translation is minus the sum of its errors' weights (Freitag et al. 2021, table 1):
 major 5, minor 1, minor punctuation 0.1, at most 25.
 
-The task's feedback pages write the severity as the label of a span. Their omissions are the
-`source_spans`, with the labels `major omission` and `minor omission`.
+A span with `"side": "source"` is an omission too. The task's feedback pages write severities as
+labels: `major`, and `major omission` in the source.
 
 Raters of the WMT data make at most five marks. With the fifth one they stop, so what follows it is
 not judged, unless the row has `"complete": true`. They read the translation first, then the source
@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.data.format import SOURCE
 from fgrlhf.data.formats import SPANS, LabelledSpan, SpanFeedback
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.text_types import Prompt
@@ -33,8 +34,6 @@ MOST = 25.0  # the weight of a translation that has nothing to do with its sourc
 MOST_MARKS = 5  # of a rater in a segment
 OMISSION = "omission"  # the label of a mark in the source
 OMISSIONS, COMPLETE = "omissions", "complete"  # keys of a row
-SOURCE_SPANS = "source_spans"  # key of a row of the feedback pages
-OMISSION_SEVERITIES = {"major omission": MAJOR, "minor omission": MINOR}  # by the pages' labels
 
 
 @dataclass(frozen=True)
@@ -126,17 +125,22 @@ def read_judgements(source: str | Path) -> list[Judgement]:
     judgements = []
     for feedback in SPANS.read(source):
         prompt = feedback.prompt
-        mqm_keys = (OMISSIONS, SOURCE_SPANS, COMPLETE)
-        meta = {key: value for key, value in prompt.meta.items() if key not in mqm_keys}
+        meta = {k: value for k, value in prompt.meta.items() if k not in (OMISSIONS, COMPLETE)}
         row = f"{source}, row {shorten(prompt.id, 60)}"
         errors = []
+        marked_omissions = []
         for mark in feedback.spans:
-            severity = mark.label if mark.severity is None else mark.severity
+            severity = mark.severity
+            if severity is None:
+                severity = mark.label.removesuffix(f" {OMISSION}")
             _check_severity(f"{row}, `spans`", severity)
-            errors.append(replace(mark, severity=severity))
-        omissions = _omissions(f"{row}, `{OMISSIONS}`", prompt, prompt.meta.get(OMISSIONS, []))
-        marked = _severities_of_labels(f"{row}, `{SOURCE_SPANS}`", prompt)
-        omissions += _omissions(f"{row}, `{SOURCE_SPANS}`", prompt, marked)
+            if mark.side == SOURCE:
+                marked_omissions.append(LabelledSpan(mark.start, mark.end, OMISSION, severity))
+            else:
+                errors.append(replace(mark, severity=severity))
+        if marked_omissions and feedback.source != prompt.text:
+            raise UserError(f"{row}, `spans`: marks of the source need the prompt as the source")
+        omissions = [*_omissions(f"{row}, `{OMISSIONS}`", prompt), *marked_omissions]
         judgements.append(
             Judgement(
                 Prompt(prompt.id, prompt.text, prompt.references, meta),
@@ -149,23 +153,8 @@ def read_judgements(source: str | Path) -> list[Judgement]:
     return judgements
 
 
-def _severities_of_labels(place: str, prompt: Prompt) -> list[dict[str, Any]]:
-    """The omissions that were marked on the feedback pages, with their severities."""
-    spans = prompt.meta.get(SOURCE_SPANS, [])
-    if not isinstance(spans, list):
-        raise UserError(f"{place}: must be a list of {{start, end, label}}")
-    omissions = []
-    for span in spans:
-        label = span.get("label") if isinstance(span, dict) else None
-        if not isinstance(label, str) or label not in OMISSION_SEVERITIES:
-            raise UserError(
-                f"{place}: each must have a label, one of {', '.join(OMISSION_SEVERITIES)}"
-            )
-        omissions.append({**span, "severity": OMISSION_SEVERITIES[label]})
-    return omissions
-
-
-def _omissions(place: str, prompt: Prompt, values: Any) -> list[LabelledSpan]:
+def _omissions(place: str, prompt: Prompt) -> list[LabelledSpan]:
+    values = prompt.meta.get(OMISSIONS, [])
     if not isinstance(values, list):
         raise UserError(f"{place}: must be a list of {{start, end, severity}}")
     marks = []
