@@ -192,7 +192,11 @@
 
   function render() {
     const { mode } = work.doc;
-    for (const input of document.querySelectorAll("input[name=mode]")) input.checked = input.value === mode;
+    // What scrolls into view must not hide behind the choices.
+  new ResizeObserver(([entry]) =>
+    document.documentElement.style.setProperty("--foot", `${entry.target.offsetHeight}px`),
+  ).observe($("choose"));
+  for (const input of document.querySelectorAll("input[name=mode]")) input.checked = input.value === mode;
     FG.refill($("choices"), cards());
     $("choose-hint").textContent =
       mode === "pairs"
@@ -304,6 +308,10 @@
     ];
   }
 
+  // What scrolls into view must not hide behind the choices.
+  new ResizeObserver(([entry]) =>
+    document.documentElement.style.setProperty("--foot", `${entry.target.offsetHeight}px`),
+  ).observe($("choose"));
   for (const input of document.querySelectorAll("input[name=mode]"))
     input.addEventListener("change", () => setMode(input.value));
   $("submit").addEventListener("click", submit);
