@@ -31,7 +31,6 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
         "cards.js",
         "evidence.js",
         "panels.js",
-        "guide.js",
         "marking.js",
         "suggesting.js",
         "annotation.js",
@@ -46,6 +45,7 @@ STORE_SCRIPTS = (
     "api.js",
     "dom.js",
     "comment.js",
+    "guide.js",
     "skip.js",
     "shell.js",
 )

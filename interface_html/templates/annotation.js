@@ -196,16 +196,24 @@
     return code ? code[1] : null;
   }
 
+  // Go to the sources; show them if they are hidden.
+  function goToSources() {
+    if (!FG.hasSources(schema)) {
+      page.refuse("There are no other texts on this page.");
+      return;
+    }
+    FG.hideSources(false);
+    $("sources").scrollIntoView({ block: "nearest" });
+    $("sources").focus();
+  }
+
   const LETTERS = {
     n: () => page.toggleNone(),
     e: () => page.editSuggestion() || page.editActive(),
     y: (event) => (event.shiftKey ? page.acceptSure() : page.accept()),
     x: () => page.rejectSuggestion(),
     c: () => (schema.correction ? $("correction").focus() : page.refuse("There is no correction to edit.")),
-    p: () =>
-      $("sources").hidden
-        ? page.refuse("There are no other texts on this page.")
-        : ($("sources").scrollIntoView({ block: "nearest" }), $("sources").focus()),
+    p: goToSources,
   };
 
   function key(event) {
@@ -268,7 +276,6 @@
     FG.showTexts(schema, page.row, schema.fields.context ? page.pickSentence : null);
     FG.addSheet(page);
     page.view.show(schema, text());
-    FG.showGuide(schema, work.store);
     $("announce").textContent = "";
     $("correction").value = "";
     FG.showComment({});
