@@ -35,7 +35,7 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
         "suggesting.js",
         "annotation.js",
     ),
-    "comparison": ("comparison.js",),
+    "comparison": ("reading.js", "comparison.js"),
     "rating": ("rating.js",),
 }
 STORE_SCRIPTS = (

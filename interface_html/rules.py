@@ -10,8 +10,12 @@ of the published interface:
   comment              the annotator's comment, if there is one and the schema has `comment`
 An error has a `severity` if the schema has `severities` and one was chosen.
 A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
-(the second) or 0 (equal), and the order in which the outputs were shown. It may have a `comment`
-too. Offsets count code points. suggestions.py has the keys of items with suggestions, and their
+(the second) or 0 (equal), and the order in which the outputs were shown. It may have
+  comment              as in an annotation
+  all-bad              whether the annotator finds none of the outputs acceptable
+  seen                 for each output {seconds, share}: how long it was in view, and how much of
+                       its height, from the top
+Offsets count code points. suggestions.py has the keys of items with suggestions, and their
 rules.
 """
 
@@ -39,6 +43,7 @@ from interface_html.schema import Schema
 STOPS = ".!?…。"
 CLOSERS = "\"')]}’”»" + STOPS
 DOCUMENT_KEYS = ("errors", "missing-info", "corrected-prediction", "no-error")
+MOST_SEEN = {"seconds": 10**7, "share": 1}  # the keys of what was seen of an output
 ERROR_KEYS = ("error type", "explanation", "start", "end")
 
 
@@ -297,9 +302,10 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
     """All rules that a comparison of the outputs breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("comparison", not_a(dict, doc))]
-    keys = ("preference", "order", *comment_keys(schema))
+    keys = ("preference", "order", "all-bad", "seen", *comment_keys(schema))
     complaints = list(unknown_key_problems(doc, "", keys))
     complaints += _comment(schema, doc, "")
+    complaints += reading_problems(schema, doc)
     complaints += key_problems(doc, "", "preference", list)
     complaints += key_problems(doc, "", "order", list)
     if complaints:
@@ -310,6 +316,28 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
         reason = f"must hold each of 0..{count - 1} once: the outputs in the order shown"
         complaints.append(("order", reason))
     return complaints + preference_problems(schema, doc["preference"])
+
+
+def reading_problems(schema: Schema, doc: Mapping[str, Any]) -> Iterator[Complaint]:
+    """The judgement beside the preference, and what the annotator saw; both may be missing."""
+    if "all-bad" in doc:
+        yield from key_problems(doc, "", "all-bad", bool)
+    if "seen" not in doc:
+        return
+    count = len(schema.fields.outputs)
+    seen = doc["seen"]
+    if not isinstance(seen, list) or len(seen) != count:
+        yield "seen", f"must be a list of {count}: one for each output"
+        return
+    for i, entry in enumerate(seen):
+        if not isinstance(entry, dict) or set(entry) != set(MOST_SEEN):
+            yield f"seen[{i}]", f"must be an object with {' and '.join(MOST_SEEN)}"
+            continue
+        for key, most in MOST_SEEN.items():
+            value = entry[key]
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= most:
+                yield f"seen[{i}].{key}", f"is no number from 0 to {most}"
 
 
 def preference_problems(schema: Schema, preference: list) -> list[Complaint]:

@@ -158,6 +158,7 @@
           preference: doc.preference,
           ranks: this.schema.fields.outputs.map(() => null),
           mode: "pairs",
+          ...FG.keptAllBad(doc),
           ...FG.keptComment(doc),
         };
       if (this.page === "rating") return { ratings: doc.ratings };
@@ -289,7 +290,9 @@
       if (this.page !== "annotation") {
         const outputs = this.schema.fields.outputs.map((key) => item.row[key]);
         const { preference, ratings } = state.doc;
-        const judged = this.page === "rating" ? { ratings } : { preference };
+        const seen = state.seen ? { seen: FG.roundedSeen(state.seen) } : {};
+        const judged =
+          this.page === "rating" ? { ratings } : { preference, ...FG.keptAllBad(state.doc), ...seen };
         return [outputs.join("\0"), { ...judged, order: state.order, ...FG.keptComment(state.doc) }];
       }
       const text = item.row[FG.textKey(this.schema)],
@@ -307,7 +310,9 @@
         { submissions } = this;
       // A repeated request has the same uuid, so the server does not store a submission twice if a response was lost.
       const { pending } = state;
-      if (!pending || pending.submissions !== submissions || !FG.same(pending.doc, doc))
+      // What was seen grows meanwhile, and does not make another submission.
+      const isSame = (other) => FG.same({ ...other, seen: null }, { ...doc, seen: null });
+      if (!pending || pending.submissions !== submissions || !isSame(pending.doc))
         state.pending = { uuid: newUuid(), submissions, doc };
       this.save(item, state);
       clearTimeout(this.timer);
@@ -324,7 +329,7 @@
           guideline: this.guideline,
           submissions,
           confirmed: isConfirmed,
-          doc,
+          doc: state.pending.doc,
         });
       } catch (error) {
         this.refused(item, state, error);

@@ -7,6 +7,9 @@ window.FG = window.FG || {};
   // The comment of a document, as part of another document.
   FG.keptComment = (doc) => ("comment" in doc ? { comment: doc.comment } : {});
 
+  // The judgement that none of the outputs is acceptable, as part of another document.
+  FG.keptAllBad = (doc) => ("all-bad" in doc ? { "all-bad": doc["all-bad"] } : {});
+
   // Listen to the comment's field, if the page has one. `commit(doc => changed doc)` changes the document.
   FG.addComment = function (commit) {
     if (!$("comment")) return;

@@ -265,6 +265,35 @@ window.FG = window.FG || {};
     return pairs;
   };
 
+  const MOST_SEEN = { seconds: 10 ** 7, share: 1 }; // the keys of what was seen of an output
+
+  // The rules that the judgement beside the preference, and what the annotator saw, break: [{field, reason}].
+  FG.readingProblems = function (schema, doc) {
+    const problems = [],
+      add = (field, reason) => problems.push({ field, reason }),
+      keys = Object.keys(MOST_SEEN),
+      count = schema.fields.outputs.length;
+    if ("all-bad" in doc && typeof doc["all-bad"] !== "boolean") add("all-bad", "must be a boolean");
+    if (!("seen" in doc)) return problems;
+    if (!Array.isArray(doc.seen) || doc.seen.length !== count) {
+      add("seen", `must be a list of ${count}: one for each output`);
+      return problems;
+    }
+    doc.seen.forEach((entry, i) => {
+      const isObject = entry !== null && typeof entry === "object" && !Array.isArray(entry);
+      if (!isObject || !FG.same(Object.keys(entry).sort(), keys)) {
+        add(`seen[${i}]`, `must be an object with ${keys.join(" and ")}`);
+        return;
+      }
+      for (const key of keys) {
+        const value = entry[key];
+        if (!(typeof value === "number" && value >= 0 && value <= MOST_SEEN[key]))
+          add(`seen[${i}].${key}`, `is no number from 0 to ${MOST_SEEN[key]}`);
+      }
+    });
+    return problems;
+  };
+
   FG.findCycle = function (count, pairs, preference) {
     const better = new Set();
     pairs.forEach(([i, j], k) => {

@@ -17,7 +17,7 @@ window.FG_SCHEMA = {
     {"question": "Both answers are good. Which one is better?",
      "answer": "The one that you would rather get. Choose “equally good” only if you really do not mind."},
     {"question": "Neither answer is acceptable.",
-     "answer": "Choose the less bad one."},
+     "answer": "Choose the less bad one, and tick “No answer is acceptable”."},
     {"question": "I cannot check whether a fact is right.",
      "answer": "An answer that states its doubts is more honest than one that claims more than it can know."},
     {"question": "Is the longer answer better?",
