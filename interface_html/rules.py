@@ -92,7 +92,7 @@ def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> lis
     complaints += text_problems(doc, "feedback.", "corrected-prediction")
     if complaints:
         return complaints
-    complaints += _comment(schema, doc, "feedback.")
+    complaints += comment_problems(schema, doc, "feedback.")
     complaints += _errors(schema, row, doc["errors"])
     complaints += _missing(schema, row, doc["missing-info"])
     return [*complaints, *_document(schema, row[schema.text], doc)]
@@ -154,7 +154,8 @@ def comment_keys(schema: Schema) -> tuple[str, ...]:
     return ("comment",) if schema.comment == "optional" else ()
 
 
-def _comment(schema: Schema, doc: Mapping[str, Any], prefix: str) -> Iterator[Complaint]:
+def comment_problems(schema: Schema, doc: Mapping[str, Any], prefix: str) -> Iterator[Complaint]:
+    """A comment must hold a text."""
     if "comment" in doc and schema.comment == "optional":
         yield from filled_text_problems(doc, prefix, "comment")
 
@@ -304,7 +305,7 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
         return [("comparison", not_a(dict, doc))]
     keys = ("preference", "order", "all-bad", "seen", *comment_keys(schema))
     complaints = list(unknown_key_problems(doc, "", keys))
-    complaints += _comment(schema, doc, "")
+    complaints += comment_problems(schema, doc, "")
     complaints += reading_problems(schema, doc)
     complaints += key_problems(doc, "", "preference", list)
     complaints += key_problems(doc, "", "order", list)

@@ -135,13 +135,12 @@ def test_no_answer_is_acceptable(chromium, tmp_path):
 
 
 def test_the_server_stores_both_and_exports_neither(chromium, tmp_path):
-    with serving(tmp_path, items=1) as server:
-        with visiting(chromium, server, "comparison") as tab:
-            press(tab, *"000000", "b", "Control+Enter")
-            tab.wait_for_selector("#empty:not([hidden])")
-            tab.click("#previous")
-            tab.wait_for_selector("#work:not([hidden])")
-            assert tab.is_checked("#all-bad")
+    with serving(tmp_path, items=1) as server, visiting(chromium, server, "comparison") as tab:
+        press(tab, *"000000", "b", "Control+Enter")
+        tab.wait_for_selector("#empty:not([hidden])")
+        tab.click("#previous")
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.is_checked("#all-bad")
     out = tmp_path / "all.jsonl"
     settings = {"task": "qa_feedback", "db": str(server.db), "out": str(out)}
     submissions.write_submissions(submissions.Settings(**settings))

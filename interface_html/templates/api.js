@@ -161,7 +161,7 @@
           ...FG.keptAllBad(doc),
           ...FG.keptComment(doc),
         };
-      if (this.page === "rating") return { ratings: doc.ratings };
+      if (this.page === "rating") return { ratings: doc.ratings, ...FG.keptComment(doc) };
       const errors = doc.errors.map(({ quote, ...error }) => error);
       return { ...doc, errors };
     }

@@ -1,4 +1,4 @@
-// The annotator's comment on an item, on both pages. It is part of the document, and missing while it is blank.
+// The annotator's comment on an item, on all pages. It is part of the document, and missing while it is blank.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
