@@ -44,7 +44,7 @@ STORE_SCRIPTS = (
     "store.js",
     "api.js",
     "dom.js",
-    "comment.js",
+    "notes.js",
     "guide.js",
     "skip.js",
     "shell.js",

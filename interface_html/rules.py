@@ -8,10 +8,12 @@ of the published interface:
   corrected-prediction the corrected text; "" if the task requires none
   no-error             whether the annotator confirmed that nothing is wrong
   comment              the annotator's comment, if there is one and the schema has `comment`
+  flag                 whether the annotator wants the lead of the study to look at the item; false
+                       if missing
 An error has a `severity` if the schema has `severities` and one was chosen.
 A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
 (the second) or 0 (equal), and the order in which the outputs were shown. It may have
-  comment              as in an annotation
+  comment, flag        as in an annotation
   all-bad              whether the annotator finds none of the outputs acceptable
   seen                 for each output {seconds, share}: how long it was in view, and how much of
                        its height, from the top
@@ -84,7 +86,7 @@ def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> lis
     """All rules that the annotation `doc` of the item `row` breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("feedback", not_a(dict, doc))]
-    keys = (*DOCUMENT_KEYS, "suggestions", *comment_keys(schema))
+    keys = (*DOCUMENT_KEYS, "suggestions", *note_keys(schema))
     complaints = list(unknown_key_problems(doc, "feedback.", keys))
     complaints += key_problems(doc, "feedback.", "no-error", bool)
     for key in ("errors", "missing-info"):
@@ -92,7 +94,7 @@ def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> lis
     complaints += text_problems(doc, "feedback.", "corrected-prediction")
     if complaints:
         return complaints
-    complaints += comment_problems(schema, doc, "feedback.")
+    complaints += note_problems(schema, doc, "feedback.")
     complaints += _errors(schema, row, doc["errors"])
     complaints += _missing(schema, row, doc["missing-info"])
     return [*complaints, *_document(schema, row[schema.text], doc)]
@@ -154,10 +156,17 @@ def comment_keys(schema: Schema) -> tuple[str, ...]:
     return ("comment",) if schema.comment == "optional" else ()
 
 
-def comment_problems(schema: Schema, doc: Mapping[str, Any], prefix: str) -> Iterator[Complaint]:
-    """A comment must hold a text."""
+def note_keys(schema: Schema) -> tuple[str, ...]:
+    """The keys of what annotators can note beside a judgement."""
+    return (*comment_keys(schema), "flag")
+
+
+def note_problems(schema: Schema, doc: Mapping[str, Any], prefix: str) -> Iterator[Complaint]:
+    """A comment must hold a text, and a flag be a boolean."""
     if "comment" in doc and schema.comment == "optional":
         yield from filled_text_problems(doc, prefix, "comment")
+    if "flag" in doc:
+        yield from key_problems(doc, prefix, "flag", bool)
 
 
 def _span(schema: Schema, error: Mapping[str, Any], text: str, field: str) -> Iterator[Complaint]:
@@ -303,9 +312,9 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
     """All rules that a comparison of the outputs breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("comparison", not_a(dict, doc))]
-    keys = ("preference", "order", "all-bad", "seen", *comment_keys(schema))
+    keys = ("preference", "order", "all-bad", "seen", *note_keys(schema))
     complaints = list(unknown_key_problems(doc, "", keys))
-    complaints += comment_problems(schema, doc, "")
+    complaints += note_problems(schema, doc, "")
     complaints += reading_problems(schema, doc)
     complaints += key_problems(doc, "", "preference", list)
     complaints += key_problems(doc, "", "order", list)

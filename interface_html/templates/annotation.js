@@ -64,7 +64,7 @@
       "missing-info": FG.clone(feedback["missing-info"]),
       "corrected-prediction": feedback["corrected-prediction"],
       "no-error": Boolean(item.row.feedback) && !feedback.errors.length && !feedback["missing-info"].length,
-      ...FG.keptComment(feedback),
+      ...FG.keptNotes(feedback),
     };
   }
 
@@ -85,7 +85,7 @@
     $("no-error").checked = doc["no-error"];
     showCorrection();
     if (schema.correction) FG.showDiff(page);
-    FG.showComment(work.doc);
+    FG.showNotes(work.doc);
     FG.showStatus(work);
   };
 
@@ -278,7 +278,7 @@
     page.view.show(schema, text());
     $("announce").textContent = "";
     $("correction").value = "";
-    FG.showComment({});
+    FG.showNotes({});
     page.render();
     $("correction").setSelectionRange(0, 0);
     $("text").focus({ preventScroll: true });
@@ -304,8 +304,8 @@
   FG.addEvidence(page);
   FG.addSuggesting(page);
   FG.addSeverity(page);
-  FG.addComment((change) => {
-    work.commit(change(work.doc), "comment");
+  FG.addNotes((change, key) => {
+    work.commit(change(work.doc), key);
     FG.showStatus(work);
   });
   $("text-hint").textContent = FG.hint(schema);

@@ -159,9 +159,9 @@
           ranks: this.schema.fields.outputs.map(() => null),
           mode: "pairs",
           ...FG.keptAllBad(doc),
-          ...FG.keptComment(doc),
+          ...FG.keptNotes(doc),
         };
-      if (this.page === "rating") return { ratings: doc.ratings, ...FG.keptComment(doc) };
+      if (this.page === "rating") return { ratings: doc.ratings, ...FG.keptNotes(doc) };
       const errors = doc.errors.map(({ quote, ...error }) => error);
       return { ...doc, errors };
     }
@@ -293,7 +293,7 @@
         const seen = state.seen ? { seen: FG.roundedSeen(state.seen) } : {};
         const judged =
           this.page === "rating" ? { ratings } : { preference, ...FG.keptAllBad(state.doc), ...seen };
-        return [outputs.join("\0"), { ...judged, order: state.order, ...FG.keptComment(state.doc) }];
+        return [outputs.join("\0"), { ...judged, order: state.order, ...FG.keptNotes(state.doc) }];
       }
       const text = item.row[FG.textKey(this.schema)],
         points = FG.points(text);

@@ -233,7 +233,7 @@
         ? "Up and down move between pairs; 1: the first is better, 2: the second, 0: equally good."
         : `Up and down move between ${noun}s; 1 to ${count} give the rank, 1 is best. Equal ranks are ties.`;
     $("warnings").replaceChildren(...warnings().map((warning) => FG.el("li", {}, warning)));
-    FG.showComment(work.doc);
+    FG.showNotes(work.doc);
     FG.showStatus(work);
   }
 
@@ -315,7 +315,7 @@
       work.save();
     }
     FG.showTexts(schema, work.item.row, null);
-    FG.showComment({});
+    FG.showNotes({});
     showDifferences(null);
     render();
     const { seen } = work.state;
@@ -356,8 +356,8 @@
     document.addEventListener(type, look, { capture: true, passive: true });
   $("all-bad").addEventListener("change", ({ target }) => setAllBad(target.checked));
   $("submit").addEventListener("click", submit);
-  FG.addComment((change) => {
-    work.commit(change(work.doc), "comment");
+  FG.addNotes((change, key) => {
+    work.commit(change(work.doc), key);
     FG.showStatus(work);
   });
   FG.start("comparison", {

@@ -163,7 +163,7 @@
       card.node.classList.toggle("active", i === at);
     });
     const rated = cards.filter((card) => complaint(card) === null).length;
-    FG.showComment(work.doc);
+    FG.showNotes(work.doc);
     $("rated").textContent = `${rated} of ${cards.length} ratings given`;
     FG.showStatus(work);
   }
@@ -255,7 +255,7 @@
     }
     if ($("outputs").contains(document.activeElement)) document.activeElement.blur();
     FG.showTexts(schema, work.item.row, null);
-    FG.showComment({});
+    FG.showNotes({});
     build();
     render();
   }
@@ -277,8 +277,8 @@
   }
 
   $("submit").addEventListener("click", submit);
-  FG.addComment((change) => {
-    work.commit(change(work.doc), "comment");
+  FG.addNotes((change, key) => {
+    work.commit(change(work.doc), key);
     FG.showStatus(work);
   });
   FG.start("rating", {

@@ -125,11 +125,14 @@ window.FG = window.FG || {};
     return names.includes(error.severity) ? [] : problem(`${error.severity} is none of ${names.join(", ")}`);
   }
 
-  FG.commentProblems = function (schema, doc, prefix) {
-    if (!("comment" in doc)) return [];
-    const problem = (reason) => [{ field: `${prefix}comment`, reason }];
-    if (schema.comment !== "optional") return problem("is not known");
-    return FG.strip(doc.comment) ? [] : problem("is blank: it must hold a text");
+  // The rules that a document's comment and flag break.
+  FG.noteProblems = function (schema, doc, prefix) {
+    const problems = [],
+      add = (key, reason) => problems.push({ field: `${prefix}${key}`, reason });
+    if ("comment" in doc && schema.comment !== "optional") add("comment", "is not known");
+    else if ("comment" in doc && !FG.strip(doc.comment)) add("comment", "is blank: it must hold a text");
+    if ("flag" in doc && typeof doc.flag !== "boolean") add("flag", "must be a boolean");
+    return problems;
   };
 
   // Evidence that was typed and is not yet, or cannot be, the numbers of sentences. It exists in drafts only.
@@ -150,7 +153,7 @@ window.FG = window.FG || {};
       text = row[FG.textKey(schema)],
       points = FG.points(text);
     const spans = [];
-    problems.push(...FG.commentProblems(schema, doc, "feedback."));
+    problems.push(...FG.noteProblems(schema, doc, "feedback."));
     doc.errors.forEach((error, i) => {
       const field = `feedback.errors[${i}]`;
       if (!schema.errors.some((kind) => kind.name === error["error type"])) {

@@ -6,7 +6,7 @@ window.FG = window.FG || {};
   const PAGES = ["annotation", "comparison", "rating"];
   // the keys of their judgements in an item's row
   const JUDGEMENTS = { annotation: "feedback", comparison: "preference", rating: FG.RATINGS };
-  const NOTES = ["comment", "all-bad"]; // keys of documents that rows of judgements do not have
+  const NOTES = ["comment", "flag", "all-bad"]; // keys of documents that rows of judgements do not have
   const NAME = "fgrlhf/annotator";
   const LONGEST_NAME = 60;
   const FULL =
@@ -405,6 +405,7 @@ window.FG = window.FG || {};
           submitted: each((state) => state.time || null),
           revision: each((state) => state.revision || 1),
           guideline: each((state) => state.guideline || null),
+          flag: each((state) => Boolean(state.submitted.flag)),
           ...(this.schema.comparison
             ? {
                 "all-bad": comparison && Boolean(comparison.submitted["all-bad"]),
