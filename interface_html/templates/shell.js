@@ -57,6 +57,8 @@ window.FG = window.FG || {};
         { "aria-label": "Items" },
         button("previous", "‹ Previous", goPrevious, "["),
         FG.el("span", { id: "position" }),
+        store.served ? FG.el("span", { id: "lease", hidden: true }) : null,
+        store.served ? FG.el("span", { id: "lease-said", class: "hidden", role: "status" }) : null,
         button("next", "Next ›", goNext, "]"),
         button("next-open", "Next not done", goOpen, "}"),
         FG.el("input", {
