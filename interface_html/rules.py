@@ -8,12 +8,18 @@ of the published interface:
   corrected-prediction the corrected text; "" if the task requires none
   no-error             whether the annotator confirmed that nothing is wrong
   comment              the annotator's comment, if there is one and the schema has `comment`
+  flag                 whether the annotator wants the lead of the study to look at the item; false
+                       if missing
 An error of a kind that is marked in the source has `"side": "source"`, and its offsets are those of
 the source; other errors have no `side`. An error has a `severity` if the schema has `severities`
 and one was chosen.
 A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
-(the second) or 0 (equal), and the order in which the outputs were shown. It may have a `comment`
-too. Offsets count code points. suggestions.py has the keys of items with suggestions, and their
+(the second) or 0 (equal), and the order in which the outputs were shown. It may have
+  comment, flag        as in an annotation
+  all-bad              whether the annotator finds none of the outputs acceptable
+  seen                 for each output {seconds, share}: how long it was in view, and how much of
+                       its height, from the top
+Offsets count code points. suggestions.py has the keys of items with suggestions, and their
 rules.
 """
 
@@ -42,6 +48,7 @@ from interface_html.schema import Schema, Side
 STOPS = ".!?…。"
 CLOSERS = "\"')]}’”»" + STOPS
 DOCUMENT_KEYS = ("errors", "missing-info", "corrected-prediction", "no-error")
+MOST_SEEN = {"seconds": 10**7, "share": 1}  # the keys of what was seen of an output
 ERROR_KEYS = ("error type", "explanation", "start", "end")
 
 
@@ -92,7 +99,7 @@ def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> lis
     """All rules that the annotation `doc` of the item `row` breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("feedback", not_a(dict, doc))]
-    keys = (*DOCUMENT_KEYS, "suggestions", *comment_keys(schema))
+    keys = (*DOCUMENT_KEYS, "suggestions", *note_keys(schema))
     complaints = list(unknown_key_problems(doc, "feedback.", keys))
     complaints += key_problems(doc, "feedback.", "no-error", bool)
     for key in ("errors", "missing-info"):
@@ -100,7 +107,7 @@ def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> lis
     complaints += text_problems(doc, "feedback.", "corrected-prediction")
     if complaints:
         return complaints
-    complaints += _comment(schema, doc, "feedback.")
+    complaints += note_problems(schema, doc, "feedback.")
     complaints += _errors(schema, row, doc["errors"])
     complaints += _missing(schema, row, doc["missing-info"])
     return [*complaints, *_document(schema, row[schema.text], doc)]
@@ -180,9 +187,17 @@ def comment_keys(schema: Schema) -> tuple[str, ...]:
     return ("comment",) if schema.comment == "optional" else ()
 
 
-def _comment(schema: Schema, doc: Mapping[str, Any], prefix: str) -> Iterator[Complaint]:
+def note_keys(schema: Schema) -> tuple[str, ...]:
+    """The keys of what annotators can note beside a judgement."""
+    return (*comment_keys(schema), "flag")
+
+
+def note_problems(schema: Schema, doc: Mapping[str, Any], prefix: str) -> Iterator[Complaint]:
+    """A comment must hold a text, and a flag be a boolean."""
     if "comment" in doc and schema.comment == "optional":
         yield from filled_text_problems(doc, prefix, "comment")
+    if "flag" in doc:
+        yield from key_problems(doc, prefix, "flag", bool)
 
 
 def _span(
@@ -332,9 +347,10 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
     """All rules that a comparison of the outputs breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("comparison", not_a(dict, doc))]
-    keys = ("preference", "order", *comment_keys(schema))
+    keys = ("preference", "order", "all-bad", "seen", *note_keys(schema))
     complaints = list(unknown_key_problems(doc, "", keys))
-    complaints += _comment(schema, doc, "")
+    complaints += note_problems(schema, doc, "")
+    complaints += reading_problems(schema, doc)
     complaints += key_problems(doc, "", "preference", list)
     complaints += key_problems(doc, "", "order", list)
     if complaints:
@@ -345,6 +361,28 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
         reason = f"must hold each of 0..{count - 1} once: the outputs in the order shown"
         complaints.append(("order", reason))
     return complaints + preference_problems(schema, doc["preference"])
+
+
+def reading_problems(schema: Schema, doc: Mapping[str, Any]) -> Iterator[Complaint]:
+    """The judgement beside the preference, and what the annotator saw; both may be missing."""
+    if "all-bad" in doc:
+        yield from key_problems(doc, "", "all-bad", bool)
+    if "seen" not in doc:
+        return
+    count = len(schema.fields.outputs)
+    seen = doc["seen"]
+    if not isinstance(seen, list) or len(seen) != count:
+        yield "seen", f"must be a list of {count}: one for each output"
+        return
+    for i, entry in enumerate(seen):
+        if not isinstance(entry, dict) or set(entry) != set(MOST_SEEN):
+            yield f"seen[{i}]", f"must be an object with {' and '.join(MOST_SEEN)}"
+            continue
+        for key, most in MOST_SEEN.items():
+            value = entry[key]
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= most:
+                yield f"seen[{i}].{key}", f"is no number from 0 to {most}"
 
 
 def preference_problems(schema: Schema, preference: list) -> list[Complaint]:

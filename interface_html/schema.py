@@ -27,11 +27,18 @@ PAGE_KEYS = "CEGNPSXY"  # letters that are keys of the annotation page
 
 
 class Example(StrictModel):
-    """A worked example of a kind, for the guideline panel."""
+    """A worked example of a kind or of a judgement, for the guideline panel."""
 
-    text: str = Field(min_length=1, description="what could be marked")
-    applies: bool = Field(description="whether the kind is right for it")
+    text: str = Field(min_length=1, description="what could be marked or judged")
+    applies: bool = Field(description="whether the kind or the judgement is right for it")
     why: str = Field(min_length=1, description="the reason")
+
+
+class Question(StrictModel):
+    """A question that annotators ask, and its answer, for the guideline panel."""
+
+    question: str = Field(min_length=1)
+    answer: str = Field(min_length=1)
 
 
 class MissingType(StrictModel):
@@ -159,6 +166,10 @@ class Schema(StrictModel):
     title: str
     guideline_version: str = Field(min_length=1)
     guideline: tuple[str, ...]
+    examples: tuple[Example, ...] = Field(
+        (), description="right and nearly right judgements that no kind of error has"
+    )
+    faq: tuple[Question, ...] = Field((), description="questions that annotators ask")
     unit: Literal["word", "sentence"] = Field(description="the unit of spans")
     fields: Fields
     row: tuple[str, ...] = Field(description="keys of an item's texts, in the order of a file")

@@ -30,6 +30,7 @@ from interface_html.tasks import FeedbackTask
 HTML = "text/html; charset=utf-8"
 MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 LONGEST_NAME = 60
+KIND_TEXTS = {"label", "help", "examples"}
 Number = Annotated[int, Field(ge=0, lt=2**53)]
 
 
@@ -88,8 +89,21 @@ def judged_sha256(schema: Schema, row: Mapping[str, Any], page: str) -> str:
 
 
 def guideline_sha256(schema: Schema) -> str:
-    """The hash of the guideline's texts, as a JSON array."""
-    return hashlib.sha256(json.dumps(list(schema.guideline)).encode()).hexdigest()
+    """The hash of all that the guideline panel and the help on kinds and scales show, as JSON."""
+    shown = schema.model_dump(
+        mode="json",
+        include={
+            "guideline": True,
+            "examples": True,
+            "faq": True,
+            "errors": {"__all__": KIND_TEXTS},
+            "missing": {"__all__": KIND_TEXTS},
+            "severities": {"__all__": {"label"}},
+            "comparison": True,
+            "ratings": {"__all__": {"label", "help", "anchors"}},
+        },
+    )
+    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
 
 
 # async: it never waits, so it needs no thread

@@ -80,7 +80,7 @@
       "missing-info": FG.clone(feedback["missing-info"]),
       "corrected-prediction": feedback["corrected-prediction"],
       "no-error": Boolean(item.row.feedback) && !feedback.errors.length && !feedback["missing-info"].length,
-      ...FG.keptComment(feedback),
+      ...FG.keptNotes(feedback),
     };
   }
 
@@ -106,7 +106,7 @@
     $("no-error").checked = doc["no-error"];
     showCorrection();
     if (schema.correction) FG.showDiff(page);
-    FG.showComment(work.doc);
+    FG.showNotes(work.doc);
     FG.showStatus(work);
   };
 
@@ -221,6 +221,17 @@
     return code ? code[1] : null;
   }
 
+  // Go to the sources; show them if they are hidden.
+  function goToSources() {
+    if (!FG.hasSources(schema)) {
+      page.refuse("There are no other texts on this page.");
+      return;
+    }
+    FG.hideSources(false);
+    $("sources").scrollIntoView({ block: "nearest" });
+    $("sources").focus();
+  }
+
   const ACTIONS = {
     ".": () => page.goDifference(1),
     ",": () => page.goDifference(-1),
@@ -229,10 +240,7 @@
     y: (event) => (event.shiftKey ? page.acceptSure() : page.accept()),
     x: () => page.rejectSuggestion(),
     c: () => (schema.correction ? $("correction").focus() : page.refuse("There is no correction to edit.")),
-    p: () =>
-      $("sources").hidden
-        ? page.refuse("There are no other texts on this page.")
-        : ($("sources").scrollIntoView({ block: "nearest" }), $("sources").focus()),
+    p: goToSources,
   };
 
   function key(event) {
@@ -298,10 +306,9 @@
     for (const [side, view] of Object.entries(page.views)) view.show(schema, page.row[FG.sideKey(schema, side)]);
     if (FG.marksSource(schema)) nameSource();
     page.openAnnotations();
-    FG.showGuide(schema, work.store);
     $("announce").textContent = "";
     $("correction").value = "";
-    FG.showComment({});
+    FG.showNotes({});
     page.render();
     $("correction").setSelectionRange(0, 0);
     $("text").focus({ preventScroll: true });
@@ -351,8 +358,8 @@
   FG.addSuggesting(page);
   FG.addSeverity(page);
   FG.addAdjudicating(page);
-  FG.addComment((change) => {
-    work.commit(change(work.doc), "comment");
+  FG.addNotes((change, key) => {
+    work.commit(change(work.doc), key);
     FG.showStatus(work);
   });
   $("text-hint").textContent = FG.hint(schema);

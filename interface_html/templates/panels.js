@@ -106,7 +106,7 @@ window.FG = window.FG || {};
       ["N", "no error, nothing missing"],
       ...FG.severityHelp(schema),
       ...(schema.correction ? [["C", "go to the correction"]] : []),
-      ...(schema.fields.context || schema.fields.reference ? [["P", "go to the texts beside"]] : []),
+      ...(FG.hasSources(schema) ? [["P", "go to the texts beside"]] : []),
       ["Esc", `back to the ${schema.fields.noun}`],
       ["Ctrl+Z / Ctrl+Shift+Z", "undo, redo"],
       ["Ctrl+Enter", "submit"],

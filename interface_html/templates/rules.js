@@ -140,11 +140,14 @@ window.FG = window.FG || {};
     return side === FG.sideOf(error) ? [] : problem(`${error["error type"]} is marked in the ${side}`);
   }
 
-  FG.commentProblems = function (schema, doc, prefix) {
-    if (!("comment" in doc)) return [];
-    const problem = (reason) => [{ field: `${prefix}comment`, reason }];
-    if (schema.comment !== "optional") return problem("is not known");
-    return FG.strip(doc.comment) ? [] : problem("is blank: it must hold a text");
+  // The rules that a document's comment and flag break.
+  FG.noteProblems = function (schema, doc, prefix) {
+    const problems = [],
+      add = (key, reason) => problems.push({ field: `${prefix}${key}`, reason });
+    if ("comment" in doc && schema.comment !== "optional") add("comment", "is not known");
+    else if ("comment" in doc && !FG.strip(doc.comment)) add("comment", "is blank: it must hold a text");
+    if ("flag" in doc && typeof doc.flag !== "boolean") add("flag", "must be a boolean");
+    return problems;
   };
 
   // Evidence that was typed and is not yet, or cannot be, the numbers of sentences. It exists in drafts only.
@@ -169,7 +172,7 @@ window.FG = window.FG || {};
       points = { [FG.RESPONSE]: FG.points(text) },
       spans = { [FG.RESPONSE]: [], [FG.SOURCE]: [] };
     if (FG.marksSource(schema)) points[FG.SOURCE] = FG.points(row[schema.fields.title]);
-    problems.push(...FG.commentProblems(schema, doc, "feedback."));
+    problems.push(...FG.noteProblems(schema, doc, "feedback."));
     doc.errors.forEach((error, i) => {
       const field = `feedback.errors[${i}]`;
       if (!schema.errors.some((kind) => kind.name === error["error type"])) {
@@ -286,6 +289,35 @@ window.FG = window.FG || {};
       count = schema.fields.outputs.length;
     for (let i = 0; i < count; i++) for (let j = i + 1; j < count; j++) pairs.push([i, j]);
     return pairs;
+  };
+
+  const MOST_SEEN = { seconds: 10 ** 7, share: 1 }; // the keys of what was seen of an output
+
+  // The rules that the judgement beside the preference, and what the annotator saw, break: [{field, reason}].
+  FG.readingProblems = function (schema, doc) {
+    const problems = [],
+      add = (field, reason) => problems.push({ field, reason }),
+      keys = Object.keys(MOST_SEEN),
+      count = schema.fields.outputs.length;
+    if ("all-bad" in doc && typeof doc["all-bad"] !== "boolean") add("all-bad", "must be a boolean");
+    if (!("seen" in doc)) return problems;
+    if (!Array.isArray(doc.seen) || doc.seen.length !== count) {
+      add("seen", `must be a list of ${count}: one for each output`);
+      return problems;
+    }
+    doc.seen.forEach((entry, i) => {
+      const isObject = entry !== null && typeof entry === "object" && !Array.isArray(entry);
+      if (!isObject || !FG.same(Object.keys(entry).sort(), keys)) {
+        add(`seen[${i}]`, `must be an object with ${keys.join(" and ")}`);
+        return;
+      }
+      for (const key of keys) {
+        const value = entry[key];
+        if (!(typeof value === "number" && value >= 0 && value <= MOST_SEEN[key]))
+          add(`seen[${i}].${key}`, `is no number from 0 to ${MOST_SEEN[key]}`);
+      }
+    });
+    return problems;
   };
 
   FG.findCycle = function (count, pairs, preference) {
