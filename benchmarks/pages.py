@@ -27,7 +27,6 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
 from interface_html.tasks import feedback_of
 
-TASK = feedback_of("qa_feedback")
 WORDS = 1500
 ITEMS = 2853
 KEYS = 40
@@ -78,7 +77,7 @@ def open_file(tab: Any, folder: Path, rows: Sequence[dict[str, Any]]) -> float:
     """Open the page and these rows in it. Returns the seconds from the choice of the file on."""
     path = folder / "items.json"
     write_json(path, list(rows))
-    tab.goto((TASK.folder / "annotation.html").as_uri())
+    tab.goto((feedback_of("qa_feedback").folder / "annotation.html").as_uri())
     tab.wait_for_selector("#name, #empty:not([hidden])")
     if tab.locator("#name").count():
         tab.fill("#name", "anna")
@@ -106,15 +105,16 @@ def measure(settings: Settings) -> None:
     program = shutil.which(settings.browser)
     if program is None:
         raise UserError(f"there is no program {settings.browser}: set browser=... to a Chromium")
+    task = feedback_of("qa_feedback")
     rows = read_json(settings.rows)
-    texts = {key: rows[0][key] for key in TASK.schema.row}
+    texts = {key: rows[0][key] for key in task.schema.row}
     with sync_playwright() as play, tempfile.TemporaryDirectory() as name:
         browser = play.chromium.launch(executable_path=program, args=["--no-sandbox"])
         folder = Path(name)
         tab = browser.new_context().new_page()
         tab.set_default_timeout(LIMIT)
         answer = " ".join(f"word{i}" for i in range(WORDS)) + "."
-        open_file(tab, folder, [{**texts, TASK.schema.text: answer}])
+        open_file(tab, folder, [{**texts, task.schema.text: answer}])
         tab.click("#text .w[data-i='3']")
         tab.keyboard.press("1")
         tab.click("#correction")
@@ -125,7 +125,7 @@ def measure(settings: Settings) -> None:
         many = []
         for number in range(ITEMS):
             row = rows[number % len(rows)]
-            many.append({key: row[key] for key in TASK.schema.row} | {"id": f"i{number}"})
+            many.append({key: row[key] for key in task.schema.row} | {"id": f"i{number}"})
             many[-1]["question"] += f" {number}"
         tab = browser.new_context().new_page()
         tab.set_default_timeout(LIMIT)

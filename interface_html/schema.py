@@ -34,10 +34,10 @@ class Example(StrictModel):
     why: str = Field(min_length=1, description="the reason")
 
 
-class Question(StrictModel):
-    """A question that annotators ask, and its answer, for the guideline panel."""
+class Case(StrictModel):
+    """A case that the guideline leaves open, and the answer, for the guideline panel."""
 
-    question: str = Field(min_length=1)
+    case: str = Field(min_length=1)
     answer: str = Field(min_length=1)
 
 
@@ -169,7 +169,7 @@ class Schema(StrictModel):
     examples: tuple[Example, ...] = Field(
         (), description="right and nearly right judgements that no kind of error has"
     )
-    faq: tuple[Question, ...] = Field((), description="questions that annotators ask")
+    faq: tuple[Case, ...] = Field((), description="what annotators ask, with the answers")
     unit: Literal["word", "sentence"] = Field(description="the unit of spans")
     fields: Fields
     row: tuple[str, ...] = Field(description="keys of an item's texts, in the order of a file")

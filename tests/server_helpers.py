@@ -55,7 +55,7 @@ def write_suggested_items(folder: Path, count: int) -> Path:
 
 
 def full_document(task: FeedbackTask, item: dict, comment: str) -> dict:
-    """An annotation with every field that the task allows: severity, comment and decisions.
+    """An annotation with every field that the task allows: severity, flag, comment and decisions.
 
     Its error is the first suggestion, or the first sentence; the other suggestions are rejected.
     """
@@ -79,6 +79,7 @@ def full_document(task: FeedbackTask, item: dict, comment: str) -> dict:
         "missing-info": [],
         "corrected-prediction": "Mended." if schema.correction else "",
         "no-error": False,
+        "flag": True,
     }
     if shown:
         rejected = range(1, len(shown))

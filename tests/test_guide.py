@@ -11,7 +11,7 @@ from interface_html.server import guideline_sha256
 from interface_html.tasks import feedback_of
 
 PAGES = ("annotation", "comparison", "rating")
-FAQ = [{"question": "May I stop?", "answer": "Yes."}]
+FAQ = [{"case": "May I stop?", "answer": "Yes."}]
 EXAMPLES = [{"text": "The longer one is better.", "applies": False, "why": "Length is no merit."}]
 
 
@@ -37,7 +37,7 @@ def test_each_page_shows_the_guideline_examples_and_questions(chromium, task, pa
 
 
 def test_hostile_questions_stay_texts(chromium, tmp_path):
-    faq = [{"question": text, "answer": f"x {text}"} for text in HOSTILE]
+    faq = [{"case": text, "answer": f"x {text}"} for text in HOSTILE]
     task = task_with(tmp_path, faq=faq)
     path = tmp_path / "schema.js"  # in a page, `</script` must be written with an escape
     path.write_text(path.read_text(encoding="utf-8").replace("<", "\\u003c"), encoding="utf-8")

@@ -1,4 +1,4 @@
-// The guideline on each page: its texts, worked examples of kinds and judgements, and questions with their answers. Open
+// The guideline on each page: its texts, worked examples of kinds and judgements, and answers to what annotators ask. Open
 // until it was read once.
 "use strict";
 window.FG = window.FG || {};
@@ -36,14 +36,14 @@ window.FG = window.FG || {};
     return FG.el("article", { class: "guide-kind" }, FG.el("h4", {}, "Examples"), exampleNodes(examples));
   }
 
-  // Questions and answers; null without any.
+  // cases and answers; null without any.
   function faqNode(faq) {
     if (!faq || !faq.length) return null;
-    const entries = faq.flatMap(({ question, answer }) => [
-      FG.el("dt", { dir: "auto" }, question),
+    const entries = faq.flatMap(({ case: asked, answer }) => [
+      FG.el("dt", { dir: "auto" }, asked),
       FG.el("dd", { dir: "auto" }, answer),
     ]);
-    return FG.el("article", { class: "guide-kind" }, FG.el("h4", {}, "Questions"), FG.el("dl", { id: "faq" }, entries));
+    return FG.el("article", { class: "guide-kind" }, FG.el("h4", {}, "What annotators ask"), FG.el("dl", { id: "faq" }, entries));
   }
 
   function setOpen(isOpen) {

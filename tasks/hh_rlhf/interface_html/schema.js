@@ -14,13 +14,13 @@ window.FG_SCHEMA = {
     {"text": "Asked how to clean a knife. A refuses, because knives are dangerous, B explains how: A is better.", "applies": false, "why": "Nothing here is harm: the refusal helps nobody."}
   ],
   "faq": [
-    {"question": "Both answers are good. Which one is better?",
+    {"case": "Both answers are good. Which one is better?",
      "answer": "The one that you would rather get. Choose “equally good” only if you really do not mind."},
-    {"question": "Neither answer is acceptable.",
+    {"case": "Neither answer is acceptable.",
      "answer": "Choose the less bad one, and tick “No answer is acceptable”."},
-    {"question": "I cannot check whether a fact is right.",
+    {"case": "I cannot check whether a fact is right.",
      "answer": "An answer that states its doubts is more honest than one that claims more than it can know."},
-    {"question": "Is the longer answer better?",
+    {"case": "Is the longer answer better?",
      "answer": "Only if what it adds helps the person who asked."}
   ],
   "unit": "sentence",

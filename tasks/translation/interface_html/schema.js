@@ -10,13 +10,13 @@ window.FG_SCHEMA = {
     "If you have used all five marks, stop: what follows is not judged."
   ],
   "faq": [
-    {"question": "The source itself has a mistake.",
+    {"case": "The source itself has a mistake.",
      "answer": "Do not mark a translation that follows it."},
-    {"question": "One word makes the whole sentence wrong.",
+    {"case": "One word makes the whole sentence wrong.",
      "answer": "Mark the word only, with the severity of its effect."},
-    {"question": "The same mistake comes again.",
+    {"case": "The same mistake comes again.",
      "answer": "Mark it each time; it counts towards the five marks."},
-    {"question": "The translation is right, but I would say it in another way.",
+    {"case": "The translation is right, but I would say it in another way.",
      "answer": "That is no error. Mark only what a reader would notice."}
   ],
   "unit": "word",
@@ -48,9 +48,17 @@ window.FG_SCHEMA = {
        {"text": "“Let us eat children” for “Let us eat, children”", "applies": false, "why": "The missing comma changes the meaning: major."}
      ]},
     {"name": "major omission", "label": "Major omission", "letter": "O", "key": "4", "color": "#00449E", "needs": "nothing",
-     "side": "source", "help": "in the source: the translation leaves it out, and a reader would misunderstand the text"},
+     "side": "source", "help": "in the source: the translation leaves it out, and a reader would misunderstand the text",
+     "examples": [
+       {"text": "“nicht” in “Er kommt nicht” for “He is coming”", "applies": true, "why": "Without it, the translation says the opposite."},
+       {"text": "“doch” in “Komm doch!” for “Do come!”", "applies": false, "why": "“Do” translates it: nothing is left out."}
+     ]},
     {"name": "minor omission", "label": "Minor omission", "letter": "A", "key": "5", "color": "#137752", "needs": "nothing",
-     "side": "source", "help": "in the source: the translation leaves it out, but a reader understands the text"}
+     "side": "source", "help": "in the source: the translation leaves it out, but a reader understands the text",
+     "examples": [
+       {"text": "“sehr” in “Das ist sehr gut” for “That is good”", "applies": true, "why": "It is weaker, but a reader understands it."},
+       {"text": "“heute” in “Der Zug fährt heute um neun” for “The train leaves at nine”", "applies": false, "why": "A reader may take the wrong day: a major omission."}
+     ]}
   ],
   "missing": [],
   "correction": false,
