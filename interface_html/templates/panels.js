@@ -15,6 +15,12 @@ window.FG = window.FG || {};
     return [start, start + FG.points(FG.strip(error.explanation)).length];
   };
 
+  // The changes from a text to its correction, as nodes.
+  FG.diffNodes = (text, correction) =>
+    FG.diff(text, correction).flatMap(({ op, text: part }) =>
+      op === "same" ? FG.visible(part) : [FG.el(op, {}, FG.visible(part))],
+    );
+
   // Show the changes of the correction, and warnings about them. Nothing is done if neither text nor marks changed.
   let compared = null;
   FG.showDiff = function (page) {
@@ -27,11 +33,7 @@ window.FG = window.FG || {};
     $("diff").replaceChildren(
       ...(same
         ? [FG.el("span", { class: "hint" }, "Nothing yet.")]
-        : FG.diff(text, doc["corrected-prediction"]).flatMap((part) =>
-            part.op === "same"
-              ? FG.visible(part.text)
-              : [FG.el(part.op, {}, FG.visible(part.text))],
-          )),
+        : FG.diffNodes(text, doc["corrected-prediction"])),
     );
     $("reset").disabled = same;
     const warnings = FG.correctionWarnings(schema, row, doc);
@@ -100,10 +102,11 @@ window.FG = window.FG || {};
       ["E / Del", "edit or remove the error under the cursor"],
       ...FG.suggestionHelp(schema.unit),
       ["Alt+← / Alt+→", "move the end of this error; with Shift its start"],
+      [". / ,", "where annotations are decided between: go to the next or the previous difference"],
       ["N", "no error, nothing missing"],
       ...FG.severityHelp(schema),
       ...(schema.correction ? [["C", "go to the correction"]] : []),
-      ...(schema.fields.context || schema.fields.reference ? [["P", "go to the texts beside"]] : []),
+      ...(FG.hasSources(schema) ? [["P", "go to the texts beside"]] : []),
       ["Esc", `back to the ${schema.fields.noun}`],
       ["Ctrl+Z / Ctrl+Shift+Z", "undo, redo"],
       ["Ctrl+Enter", "submit"],

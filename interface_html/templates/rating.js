@@ -163,6 +163,7 @@
       card.node.classList.toggle("active", i === at);
     });
     const rated = cards.filter((card) => complaint(card) === null).length;
+    FG.showNotes(work.doc);
     $("rated").textContent = `${rated} of ${cards.length} ratings given`;
     FG.showStatus(work);
   }
@@ -254,6 +255,7 @@
     }
     if ($("outputs").contains(document.activeElement)) document.activeElement.blur();
     FG.showTexts(schema, work.item.row, null);
+    FG.showNotes({});
     build();
     render();
   }
@@ -275,6 +277,10 @@
   }
 
   $("submit").addEventListener("click", submit);
+  FG.addNotes((change, key) => {
+    work.commit(change(work.doc), key);
+    FG.showStatus(work);
+  });
   FG.start("rating", {
     open,
     fresh,

@@ -24,6 +24,21 @@ window.FG = window.FG || {};
     shell.store.write(shell.store.name("theme"), theme);
   }
 
+  // Hide or show the texts to judge by, also after a reload.
+  FG.hideSources = function (isHidden) {
+    const { schema, store } = shell;
+    FG.placeSources(FG.hasSources(schema) && !isHidden);
+    if (!FG.hasSources(schema)) return;
+    store.write(store.name("sources"), isHidden ? "hidden" : "shown");
+    $("hide-sources").textContent = isHidden ? "Show texts" : "Hide texts";
+    $("hide-sources").setAttribute("aria-expanded", String(!isHidden));
+    $("hide-sources").setAttribute("aria-controls", "sources");
+  };
+
+  function toggleSources() {
+    if (FG.hasSources(shell.schema)) FG.hideSources(!$("sources").hidden);
+  }
+
   function buildBar() {
     const { schema, store, hooks } = shell;
     const picker = FG.el("input", {
@@ -42,6 +57,8 @@ window.FG = window.FG || {};
         { "aria-label": "Items" },
         button("previous", "‹ Previous", goPrevious, "["),
         FG.el("span", { id: "position" }),
+        store.served ? FG.el("span", { id: "lease", hidden: true }) : null,
+        store.served ? FG.el("span", { id: "lease-said", class: "hidden", role: "status" }) : null,
         button("next", "Next ›", goNext, "]"),
         button("next-open", "Next not done", goOpen, "}"),
         FG.el("input", {
@@ -67,12 +84,14 @@ window.FG = window.FG || {};
         store.served ? null : button("download", "Download feedback.json", downloadFeedback),
         store.served ? null : button("record", "record.json", downloadRecord, null, RECORD),
         button("who", "Annotator", changeAnnotator, null, "Change the annotator"),
+        FG.hasSources(schema) ? button("hide-sources", "Hide texts", toggleSources, "Shift+P") : null,
         button("help-button", "Help ?", showHelp, "?"),
         button("theme", "Colours", () =>
           setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % 3]),
         ),
       ),
     );
+    FG.hideSources(store.storage.getItem(store.name("sources")) === "hidden");
     setTheme(
       THEMES.includes(store.storage.getItem(store.name("theme")))
         ? store.storage.getItem(store.name("theme"))
@@ -205,6 +224,7 @@ window.FG = window.FG || {};
         ["[ / ]", "previous item, next item"],
         ["}", "next item that is not done"],
         ["G", "go to an item by its number"],
+        ...(FG.hasSources(schema) ? [["Shift+P", "hide or show the texts to judge by"]] : []),
         ...(FG.skipReasons(schema).length ? [["S", "skip this item, with a reason"]] : []),
       ]),
       FG.el("p", {}, "Keys do not work while a text field has focus; Esc leaves the field."),
@@ -514,13 +534,14 @@ window.FG = window.FG || {};
 
   // ---- keys and the start ------------------------------------------------------------------------------------
   // Keys of both pages, outside of fields. Returns whether the key was one of them.
-  function barKey(key) {
+  function barKey({ key, shiftKey }) {
     if (key === "?") showHelp();
     else if (key === "[") goPrevious();
     else if (key === "]") goNext();
     else if (key === "}") goOpen();
     else if (key.toLowerCase() === "g") $("goto").focus();
     else if (key.toLowerCase() === "s") askSkip();
+    else if (key.toLowerCase() === "p" && shiftKey) toggleSources();
     else return false;
     return true;
   }
@@ -546,7 +567,7 @@ window.FG = window.FG || {};
       shell.hooks.fieldKey && shell.hooks.fieldKey(event, field);
       return;
     }
-    if (barKey(event.key)) {
+    if (barKey(event)) {
       event.preventDefault();
       return;
     }
@@ -573,6 +594,7 @@ window.FG = window.FG || {};
     $("work").hidden = false;
     FG.say("");
     FG.showProblems([]);
+    FG.showGuide(schema, store);
     hooks.open(shell.work);
     window.scrollTo(0, 0); // the submit button is at the end of the page
     FG.showStatus(shell.work);
