@@ -11,7 +11,9 @@ TEST = [
     "hypothesis>=6.100",
     "playwright>=1.60",
     "axe-playwright-python>=0.1.7",
+    "submitit>=1.5",
 ]
+SLURM = {"slurm": ["submitit>=1.5"]}  # runs of comparisons and sweeps as jobs of a cluster
 CHECK = ["schemathesis>=4", "krippendorff>=0.8"]  # for `make feedback-check`
 
 setup(
@@ -52,5 +54,5 @@ setup(
         "textblob>=0.19",  # tasks/sentiment
         "vaderSentiment>=3.3.2",  # tasks/sentiment
     ],
-    extras_require={"check": CHECK, **TRACKERS, **PEERS, "test": TEST},
+    extras_require={"check": CHECK, **TRACKERS, **PEERS, **SLURM, "test": TEST},
 )

@@ -7,6 +7,7 @@
 #         VARIANT     published: use configs with all published switches if they exist (paper scale only)
 #         DATA_DIR    folder of the data; default tasks/$TASK/data (paper), $OUTPUT_DIR/data (other scales)
 #         OUTPUT_DIR  folder of the results; default outputs/$TASK/$SCALE
+#         NNODES, RDZV_ENDPOINT  several machines: see `launch`
 #         FGRLHF_SMALL_MODEL  at small scale, folder of the pretrained language model; default outputs/models/smollm2
 # Result  the working directory is the repository's root, `python` is that of the active environment or of .venv,
 #         these variables are exported, and the functions `config_for`, `run_folder` and `launch` are defined.
@@ -132,14 +133,33 @@ gpu_count() {
 }
 
 # launch [-m] program arguments...: run one process per GPU. Mini models are too small for several processes.
+# With NNODES=2 or more, this is one of several machines with as many GPUs each, which see the same folders: run the same
+# command on all of them, with RDZV_ENDPOINT=HOST:PORT, a free port of the first machine.
 launch() {
     local gpus
     gpus="$(gpu_count)"
-    if [ "$gpus" -gt 1 ] && [ "$SCALE" = paper ]; then
+    if [ "${NNODES:-1}" != 1 ]; then
+        launch_on_nodes "$gpus" "$@"
+    elif [ "$gpus" -gt 1 ] && [ "$SCALE" = paper ]; then
         accelerate launch --multi_gpu --num_machines 1 --num_processes "$gpus" --mixed_precision no --dynamo_backend no "$@"
     else
         python "$@"
     fi
+}
+
+launch_on_nodes() {
+    local processes="$1"
+    shift
+    case "$NNODES" in *[!0-9]* | 0*) fail "NNODES=$NNODES is not a number of machines." ;; esac
+    if [ -z "${RDZV_ENDPOINT:-}" ]; then
+        fail "NNODES=$NNODES needs RDZV_ENDPOINT=HOST:PORT, a free port of the first machine, the same on all of them."
+    fi
+    if [ "$processes" -eq 0 ]; then
+        processes=1
+        export ACCELERATE_USE_CPU=true
+    fi
+    torchrun --nnodes "$NNODES" --nproc_per_node "$processes" --rdzv_backend c10d --rdzv_id "${RDZV_ID:-fgrlhf}" \
+        --rdzv_endpoint "$RDZV_ENDPOINT" "$@"
 }
 
 # Tiny matrices are slower with two threads than with one, and stages may run at the same time.

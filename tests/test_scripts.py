@@ -5,6 +5,7 @@ Every script uses it.
 
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.config import load_config
+from fgrlhf.files import read_json, read_jsonl
 from sft.run_sft import SFTConfig
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +37,7 @@ def bash(tmp_path):
     fake.mkdir()
     program(fake, "python", 'printf "python"; printf " <%s>" "$@"')
     program(fake, "accelerate", 'printf "accelerate"; printf " <%s>" "$@"')
+    program(fake, "torchrun", 'printf "torchrun"; printf " <%s>" "$@"')
 
     def run(lines: str, gpus: int | None = None, root: Path = ROOT, **variables: str):
         if gpus is not None:
@@ -165,6 +168,85 @@ def test_without_an_environment_the_way_out_is_named(bash, tmp_path):
 def test_one_process_per_gpu(bash, gpus, scale, visible, expected):
     said = bash('launch -m x "a b"', gpus, SCALE=scale, CUDA_VISIBLE_DEVICES=visible).stdout
     assert said.startswith(expected) and said.endswith("<-m> <x> <a b>")
+
+
+NODES = {"NNODES": "2", "RDZV_ENDPOINT": "first:29500"}
+
+
+@pytest.mark.parametrize("gpus, processes", [(8, 8), (1, 1), (None, 1)])
+def test_several_machines_meet_at_the_first_one(bash, gpus, processes):
+    on_cpu = bash('launch -m x "a b"; echo " ${ACCELERATE_USE_CPU:-}"', gpus, **NODES).stdout
+    assert on_cpu == (
+        f"torchrun <--nnodes> <2> <--nproc_per_node> <{processes}> <--rdzv_backend> <c10d>"
+        " <--rdzv_id> <fgrlhf> <--rdzv_endpoint> <first:29500> <-m> <x> <a b>"
+        f" {'' if gpus else 'true'}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"RDZV_ENDPOINT": ""}, "needs RDZV_ENDPOINT=HOST:PORT"),
+        ({"NNODES": "two"}, "NNODES=two is"),
+    ],
+)
+def test_machines_without_a_meeting_point_are_refused(bash, changes, message):
+    done = bash("launch -m x", 1, **{**NODES, **changes})
+    assert done.returncode == 2 and message in done.stderr and done.stdout == ""
+
+
+def slurm_job(folder, *arguments, **variables):
+    """Run slurm.sh as SLURM does: a copy of it, elsewhere, with fakes of SLURM's programs."""
+    programs = folder / "slurm bin"
+    programs.mkdir()
+    program(programs, "scontrol", r'[ "$*" = "show hostnames n[1-2]" ] && printf "n1\nn2\n"')
+    program(programs, "srun", 'echo "$* at $RDZV_ENDPOINT id $RDZV_ID of $NNODES in $PWD"')
+    spooled = folder / "slurm_script"
+    spooled.write_text((ROOT / "scripts/slurm.sh").read_text())
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", **variables}
+    command = ["bash", str(spooled), *arguments]
+    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+
+
+def test_a_job_of_slurm_starts_the_stage_on_every_machine(tmp_path):
+    job = {"SLURM_JOB_ID": "123456", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2"}
+    done = slurm_job(tmp_path, "a b.sh", "train.lr=1", SLURM_SUBMIT_DIR=str(ROOT), **job)
+    assert done.stderr == ""
+    assert done.stdout == (
+        "--ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=1 bash a b.sh train.lr=1"
+        f" at n1:23456 id 123456 of 2 in {ROOT}\n"
+    )
+
+
+@pytest.mark.slow
+def test_two_machines_train_one_policy(tmp_path):
+    """Two machines are two launchers on this one, which meet at a port of it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(Path(sys.executable).parents[1]),
+        "TASK": "numbers",
+        "SCALE": "mini",
+        "OUTPUT_DIR": str(tmp_path),
+    }
+    model = 'launch -m fgrlhf.cli.tiny_model numbers output_dir="$OUTPUT_DIR/base_model" words=1'
+    train = 'launch -m fgrlhf.cli.rl numbers "$(config_for rl_config.yml)" train.total_episodes=256'
+    head = f'source "{ROOT}/scripts/env.sh"\n'
+    subprocess.run(["bash", "-c", head + model], env=environment, check=True)
+    environment |= {"NNODES": "2", "RDZV_ENDPOINT": f"127.0.0.1:{port}"}
+    machines = [subprocess.Popen(["bash", "-c", head + train], env=environment) for _ in range(2)]
+    assert [machine.wait() for machine in machines] == [0, 0]
+    # Both sample 64 of the 256 responses in every step, and one of them writes.
+    steps = [line["step"] for line in read_jsonl(tmp_path / "rl/metrics.jsonl")]
+    assert sorted(steps) == steps and steps[-1] == 2
+
+
+def test_the_job_script_is_no_command(tmp_path):
+    done = slurm_job(tmp_path, "a.sh", SLURM_JOB_ID="")
+    assert done.returncode == 2 and "sbatch --nodes=2" in done.stderr
 
 
 def test_mini_models_on_a_cpu_run_on_one_thread_unless_told(bash):

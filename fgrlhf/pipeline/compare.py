@@ -26,8 +26,8 @@ from fgrlhf.pipeline.comparison_page import page, table
 from fgrlhf.pipeline.experiments import (
     EvaluationPlan,
     Experiment,
-    ExperimentSettings,
     Run,
+    SubmittedSettings,
     evaluation_rows,
     paired_scores,
     parse_config,
@@ -42,7 +42,7 @@ USAGE = """usage: fgrlhf compare TASK CONFIG ... output_dir=DIR [key=value ...]
   keys with a dot are overrides for every config: train.total_episodes=2560"""
 
 
-class CompareSettings(ExperimentSettings):
+class CompareSettings(SubmittedSettings):
     """Settings of a comparison."""
 
     algorithms: str | None = Field(
@@ -199,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = split_arguments(argv, USAGE)
     settings = settings_from(CompareSettings, arguments.settings)
     stop_with_signals()
-    experiment = Experiment(arguments.task, settings.folder)
+    experiment = Experiment(arguments.task, settings.folder, submit=settings.submit)
     compare(
         experiment,
         runs_of(experiment, arguments.configs, arguments.overrides, settings),

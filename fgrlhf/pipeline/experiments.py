@@ -21,6 +21,7 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_jsonl
 from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
+from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
 from fgrlhf.runs.stage import WEIGHTS
 
 # program -> its module; the task is the first argument
@@ -31,6 +32,7 @@ PROGRAMS = {
     "evaluate": "fgrlhf.cli.evaluate",
 }
 TRAINING = ("rl", "dpo", "sft")
+MOST_JOBS = 100  # of an experiment in the queue of a cluster
 
 
 def program(task: str, name: str, *arguments: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -70,6 +72,20 @@ class ExperimentSettings(StrictModel):
     @property
     def folder(self) -> Path:
         return Path(self.output_dir).absolute()
+
+
+class SubmittedSettings(ExperimentSettings):
+    """Settings of experiments whose runs can be jobs of a cluster."""
+
+    submit: SubmitConfig | None = Field(
+        default=None, description="runs as jobs of a cluster; null: on this machine"
+    )
+
+    @property
+    def lane_count(self) -> int:
+        if self.submit is not None and self.lanes is None:
+            return MOST_JOBS
+        return super().lane_count
 
 
 def seed_list(text: str) -> list[int]:
@@ -200,11 +216,13 @@ class Experiment:
       task: its name.
       out: the output folder.
       environment: environment variables for the stages, in addition to those of this process.
+      submit: runs the stages as jobs of a cluster; None: on this machine.
     """
 
     task: str
     out: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    submit: SubmitConfig | None = None
 
     def training_stage(self, run: Run, seed: int) -> Stage:
         """A stage that writes <out>/<name>/seed-<seed>."""
@@ -258,13 +276,18 @@ class Experiment:
         Lanes on a CPU share its cores, unless OMP_NUM_THREADS is set.
 
         Raises:
-          UserError: a stage failed, or another pipeline works in the folder.
+          UserError: a stage failed, another pipeline works in the folder, or jobs cannot be
+            submitted.
         """
         environment = dict(self.environment)
-        if "OMP_NUM_THREADS" not in {**os.environ, **environment} and not visible_gpus():
+        launcher = None
+        if self.submit is not None:
+            launcher = SubmitLauncher(self.submit, self.out)
+            environment.setdefault("OMP_NUM_THREADS", str(self.submit.cpus))
+        elif "OMP_NUM_THREADS" not in {**os.environ, **environment} and not visible_gpus():
             cores = len(os.sched_getaffinity(0))
             environment["OMP_NUM_THREADS"] = str(max(1, cores // lanes))
-        Pipeline(stages, Path.cwd(), self.out, environment, lanes).run()
+        Pipeline(stages, Path.cwd(), self.out, environment, lanes, launcher=launcher).run()
 
     def config_value(self, config: str, overrides: Iterable[str], key: str) -> Any:
         """The value of a dotted key, with environment variables expanded; None if it is not set.

@@ -20,7 +20,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,7 @@ import torch
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.pipeline.fingerprint import fingerprint
-from fgrlhf.runs.orphan import parent_mark
+from fgrlhf.pipeline.launchers import Command, Job, Launcher, LocalLauncher
 from fgrlhf.runs.stage import hold
 
 LINES_SHOWN = 30  # of a failed stage's log
@@ -96,7 +95,7 @@ class Stage:
 class _Running:
     stage: Stage
     lane: int
-    process: subprocess.Popen
+    job: Job
     started: float
     seconds_before: float  # of an earlier, interrupted attempt
 
@@ -110,6 +109,7 @@ class Pipeline:
       environment: environment variables, in addition to those of this process.
       lanes: number of stages that may run at the same time. Several GPUs are shared among the lanes
         (`lane_environments`).
+      launcher: starts the commands; by default on this machine.
 
     After `run`, `seconds` is its duration, and `whole` the seconds and peak memory of all stages
     together, or None if some of them were reused.
@@ -123,12 +123,16 @@ class Pipeline:
         environment: Mapping[str, str],
         lanes: int = 2,
         out: IO[str] | None = None,
+        launcher: Launcher | None = None,
     ):
         self.stages = stages
         self.root = root
         self.folder = folder
         self.environment = environment
-        self.lanes = lane_environments(lanes)
+        self.launcher = launcher or LocalLauncher()
+        self.lanes = [{} for _ in range(lanes)]
+        if self.launcher.shares_gpus:
+            self.lanes = lane_environments(lanes)
         self.out = out or sys.stdout
         self.fingerprints = self._fingerprints()
         self._read_state()
@@ -157,8 +161,8 @@ class Pipeline:
             while waiting or running:
                 self._start_ready(waiting, running)
                 time.sleep(0.1)
-                for job in list(running):
-                    self._finish_if_ended(job, running)
+                for entry in list(running):
+                    self._finish_if_ended(entry, running)
                 self._watch(running)
         finally:
             self._stop(running)
@@ -209,7 +213,7 @@ class Pipeline:
                 self._say(f"{stage.name}: nothing changed, reused")
             elif len(running) < len(self.lanes):
                 waiting.remove(stage)
-                busy = {job.lane for job in running}
+                busy = {entry.lane for entry in running}
                 lane = next(lane for lane in range(len(self.lanes)) if lane not in busy)
                 running.append(self._start(stage, lane))
 
@@ -226,87 +230,97 @@ class Pipeline:
         record = self.records.get(stage.name)
         continues = False
         seconds_before = 0.0
+        job = None
         if record is not None and not record["complete"] and self._is_unchanged(stage, record):
             continues = True
             seconds_before = record["seconds"]
+            if record.get("job") is not None:  # a cluster's job goes on without its pipeline
+                job = self.launcher.find(record["job"])
         if record is not None and not continues:
             for output in stage.outputs:
                 _remove(self.folder / output)
+        what = "its job goes on" if job else "continued" if continues else "started"
         self._note(stage, complete=False, seconds=seconds_before, peak_mb=0.0)
-        log_path = self._log(stage)
-        log_path.parent.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, **self.lanes[lane], **self.environment, **parent_mark()}
+        if job is None:
+            job = self._launch(stage, lane, continues)
+        if job.reference is not None:
+            self._note(
+                stage, complete=False, seconds=seconds_before, peak_mb=0.0, job=job.reference
+            )
+        self._say(f"{stage.name}: {what}, log in {self._log(stage)}")
+        return _Running(stage, lane, job, time.monotonic(), seconds_before)
+
+    def _launch(self, stage: Stage, lane: int, continues: bool) -> Job:
+        log = self._log(stage)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        environment = {**self.lanes[lane], **self.environment}
         if stage.threads is not None:
             environment["OMP_NUM_THREADS"] = str(stage.threads)
-        with open(log_path, "ab" if continues else "wb") as log:
-            process = subprocess.Popen(
-                stage.command,
-                cwd=self.root,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-        self._say(f"{stage.name}: {'continued' if continues else 'started'}, log in {log_path}")
-        return _Running(stage, lane, process, time.monotonic(), seconds_before)
+        command = Command(stage.name, stage.command, self.root, environment, log, continues)
+        return self.launcher.start(command)
 
-    def _finish_if_ended(self, job: _Running, running: list[_Running]) -> None:
-        pid, status, usage = os.wait4(job.process.pid, os.WNOHANG)
-        if pid == 0:
+    def _finish_if_ended(self, entry: _Running, running: list[_Running]) -> None:
+        ended = entry.job.ended()
+        if ended is None:
             return
-        running.remove(job)
-        job.process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = self._elapsed(job)
-        units_per_mb = BYTES_PER_MB if sys.platform == "darwin" else 1024  # else in kilobytes
-        peak_mb = usage.ru_maxrss / units_per_mb
-        name = job.stage.name
-        if job.process.returncode != 0:
-            self._note(job.stage, complete=False, seconds=seconds, peak_mb=peak_mb)
-            self._say(f"{name}: FAILED after {seconds:.0f} s")
-            raise UserError(self._failure(job))
-        self.ran.add(name)
-        self.done.add(name)
-        self._note(job.stage, complete=True, seconds=seconds, peak_mb=peak_mb)
-        self._say(f"{name}: done in {seconds:.0f} s, peak memory {peak_mb:.0f} MB")
+        running.remove(entry)
+        seconds = self._elapsed(entry)
+        stage = entry.stage
+        if ended.exit_code != 0:
+            self._note(stage, complete=False, seconds=seconds, peak_mb=ended.peak_mb)
+            self._say(f"{stage.name}: FAILED after {seconds:.0f} s")
+            raise UserError(self._failure(stage, ended.exit_code))
+        self.ran.add(stage.name)
+        self.done.add(stage.name)
+        self._note(stage, complete=True, seconds=seconds, peak_mb=ended.peak_mb)
+        self._say(f"{stage.name}: done in {seconds:.0f} s, peak memory {ended.peak_mb:.0f} MB")
 
     def _stop(self, running: Sequence[_Running]) -> None:
         # Signal all of them first: later steps may fail, for example if the terminal was closed.
-        for job in running:
-            os.killpg(job.process.pid, signal.SIGTERM)
-        for job in running:
-            os.wait4(job.process.pid, 0)
-            job.process.returncode = -signal.SIGTERM
+        for entry in running:
+            entry.job.stop()
+        for entry in running:
+            entry.job.wait()
             with suppress(OSError):  # even if the disk is full, stop the other stages
-                self._note(job.stage, complete=False, seconds=self._elapsed(job), peak_mb=0.0)
-        for job in running:
-            self._say(f"{job.stage.name}: stopped; the next run continues it")
+                self._note(entry.stage, complete=False, seconds=self._elapsed(entry), peak_mb=0.0)
+        for entry in running:
+            self._say(f"{entry.stage.name}: stopped; the next run continues it")
 
-    def _failure(self, job: _Running) -> str:
-        path = self._log(job.stage)
+    def _failure(self, stage: Stage, exit_code: int) -> str:
+        path = self._log(stage)
         text = path.read_text(encoding="utf-8", errors="replace").replace("\r", "\n")
         tail = text.rstrip().splitlines()[-LINES_SHOWN:]
         lines = [
-            f"stage {job.stage.name} failed with exit code {job.process.returncode}. The end of"
-            f" its log {path}:",
+            f"stage {stage.name} failed with exit code {exit_code}. The end of its log {path}:",
             *(f"  {line}" for line in tail),
             "Fix the cause and run the same command again: finished stages are kept.",
         ]
         return "\n".join(lines)
 
-    def _elapsed(self, job: _Running) -> float:
-        return job.seconds_before + time.monotonic() - job.started
+    def _elapsed(self, entry: _Running) -> float:
+        return entry.seconds_before + time.monotonic() - entry.started
 
     def _log(self, stage: Stage) -> Path:
         return self.folder / "logs" / f"{stage.name}.log"
 
-    def _note(self, stage: Stage, complete: bool, seconds: float, peak_mb: float) -> None:
-        self.records[stage.name] = {
+    def _note(
+        self,
+        stage: Stage,
+        complete: bool,
+        seconds: float,
+        peak_mb: float,
+        job: str | None = None,
+    ) -> None:
+        """Record the state of a stage; `job` is the reference of its job on a cluster."""
+        record = {
             "fingerprint": self.fingerprints[stage.name],
             "complete": complete,
             "seconds": round(seconds, 1),
             "peak_mb": round(peak_mb, 1),
         }
+        if job is not None:
+            record["job"] = job
+        self.records[stage.name] = record
         finished = [
             stage.name for stage in self.stages if self.records.get(stage.name, {}).get("complete")
         ]
@@ -339,9 +353,9 @@ class Pipeline:
         self.sampled = now
         self.peak_mb = max(self.peak_mb, _resident_mb())
         parts = []
-        for job in running:
-            last = _last_line(self._log(job.stage))
-            parts.append(f"{job.stage.name} {_clock(self._elapsed(job))} {last}")
+        for entry in running:
+            last = _last_line(self._log(entry.stage))
+            parts.append(f"{entry.stage.name} {_clock(self._elapsed(entry))} {last}")
         if self.out.isatty():
             columns = shutil.get_terminal_size().columns
             parts = [part[: columns // len(parts) - 8] for part in parts]
@@ -388,6 +402,8 @@ def _clock(seconds: float) -> str:
 
 def _last_line(path: Path) -> str:
     """The last line of a log. Progress bars redraw their line with carriage returns."""
+    if not path.exists():  # a job that waits in the queue of a cluster
+        return ""
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - 2000))
         text = file.read().decode("utf-8", "replace")

@@ -27,9 +27,9 @@ from fgrlhf.files import read_jsonl, write_json, write_text
 from fgrlhf.pipeline.comparison_page import band
 from fgrlhf.pipeline.experiments import (
     Experiment,
-    ExperimentSettings,
     Point,
     Run,
+    SubmittedSettings,
     learning_curve,
     parse_config,
     seeds_text,
@@ -48,7 +48,7 @@ USAGE = """usage: fgrlhf sweep TASK CONFIG key=value,value ... output_dir=DIR [k
 COLOUR = 2  # series colour of the plot's marks
 
 
-class SweepSettings(ExperimentSettings):
+class SweepSettings(SubmittedSettings):
     """Settings of a sweep."""
 
     metric: str | None = Field(
@@ -306,7 +306,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UserError(f"a sweep takes one config, {len(arguments.configs)} are given\n{USAGE}")
     settings = settings_from(SweepSettings, arguments.settings)
     stop_with_signals()
-    experiment = Experiment(arguments.task, settings.folder)
+    experiment = Experiment(arguments.task, settings.folder, submit=settings.submit)
     config = arguments.configs[0]
     metric = settings.metric or metric_of(experiment, config, arguments.overrides)
     sweep(

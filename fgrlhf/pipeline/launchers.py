@@ -1,0 +1,150 @@
+"""How a pipeline starts the commands of its stages: on this machine, or as jobs of a cluster."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fgrlhf.runs.orphan import parent_mark
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended.
+
+    Args:
+      exit_code: 0 if it succeeded; -n if signal n ended it.
+      peak_mb: largest resident memory of one of its processes, in MB.
+    """
+
+    exit_code: int
+    peak_mb: float
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a launcher starts.
+
+    Args:
+      name: of the stage.
+      arguments: the program and its arguments.
+      folder: the working directory.
+      environment: variables in addition to those of the pipeline's process.
+      log: the file of its output.
+      appends: whether the log is continued, after an interruption.
+    """
+
+    name: str
+    arguments: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str]
+    log: Path
+    appends: bool
+
+
+class Job(Protocol):
+    """A command that was started."""
+
+    @property
+    def reference(self) -> str | None:
+        """With it, a later pipeline finds the job again; None if the job ends with this one."""
+        ...
+
+    def ended(self) -> Ended | None:
+        """How the command ended; None while it waits or runs. Does not block.
+
+        Raises:
+          UserError: the cluster lost the job.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Ask the command to end."""
+        ...
+
+    def wait(self) -> None:
+        """Block until the command has ended, after `stop`."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts commands."""
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether commands run on this machine, whose GPUs the pipeline divides among lanes."""
+        ...
+
+    def start(self, command: Command) -> Job:
+        """Start a command.
+
+        Raises:
+          UserError: the cluster refused the job.
+        """
+        ...
+
+    def find(self, reference: str) -> Job | None:
+        """The job of an earlier pipeline that still waits or runs; None if there is none."""
+        ...
+
+
+# ---- on this machine -----------------------------------------------------------------------------
+
+
+@dataclass
+class _LocalJob:
+    process: subprocess.Popen
+
+    @property
+    def reference(self) -> None:
+        return None
+
+    def ended(self) -> Ended | None:
+        pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+        if pid == 0:
+            return None
+        self.process.returncode = os.waitstatus_to_exitcode(status)
+        return Ended(self.process.returncode, megabytes(usage.ru_maxrss))
+
+    def stop(self) -> None:
+        os.killpg(self.process.pid, signal.SIGTERM)
+
+    def wait(self) -> None:
+        os.wait4(self.process.pid, 0)
+        self.process.returncode = -signal.SIGTERM
+
+
+class LocalLauncher:
+    """Runs commands on this machine. They end with the pipeline, even if it is killed."""
+
+    shares_gpus = True
+
+    def start(self, command: Command) -> _LocalJob:
+        return _LocalJob(popen(command, parent_mark()))
+
+    def find(self, reference: str) -> None:
+        return None
+
+
+def popen(command: Command, more: Mapping[str, str], **options) -> subprocess.Popen:
+    """Start a command in a process group of its own, with its output in its log."""
+    with open(command.log, "ab" if command.appends else "wb") as log:
+        return subprocess.Popen(
+            command.arguments,
+            cwd=command.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **command.environment, **more},
+            start_new_session=True,
+            **options,
+        )
+
+
+def megabytes(max_rss: int) -> float:
+    """`ru_maxrss` of getrusage in MB: bytes on macOS, else kilobytes."""
+    return max_rss / (2**20 if sys.platform == "darwin" else 1024)

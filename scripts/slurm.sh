@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+#SBATCH --ntasks-per-node=1
+#SBATCH --output=slurm-%j.log
+#SBATCH --open-mode=append
+#SBATCH --requeue
+# A stage on one or more machines of a SLURM cluster, with one process per GPU. Submit it from the repository's root, which
+# all machines must see:
+#   sbatch --nodes=2 --gpus-per-node=8 --cpus-per-task=32 --time=24:00:00 scripts/slurm.sh tasks/qa_feedback/training/train_finegrained.sh
+# Further arguments are those of the stage's script. SCALE, DATA_DIR and OUTPUT_DIR are taken from the environment. A job that
+# SLURM puts back into the queue continues from its last checkpoint.
+set -euo pipefail
+
+if [ -z "${SLURM_JOB_ID:-}" ]; then
+    echo "error: this is a job script: sbatch --nodes=2 --gpus-per-node=8 $0 SCRIPT [key=value ...]" >&2
+    exit 2
+fi
+if [ "$#" -eq 0 ]; then
+    echo "error: name the stage's script: scripts/slurm.sh tasks/TASK/training/SCRIPT.sh [key=value ...]" >&2
+    exit 2
+fi
+
+cd "$SLURM_SUBMIT_DIR"
+hosts="$(scontrol show hostnames "$SLURM_JOB_NODELIST")"
+export NNODES="$SLURM_JOB_NUM_NODES"
+export RDZV_ID="$SLURM_JOB_ID"
+# Jobs that share a machine have different ports.
+export RDZV_ENDPOINT="${hosts%%$'\n'*}:$((20000 + SLURM_JOB_ID % 10000))"
+# If one machine fails, the others would wait for it.
+exec srun --ntasks="$NNODES" --ntasks-per-node=1 --kill-on-bad-exit=1 bash "$@"

@@ -1,0 +1,269 @@
+"""Stages as jobs: submitit's local executor, and SLURM's programs as scripts that run jobs here."""
+
+import io
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.config import validate
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json
+from fgrlhf.pipeline import submit as module
+from fgrlhf.pipeline.experiments import Experiment
+from fgrlhf.pipeline.launchers import Command
+from fgrlhf.pipeline.stages import Pipeline, Stage
+from fgrlhf.pipeline.submit import StageCommand, SubmitConfig, SubmitLauncher
+from fgrlhf.pipeline.sweep import SweepSettings
+
+pytest.importorskip("submitit", reason="submitit is not installed")
+
+# What SLURM's programs print and do, as far as submitit uses them. A job is a process group.
+SBATCH = """
+    import os, pathlib, subprocess, sys
+    jobs = pathlib.Path(os.environ["FAKE_SLURM"])
+    number = str(100 + len(list(jobs.glob("*.pid"))))
+    names = ("PROCID", "LOCALID", "NODEID")
+    environment = {**os.environ, **{f"SLURM_{name}": "0" for name in names}}
+    environment |= {"SLURM_JOB_ID": number, "SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1"}
+    environment |= {"SLURM_JOB_NODELIST": "here"}
+    (jobs / f"{number}.script").write_text(pathlib.Path(sys.argv[1]).read_text())
+    process = subprocess.Popen(
+        ["bash", "-c", 'bash "$0"; touch "$1"', sys.argv[1], str(jobs / f"{number}.end")],
+        env=environment, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+    (jobs / f"{number}.pid").write_text(str(process.pid))
+    print(f"Submitted batch job {number}")
+"""
+SRUN = """
+    import os, sys
+    words = sys.argv[1:]
+    program = next(i for i, word in enumerate(words) if "python" in os.path.basename(word))
+    os.execv(words[program], words[program:])
+"""
+SACCT = """
+    import os, pathlib
+    jobs = pathlib.Path(os.environ["FAKE_SLURM"])
+    print("JobID|State|NodeList")
+    for pid in sorted(jobs.glob("*.pid")):
+        ended = pid.with_suffix(".end").exists()
+        print(f"{pid.stem}|{'COMPLETED' if ended else 'RUNNING'}|here")
+"""
+SCANCEL = """
+    import os, pathlib, signal, sys
+    jobs = pathlib.Path(os.environ["FAKE_SLURM"])
+    number = sys.argv[-1]
+    os.killpg(int((jobs / f"{number}.pid").read_text()), signal.SIGTERM)
+    (jobs / f"{number}.end").touch()
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """A folder with the jobs of a SLURM cluster that runs on this machine."""
+    programs = tmp_path / "bin"
+    jobs = tmp_path / "slurm"
+    programs.mkdir()
+    jobs.mkdir()
+    texts = {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "scancel": SCANCEL}
+    for name, text in texts.items():
+        path = programs / name
+        path.write_text(f"#!{sys.executable}\n{textwrap.dedent(text)}")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(jobs))
+    from submitit.slurm.slurm import SlurmJob
+
+    monkeypatch.setattr(SlurmJob.watcher, "_delay_s", 0)
+    SlurmJob.watcher.clear()
+    yield jobs
+    for pid in jobs.glob("*.pid"):
+        if not pid.with_suffix(".end").exists():
+            os.killpg(int(pid.read_text()), signal.SIGKILL)
+
+
+def config(cluster="local", **settings):
+    return SubmitConfig(cluster=cluster, gpus=0, cpus=1, memory_gb=1, **settings)
+
+
+def stage(name, script, needs=()):
+    command = ("bash", "-c", f'{script}; touch "$OUT/{name}.out"')
+    return Stage(name, command, needs, (f"{name}.out",))
+
+
+def run(root, stages, submit, lanes=2):
+    out = io.StringIO()
+    folder = root / "out"
+    launcher = SubmitLauncher(submit, folder)
+    environment = {"OUT": str(folder)}
+    pipeline = Pipeline(stages, root, folder, environment, lanes, out, launcher)
+    pipeline.run()
+    return out.getvalue()
+
+
+def wait_for(condition):
+    while not condition():
+        time.sleep(0.05)
+
+
+# ---- both clusters -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cluster", ["local", "slurm"])
+def test_jobs_run_in_order_once_with_their_logs(cluster, tmp_path, slurm):
+    stages = [
+        stage("one/seed-0", 'mkdir -p "$OUT/one"; echo text of the job; echo one >> "$OUT/order"'),
+        stage("two", 'echo two >> "$OUT/order"', needs=("one/seed-0",)),
+    ]
+    text = run(tmp_path, stages, config(cluster))
+    out = tmp_path / "out"
+    assert (out / "order").read_text().split() == ["one", "two"]
+    assert (out / "logs/one/seed-0.log").read_text() == "text of the job\n"
+    assert re.search(r"two: done in \d+ s, peak memory \d+ MB", text)
+    assert read_json(out / "pipeline.json")["stages"]["two"]["complete"]
+    assert run(tmp_path, stages, config(cluster)).count("nothing changed, reused") == 2
+    assert (out / "order").read_text().split() == ["one", "two"]
+    assert len(list(slurm.glob("*.pid"))) == (2 if cluster == "slurm" else 0)
+
+
+@pytest.mark.parametrize("cluster", ["local", "slurm"])
+def test_a_failed_job_stops_the_others_and_shows_its_log(cluster, tmp_path, slurm):
+    stages = [
+        stage("slow", 'touch "$OUT/begun"; sleep 600'),
+        Stage(
+            "bad", ("bash", "-c", 'until [ -e "$OUT/begun" ]; do sleep .1; done; echo No; exit 3')
+        ),
+    ]
+    with pytest.raises(UserError, match="stage bad failed with exit code 3(.|\n)*No\n"):
+        run(tmp_path, stages, config(cluster))
+    state = read_json(tmp_path / "out/pipeline.json")["stages"]
+    assert not state["slow"]["complete"] and not (tmp_path / "out/slow.out").exists()
+
+
+def test_a_job_without_a_result_is_named(tmp_path, slurm, monkeypatch):
+    monkeypatch.setattr(module, "RESULT_SECONDS", 0.0)
+    kill = stage("killed", "kill -9 $PPID; exit")
+    with pytest.raises(UserError, match="stage killed: job 100 ended in state .* without a result"):
+        run(tmp_path, [kill], config("slurm"))
+
+
+# ---- SLURM ---------------------------------------------------------------------------------------
+
+
+def test_resources_are_those_of_the_section(tmp_path, slurm):
+    resources = {"gpus": 2, "cpus": 8, "memory_gb": 64, "hours": 1.5, "partition": "long"}
+    submit = validate(
+        SubmitConfig, {"cluster": "slurm", "options": {"qos": "high"}, **resources}, "test"
+    )
+    run(tmp_path, [stage("one", "true")], submit)
+    script = (slurm / "100.script").read_text()
+    for line in ("--gpus-per-node=2", "--cpus-per-task=8", "--mem=64GB", "--time=90"):
+        assert f"#SBATCH {line}\n" in script
+    assert "#SBATCH --partition=long\n" in script and "#SBATCH --qos=high\n" in script
+    assert "#SBATCH --job-name=one\n" in script
+
+
+def test_a_killed_pipeline_finds_its_job_again(tmp_path, slurm):
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_submit import *
+run(Path({str(tmp_path)!r}), [stage("long", WAIT)], config("slurm"))
+"""
+    wait = 'echo begun >> "$OUT/begun"; until [ -e "$OUT/go" ]; do sleep .1; done'
+    program = program.replace("WAIT", repr(wait))
+    begun = tmp_path / "out" / "begun"
+    records = tmp_path / "out" / "pipeline.json"
+    first = subprocess.Popen([sys.executable, "-c", program])
+    wait_for(lambda: begun.exists() and "job" in read_json(records)["stages"]["long"])
+    first.kill()
+    first.wait()
+    (tmp_path / "out" / "go").touch()
+    text = run(tmp_path, [stage("long", wait)], config("slurm"))
+    # Either the job still ran, or it had ended meanwhile and ran again with nothing to wait for.
+    attempts = begun.read_text().count("begun")
+    assert attempts == len(list(slurm.glob("*.pid")))
+    assert ("its job goes on" in text) == (attempts == 1)
+    assert read_json(records)["stages"]["long"]["complete"]
+
+
+def test_find_knows_running_jobs_only(tmp_path, slurm):
+    launcher = SubmitLauncher(config("slurm"), tmp_path)
+    go = tmp_path / "go"
+    command = f"until [ -e '{go}' ]; do sleep .1; done"
+    job = launcher.start(
+        Command("s", ("bash", "-c", command), tmp_path, {}, tmp_path / "log", appends=False)
+    )
+    assert launcher.find(job.reference) is not None
+    go.touch()
+    wait_for(lambda: job.ended() is not None)
+    assert launcher.find(job.reference) is None
+
+
+# ---- requeued jobs -------------------------------------------------------------------------------
+
+
+LIMIT = """
+import signal, sys
+from pathlib import Path
+from fgrlhf.pipeline.launchers import Command
+from fgrlhf.pipeline.submit import StageCommand
+
+def at_limit(number, frame):  # as submitit does after it has requeued the job
+    sys.exit(5)
+
+signal.signal(signal.SIGUSR2, at_limit)
+folder = Path(sys.argv[1])
+StageCommand(Command("s", ("bash", "-c", sys.argv[2]), folder, {}, folder / "log", False))()
+"""
+
+
+def test_a_job_at_its_limit_ends_its_command_and_continues(tmp_path):
+    log = tmp_path / "log"
+    # SLURM sends the signal of the limit to every process of a job; only submitit heeds it.
+    script = (
+        f"kill -USR2 $$; trap 'touch {tmp_path}/ended; exit' TERM; echo begun; sleep 600 & wait"
+    )
+    program = [sys.executable, "-c", LIMIT, str(tmp_path), script]
+    job = subprocess.Popen(program)
+    wait_for(lambda: log.exists() and log.read_text())
+    job.send_signal(signal.SIGUSR2)
+    assert job.wait() == 5
+    assert (tmp_path / "ended").exists()
+    command = Command("s", ("echo", "continued"), tmp_path, {}, log, appends=False)
+    again = StageCommand(command).checkpoint()
+    assert again.result().exit_code == 0
+    assert log.read_text() == "begun\ncontinued\n"
+
+
+# ---- settings ------------------------------------------------------------------------------------
+
+
+def test_jobs_wait_in_the_queue_of_the_cluster():
+    values = {"output_dir": "out", "submit": {"cluster": "slurm"}}
+    assert validate(SweepSettings, values, "test").lane_count == 100
+    assert validate(SweepSettings, {**values, "lanes": 3}, "test").lane_count == 3
+
+
+def test_a_machine_without_slurm_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="submit.cluster=slurm: .*srun.*login node"):
+        SubmitLauncher(config("slurm"), tmp_path)
+
+
+def test_an_experiment_submits_its_stages(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    command = ("bash", "-c", f'echo $OMP_NUM_THREADS > "{out}/threads"')
+    submit = SubmitConfig(cluster="local", gpus=0, cpus=3, memory_gb=1)
+    experiment = Experiment("numbers", out, submit=submit)
+    experiment.run([Stage("s", command, (), ("threads",))], lanes=1)
+    assert (out / "threads").read_text() == "3\n" and (out / "jobs").is_dir()
