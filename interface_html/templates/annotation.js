@@ -3,7 +3,7 @@
 "use strict";
 (function () {
   const FG = window.FG,
-    $ = FG.$,
+    { $, t } = FG,
     schema = window.FG_SCHEMA,
     NOUN = schema.fields.noun;
   const DIFF_PAUSE = 150; // milliseconds without a key before the changes are compared
@@ -35,7 +35,7 @@
   // The index of the active error, or -1.
   const current = () => (page.active && page.active.list === "errors" ? page.active.index : -1);
 
-  page.labelOf = (i) => `error ${i + 1} (${FG.kind(schema, work.doc.errors[i]["error type"]).label})`;
+  page.labelOf = (i) => t("error {n} ({kind})", { n: i + 1, kind: FG.kind(schema, work.doc.errors[i]["error type"]).label });
   page.refuse = function (reason) {
     FG.say(reason, "bad");
     return false;
@@ -128,11 +128,17 @@
     if (!range) return;
     const quote = FG.quote(view.points, ...range);
     const at = FG.markAt(schema, work.doc.errors, ...range);
-    const mark = at < 0 ? page.suggestionAt(range) || "not marked" : `marked: ${page.labelOf(at)}`;
-    $("announce").textContent =
-      view.isSelected && !view.tapped
-        ? `Selected: “${quote}”, ${FG.countUnits(page, ...range)}, ${mark}`
-        : `“${quote}”, ${schema.unit} ${view.cursor + 1} of ${view.units.length}, ${mark}`;
+    const mark =
+      at < 0
+        ? page.suggestionAt(range) || t("not marked")
+        : t("marked: {error}", { error: page.labelOf(at) });
+    const place = { quote, mark, n: view.cursor + 1, total: view.units.length };
+    if (view.isSelected && !view.tapped) {
+      const size = FG.countUnits(page, ...range);
+      $("announce").textContent = t("Selected: “{quote}”, {size}, {mark}", { quote, size, mark });
+    } else if (schema.unit === "word")
+      $("announce").textContent = t("“{quote}”, word {n} of {total}, {mark}", place);
+    else $("announce").textContent = t("“{quote}”, sentence {n} of {total}, {mark}", place);
   }
 
   // ---- the pointer and the cursor -----------------------------------------------------------------------------
@@ -155,8 +161,10 @@
     if (at < 0) return;
     page.activate("errors", at);
     const label = page.labelOf(at),
-      next = FG.isTouch ? "Choose another kind, or remove it in the list." : "E edits, Del removes.";
-    FG.say(`${label[0].toUpperCase()}${label.slice(1)}. ${next}`);
+      next = FG.isTouch
+        ? t("Choose another kind, or remove it in the list.")
+        : t("E edits, Del removes.");
+    FG.say(`${FG.capital(label)}. ${next}`);
   }
 
   function dragged() {
@@ -179,7 +187,7 @@
     const problems = FG.problemsShown(broken).map((problem) => FG.explained(page, problem));
     FG.showProblems(problems);
     if (problems.length) {
-      FG.say(`Not submitted: ${problems[0].text}`, "bad");
+      FG.say(t("Not submitted: {problem}", { problem: problems[0].text }), "bad");
       problems[0].go();
       return;
     }
@@ -201,10 +209,10 @@
     e: () => page.editSuggestion() || page.editActive(),
     y: (event) => (event.shiftKey ? page.acceptSure() : page.accept()),
     x: () => page.rejectSuggestion(),
-    c: () => (schema.correction ? $("correction").focus() : page.refuse("There is no correction to edit.")),
+    c: () => (schema.correction ? $("correction").focus() : page.refuse(t("There is no correction to edit."))),
     p: () =>
       $("sources").hidden
-        ? page.refuse("There are no other texts on this page.")
+        ? page.refuse(t("There are no other texts on this page."))
         : ($("sources").scrollIntoView({ block: "nearest" }), $("sources").focus()),
   };
 
@@ -282,7 +290,7 @@
   function step(back) {
     page.mode = null;
     page.view.collapse();
-    if (work.step(back)) FG.say(back ? "Undone." : "Redone.", "good");
+    if (work.step(back)) FG.say(back ? t("Undone.") : t("Redone."), "good");
     page.render();
     page.refreshField();
   }

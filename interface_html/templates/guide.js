@@ -2,15 +2,18 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const $ = FG.$;
+  const $ = FG.$,
+    { t } = FG;
 
   function exampleNode(example) {
     return FG.el(
       "li",
       { class: example.applies ? "example applies" : "example" },
-      FG.el("span", { class: "verdict" }, example.applies ? "Yes: " : "No: "),
-      FG.el("q", {}, example.text),
-      ` ${example.why}`,
+      FG.el("span", { class: "verdict" }, example.applies ? t("Yes:") : t("No:")),
+      " ",
+      FG.el("q", {}, FG.own(example.text)),
+      " ",
+      FG.own(example.why),
     );
   }
 
@@ -18,8 +21,8 @@ window.FG = window.FG || {};
     return FG.el(
       "article",
       { class: "guide-kind" },
-      FG.el("h4", {}, FG.badge(kind), ` ${kind.label}`),
-      FG.el("p", {}, `${kind.help}.`),
+      FG.el("h4", {}, FG.badge(kind), " ", FG.own(kind.label)),
+      FG.el("p", {}, FG.own(`${kind.help}.`)),
       kind.examples && kind.examples.length ? FG.el("ul", {}, kind.examples.map(exampleNode)) : null,
     );
   }
@@ -39,7 +42,7 @@ window.FG = window.FG || {};
       read();
     };
     $("guide-body").replaceChildren(
-      ...schema.guideline.map((text) => FG.el("p", {}, text)),
+      ...schema.guideline.map((text) => FG.el("p", {}, FG.own(text))),
       ...[...schema.errors, ...schema.missing].map(kindNode),
       FG.el(
         "button",
@@ -52,7 +55,7 @@ window.FG = window.FG || {};
             $("guide-button").focus();
           },
         },
-        "I have read this",
+        t("I have read this"),
       ),
     );
     $("guide-button").addEventListener("click", () => {
