@@ -364,6 +364,30 @@ def test_the_layout_is_mirrored(chromium, tmp_path):
             assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_a_message_of_values_only_has_the_direction_of_the_page(chromium, tmp_path):
+    """Inside an isolate, a text without letters outside of further isolates is left-to-right."""
+    for language in (ENGLISH, language_of("ar")):
+        with page_in(chromium, tmp_path, language) as tab:
+            order = tab.evaluate(
+                """() => {
+                const node = document.createElement('span');
+                document.querySelector('#message').replaceChildren(node);
+                node.textContent = FG.t('Not submitted: {problem}', {
+                    problem: FG.t('{entry}: {reason}.', { entry: 'ABC', reason: 'DEF' }),
+                });
+                const place = (text) => {
+                    const range = document.createRange();
+                    const at = node.textContent.indexOf(text);
+                    range.setStart(node.firstChild, at);
+                    range.setEnd(node.firstChild, at + text.length);
+                    return range.getBoundingClientRect().left;
+                };
+                return place('ABC') < place('DEF');
+            }"""
+            )
+            assert order == (language.direction == "ltr")
+
+
 def test_english_texts_keep_their_direction(chromium, tmp_path):
     with page_in(chromium, tmp_path, language_of("ar")) as tab:
         direction = "id => getComputedStyle(document.getElementById(id)).direction"

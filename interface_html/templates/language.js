@@ -25,8 +25,14 @@ window.FG = window.FG || {};
 
   const shown = (value) => (typeof value === "number" ? numbers.format(value) : FG.isolated(value));
 
-  const fill = (template, values) =>
-    template.replace(/\{(\w+)\}/g, (place, name) => (name in values ? shown(values[name]) : place));
+  const PLACE = /\{(\w+)\}/g;
+  const hasLetters = (template) => /\p{L}/u.test(template.replace(PLACE, ""));
+
+  // Isolated values do not give a text its direction. A message without letters of its own gets a mark that does.
+  function fill(template, values) {
+    const text = template.replace(PLACE, (place, name) => (name in values ? shown(values[name]) : place));
+    return FG.isRtl && !hasLetters(template) ? `\u200f${text}` : text;
+  }
 
   // The message with `values` in its places, such as {n}.
   FG.t = (english, values = {}) => fill(messages[english] ?? english, values);
