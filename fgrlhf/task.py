@@ -71,7 +71,8 @@ class Task:
         end.
       metrics: prompts -> the task's metrics for these prompts, such as those of an oracle.
       comparisons: sources of preference pairs by name, for `data.pairs` of DPO.
-      judgements: the task's feedback rows as judgements, for `fgrlhf data import` and `export`.
+      judgements: the task's own feedback rows as judgements, for `fgrlhf data import` and `export`;
+        None: they are those of fgrlhf/data/span_rows.py.
       published: the published data set whose rows become the prompts (fgrlhf/cli/published.py).
       sample_row: a prompt and its sampled responses as a row to annotate.
       annotation: the task's schema.js, for the feedback pages.

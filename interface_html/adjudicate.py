@@ -7,7 +7,8 @@
 
 The items are those with two annotations or more, in the order of their disagreement, largest first.
 Each has `annotations`, what the annotators submitted, and `shared`, an annotation with the marks
-that all have: the annotation page starts from it. The adjudicator's submissions are in a database
+that all have: the annotation page shows the first and starts from the second. It has no
+suggestions. The adjudicator's submissions are in a database
 of their own; the annotators' submissions stay as they are.
 """
 
@@ -22,7 +23,14 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
-from interface_html.format import FEEDBACK_KEYS, Item
+from interface_html.format import (
+    ANNOTATIONS,
+    FEEDBACK_KEYS,
+    ITEM_KEYS,
+    SHARED,
+    Item,
+    is_adjudication,
+)
 from interface_html.items import item_json, rows_text
 from interface_html.reliability import latest_documents
 from interface_html.rules import character_labels
@@ -31,8 +39,8 @@ from interface_html.stored import Submission, read_database
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Document = Mapping[str, Any]
-ANNOTATIONS = "annotations"
-SHARED = "shared"
+# of an annotator's error: the adjudicator decides between annotations, and has no suggestions
+LEFT_OUT = ("quote", "origin")
 
 
 # ---- pure functions ------------------------------------------------------------------------------
@@ -62,7 +70,7 @@ def shared_marks(schema: Schema, text: str, annotations: Sequence[Document]) -> 
     errors = []
     for error in first["errors"]:
         if all(_span(error) in map(_span, other["errors"]) for other in others):
-            errors.append({key: value for key, value in error.items() if key != "quote"})
+            errors.append({key: value for key, value in error.items() if key not in LEFT_OUT})
     missing = []
     for info in first["missing-info"]:
         if all(info in other["missing-info"] for other in others):
@@ -90,17 +98,13 @@ def items_to_adjudicate(
             continue
         text = item.row[schema.text]
         annotations = list(by_annotator.values())
-        row = {key: value for key, value in item.row.items() if key not in FEEDBACK_KEYS}
+        left_out = (*FEEDBACK_KEYS, *ITEM_KEYS)
+        row = {key: value for key, value in item.row.items() if key not in left_out}
         row[ANNOTATIONS] = [{"annotator": name, **doc} for name, doc in by_annotator.items()]
         row[SHARED] = shared_marks(schema, text, annotations)
         ranked.append((disagreement(text, annotations), Item(item.id, row)))
     ranked.sort(key=lambda entry: -entry[0])  # stable: equals stay in the order of the items
     return [item for _, item in ranked]
-
-
-def is_adjudication(item: Item) -> bool:
-    """Whether an item is from this program, so that its submissions are an adjudicator's."""
-    return ANNOTATIONS in item.row and SHARED in item.row
 
 
 def with_decisions(
@@ -128,7 +132,7 @@ def read_decisions(task: FeedbackTask, items: Sequence[Item], path: str) -> dict
     decided = read_database(path, task.schema.task)
     contents = {item.id: task.content(item) for item in items}
     for item in decided.items:
-        if not is_adjudication(item):
+        if not is_adjudication(item.row):
             raise UserError(
                 f"{path}: item {item.id!r} has no annotations to decide between: name the database"
                 " of the items that `fgrlhf feedback adjudicate` wrote"

@@ -21,13 +21,24 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.data.agreement import DRAWS, NOT_MARKED, SEED, Figure, Units, alpha
+from fgrlhf.data import span_rows
+from fgrlhf.data.agreement import (
+    DRAWS,
+    NOT_MARKED,
+    SEED,
+    Figure,
+    Shared,
+    Units,
+    alpha,
+    severity_figure,
+)
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
 from fgrlhf.stats import bootstrap, ratio_bootstrap
 from interface_html.format import Item
 from interface_html.items import read_items
+from interface_html.judged import annotation_judgements
 from interface_html.ratings import Ratings
 from interface_html.rules import character_labels, is_weak_order
 from interface_html.schema import Schema
@@ -278,12 +289,25 @@ def _annotation_figures(task: FeedbackTask, judged: Sequence[Judged]) -> dict[st
     )
     for name, units in _units_by_name(task, judged).items():
         figures[f"alpha, {name}"] = alpha(units, nothing=NOT_SHARED)
+    if schema.severities:
+        figures["alpha, severities (ordinal)"] = _severity_figure(schema, judged)
     if schema.missing:
         figures["missing-info F1"] = f1(
             lambda _, a, b: _missing_sentences(schema, a, b),
             "no annotator marked missing information",
         )
     return figures
+
+
+def _severity_figure(schema: Schema, judged: Sequence[Judged]) -> Figure:
+    """As `fgrlhf data agreement`, of the errors marked at overlapping places."""
+    shared = []
+    for entry in judged:
+        by_annotator = {}
+        for annotator, doc in entry.annotations.items():
+            by_annotator[annotator] = annotation_judgements(span_rows.ROWS, annotator, doc)
+        shared.append(Shared(entry.item.row[schema.text], by_annotator))
+    return severity_figure(shared, [severity.name for severity in schema.severities])
 
 
 def _units_by_name(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, list[Units]]:

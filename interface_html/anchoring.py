@@ -22,12 +22,14 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.data.judgements import RESPONSE
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
 from fgrlhf.stats import Interval, paired_ratio_bootstrap, wilson
 from interface_html.agreement import DRAWS, SEED, Figure, overlap_matches, read_record, share
 from interface_html.items import read_items
+from interface_html.rules import side_of
 from interface_html.stored import read_database
 from interface_html.suggestions import ACCEPTED, LIST, SHOWN, verdicts
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -43,7 +45,7 @@ class Annotation:
     Args:
       is_shown: whether the page showed the suggestions.
       suggestions: of the item, at least one.
-      marks: the errors of the annotation.
+      marks: the errors of the annotation in the response, which suggestions are about.
       verdicts: on each suggestion; empty if they were hidden.
       seconds: active time; None if unknown.
     """
@@ -220,11 +222,15 @@ def annotations_in_database(task: FeedbackTask, path: str) -> list[Annotation]:
             item=one.item,
             is_shown=row.get(SHOWN, True),
             suggestions=row[LIST],
-            marks=one.doc["errors"],
+            marks=_response_marks(one.doc),
             verdicts=verdicts(row, one.doc),
             seconds=seconds,
         )
     return list(latest.values())
+
+
+def _response_marks(doc: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [error for error in doc["errors"] if side_of(error) == RESPONSE]
 
 
 def annotations_in_files(
@@ -264,7 +270,7 @@ def annotations_in_files(
                     item=item.id,
                     is_shown=decisions["shown"],
                     suggestions=item.row[LIST],
-                    marks=feedback["errors"],
+                    marks=_response_marks(feedback),
                     verdicts=decisions["verdicts"],
                     seconds=entry["seconds"].get("annotation"),
                 )

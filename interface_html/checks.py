@@ -4,7 +4,8 @@ Every annotator gets each gold item, which has a known judgement, once on each j
 repeated item comes back to the annotator who has submitted it. Both are stored as items of their
 own, which the table `checks` names, and are given in place of the next item of the study at random
 positions. While a server uses them, its API names all items by the number of their assignment and
-sends only the texts of the schema, so that nothing tells them from others.
+sends only the texts of the schema and the suggestions that are shown, so that nothing tells them
+from others. Gold items must have suggestions if the items of the study have them.
 """
 
 import json
@@ -20,7 +21,8 @@ from typing import Any, Literal
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError
 from fgrlhf.seeds import derive_seed
-from interface_html.format import Item
+from interface_html.format import ANNOTATIONS, SHARED, Item, is_adjudication
+from interface_html.suggestions import KEYS, LIST, shown_suggestions
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS checks(
@@ -239,12 +241,68 @@ def expected_items(sql: sqlite3.Connection, plan: Plan, annotator: str, page: st
 def uniform_item(texts: Sequence[str], number: int, item: dict[str, Any]) -> dict[str, Any]:
     """An item as the API sends it while there are hidden items.
 
+    Items whose suggestions are hidden look like those without.
+
     Args:
       texts: the keys of the texts; files may have more keys, which gold rows lack.
       number: of the assignment, as the item's id.
       item: the item with all keys.
     """
-    return {"id": str(number), **{key: item[key] for key in texts if key in item}}
+    content: dict[str, Any] = {"id": str(number)}
+    shown_keys = (*texts, ANNOTATIONS, SHARED) if is_adjudication(item) else texts
+    for key in shown_keys:
+        if key in item:
+            content[key] = item[key]
+    suggestions = shown_suggestions(item)
+    if suggestions:
+        content[LIST] = [{key: one[key] for key in KEYS} for one in suggestions]
+    return content
+
+
+# ---- when a server starts ------------------------------------------------------------------------
+
+
+def gold_tell(items: Sequence[Item], gold: Sequence[Item]) -> str | None:
+    """What annotators could tell gold items by, with the remedy; None if there is nothing.
+
+    Args:
+      items: of the study; not empty.
+      gold: the gold items.
+    """
+    if not gold:
+        return None
+    if any(is_adjudication(item.row) for item in items):
+        return (
+            "items to adjudicate show annotations, which gold items lack: serve them without gold=,"
+            " in a database of their own"
+        )
+    have_suggestions = any(LIST in item.row for item in items)
+    have_shown = {bool(shown_suggestions(item.row)) for item in items}
+    sources = {name for item in items for name in _sources(item)}
+    remedy = "make both files with `fgrlhf feedback suggest`, from the same models"
+    for item in gold:
+        name = f"gold item {item.id!r}"
+        if have_suggestions and LIST not in item.row:
+            return f"{name} has no suggestions, but items of the study have: {remedy}"
+        is_shown = bool(shown_suggestions(item.row))
+        if is_shown not in have_shown:
+            shows, others = ("shows", "no item") if is_shown else ("shows no", "every item")
+            return (
+                f"{name} {shows} suggestions, but {others} of the study shows any: {remedy} and"
+                " with the same share"
+            )
+        unknown = sorted(_sources(item) - sources)
+        if unknown:
+            return (
+                f"{name} shows a suggestion of {unknown[0]!r}, which is the source of no suggestion"
+                f" in the study: {remedy}"
+            )
+    return None
+
+
+def _sources(item: Item) -> set[str]:
+    """The sources of the suggestions that an item shows."""
+    return {suggestion["source"] for suggestion in shown_suggestions(item.row)}
 
 
 # ---- in the programs -----------------------------------------------------------------------------

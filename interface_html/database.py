@@ -197,6 +197,15 @@ class Database:
             ).fetchall()
         return [Item(name, json.loads(row)) for name, row in rows]
 
+    def gold_items(self) -> list[Item]:
+        """The gold items, with the ids of their file."""
+        with self._commits.lock:
+            rows = self._connection.execute(
+                "SELECT c.original, i.row FROM checks c JOIN items i ON i.id=c.item WHERE"
+                " c.kind='gold'"
+            ).fetchall()
+        return [Item(name, json.loads(row)) for name, row in rows]
+
     def new_token(self, annotator: str) -> str:
         """A new token for an annotator, which replaces the old one. Only hashes are stored."""
         token = secrets.token_urlsafe(24)

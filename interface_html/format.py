@@ -27,6 +27,14 @@ RATINGS = "output ratings"
 FEEDBACK_KEYS = ("feedback", "preference", RATINGS)
 # of items, and never of feedback rows: see suggestions.py
 ITEM_KEYS = ("suggestions", "suggestions_shown")
+# of items to adjudicate: see adjudicate.py
+ANNOTATIONS = "annotations"
+SHARED = "shared"
+
+
+def is_adjudication(row: Mapping[str, Any]) -> bool:
+    """Whether an item is from `adjudicate`, so that its submissions are an adjudicator's."""
+    return ANNOTATIONS in row and SHARED in row
 
 
 class ItemError(ValueError):

@@ -1,7 +1,8 @@
-"""The lead's page: progress, speed, quality and open leases of a study, live.
+"""The lead's page: progress, speed, quality, notes and open leases of a study, live.
 
-`/lead` is served if `serve` runs with admin=true, which prints a link with the lead's own token.
-The page reads `GET /api/lead` every few seconds; its one action releases a lease.
+`/lead` is served if `serve` runs with admin=true, which prints two links, each with its own token.
+The page reads `GET /api/lead` every few seconds. Its one action releases a lease, which the second
+token does not allow. There is no page without a token: annotators must not see results.
 """
 
 import hmac
@@ -9,7 +10,8 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from itertools import combinations
+from statistics import mean, median
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request
@@ -17,23 +19,56 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from fgrlhf.config import StrictModel
-from interface_html.agreement import judged_items, pair_agreements
+from interface_html.agreement import Judged, judged_items, pair_agreements
 from interface_html.connections import reading
 from interface_html.database import Database, RefusedError
 from interface_html.format import Item
 from interface_html.reliability import ReliabilityReport, report
 from interface_html.render import TEMPLATES
 from interface_html.schema import PageName, Schema
+from interface_html.skips import Skip
 from interface_html.stored import Study, stored_study
 from interface_html.stored import Submission as Stored
 from interface_html.tasks import FeedbackTask
 
 HOUR = 3600
 MOST_ITEMS = 200  # in the table; the counts are of all items
+MOST_NOTES = 200  # in the table
 
 
 class Release(StrictModel):
     assignment: int = Field(ge=0, lt=2**53)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of the lead's page: `admin` may release leases, `reader` may only read."""
+
+    admin: str
+    reader: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """What an annotator wrote about an item, beside the judgement.
+
+    Args:
+      item: its id; of a hidden item, that of the gold row or of the repeated item.
+      check: "gold" or "repeat" if the item is hidden.
+      reason: the label of the reason why it was skipped; None if it was submitted.
+      flagged: whether the annotator flagged it.
+      text: the explanation of the skip, or the comment; "" without one.
+      created: seconds since 1970.
+    """
+
+    item: str
+    check: str | None
+    page: str
+    annotator: str
+    reason: str | None
+    flagged: bool
+    text: str
+    created: float
 
 
 @dataclass(frozen=True)
@@ -125,6 +160,59 @@ def item_summary(
     }
 
 
+def notes(schema: Schema, study: Study) -> list[Note]:
+    """The skips, flags and comments that count, the latest first."""
+    labels = {reason.name: reason.label for reason in schema.skip_reasons}
+    entries = []
+
+    def add(entry: Stored | Skip, reason: str | None, flagged: bool, text: str) -> None:
+        check = study.hidden.get(entry.item)
+        name = check.original if check else entry.item
+        kind = check.kind if check else None
+        entries.append(
+            Note(name, kind, entry.page, entry.annotator, reason, flagged, text, entry.created)
+        )
+
+    for skip in study.skips:
+        # the schema may have changed since
+        add(skip, labels.get(skip.reason, skip.reason), False, skip.text)
+    for entry in latest(study.unskipped):
+        flagged = bool(entry.doc.get("flag"))
+        comment = entry.doc.get("comment", "")
+        if flagged or comment:
+            add(entry, None, flagged, comment)
+    return sorted(entries, key=lambda note: -note.created)
+
+
+def rating_agreement(schema: Schema, judged: Sequence[Judged]) -> list[dict[str, Any]]:
+    """For every two annotators who rated a common item, how far their ratings differ.
+
+    Alpha with its interval, as in the agreement report, takes seconds: too long for a live page.
+
+    Returns:
+      `{first, second, rated, scales}`; a scale has the share of equal ratings, `same`, and the mean
+      distance of the ratings, `distance`, over all outputs of the `rated` common items.
+    """
+    names = sorted({name for entry in judged for name in entry.ratings})
+    rows = []
+    for first, second in combinations(names, 2):
+        common = [entry for entry in judged if {first, second} <= set(entry.ratings)]
+        if not common:
+            continue
+        scales = []
+        for scale in schema.ratings:
+            distances = []
+            for entry in common:
+                for output in schema.fields.outputs:
+                    one = entry.ratings[first][output][scale.name]
+                    other = entry.ratings[second][output][scale.name]
+                    distances.append(abs(one - other))
+            same = sum(distance == 0 for distance in distances) / len(distances)
+            scales.append({"label": scale.label, "same": same, "distance": mean(distances)})
+        rows.append({"first": first, "second": second, "rated": len(common), "scales": scales})
+    return rows
+
+
 def summary(
     task: FeedbackTask, study: Study, opened: Sequence[Open], per_item: int, now: float
 ) -> dict[str, Any]:
@@ -156,11 +244,14 @@ def summary(
         progress = item_summary(items, page, submissions, per_item)
         pages.append({"page": page, "items": progress, "annotators": rows})
     judged = judged_items(items, submissions)
+    written = notes(task.schema, study)
     return {
         "title": task.schema.title,
         "per_item": per_item,
         "pages": pages,
         "agreement": [asdict(pair) for pair in pair_agreements(task.schema, judged)],
+        "ratings": rating_agreement(task.schema, judged),
+        "notes": {"total": len(written), "latest": [asdict(note) for note in written[:MOST_NOTES]]},
         "open": [asdict(entry) for entry in opened if not entry.skipped],
     }
 
@@ -208,19 +299,24 @@ def release(database: Database, number: int) -> None:
 # ---- the page ------------------------------------------------------------------------------------
 
 
-async def _is_lead(request: Request) -> None:
+async def _may_release(request: Request) -> bool:
+    """Whether the sender of a request has the admin's token; others must have the reader's."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    expected = request.app.state.lead_token
-    if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode(), expected.encode()):
-        raise RefusedError(401, "open the link of the lead's page that the server printed")
+    tokens: Tokens = request.app.state.lead_tokens
+    is_bearer = scheme.lower() == "bearer"
+    if is_bearer and hmac.compare_digest(token.encode(), tokens.admin.encode()):
+        return True
+    if is_bearer and hmac.compare_digest(token.encode(), tokens.reader.encode()):
+        return False
+    raise RefusedError(401, "open a link of the lead's page that the server printed")
 
 
-Lead = Annotated[None, Depends(_is_lead)]
+MayRelease = Annotated[bool, Depends(_may_release)]
 
 
-def add_lead_page(app: FastAPI, task: FeedbackTask, database: Database, token: str) -> None:
-    """Serve the lead's page and its API to the owner of `token`."""
-    app.state.lead_token = token
+def add_lead_page(app: FastAPI, task: FeedbackTask, database: Database, tokens: Tokens) -> None:
+    """Serve the lead's page and its API to the owners of `tokens`."""
+    app.state.lead_tokens = tokens
     html = (TEMPLATES / "lead.html").read_bytes()
     path = str(database.path)
 
@@ -229,14 +325,17 @@ def add_lead_page(app: FastAPI, task: FeedbackTask, database: Database, token: s
         return Response(html, media_type="text/html; charset=utf-8")
 
     @app.get("/api/lead")
-    def lead_summary(_: Lead):
+    def lead_summary(may_release: MayRelease):
         now = database.clock()
         with reading(path) as sql:
             study = stored_study(sql)
             opened = open_assignments(sql, now)
-        return JSONResponse(summary(task, study, opened, database.per_item, now))
+        content = summary(task, study, opened, database.per_item, now)
+        return JSONResponse({**content, "may_release": may_release})
 
     @app.post("/api/lead/release")
-    def lead_release(body: Release, _: Lead):
+    def lead_release(body: Release, may_release: MayRelease):
+        if not may_release:
+            raise RefusedError(403, "this link is for reading only: open the lead's own link")
         release(database, body.assignment)
         return JSONResponse({"released": body.assignment})

@@ -2,8 +2,9 @@
 
 A rating is a document `{ratings, order}`: `ratings` has an object for each output, under its key,
 with a value for each scale, under its name; `order` is the order in which the outputs were shown.
-A value is a whole number: 1 to `Rating.points` on a Likert scale, 0 to 100 in percent. In the rows
-of the default format, `ratings` is a list of these objects, in the order of the outputs.
+It may have a `comment` and a `flag`, as an annotation. A value is a whole number: 1 to
+`Rating.points` on a Likert scale, 0 to 100 in percent. In the rows of the default format, `ratings`
+is a list of these objects, in the order of the outputs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from fgrlhf.data.problems import (
     shown,
     unknown_key_problems,
 )
+from interface_html.rules import note_keys, note_problems
 from interface_html.schema import Schema
 
 Ratings = Mapping[str, Mapping[str, int]]  # output's key -> name of a scale -> value
@@ -30,7 +32,8 @@ def rating_problems(schema: Schema, doc: Any) -> list[Complaint]:
     """All rules that the ratings `doc` of an item break; [] if they can be accepted."""
     if not isinstance(doc, dict):
         return [("rating", not_a(dict, doc))]
-    complaints = list(unknown_key_problems(doc, "", ("ratings", "order")))
+    complaints = list(unknown_key_problems(doc, "", ("ratings", "order", *note_keys(schema))))
+    complaints += note_problems(schema, doc, "")
     complaints += key_problems(doc, "", "ratings", dict)
     complaints += key_problems(doc, "", "order", list)
     if complaints:

@@ -35,12 +35,12 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
         "cards.js",
         "evidence.js",
         "panels.js",
-        "guide.js",
         "marking.js",
         "suggesting.js",
+        "adjudicating.js",
         "annotation.js",
     ),
-    "comparison": ("comparison.js",),
+    "comparison": ("reading.js", "comparison.js"),
     "rating": ("rating.js",),
 }
 STORE_SCRIPTS = (
@@ -49,7 +49,8 @@ STORE_SCRIPTS = (
     "store.js",
     "api.js",
     "dom.js",
-    "comment.js",
+    "notes.js",
+    "guide.js",
     "skip.js",
     "shell.js",
 )

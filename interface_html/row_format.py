@@ -7,7 +7,8 @@
   references   [reference output]                      if the schema has a reference
   response     the first output, in which spans are marked
   responses    all outputs                             if there are several
-  spans        errors, with the `evidence` that their type needs, and a `severity` if it was chosen
+  spans        errors, with the `evidence` that their type needs, a `severity` if it was chosen, and
+               `"side": "source"` if they are marked in the prompt
   missing      missing information, with its evidence  if the schema has `missing`
   correction   the corrected response                  if the schema has `correction`
   comment      the annotator's comment on the spans    if there is one
@@ -272,8 +273,9 @@ def _span(schema: Schema, error: Mapping[str, Any]) -> dict[str, Any]:
     span = {"start": error["start"], "end": error["end"], "label": error["error type"]}
     if schema.error_type(error["error type"]).needs != "nothing":
         span["evidence"] = error["explanation"]
-    if "severity" in error:
-        span["severity"] = error["severity"]
+    for key in ("severity", "side"):
+        if key in error:
+            span[key] = error[key]
     return span
 
 

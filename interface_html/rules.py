@@ -8,10 +8,18 @@ of the published interface:
   corrected-prediction the corrected text; "" if the task requires none
   no-error             whether the annotator confirmed that nothing is wrong
   comment              the annotator's comment, if there is one and the schema has `comment`
-An error has a `severity` if the schema has `severities` and one was chosen.
+  flag                 whether the annotator wants the lead of the study to look at the item; false
+                       if missing
+An error of a kind that is marked in the source has `"side": "source"`, and its offsets are those of
+the source; other errors have no `side`. An error has a `severity` if the schema has `severities`
+and one was chosen.
 A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
-(the second) or 0 (equal), and the order in which the outputs were shown. It may have a `comment`
-too. Offsets count code points. suggestions.py has the keys of items with suggestions, and their
+(the second) or 0 (equal), and the order in which the outputs were shown. It may have
+  comment, flag        as in an annotation
+  all-bad              whether the annotator finds none of the outputs acceptable
+  seen                 for each output {seconds, share}: how long it was in view, and how much of
+                       its height, from the top
+Offsets count code points. suggestions.py has the keys of items with suggestions, and their
 rules.
 """
 
@@ -19,6 +27,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fgrlhf.data.judgements import RESPONSE, SOURCE
 from fgrlhf.data.problems import (
     Complaint,
     SentenceKeys,
@@ -34,11 +43,12 @@ from fgrlhf.data.problems import (
     text_problems,
     unknown_key_problems,
 )
-from interface_html.schema import Schema
+from interface_html.schema import Schema, Side
 
 STOPS = ".!?…。"
 CLOSERS = "\"')]}’”»" + STOPS
 DOCUMENT_KEYS = ("errors", "missing-info", "corrected-prediction", "no-error")
+MOST_SEEN = {"seconds": 10**7, "share": 1}  # the keys of what was seen of an output
 ERROR_KEYS = ("error type", "explanation", "start", "end")
 
 
@@ -66,10 +76,20 @@ def sentences(text: str) -> list[tuple[int, int]]:
     return spans
 
 
+def side_of(error: Mapping[str, Any]) -> Side:
+    """The text in which an error is marked."""
+    return SOURCE if error.get("side") == SOURCE else RESPONSE
+
+
 def character_labels(text: str, doc: Mapping[str, Any]) -> list[str | None]:
-    """The error type of each character, the last of several; None for unmarked characters."""
+    """The error type of each character of the response `text`; None for unmarked characters.
+
+    Of several types, it is the last one.
+    """
     labels: list[str | None] = [None] * len(text)
     for error in doc["errors"]:
+        if side_of(error) == SOURCE:
+            continue
         length = error["end"] - error["start"]
         labels[error["start"] : error["end"]] = [error["error type"]] * length
     return labels
@@ -79,7 +99,7 @@ def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> lis
     """All rules that the annotation `doc` of the item `row` breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("feedback", not_a(dict, doc))]
-    keys = (*DOCUMENT_KEYS, "suggestions", *comment_keys(schema))
+    keys = (*DOCUMENT_KEYS, "suggestions", *note_keys(schema))
     complaints = list(unknown_key_problems(doc, "feedback.", keys))
     complaints += key_problems(doc, "feedback.", "no-error", bool)
     for key in ("errors", "missing-info"):
@@ -87,22 +107,25 @@ def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> lis
     complaints += text_problems(doc, "feedback.", "corrected-prediction")
     if complaints:
         return complaints
-    complaints += _comment(schema, doc, "feedback.")
+    complaints += note_problems(schema, doc, "feedback.")
     complaints += _errors(schema, row, doc["errors"])
     complaints += _missing(schema, row, doc["missing-info"])
     return [*complaints, *_document(schema, row[schema.text], doc)]
 
 
 def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Complaint]:
-    text = row[schema.text]
     names = tuple(kind.name for kind in schema.errors)
-    spans = []
+    optional = (
+        *(["severity"] if schema.severities else []),
+        *(["side"] if schema.marks_source else []),
+    )
+    spans: dict[Side, list[tuple[int, int, int]]] = {RESPONSE: [], SOURCE: []}
     for i, error in enumerate(errors):
         field = f"feedback.errors[{i}]"
         if not isinstance(error, dict):
             yield field, not_a(dict, error)
             continue
-        keys = (*ERROR_KEYS, "quote", "origin", *(["severity"] if schema.severities else []))
+        keys = (*ERROR_KEYS, "quote", "origin", *optional)
         yield from unknown_key_problems(error, f"{field}.", keys)
         yield from _severity(schema, error, field)
         wrong = list(choice_problems(error, field, "error type", names))
@@ -112,15 +135,30 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         yield from wrong
         if wrong:
             continue
-        wrong = list(_span(schema, error, text, field))
+        side = schema.error_type(error["error type"]).side
+        yield from _side(schema, error, side, field)
+        if side_of(error) != side:
+            continue
+        wrong = list(_span(schema, error, row, side, field))
         yield from wrong
         if not any("out of range" in reason for _, reason in wrong):
-            spans.append((error["start"], error["end"], i))
+            spans[side].append((error["start"], error["end"], i))
             yield from _evidence(schema, error, row, f"{field}.explanation")
-    if schema.overlap:
-        yield from _repeated_marks(errors, spans)
-    else:
-        yield from overlap_problems(spans, "feedback.errors", "errors")
+    for spans_of_side in spans.values():
+        if schema.overlap:
+            yield from _repeated_marks(errors, spans_of_side)
+        else:
+            yield from overlap_problems(spans_of_side, "feedback.errors", "errors")
+
+
+def _side(schema: Schema, error: Mapping[str, Any], side: Side, field: str) -> Iterator[Complaint]:
+    """An error has `"side": "source"` exactly if its kind is marked in the source: on `side`."""
+    if not schema.marks_source:
+        return
+    if "side" in error and error["side"] != SOURCE:
+        yield f"{field}.side", f"{shown(error['side'])} must be {SOURCE}"
+    elif side_of(error) != side:
+        yield f"{field}.side", f"{error['error type']} is marked in the {side}"
 
 
 def _repeated_marks(errors: list, spans: list[tuple[int, int, int]]) -> Iterator[Complaint]:
@@ -149,15 +187,27 @@ def comment_keys(schema: Schema) -> tuple[str, ...]:
     return ("comment",) if schema.comment == "optional" else ()
 
 
-def _comment(schema: Schema, doc: Mapping[str, Any], prefix: str) -> Iterator[Complaint]:
+def note_keys(schema: Schema) -> tuple[str, ...]:
+    """The keys of what annotators can note beside a judgement."""
+    return (*comment_keys(schema), "flag")
+
+
+def note_problems(schema: Schema, doc: Mapping[str, Any], prefix: str) -> Iterator[Complaint]:
+    """A comment must hold a text, and a flag be a boolean."""
     if "comment" in doc and schema.comment == "optional":
         yield from filled_text_problems(doc, prefix, "comment")
+    if "flag" in doc:
+        yield from key_problems(doc, prefix, "flag", bool)
 
 
-def _span(schema: Schema, error: Mapping[str, Any], text: str, field: str) -> Iterator[Complaint]:
+def _span(
+    schema: Schema, error: Mapping[str, Any], row: Mapping[str, Any], side: Side, field: str
+) -> Iterator[Complaint]:
     """Spans must be whole words or sentences, and have the text that the annotator saw."""
     start, end = error["start"], error["end"]
-    wrong = list(span_problems(start, end, text, field, schema.text))
+    text = schema.text_of(row, side)
+    name = schema.text if side == RESPONSE else schema.fields.title
+    wrong = list(span_problems(start, end, text, field, name))
     yield from wrong
     if wrong:
         return
@@ -297,9 +347,10 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
     """All rules that a comparison of the outputs breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("comparison", not_a(dict, doc))]
-    keys = ("preference", "order", *comment_keys(schema))
+    keys = ("preference", "order", "all-bad", "seen", *note_keys(schema))
     complaints = list(unknown_key_problems(doc, "", keys))
-    complaints += _comment(schema, doc, "")
+    complaints += note_problems(schema, doc, "")
+    complaints += reading_problems(schema, doc)
     complaints += key_problems(doc, "", "preference", list)
     complaints += key_problems(doc, "", "order", list)
     if complaints:
@@ -310,6 +361,28 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
         reason = f"must hold each of 0..{count - 1} once: the outputs in the order shown"
         complaints.append(("order", reason))
     return complaints + preference_problems(schema, doc["preference"])
+
+
+def reading_problems(schema: Schema, doc: Mapping[str, Any]) -> Iterator[Complaint]:
+    """The judgement beside the preference, and what the annotator saw; both may be missing."""
+    if "all-bad" in doc:
+        yield from key_problems(doc, "", "all-bad", bool)
+    if "seen" not in doc:
+        return
+    count = len(schema.fields.outputs)
+    seen = doc["seen"]
+    if not isinstance(seen, list) or len(seen) != count:
+        yield "seen", f"must be a list of {count}: one for each output"
+        return
+    for i, entry in enumerate(seen):
+        if not isinstance(entry, dict) or set(entry) != set(MOST_SEEN):
+            yield f"seen[{i}]", f"must be an object with {' and '.join(MOST_SEEN)}"
+            continue
+        for key, most in MOST_SEEN.items():
+            value = entry[key]
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= most:
+                yield f"seen[{i}].{key}", f"is no number from 0 to {most}"
 
 
 def preference_problems(schema: Schema, preference: list) -> list[Complaint]:

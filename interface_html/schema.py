@@ -15,21 +15,30 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fgrlhf.config import StrictModel, validate
+from fgrlhf.data.judgements import RESPONSE, SOURCE
 from fgrlhf.data.problems import SentenceKeys
 from fgrlhf.errors import UserError
 
 ASSIGNMENT = "window.FG_SCHEMA ="
 MOST_OUTPUTS = 9  # the comparison page names them A to I
 PageName = Literal["annotation", "comparison", "rating"]
+Side = Literal["response", "source"]
 PAGE_KEYS = "CEGNPSXY"  # letters that are keys of the annotation page
 
 
 class Example(StrictModel):
-    """A worked example of a kind, for the guideline panel."""
+    """A worked example of a kind or of a judgement, for the guideline panel."""
 
-    text: str = Field(min_length=1, description="what could be marked")
-    applies: bool = Field(description="whether the kind is right for it")
+    text: str = Field(min_length=1, description="what could be marked or judged")
+    applies: bool = Field(description="whether the kind or the judgement is right for it")
     why: str = Field(min_length=1, description="the reason")
+
+
+class Question(StrictModel):
+    """A question that annotators ask, and its answer, for the guideline panel."""
+
+    question: str = Field(min_length=1)
+    answer: str = Field(min_length=1)
 
 
 class MissingType(StrictModel):
@@ -48,6 +57,9 @@ class ErrorType(MissingType):
     """A kind of error in a span of the text, and the evidence that it needs."""
 
     needs: Literal["nothing", "earlier text", "sentences"]
+    side: Side = Field(
+        RESPONSE, description="the text in which it is marked; source: the text of `fields.title`"
+    )
 
 
 class Severity(StrictModel):
@@ -159,6 +171,10 @@ class Schema(StrictModel):
     title: str
     guideline_version: str = Field(min_length=1)
     guideline: tuple[str, ...]
+    examples: tuple[Example, ...] = Field(
+        (), description="right and nearly right judgements that no kind of error has"
+    )
+    faq: tuple[Question, ...] = Field((), description="questions that annotators ask")
     unit: Literal["word", "sentence"] = Field(description="the unit of spans")
     fields: Fields
     row: tuple[str, ...] = Field(description="keys of an item's texts, in the order of a file")
@@ -194,6 +210,11 @@ class Schema(StrictModel):
                 raise ValueError(
                     f"{kind.name} has the letter {kind.letter!r}, which is a key of the annotation"
                     f" page: set another one than {', '.join(PAGE_KEYS)}"
+                )
+        for kind in self.errors:
+            if kind.side == SOURCE and kind.needs != "nothing":
+                raise ValueError(
+                    f"{kind.name} is marked in the source: its `needs` must be nothing"
                 )
         needs_sentences = any(kind.needs == "sentences" for kind in self.errors)
         if self.fields.context is None and (self.missing or needs_sentences):
@@ -266,6 +287,20 @@ class Schema(StrictModel):
     def context_keys(self) -> tuple[str, ...]:
         """The key of the context, if there is one."""
         return (self.fields.context.key,) if self.fields.context else ()
+
+    @property
+    def marks_source(self) -> bool:
+        """Whether spans are marked in the source too."""
+        return any(kind.side == SOURCE for kind in self.errors)
+
+    @property
+    def response_kinds(self) -> tuple[str, ...]:
+        """The names of the kinds of error that are marked in the response."""
+        return tuple(kind.name for kind in self.errors if kind.side == RESPONSE)
+
+    def text_of(self, row: Mapping[str, Any], side: Side) -> str:
+        """The text of an item in which the spans of a side are."""
+        return row[self.text if side == RESPONSE else self.fields.title]
 
     @property
     def annotates(self) -> bool:

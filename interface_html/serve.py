@@ -15,7 +15,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
-from interface_html.checks import Plan
+from interface_html.checks import Plan, gold_tell
 from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, read_items
@@ -61,7 +61,7 @@ class Settings(StrictModel):
         default="", description="names, separated by commas: each gets a link with a token"
     )
     admin: bool = Field(
-        default=False, description="serve the lead's page, /lead, and print a link to it"
+        default=False, description="serve the lead's page, /lead, and print its links"
     )
     language: str = Field(default="en", description=LANGUAGE_HELP)
     new_tokens: bool = Field(
@@ -112,13 +112,13 @@ def serve(settings: Settings) -> None:
         app = create_app(task, database, hosts, tokens=bool(annotators), language=language)
         if settings.admin:
             # its statistics are slow to import, and most servers do without
-            from interface_html.lead import add_lead_page
+            from interface_html.lead import Tokens, add_lead_page
 
-            token = secrets.token_urlsafe(24)
-            add_lead_page(app, task, database, token)
-            print(
-                f"lead, until the server stops: {_address(settings)}/lead#token={token}", flush=True
-            )
+            tokens = Tokens(admin=secrets.token_urlsafe(24), reader=secrets.token_urlsafe(24))
+            add_lead_page(app, task, database, tokens)
+            place = f"{_address(settings)}/lead#token="
+            print(f"lead, until the server stops: {place}{tokens.admin}")
+            print(f"read only, until the server stops: {place}{tokens.reader}", flush=True)
         uvicorn.run(
             app,
             host=settings.host,
@@ -139,27 +139,42 @@ def serve(settings: Settings) -> None:
 
 
 def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> None:
-    if settings.items:
-        added = database.add_items(read_items(task, settings.items, settings.prompts))
-        print(f"{counted(added, 'item')} added")
-    if not database.items():
+    """Add the items and the gold items of the settings.
+
+    Raises:
+      UserError: there are no items, or gold items could be told from others.
+    """
+    items = read_items(task, settings.items, settings.prompts) if settings.items else []
+    study = [*database.items(), *items]
+    if not study:
         raise UserError(f"{settings.db} has no items yet: add some with items=...")
+    gold = _gold_items(task, study, settings.gold) if settings.gold else []
+    if items or gold:
+        tell = gold_tell(study, [*database.gold_items(), *(item for item, _ in gold)])
+        if tell is not None:
+            raise UserError(f"annotators could tell gold items from others: {tell}")
+    if settings.items:
+        print(f"{counted(database.add_items(items), 'item')} added")
     if settings.gold:
-        added = database.add_gold(_gold_items(task, database, settings.gold))
-        print(f"{counted(added, 'gold item')} added")
+        print(f"{counted(database.add_gold(gold), 'gold item')} added")
 
 
 def _gold_items(
-    task: FeedbackTask, database: Database, path: str
+    task: FeedbackTask, study: Sequence[Item], path: str
 ) -> list[tuple[Item, list[PageName]]]:
     """The items of a gold file, each with the pages whose judgement is known.
+
+    Args:
+      task: the task.
+      study: the items of the study.
+      path: of the gold file.
 
     Raises:
       UserError: an item has no judgement, or the study has the same item.
     """
     gold = []
     items = read_items(task, path)
-    ordinary = {task.content(item): item.id for item in database.items()}
+    ordinary = {task.content(item): item.id for item in study}
     for item in items:
         pages = [page for page in task.schema.pages if page in gold_documents(item)]
         if not pages:

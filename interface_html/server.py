@@ -17,7 +17,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import Complaint
 from interface_html.checks import uniform_item
 from interface_html.database import Assignment, Database, Receipt, RefusedError
-from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS
+from interface_html.format import ANNOTATIONS, FEEDBACK_KEYS, ITEM_KEYS, is_adjudication
 from interface_html.guard import Guard
 from interface_html.languages import ENGLISH, Language
 from interface_html.ratings import rating_problems
@@ -31,6 +31,7 @@ from interface_html.tasks import FeedbackTask
 HTML = "text/html; charset=utf-8"
 MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 LONGEST_NAME = 60
+KIND_TEXTS = {"label", "help", "examples"}
 Number = Annotated[int, Field(ge=0, lt=2**53)]
 
 
@@ -89,8 +90,21 @@ def judged_sha256(schema: Schema, row: Mapping[str, Any], page: str) -> str:
 
 
 def guideline_sha256(schema: Schema) -> str:
-    """The hash of the guideline's texts, as a JSON array."""
-    return hashlib.sha256(json.dumps(list(schema.guideline)).encode()).hexdigest()
+    """The hash of all that the guideline panel and the help on kinds and scales show, as JSON."""
+    shown = schema.model_dump(
+        mode="json",
+        include={
+            "guideline": True,
+            "examples": True,
+            "faq": True,
+            "errors": {"__all__": KIND_TEXTS},
+            "missing": {"__all__": KIND_TEXTS},
+            "severities": {"__all__": {"label"}},
+            "comparison": True,
+            "ratings": {"__all__": {"label", "help", "anchors"}},
+        },
+    )
+    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
 
 
 # async: it never waits, so it needs no thread
@@ -280,10 +294,16 @@ def _refused_json(error: str, complaints: Sequence[Complaint]) -> JSONResponse:
 
 
 def _assignment_json(assignment: Assignment) -> dict[str, Any]:
-    """An assignment as a page gets it, without earlier feedback and hidden suggestions."""
+    """An assignment as a page gets it.
+
+    Earlier feedback and hidden suggestions are left out, and the names of the annotators between
+    whom an adjudicator decides.
+    """
     row = assignment.item.row
     left_out = FEEDBACK_KEYS if shown_suggestions(row) else (*FEEDBACK_KEYS, *ITEM_KEYS)
     texts = {key: value for key, value in row.items() if key not in left_out}
+    if is_adjudication(row):
+        texts[ANNOTATIONS] = [_without_annotator(entry) for entry in texts[ANNOTATIONS]]
     draft = None
     if assignment.draft is not None:
         revision, state = assignment.draft
@@ -298,6 +318,10 @@ def _assignment_json(assignment: Assignment) -> dict[str, Any]:
         "submitted": assignment.submitted,
         "skipped": assignment.skipped,
     }
+
+
+def _without_annotator(annotation: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in annotation.items() if key != "annotator"}
 
 
 def _serve_files(app: FastAPI, files: Mapping[str, tuple[bytes, str]], start: str) -> None:

@@ -1,20 +1,25 @@
 """Write all submissions in a server's database as JSON lines, in the order of their arrival.
 
     fgrlhf feedback submissions NAME db=feedback.sqlite out=submissions.jsonl
+    fgrlhf feedback submissions NAME db=feedback.sqlite out=judgements.jsonl format=judgements
 
-Each line has what the rows of a feedback file cannot hold: `item`, `annotator`, `page`, `revision`
-(1 for the annotator's first submission of the item), `created` (UTC), `order` (indices of the
-outputs as they were shown), `seconds` (`active` and `wall`), `guideline` and `guideline_sha256`,
-the submitted `doc`, and `suggestions`: whether the page showed the suggestions of the item, and the
-verdict on each (null for items without suggestions). Nothing is combined or left out. Submissions
-of hidden items also have `check`, "gold" or "repeat"; their `item` is the id of the gold row or of
-the repeated item. Those of items that `adjudicate` wrote have `role`, "adjudicator". Then come
-lines with `skipped`, `{reason, text}`: items that annotators have skipped and not reopened.
+With format=judgements the annotations that count are written as rows of judgements instead: see
+judged.py.
+
+Otherwise each line has what the rows of a feedback file cannot hold: `item`, `annotator`, `page`,
+`revision` (1 for the annotator's first submission of the item), `created` (UTC), `order` (indices
+of the outputs as they were shown), `seconds` (`active` and `wall`), `guideline` and
+`guideline_sha256`, the submitted `doc`, and `suggestions`: whether the page showed the suggestions
+of the item, and the verdict on each (null for items without suggestions). Nothing is combined or
+left out. Submissions of hidden items also have `check`, "gold" or "repeat"; their `item` is the id
+of the gold row or of the repeated item. Those of items that `adjudicate` wrote have `role`,
+"adjudicator". Then come lines with `skipped`, `{reason, text}`: items that annotators have skipped
+and not reopened.
 """
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -23,9 +28,9 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_jsonl
-from interface_html.adjudicate import is_adjudication
 from interface_html.checks import Check
-from interface_html.format import Item
+from interface_html.format import Item, is_adjudication
+from interface_html.judged import write_judgements
 from interface_html.skips import Skip
 from interface_html.stored import Submission, read_database
 from interface_html.suggestions import decisions_record
@@ -38,6 +43,11 @@ class Settings(StrictModel):
     task: str = Field(description=TASK_HELP)
     db: str = Field(default="outputs/feedback/feedback.sqlite", description="the server's database")
     out: str = Field(description="the JSON lines file to write")
+    format: Literal["submissions", "judgements"] = Field(
+        default="submissions",
+        description="submissions: everything as it was submitted; judgements: the latest annotation"
+        " of each annotator as rows of judgements, for `fgrlhf data`",
+    )
 
 
 def checked_json(submission: Submission, item: Item, check: Check | None) -> dict[str, Any]:
@@ -84,19 +94,21 @@ def _time_text(seconds: float) -> str:
 
 
 def write_submissions(settings: Settings) -> int:
-    """Write the file, whole or not at all. Returns the number of lines.
+    """Write the file, whole or not at all. Returns the number of lines or rows.
 
     Raises:
       UserError: the database cannot be read or belongs to another task.
     """
     task = feedback_of(settings.task)
     study = read_database(settings.db, task.schema.task)
+    if settings.format == "judgements":
+        return write_judgements(task, study, settings.out)
     item_of = {item.id: item for item in study.all_items}
     lines = []
     for submission in study.all_submissions:
         item = item_of[submission.item]
         line = checked_json(submission, item, study.hidden.get(submission.item))
-        if is_adjudication(item):
+        if is_adjudication(item.row):
             line["role"] = "adjudicator"
         lines.append(line)
     write_jsonl(settings.out, [*lines, *(skip_json(skip) for skip in study.skips)])

@@ -207,14 +207,14 @@ def _kinds_of_labels(
     if unknown:
         raise UserError(
             f"{source}: no kind of error is known for its labels {', '.join(unknown)}. Set"
-            f" kinds='{{{unknown[0]}: {schema.errors[0].name}}}', with one of"
-            f" {', '.join(kind.name for kind in schema.errors)} for each label"
+            f" kinds='{{{unknown[0]}: {schema.response_kinds[0]}}}', with one of"
+            f" {', '.join(schema.response_kinds)} for each label"
         )
     return {label: known[label] for label in labels}
 
 
 def _known_kinds(schema: Schema, kinds: Mapping[str, str]) -> dict[str, str]:
-    names = [kind.name for kind in schema.errors]
+    names = schema.response_kinds
     wrong = [kind for kind in kinds.values() if kind not in names]
     if wrong:
         raise UserError(
@@ -290,7 +290,7 @@ def suggest(settings: Settings) -> list[Item]:
       UserError: a file or a model cannot be read, or does not fit the task.
     """
     task = feedback_of(settings.task)
-    if not task.schema.errors:
+    if not task.schema.response_kinds:
         raise UserError(f"the task {task.schema.task} has no kinds of error, so none is suggested")
     items = read_items(task, settings.source, settings.prompts)
     for item in items:

@@ -74,7 +74,7 @@ def _suggestion(schema: Schema, suggestion: Any, text: str, field: str) -> Itera
         return
     prefix = f"{field}."
     yield from unknown_key_problems(suggestion, prefix, KEYS)
-    yield from choice_problems(suggestion, field, "type", [kind.name for kind in schema.errors])
+    yield from choice_problems(suggestion, field, "type", schema.response_kinds)
     yield from text_problems(suggestion, prefix, "explanation")
     yield from filled_text_problems(suggestion, prefix, "source")
     if "score" not in suggestion:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from page_helpers import ITEM, QA
 
+from interface_html.rules import sentences
 from interface_html.server import judged_sha256
+from interface_html.suggestions import shown_suggestions
 from interface_html.tasks import FeedbackTask
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +37,55 @@ def write_items(folder: Path, count: int) -> Path:
         json.dumps([{**ITEM, "id": f"i{n}", "question": f"Question {n}?"} for n in range(count)])
     )
     return path
+
+
+def write_suggested_items(folder: Path, count: int) -> Path:
+    """Items of the task detoxification, each with two suggestions, of which half show them."""
+    suggestions = []
+    for kind, start, end, score in (("Insult", 0, 9, 0.9), ("Threat", 10, 14, 0.5)):
+        span = {"type": kind, "start": start, "end": end, "score": score}
+        suggestions.append({**span, "explanation": "so it seems", "source": "tox_rm"})
+    rows = []
+    for n in range(count):
+        texts = {"id": f"i{n}", "prompt": f"Say {n}.", "response": "You fool! Bye."}
+        rows.append({**texts, "suggestions": suggestions, "suggestions_shown": n % 2 == 0})
+    path = folder / "items.json"
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def full_document(task: FeedbackTask, item: dict, comment: str) -> dict:
+    """An annotation with every field that the task allows: severity, comment and decisions.
+
+    Its error is the first suggestion, or the first sentence; the other suggestions are rejected.
+    """
+    schema = task.schema
+    text = item[schema.text]
+    shown = shown_suggestions(item)
+    kind = next(kind for kind in schema.errors if kind.needs == "nothing").name
+    start, end = sentences(text)[0]
+    error: dict = {}
+    if shown:
+        first = shown[0]
+        kind, start, end = first["type"], first["start"], first["end"]
+        origin = {"index": 0, "source": first["source"], "score": first["score"]}
+        error["origin"] = {**origin, "verdict": "accepted"}
+    if schema.severities:
+        error["severity"] = schema.severities[-1].name
+    error |= {"error type": kind, "explanation": "", "start": start, "end": end}
+    error["quote"] = text[start:end]
+    doc: dict = {
+        "errors": [error],
+        "missing-info": [],
+        "corrected-prediction": "Mended." if schema.correction else "",
+        "no-error": False,
+    }
+    if shown:
+        rejected = range(1, len(shown))
+        doc["suggestions"] = [{"index": index, "verdict": "rejected"} for index in rejected]
+    if schema.comment == "optional":
+        doc["comment"] = comment
+    return doc
 
 
 class Server:

@@ -3,7 +3,9 @@
 import json
 
 import pytest
-from page_helpers import ITEM, press, word
+from made_tasks import ROW as MADE_ROW
+from made_tasks import page_with, task_with, violations
+from page_helpers import ITEM, TEXT, opened, press, state, word
 from server_helpers import Client, serving
 from test_database import Clock
 from test_rules import ROW, doc, error, missing
@@ -49,6 +51,8 @@ def test_shared_marks_by_hand():
     assert shared["errors"] == [error()]
     assert shared["missing-info"] == [missing(ids=(2,))]
     assert shared["corrected-prediction"] == "text"
+    suggested = doc([error(origin={"index": 0, "verdict": "accepted"})])
+    assert shared_marks(QA.schema, "text", [suggested, a])["errors"] == [error()]
 
 
 @pytest.fixture
@@ -147,6 +151,218 @@ def test_wrong_databases_are_refused(study):
         read_decisions(QA, items, path)
     with pytest.raises(UserError, match="has no item with two annotations"):
         adjudicate(Settings(task="qa_feedback", db=path, out=str(study / "x.json")))
+
+
+# "cat sat" by A and "cat" by B; "red." by B only; "The cat" by both, with different evidence
+SHARED = {"errors": [], "missing-info": [], "corrected-prediction": TEXT}
+FIRST = [
+    error("Irrelevant", 4, 11, quote="cat sat"),
+    error("Redundant", 38, 45, explanation="The cat"),
+]
+SECOND = [
+    error("Incoherent", 4, 7),
+    error("Unverifiable", 33, 37, origin={"index": 0, "verdict": "accepted"}),
+    error("Redundant", 38, 45, explanation="cat"),
+]
+
+
+def to_adjudicate(*docs, **changes):
+    annotations = [
+        {"annotator": f"annotator {number}", **content} for number, content in enumerate(docs)
+    ]
+    return {**ITEM, "annotations": annotations, "shared": SHARED, **changes}
+
+
+def two(**changes):
+    a = {**doc(FIRST, [missing()]), "corrected-prediction": "A corrected it."}
+    b = {**doc(SECOND, [missing()]), "corrected-prediction": "B corrected it.", **changes}
+    return to_adjudicate(a, b)
+
+
+def plain(errors):
+    return [{k: v for k, v in one.items() if k not in ("quote", "origin")} for one in errors]
+
+
+def heads(tab):
+    return tab.locator("#annotations tbody th").all_inner_texts()
+
+
+def marked_in(tab, column):
+    """The words that are marked in the text of an annotator."""
+    words = tab.locator(f"#annotations tbody tr >> nth=0 >> td >> nth={column} >> .w.marked")
+    return " ".join(words.all_inner_texts())
+
+
+def focused(tab):
+    return tab.evaluate("document.activeElement.getAttribute('aria-label')")
+
+
+def test_annotations_are_beside_each_other_with_their_differences_in_words(chromium, tmp_path):
+    with opened(chromium, items=[two()], tmp_path=tmp_path) as tab:
+        assert tab.locator("#annotations thead th").all_inner_texts() == [
+            "A Take all of A",
+            "B Take all of B",
+        ]
+        assert marked_in(tab, 0) == "cat sat The cat" and marked_in(tab, 1) == "cat red. The cat"
+        assert heads(tab) == [
+            "Text",
+            "Difference 1: different kinds, different spans",
+            "Difference 2: marked by B only",
+            "Difference 3: different evidence",
+            "The same missing information",
+            "Difference 4: different corrections",
+        ]
+        assert "4 differences" in tab.inner_text("#annotations .hint")
+        text = tab.inner_text("#annotations")
+        for words in ("Irrelevant: “cat sat”", "no mark", "repeats “The cat”", "found in 1:1"):
+            assert words in text
+        assert "annotator 0" not in tab.inner_text("body")
+        tab.set_input_files("#file", write(tmp_path, [to_adjudicate(doc([error()]), doc())]))
+        tab.wait_for_selector("text=1 difference.")
+        assert heads(tab)[1] == "Difference 1: marked by A only"
+        tab.set_input_files("#file", write(tmp_path, [ITEM]))
+        tab.wait_for_selector("#annotations", state="hidden")
+        press(tab, "Escape", ".")
+        assert "no annotations to decide between" in tab.inner_text("#message")
+
+
+def write(folder, rows):
+    write_json(folder / "other.json", rows)
+    return folder / "other.json"
+
+
+def test_differences_are_decided_with_the_keyboard_alone(chromium, tmp_path):
+    with opened(chromium, items=[two()], tmp_path=tmp_path) as tab:
+        press(tab, ".")
+        assert focused(tab).startswith("Take A (Difference 1: different kinds, different spans)")
+        assert "(1 of 4)" in tab.inner_text("#message")
+        assert tab.locator("#text .w.linked").all_inner_texts() == ["cat", "sat"]
+        press(tab, "Enter")
+        assert state(tab)["doc"]["errors"] == plain(FIRST[:1])
+        assert "Taken from A: Irrelevant: “cat sat”." in tab.inner_text("#message")
+        assert focused(tab).startswith("Take A (Difference 1")
+        press(tab, "Tab", "Space")  # B's mark replaces what was taken from A
+        assert state(tab)["doc"]["errors"] == plain(SECOND[:1])
+        pressed = "#annotations [aria-pressed=true]"
+        assert tab.locator(pressed).first.get_attribute("aria-label").startswith("Take B (Diff")
+        press(tab, ".", "Tab", "Enter", ".", "Enter")
+        assert state(tab)["doc"]["errors"] == plain([*SECOND[:2], FIRST[1]])
+        press(tab, ",", "Enter")  # back at difference 2: A has no mark there
+        assert state(tab)["doc"]["errors"] == plain([SECOND[0], FIRST[1]])
+        press(tab, ",", ",", "Tab", "Enter")  # from the first to the last: B's correction
+        assert state(tab)["doc"]["corrected-prediction"] == "B corrected it."
+        press(tab, "Control+z", "Control+z")
+        assert state(tab)["doc"]["errors"] == plain([*SECOND[:2], FIRST[1]])
+
+
+def test_missing_information_and_a_whole_annotation_are_taken(chromium, tmp_path):
+    row = two(**{"missing-info": []})
+    with opened(chromium, items=[row], tmp_path=tmp_path) as tab:
+        assert "Difference 4: missing information, given by A only" in heads(tab)
+        button = "[aria-label^='Take {} (Difference 4']"
+        tab.click(button.format("A"))
+        assert state(tab)["doc"]["missing-info"] == [missing()]
+        assert tab.get_attribute(button.format("A"), "aria-pressed") == "true"
+        assert tab.get_attribute(button.format("B"), "aria-pressed") == "false"
+        tab.click(button.format("B"))
+        assert state(tab)["doc"]["missing-info"] == []
+        for name, errors in (("A", FIRST), ("B", SECOND)):
+            tab.click(f"text=Take all of {name}")
+            content = state(tab)["doc"]
+            assert content["errors"] == plain(errors)
+            assert content["missing-info"] == ([missing()] if name == "A" else [])
+            assert content["corrected-prediction"] == f"{name} corrected it."
+        assert tab.locator("#annotations [aria-pressed=false]").count() == 5  # all of A's
+        press(tab, "Control+Enter")
+        assert tab.locator("#problems li").count() == 0 and state(tab)["submitted"]
+
+
+def test_an_annotation_without_errors_is_taken_as_such(chromium, tmp_path):
+    empty = {**doc(), "no-error": True, "corrected-prediction": TEXT, "comment": "fine"}
+    row = to_adjudicate(empty, {**doc(FIRST), "corrected-prediction": "Mended."})
+    with opened(chromium, items=[row], tmp_path=tmp_path) as tab:
+        assert heads(tab)[-1] == "Comments"
+        assert tab.locator("#annotations tbody tr:last-child td").all_inner_texts() == [
+            "fine",
+            "no comment",
+        ]
+        tab.click("text=Take all of A")
+        assert tab.is_checked("#no-error") and state(tab)["doc"]["no-error"]
+        tab.click("[aria-label^='Take B (Difference 1']")
+        assert not tab.is_checked("#no-error") and state(tab)["doc"]["errors"] == plain(FIRST[:1])
+
+
+def test_annotations_overlap_and_have_severities_where_the_schema_allows_it(chromium, tmp_path):
+    severities = [
+        {"name": name, "label": name, "key": key, "letter": key.lower()}
+        for name, key in (("major", "M"), ("minor", "I"))
+    ]
+    task = task_with(tmp_path, overlap=True, severities=severities, comment="none")
+    kind, other = [one.name for one in QA.schema.errors if one.needs == "nothing"][:2]
+    a = [error(kind, 4, 11, severity="major"), error(other, 8, 14, severity="minor")]
+    b = [error(kind, 4, 11, severity="minor"), error(other, 8, 14, severity="minor")]
+    row = to_adjudicate(doc(a), doc(b))
+    keys = ("annotations", "shared")
+    page = page_with(task, [{**MADE_ROW, **{key: row[key] for key in keys}}])
+    with opened(chromium, where=page) as tab:
+        assert heads(tab)[1] == "Difference 1: different severities"
+        assert tab.locator("#annotations .w.stacked").count() == 2
+        press(tab, ".", "Tab", "Enter")
+        assert tab.locator("#errors > li").count() == 2
+        assert tab.get_attribute("[aria-label^='Take B (Diff']", "aria-pressed") == "true"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 1280])
+def test_axe_finds_nothing_in_annotations_to_decide_between(chromium, tmp_path, scheme, width):
+    view = {"width": width, "height": 800}
+    options = {"bypass_csp": True, "color_scheme": scheme, "viewport": view}
+    with opened(chromium, items=[two()], tmp_path=tmp_path, **options) as tab:
+        press(tab, ".", "Enter")
+        assert violations(tab) == []
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"annotations": "x"},
+        {"annotations": [None, 1]},
+        {"annotations": [doc([error(start=-5, end=900)])]},
+        {"shared": None},
+        {"shared": {"errors": 1}},
+    ],
+)
+def test_annotations_that_cannot_be_shown_are_left_out(chromium, tmp_path, wrong):
+    with opened(chromium, items=[{**two(), **wrong}], tmp_path=tmp_path) as tab:
+        assert not tab.is_visible("#annotations")
+        assert tab.locator("#text .w").count() == 15
+
+
+def test_a_decision_made_beside_the_annotations_is_exported(chromium, study):
+    settings = Settings(
+        task="qa_feedback", db=str(study / "f.sqlite"), out=str(study / "items.json")
+    )
+    adjudicate(settings)
+    folder = study / "adjudication"
+    folder.mkdir()
+    with serving(folder, items=study / "items.json") as server:
+        given = Client(server.port, "cleo").next()
+        assert "annotator" not in given["item"]["annotations"][0]
+        with visiting(chromium, server, who="cleo") as tab:
+            tab.click("text=Take all of A")
+            tab.fill("#correction", "Decided.")
+            press(tab, "Control+Enter")
+            tab.wait_for_selector("text=0 differences.")  # of the next item
+        out = study / "o.json"
+        values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(out)}
+        path = str(server.db)
+        export.export(
+            export.Settings(**values, pages="annotation", policy="adjudicated", adjudicated=path)
+        )
+    rows = json.loads(out.read_text())
+    assert plain(rows[1]["feedback"]["errors"]) == [error()]
+    assert rows[1]["feedback"]["corrected-prediction"] == "Decided."
 
 
 def test_the_page_starts_from_the_shared_marks(chromium, tmp_path):

@@ -12,12 +12,13 @@ from test_database import FIXTURES, Clock, submit
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from interface_html import export
-from interface_html.checks import GAP, Plan, sequence_length, slot
+from interface_html.checks import GAP, Plan, gold_tell, sequence_length, slot
 from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.reliability import Settings as ReliabilitySettings
 from interface_html.reliability import write_report
-from interface_html.serve import _gold_items
+from interface_html.serve import Settings as ServeSettings
+from interface_html.serve import _add_items, _gold_items
 from interface_html.stored import VERSION, read_database
 from interface_html.submissions import Settings, write_submissions
 
@@ -167,6 +168,10 @@ def rows(count, name, **more):
     return [{**texts, "id": f"{name}{i}", "question": f"{name} {i}?"} for i in range(count)]
 
 
+def items_of(row_list):
+    return [Item(row["id"], {k: v for k, v in row.items() if k != "id"}) for row in row_list]
+
+
 def shape(value):
     """The keys and types of a JSON value."""
     if isinstance(value, dict):
@@ -234,9 +239,116 @@ def test_nothing_in_the_api_tells_hidden_items_from_others(tmp_path, capsys):
 )
 def test_wrong_gold_files_are_refused(tmp_path, changes, message):
     write_json(tmp_path / "gold.json", [{**rows(1, "g")[0], **changes}])
-    database = Database(tmp_path / "f.sqlite", "qa_feedback")
-    row = {key: value for key, value in rows(1, "i")[0].items() if key != "id"}
-    database.add_items([Item("i0", row)])
+    study = items_of(rows(1, "i"))
     with pytest.raises(UserError, match=message):
-        _gold_items(QA, database, str(tmp_path / "gold.json"))
+        _gold_items(QA, study, str(tmp_path / "gold.json"))
+
+
+# ---- suggestions and adjudication ----------------------------------------------------------------
+
+
+def suggested(source="rel_rm"):
+    span = {"type": "Irrelevant", "start": 4, "end": 11, "score": 0.9}
+    return [{**span, "explanation": "", "source": source}]
+
+
+def test_items_with_suggestions_can_be_submitted_beside_hidden_items(tmp_path):
+    """Half of the items of each kind show suggestions; the page decides what it was sent."""
+    half = []
+    for number, row in enumerate([*rows(20, "i"), *rows(4, "g", feedback=FEEDBACK)]):
+        half.append({**row, "suggestions": suggested(), "suggestions_shown": number % 2 == 0})
+    write_json(tmp_path / "items.json", half[:20])
+    write_json(tmp_path / "gold.json", half[20:])
+    settings = {"gold": tmp_path / "gold.json", "gold_every": 4, "repeat": 0.2}
+    shapes = set()
+    shown = []
+    with serving(tmp_path, items=tmp_path / "items.json", **settings) as server:
+        client = Client(server.port, "anna")
+        while given := client.next():
+            item = given["item"]
+            body = client.submission(given)
+            if "suggestions" in item:
+                assert item["suggestions"] == suggested()
+                status, answer = client.call("POST", "/api/submissions", body)
+                assert status == 422 and "is not decided" in json.dumps(answer)
+                body["doc"]["suggestions"] = [{"index": 0, "verdict": "rejected"}]
+            assert client.call("POST", "/api/submissions", body)[0] == 201
+            shapes.add(json.dumps(shape(item)))
+            shown.append("suggestions" in item)
+        study = read_database(server.db, "qa_feedback")
+    assert len(shapes) == 2  # with shown suggestions and without
+    gold = [study.hidden[item.id].original for item in study.gold]
+    assert sorted(gold) == ["g0", "g1", "g2", "g3"] and study.repeats
+    assert len(shown) == 24 + len(study.repeats)
+    by_item = {item.id: item.row["suggestions_shown"] for item in study.all_items}
+    assert shown == [by_item[entry.item] for entry in study.all_submissions]
+    hidden_shown = {by_item[item] for item in study.hidden}
+    assert hidden_shown == {True, False}
+
+
+def with_suggestions(name, **more):
+    return rows(1, name, suggestions=suggested(), **more)
+
+
+@pytest.mark.parametrize(
+    "study, gold, message",
+    [
+        (with_suggestions("i"), rows(1, "g"), "'g0' has no suggestions, but items of the study"),
+        (rows(1, "i"), with_suggestions("g"), "'g0' shows suggestions, but no item"),
+        (
+            with_suggestions("i"),
+            with_suggestions("g", suggestions_shown=False),
+            "'g0' shows no suggestions, but every item",
+        ),
+        (
+            with_suggestions("i"),
+            rows(1, "g", suggestions=suggested("gold_rm")),
+            "'g0' shows a suggestion of 'gold_rm'",
+        ),
+        (rows(1, "i", annotations=[], shared={}), rows(1, "g"), "without gold="),
+    ],
+)
+def test_gold_items_that_could_be_told_from_others_are_refused(tmp_path, study, gold, message):
+    assert message in str(gold_tell(items_of(study), items_of(gold)))
+    gold[0]["feedback"] = FEEDBACK
+    write_json(tmp_path / "items.json", study)
+    write_json(tmp_path / "gold.json", gold)
+    database = Database(tmp_path / "f.sqlite", "qa_feedback")
+    paths = {"items": str(tmp_path / "items.json"), "gold": str(tmp_path / "gold.json")}
+    settings = ServeSettings(task="qa_feedback", db=str(database.path), **paths)
+    with pytest.raises(UserError, match="annotators could tell gold items from others"):
+        _add_items(QA, database, settings)
+    assert not database.items() and not database.gold_items()
+    # nor can such items be added to the gold items of an earlier start
+    database.add_gold([(item, ["annotation"]) for item in items_of(gold)])
+    with pytest.raises(UserError, match="annotators could tell gold items from others"):
+        _add_items(QA, database, settings.model_copy(update={"gold": None}))
     database.close()
+
+
+@pytest.mark.parametrize(
+    "study, gold",
+    [
+        (rows(2, "i"), rows(2, "g")),
+        (with_suggestions("i"), with_suggestions("g")),
+        ([*with_suggestions("i"), *rows(1, "j")], with_suggestions("g", suggestions_shown=False)),
+        (rows(1, "i", annotations=[], shared={}), []),
+    ],
+)
+def test_gold_items_like_the_others_are_accepted(study, gold):
+    assert gold_tell(items_of(study), items_of(gold)) is None
+
+
+def test_repeats_of_items_to_adjudicate_show_their_annotations(tmp_path):
+    annotation = {**FEEDBACK, "annotator": "anna"}
+    decided = rows(12, "i", annotations=[annotation, annotation], shared=FEEDBACK)
+    write_json(tmp_path / "items.json", decided)
+    with serving(tmp_path, items=tmp_path / "items.json", repeat=0.5) as server:
+        client = Client(server.port, "cleo")
+        shapes = set()
+        while given := client.next():
+            assert given["item"]["annotations"] == [FEEDBACK, FEEDBACK]  # without names
+            assert given["item"]["shared"] == FEEDBACK
+            shapes.add(json.dumps(shape(given["item"])))
+            assert client.call("POST", "/api/submissions", client.submission(given))[0] == 201
+        assert len(shapes) == 1 and read_database(server.db, "qa_feedback").repeats

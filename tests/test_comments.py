@@ -3,8 +3,10 @@
 import json
 
 import pytest
-from made_tasks import ROW, page_with, saved, task_with
-from page_helpers import ITEM, QA, opened, press
+from hostile import HOSTILE
+from made_tasks import ROW, page_with, saved, task_with, violations
+from page_helpers import ITEM, QA, opened, press, state
+from rating_tasks import QUALITY
 from server_helpers import Client, serving
 from test_annotation_page import ROW as QA_ROW
 from test_served_pages import visiting
@@ -13,9 +15,15 @@ from fgrlhf.data.problems import DataError
 from interface_html import export
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
+from interface_html.ratings import rating_problems
 from interface_html.rules import annotation_problems, comparison_problems
 from interface_html.stored import read_database
 
+TYPE = """text => {
+    const field = document.querySelector("#comment");
+    field.value = text;
+    field.dispatchEvent(new Event("input"));
+}"""
 CLEAN = {
     "errors": [],
     "missing-info": [],
@@ -35,6 +43,13 @@ def test_only_tasks_with_comments_accept_them(tmp_path):
         found += comparison_problems(task.schema, {**COMPARED, "comment": comment})
         return [field for field, _ in found]
 
+    def rated(task, comment):
+        document = {"ratings": {}, "order": [0, 1, 2, 3], "comment": comment}
+        found = [field for field, _ in rating_problems(task.schema, document)]
+        return [field for field in found if not field.startswith("ratings")]
+
+    assert rated(asked, "Fine.") == [] and rated(asked, " ") == rated(silent, "Fine.")
+    assert rated(silent, "Fine.") == ["comment"]
     assert fields(asked, "Fine.") == []
     assert fields(asked, " ") == fields(asked, 3) == ["feedback.comment", "comment"]
     assert fields(silent, "Fine.") == ["feedback.comment", "comment"]
@@ -140,3 +155,42 @@ def test_the_server_stores_comments_and_exports_no_comment(chromium, tmp_path):
     out = tmp_path / "rows.json"
     export.export(export.Settings(task="qa_feedback", db=str(server.db), out=str(out)))
     assert "comment" not in out.read_text() and ITEM["gold"] in out.read_text()
+
+
+def test_the_rating_page_has_a_comment(chromium, tmp_path):
+    task = task_with(tmp_path, ratings=[QUALITY], comment="optional")
+    page = page_with(task, [ROW, {**ROW, "id": "s", "prompt": "Why?"}], "rating")
+    with opened(chromium, where=page, bypass_csp=True) as tab:
+        press(tab, *"1234")
+        tab.fill("#comment", "Hard to say.")
+        assert violations(tab) == []
+        tab.reload()
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.input_value("#comment") == "Hard to say."
+        press(tab, "Control+Enter")
+        assert tab.input_value("#comment") == ""
+        (row,) = saved(tab, "#download")
+        assert "comment" not in row and len(row["ratings"]) == 4
+        (entry,) = saved(tab, "#record")
+        assert entry["comment"] == {
+            "annotation": None,
+            "comparison": None,
+            "rating": "Hard to say.",
+        }
+        press(tab, "Escape", "[")
+        tab.fill("#comment", "  ")
+        assert "changed since submitted" in tab.inner_text("#position")
+        press(tab, "Escape", "Control+z")
+        assert tab.input_value("#comment") == "Hard to say."
+
+
+def test_hostile_comments_stay_texts(chromium, tmp_path):
+    task = task_with(tmp_path, ratings=[QUALITY], comment="optional")
+    texts = [text for text in HOSTILE if "\r" not in text]
+    for page in ("annotation", "comparison", "rating"):
+        with opened(chromium, where=page_with(task, [ROW], page)) as tab:
+            for text in texts[::6]:
+                tab.evaluate(TYPE, text)
+                assert tab.evaluate("document.querySelector('#comment').value") == text
+                assert state(tab, page)["doc"].get("comment", text) == text
+            assert tab.evaluate("window.hit") is None and tab.locator("#finish img").count() == 0

@@ -154,3 +154,28 @@ def test_by_touch(chromium, tmp_path):
             tab.locator(f"[data-card='{number}'] label").nth([1, 0, 2][value]).tap()
         tab.locator("#submit").tap()
         assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED
+
+
+def test_choices_and_message_stay_in_view_of_long_answers(chromium, tmp_path):
+    long = {f"prediction {number}": f"Answer {number}. " * 700 for number in range(1, 5)}
+    with opened(chromium, "comparison", items=[{**ITEM, **long}], tmp_path=tmp_path) as tab:
+        height = tab.viewport_size["height"]
+        assert tab.locator("#outputs").bounding_box()["height"] > 2 * height
+        for scroll in (0, height, 2 * height):
+            tab.evaluate("y => scrollTo(0, y)", scroll)
+            for selector in ("#choices", "#message"):
+                box = tab.locator(selector).bounding_box()
+                assert box["y"] >= 0 and box["y"] + box["height"] <= height, (selector, scroll)
+        press(tab, *"11111")  # the active pair is in view, and was not before
+        active = tab.locator(".pair.active").bounding_box()
+        choices = tab.locator("#choices").bounding_box()
+        assert active["y"] >= choices["y"] - 1
+        assert active["y"] + active["height"] <= choices["y"] + choices["height"] + 1
+        tab.focus("#submit")  # what gets focus is never under the choices
+        box, choose = (tab.locator(id).bounding_box() for id in ("#submit", "#choose"))
+        assert box["y"] >= choose["y"] + choose["height"]
+        tab.locator("#differences button").first.focus()
+        tab.locator("#compare h3").nth(3).scroll_into_view_if_needed()
+        tab.locator("#compare h3").nth(3).evaluate("node => node.scrollIntoView({block: 'end'})")
+        heading = tab.locator("#compare h3").nth(3).bounding_box()
+        assert heading["y"] + heading["height"] <= tab.locator("#choose").bounding_box()["y"]

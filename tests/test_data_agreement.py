@@ -10,6 +10,7 @@ from fgrlhf.data.agreement import (
     by_response,
     coincidences,
     exact_matches,
+    mpp_credits,
     nominal,
     ordinal,
     overlap_matches,
@@ -100,6 +101,12 @@ def test_one_long_span_matches_only_one():
 def test_sides_never_match():
     assert exact_matches([mark(0, 2)], [mark(0, 2, side="source")], any_type) == 0
     assert partial_credit([mark(0, 2)], [mark(0, 2, side="source")], any_type) == 0
+
+
+def test_credits_of_predictions_and_references():
+    # overlap 2 of lengths 4 and 3; the second prediction has no match
+    predictions = [mark(0, 4), mark(20, 25)]
+    assert mpp_credits(predictions, [mark(2, 5)], any_type) == pytest.approx((2 / 4, 2 / 3))
 
 
 def test_partial_credit_by_hand():

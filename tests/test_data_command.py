@@ -280,7 +280,6 @@ def test_export_counts_what_it_loses(tmp_path, capsys):
     assert lines == [
         f"{out}: 1 row of spans",
         "  lost, annotator: 1",
-        "  lost, source texts: 1",
         "  lost, aspects: 1",
     ]
     assert read_rows(out)[0]["spans"] == [{"start": 4, "end": 8, "label": "Spelling"}]
@@ -293,6 +292,27 @@ def test_feedback_of_a_task_is_reproduced(tmp_path, capsys):
     lines = printed(capsys, "export", rows, out, "to=qa_feedback")
     assert lines == [f"{out}: 1 row of qa_feedback"]
     assert out.read_bytes() == source.read_bytes()
+
+
+def test_default_feedback_rows_are_judgements_and_back(tmp_path, capsys):
+    source, rows, out = (tmp_path / name for name in ("rows.json", "a.jsonl", "b.json"))
+    marked = {"start": 0, "end": 3, "label": "Insult", "severity": "major", "reason": "rude"}
+    written = [
+        {"id": "7", "prompt": "p", "response": "You fool!", "spans": [marked], "comment": "c"},
+        {"id": "8", "prompt": "p", "response": "Bye.", "spans": [], "preferences": [1]},
+        {"id": "9", "prompt": "p", "response": "Bye!", "ratings": [{"quality": 3}]},
+    ]
+    write_json(source, written)
+    printed(capsys, "import", source, rows, "from=detoxification")
+    lines = printed(capsys, "export", rows, out, "to=detoxification")
+    assert lines == [f"{out}: 3 rows of detoxification"]
+    assert read_rows(out) == written
+    write_json(source, written[:2])
+    lines = printed(capsys, "convert", source, rows, "format=spans", "to=judgements")
+    assert lines == [f"{rows}: 2 rows of judgements"]
+    assert read_rows(rows)[0]["judgements"] == [{"aspect": "span", **marked} | SIDE]
+    printed(capsys, "export", rows, out, "to=spans")
+    assert read_rows(out) == written[:2]
 
 
 def test_agreement_of_files(tmp_path, capsys):
@@ -363,7 +383,10 @@ def test_agreement_of_files(tmp_path, capsys):
         (["import", "a.json", "a.json", "from=esa"], "a.json is the input"),
         (["import", "a.json", "b.json", "from=doccan"], "did you mean `doccano`"),
         (["import", "a.json", "b.json", "from=esa"], "row 0, `src`: must be a text, it is null"),
-        (["import", "a.json", "b.json", "from=hanoi"], "hanoi has no feedback rows of its own"),
+        (
+            ["import", "a.json", "b.json", "from=hanoi"],
+            "a.json cannot be read as feedback of hanoi",
+        ),
         (["export", "a.json", "b.json", "to=argila"], "did you mean `argilla`"),
         (["export", "a.json", "b.json", "to=argilla"], "cannot be read as judgements"),
         (["agreement", "a.json", "b.json"], "a.json cannot be read as judgements"),
@@ -421,9 +444,11 @@ def test_the_commands_of_the_document_run(tmp_path, monkeypatch):
     rows = next(text for name, columns, text in BLOCKS if name == "comparisons" and not columns)
     Path("rows.jsonl").write_text(rows, encoding="utf-8")
     write_jsonl("steps.jsonl", [{"prompt": "a", "steps": [{"text": "b", "score": 1}]}])
+    spans = next(text for name, _, text in BLOCKS if name == "spans")
+    Path("spans.jsonl").write_text(spans, encoding="utf-8")
     write_feedback_files(tmp_path)
     write_judgement_files(tmp_path)
     commands = re.findall(r"^ {4}fgrlhf data (.*)$", DOCUMENT, re.M)
     for command in commands:
         data.main(command.split())
-    assert len(commands) == 18 and Path("rows.parquet").exists()
+    assert len(commands) == 20 and Path("rows.parquet").exists()

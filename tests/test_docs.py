@@ -296,6 +296,8 @@ class Programs:
             (root / name).write_text(row)
         steps = '{"prompt": "Name a prime.", "steps": [{"text": "7", "score": 1}]}\n'
         (root / "steps.jsonl").write_text(steps)
+        spans = '{"response": "7 and 8", "spans": [{"start": 6, "end": 7, "label": "wrong"}]}\n'
+        (root / "spans.jsonl").write_text(spans)
         write_feedback_files(root)
         write_judgement_files(root)
         return root

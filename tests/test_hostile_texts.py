@@ -18,9 +18,12 @@ ALLOWED = {  # the elements of the pages themselves
     "ARTICLE",
     "BODY",
     "BUTTON",
+    "DD",
     "DEL",
     "DIALOG",
     "DIV",
+    "DL",
+    "DT",
     "FIELDSET",
     "H1",
     "H2",
@@ -46,6 +49,7 @@ ALLOWED = {  # the elements of the pages themselves
     "TD",
     "TEXTAREA",
     "TH",
+    "THEAD",
     "TR",
     "UL",
 }
@@ -144,6 +148,56 @@ def test_hostile_texts_stay_texts(chromium, tmp_path, page, inside):
         where.write_text(text, encoding="utf-8", newline="")
     with opened(chromium, page=page, items=items, where=where, tmp_path=tmp_path) as tab:
         assert tab.locator("#position").inner_text().startswith(f"Item 1 of {len(items)}")
+        assert judged(tab, items) == []
+
+
+def with_suggestions(item, text) -> dict:
+    start = len(text) + 1  # of "and."
+    span = {"type": "Irrelevant", "start": start, "end": start + 4, "score": 0.9}
+    return {**item, "suggestions": [{**span, "explanation": text, "source": f"by {text}"}]}
+
+
+def with_annotations(item, text) -> dict:
+    """An item to adjudicate: the text is the annotators' name, evidence, correction and comment."""
+    span = {"start": len(text) + 1, "end": len(text) + 5}  # "and."
+    error = {"error type": "Redundant", "explanation": text, **span}
+    first = {"errors": [error], "missing-info": [], "corrected-prediction": text, "comment": text}
+    second = {**first, "errors": [], "corrected-prediction": text + "x"}
+    annotations = [{"annotator": text, **first}, {"annotator": text, **second}]
+    shared = {**first, "errors": [], "corrected-prediction": item["prediction 1"]}
+    del shared["comment"]
+    return {**item, "annotations": annotations, "shared": shared}
+
+
+# Returns what an item shows for its suggestion or its annotations.
+SHOWN = """async ([count, selector]) => {
+    const shown = [];
+    for (let i = 0; i < count; i++) {
+        for (const button of document.querySelectorAll("#annotations td button")) button.click();
+        const nodes = [...document.querySelectorAll(selector)];
+        shown.push(nodes.map((node) => node.textContent));
+        if (i < count - 1) document.querySelector("#next").click();
+        await null;
+    }
+    while (!document.querySelector("#previous").disabled)
+        document.querySelector("#previous").click();
+    return shown;
+}"""
+
+
+@pytest.mark.parametrize("make", [with_suggestions, with_annotations])
+def test_hostile_suggestions_and_annotations_stay_texts(chromium, tmp_path, make):
+    items = [make(item, text) for item, text in zip(hostile_items(), HOSTILE)]
+    is_suggested = make is with_suggestions
+    selector = "#suggestions .hint" if is_suggested else "#annotations tbody tr:last-child td"
+    with opened(chromium, items=items, tmp_path=tmp_path) as tab:
+        shown = tab.evaluate(SHOWN, [len(items), selector])
+        for text, cells in zip(HOSTILE, shown):
+            if not is_suggested:
+                assert cells == [text or "no comment"] * 2
+            elif text:
+                # a long explanation is cut
+                assert cells[0].removesuffix("…") in text
         assert judged(tab, items) == []
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -423,6 +424,22 @@ def test_haluquestqa(tmp_path):
     assert places(report.problems) == [(0, "factuality_span[2]"), (0, "factuality_span[3]")]
 
 
+def test_a_heading_of_haluquestqa_is_the_whole_answer(tmp_path):
+    """Only of the answer that the label names: any other quote is searched."""
+    row = HALU | {
+        "incomplete_ans_span": "['ANSWER1', 'ANSWER2:', 'ANSWER2']",
+        "incomplete_ans_reason": "['a', 'b', 'c']",
+        "incomplete_ans_label": "['answer1', 'answer2', 'answer1']",
+    }
+    write_text(tmp_path / "h.tsv", table_text([row], "\t"))
+    (first, second), report = imported(tmp_path / "h.tsv", "haluquestqa")
+    whole = Judgement("incomplete answer", "incomplete answer", annotator="w", reason="a")
+    assert first.judgements == (whole, Judgement("preference", "worse", annotator="w"))
+    assert second.judgements[0] == replace(whole, reason="b")
+    assert report.spans == {"heading of the whole text": 2, "not found": 1}
+    assert report.dropped_spans == 1
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -727,6 +744,22 @@ def test_nothing_left_is_an_error(tmp_path):
         ),
         ("defacto", "defacto/train.jsonl", {"searched verbatim": 976, "not found": 24}),
         ("toxic_spans", "toxic_spans/tsd_train.csv", {"offset without a quote": 10298}),
+        (
+            "toxic_spans_raw",
+            "toxic_spans",
+            {"offset without a quote": 46690, "outside the text": 94},
+        ),
+        (
+            "haluquestqa",
+            "haluquestqa/part.tsv",
+            {
+                "searched verbatim": 906,
+                "searched folded": 454,
+                "heading of the whole text": 69,
+                "not found": 28,
+                "ambiguous": 6,
+            },
+        ),
     ],
 )
 def test_real_files(name, file, found):

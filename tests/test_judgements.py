@@ -1,11 +1,15 @@
 """Judgements: what is refused, and conversions from and to the other forms."""
 
+import json
+
 import pytest
 from data_items import PROMPT, TEXTS, judged_responses, spans
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fgrlhf.data import span_rows
 from fgrlhf.data.format import LabelledSpan, SpanFeedback, Step, StepFeedback
+from fgrlhf.data.formats import SPANS
 from fgrlhf.data.judgements import (
     JUDGEMENTS,
     JudgedResponse,
@@ -127,15 +131,90 @@ def test_a_judged_response_has_the_text_of_its_judgements():
 @st.composite
 def span_feedback(draw):
     response = draw(TEXTS)
+    prompt = draw(PROMPT)
+    source = draw(st.none() | TEXTS.filter(lambda text: text != prompt.text))
+    if source is not None:
+        prompt.meta["source"] = source
+    missing = st.fixed_dictionaries({"label": TEXTS, "doc": st.integers(0, 3)})
+    prompt.meta["missing"] = draw(st.lists(missing, max_size=2))
     marks = []
-    for start, end in draw(st.lists(spans(response), max_size=3)):
-        marks.append(LabelledSpan(start, end, draw(TEXTS), draw(st.none() | TEXTS)))
-    return SpanFeedback(draw(PROMPT), response, tuple(marks))
+    for side, text in (("response", response), ("source", source or prompt.text)):
+        for start, end in draw(st.lists(spans(text), max_size=2)):
+            parts = [draw(st.none() | TEXTS) for _ in range(3)]
+            marks.append(LabelledSpan(start, end, draw(TEXTS), *parts, side))
+    return SpanFeedback(prompt, response, tuple(marks))
 
 
 @given(span_feedback())
 def test_spans_and_back(feedback):
     assert to_spans(from_spans(feedback)) == (feedback, {})
+
+
+@given(span_feedback())
+def test_rows_of_spans_become_rows_of_judgements_and_back(feedback):
+    """The rows are those of files: JSON, and read again."""
+    row = json.loads(json.dumps(SPANS.to_row(feedback)))
+    judged = span_rows.parse(Row(row, {}), 0)
+    written = json.loads(json.dumps(JUDGEMENTS.to_row(judged)))
+    assert span_rows.to_row(parse(written)) == (row, {})
+
+
+def test_a_row_of_a_page_as_judgements():
+    row = {
+        "id": "7",
+        "prompt": "Wie geht es?",
+        "context": [["T", "S"]],
+        "response": "How is it?",
+        "spans": [
+            {"start": 0, "end": 3, "label": "wrong", "severity": "minor", "reason": "r"},
+            {"start": 4, "end": 8, "label": "omission", "side": "source", "evidence": ""},
+        ],
+        "missing": [{"label": "fact", "source_id": 0, "sentences": [0]}],
+        "correction": "How are you?",
+        "comment": "hard",
+        "preferences": [1],
+    }
+    judged = span_rows.parse(Row(row, {}), 0)
+    assert judged.judgements == (
+        Judgement("span", "wrong", 0, 3, "minor", reason="r"),
+        Judgement("span", "omission", 4, 8, side="source", evidence=""),
+        Judgement("missing", "fact", evidence='{"source_id":0,"sentences":[0]}'),
+    )
+    assert judged.source == "Wie geht es?"
+    written = JUDGEMENTS.to_row(judged)
+    assert span_rows.to_row(parse(written)) == (row, {})
+
+
+def test_rows_without_a_mark_and_rows_that_nobody_annotated():
+    empty = {"id": "1", "prompt": "p", "response": "abc", "spans": []}
+    judged = span_rows.parse(Row(empty, {}), 0)
+    assert judged.judgements == (Judgement("span", "no error"),)
+    assert span_rows.to_row(judged) == (empty, {})
+    rated = {"id": "1", "prompt": "p", "response": "abc", "ratings": [{"quality": 3}]}
+    judged = span_rows.parse(Row(rated, {}), 0)
+    assert judged.judgements == ()
+    assert span_rows.to_row(judged) == (rated, {})
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"judgements": []}, "`judgements`: is a key of rows of judgements"),
+        ({"source": {"a": 1}}, "`source`: must be a text"),
+        ({"spans": [MARK | {"note": 1}]}, "`spans[0].aspect`: is not a key of a span"),
+        ({"spans": [{"start": 0, "end": 1, "label": "x", "side": "left"}]}, "must be one of"),
+        (
+            {"spans": [{"start": 0, "end": 9, "label": "x", "side": "source"}]},
+            "is 9, but the source has 1 characters",
+        ),
+        ({"spans": [{"start": 0, "end": 1, "label": "x", "reason": 3}]}, "spans[0].reason"),
+    ],
+)
+def test_rows_of_spans_that_judgements_cannot_hold(changes, message):
+    row = {"prompt": "p", "response": "a" * 9, "spans": []} | changes
+    with pytest.raises(RowError) as error:
+        span_rows.parse(Row(row, {}), 0)
+    assert message in str(error.value)
 
 
 def test_what_spans_cannot_hold_is_counted():
@@ -152,15 +231,17 @@ def test_what_spans_cannot_hold_is_counted():
         "def",
     )
     spans, losses = to_spans(judged)
-    assert spans.spans == (LabelledSpan(0, 1, "y", "major"), LabelledSpan(1, 2, "y"))
+    assert spans.spans == (
+        LabelledSpan(0, 1, "y", "major", reason="because"),
+        LabelledSpan(1, 2, "y"),
+        LabelledSpan(0, 1, "y", side="source"),
+    )
+    assert spans.source == "def"
     assert losses == {
         "annotator": 2,
-        "reason": 1,
         "score": 1,
         "judgements without a label": 1,
         "judgements of the whole response": 1,
-        "judgements of the source": 1,
-        "source texts": 1,
         "aspects": 1,
     }
 

@@ -2,13 +2,17 @@
 
 import json
 from contextlib import contextmanager
+from urllib.parse import quote
 
 import pytest
+from hostile import HOSTILE
 from page_helpers import ITEM, QA, new_context
+from rating_tasks import rating_task
 from server_helpers import Client, serving
 from test_database import Clock, submit
 from test_rules import ROW, doc, error
 
+from fgrlhf.files import write_json
 from interface_html import lead
 from interface_html.checks import Check
 from interface_html.connections import reading
@@ -18,6 +22,23 @@ from interface_html.skips import Skip
 from interface_html.stored import Study, Submission
 
 NOW = 10_000.0
+TAGS = set(
+    [
+        "SECTION",
+        "H2",
+        "P",
+        "DIV",
+        "TABLE",
+        "CAPTION",
+        "THEAD",
+        "TBODY",
+        "TR",
+        "TH",
+        "TD",
+        "SPAN",
+        "BUTTON",
+    ]
+)
 
 
 def entry(annotator="anna", item="0", page="comparison", content=None, **changes):
@@ -120,10 +141,15 @@ def test_leases_are_listed_and_released(tmp_path):
 
 @contextmanager
 def led(tmp_path, **settings):
-    """A server with the lead's page, and the token of its link."""
+    """A server with the lead's page, and the token of the lead's link."""
     with serving(tmp_path, admin="true", **settings) as server:
-        (link,) = [line for line in server.printed() if "/lead#token=" in line]
-        yield server, link.partition("#token=")[2]
+        yield server, token_of(server, "lead")
+
+
+def token_of(server, name):
+    """The token in the link that the server printed for the lead or for a reader."""
+    (link,) = [line for line in server.printed() if line.startswith(f"{name}, until")]
+    return link.partition("/lead#token=")[2]
 
 
 def test_only_the_lead_reads_and_releases(tmp_path):
@@ -148,6 +174,130 @@ def test_only_the_lead_reads_and_releases(tmp_path):
         assert token not in server.db.read_bytes().decode("latin-1")
 
 
+def test_a_reader_may_not_release(tmp_path, chromium):
+    with led(tmp_path, items=2) as (server, admin):
+        client = Client(server.port, "anna")
+        given = client.next()
+        token = token_of(server, "read only")
+        assert token != admin
+        headers = {"Authorization": f"Bearer {token}"}
+        status, content = client.call("GET", "/api/lead", headers=headers)
+        assert status == 200 and content["may_release"] is False
+        body = {"assignment": given["id"]}
+        status, answer = client.call("POST", "/api/lead/release", body, headers=headers)
+        assert status == 403 and "reading only" in answer["error"]
+        assert client.call("GET", "/api/assignments?page=annotation")[0] == 200
+        context = new_context(chromium)
+        tab = context.new_page()
+        tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
+        tab.wait_for_selector("text=Items that are open")
+        assert "held for" in tab.text_content("#lead")
+        assert not tab.locator("#lead button").count() and "Action" not in tab.text_content("#lead")
+        # a study with ratings
+        scales = [{"label": "Quality", "same": 0.5, "distance": 1.26}]
+        content["ratings"] = [{"first": "anna", "second": "ben", "rated": 3, "scales": scales}]
+        tab.route("**/api/lead", lambda route: route.fulfill(json=content))
+        tab.reload()
+        table = tab.locator("table:has(caption:text-is('Agreement of ratings'))")
+        table.wait_for()
+        cells = "Annotators Items Quality: same, mean distance anna and ben 3 50 %, 1.3"
+        assert " ".join(table.locator("th, td").all_inner_texts()) == cells
+        context.close()
+        headers = {"Authorization": f"Bearer {admin}"}
+        assert client.call("GET", "/api/lead", headers=headers)[1]["may_release"] is True
+
+
+def test_notes_by_hand():
+    """Skips, flags and comments, the latest first; a comment that was replaced does not count."""
+    right = doc()
+    submissions = [
+        entry("anna", "0", "annotation", {**right, "comment": "old"}, created=1.0),
+        entry("anna", "0", "annotation", {**right, "comment": "new"}, created=2.0, revision=2),
+        entry("ben", "1", content={"preference": [0] * 6, "flag": True}, created=5.0),
+        entry("ben", "0", "annotation", right, created=6.0),
+        entry("ben", "check-1", "annotation", {**right, "flag": True, "comment": "gold?"}),
+        entry("cleo", "0", "annotation", {**right, "flag": True}, created=7.0),  # skipped later
+    ]
+    skips = [
+        Skip("0", "cleo", "annotation", "broken-text", "cut", 8.0),
+        Skip("1", "cleo", "annotation", "a reason of an earlier schema", "", 4.0),
+    ]
+    items = [Item("0", ROW), Item("1", ROW)]
+    gold = Item("check-1", {**ROW, "feedback": right})
+    study = Study([*items, gold], submissions, {"check-1": Check("gold", "g")}, skips)
+    found = lead.notes(QA.schema, study)
+    assert [(n.item, n.annotator, n.reason, n.flagged, n.text, n.check) for n in found] == [
+        ("g", "ben", None, True, "gold?", "gold"),
+        ("0", "cleo", "The text is broken or cut off", False, "cut", None),
+        ("1", "ben", None, True, "", None),
+        ("1", "cleo", "a reason of an earlier schema", False, "", None),
+        ("0", "anna", None, False, "new", None),
+    ]
+
+
+def test_agreement_of_ratings_by_hand(tmp_path):
+    task = rating_task(tmp_path)
+    items = [Item(str(i), {"prompt": "p", "first": "a", "second": "b"}) for i in range(2)]
+
+    def rated(name, item, first, second):
+        values = {
+            output: {"quality": quality, "clarity": clarity}
+            for output, (quality, clarity) in (("first", first), ("second", second))
+        }
+        return entry(name, item, "rating", {"ratings": values})
+
+    submissions = [
+        rated("ben", "0", (1, 0), (5, 70)),
+        rated("anna", "0", (3, 0), (5, 100)),
+        rated("anna", "1", (3, 0), (5, 100)),  # alone
+    ]
+    content = lead.summary(task, Study(items, submissions, {}, []), [], 2, NOW)
+    scales = [
+        {"label": "Quality", "same": 0.5, "distance": 1},  # 2 and 0
+        {"label": "Clarity", "same": 0.5, "distance": 15},  # 0 and 30
+    ]
+    pair = {"first": "anna", "second": "ben", "rated": 1, "scales": scales}
+    assert content["ratings"] == [pair]
+    alone = lead.summary(task, Study(items, submissions[1:], {}, []), [], 2, NOW)
+    assert alone["ratings"] == []
+
+
+def test_hostile_notes_stay_texts(chromium, tmp_path):
+    rows = [{**ITEM, "id": text[:100] + str(i)} for i, text in enumerate(HOSTILE)]
+    write_json(tmp_path / "items.json", rows)
+    with led(tmp_path, items=tmp_path / "items.json") as (server, token):
+        for number, text in enumerate(HOSTILE):
+            name = text if text.isprintable() and 0 < len(text) <= 60 else f"anna {number}"
+            client = Client(server.port, quote(name))
+            given = client.next()
+            if text.strip() and number % 2:
+                body = client.submission(given)
+                body["doc"]["comment"] = text
+                status, answer = client.call("POST", "/api/submissions", body)
+                assert status == 201, answer
+            else:
+                address = f"/api/assignments/{given['id']}/skip"
+                body = {"reason": "cannot-be-judged", "text": text[:1000]}
+                assert client.call("POST", address, body)[0] == 200
+        noise = []
+        context = new_context(chromium)
+        tab = context.new_page()
+        tab.on("console", lambda message: noise.append(message.text))
+        tab.on("dialog", lambda dialog: (noise.append(dialog.message), dialog.dismiss()))
+        tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
+        title = f"Skips, flags and comments: {len(HOSTILE)}"
+        tab.wait_for_selector(f"caption:has-text('{title}')")
+        table = tab.locator(f"table:has(caption:text-is('{title}'))")
+        shown = set(table.locator(".text").all_text_contents())
+        for text in HOSTILE:
+            assert {text, text.strip(), text[:1000].strip()} & shown or not text.strip(), text
+        tags = set(tab.locator("#lead *").evaluate_all("nodes => nodes.map(n => n.tagName)"))
+        assert tags <= TAGS, tags - TAGS
+        assert tab.evaluate("'hit' in window || 'hit' in Object.prototype") is False
+        context.close()
+        assert noise == []
+
+
 def test_the_page_in_a_browser(chromium, tmp_path):
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
@@ -163,6 +313,7 @@ def test_the_page_in_a_browser(chromium, tmp_path):
         def submit_next():
             given = client("anna").next()
             body = client("anna").submission(given)
+            body["doc"]["comment"] = hostile
             assert client("anna").call("POST", "/api/submissions", body)[0] == 201
 
         submit_next()
@@ -178,6 +329,7 @@ def test_the_page_in_a_browser(chromium, tmp_path):
             tab = context.new_page()
             tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
             tab.wait_for_selector("text=annotation: 2 of 3 items complete")
+            tab.wait_for_selector("text=Skips, flags and comments: 2")
             assert "token" not in tab.url
             violations = axe.run(tab, options={"preload": False}).response["violations"]
             assert [(v["id"], v["nodes"][0]["html"]) for v in violations] == []

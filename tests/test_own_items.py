@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import sqlite3
 from contextlib import closing
 
@@ -201,6 +202,38 @@ def test_activity_keeps_the_lease_and_late_work_counts(chromium, tmp_path):
             press(tab, "n", "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
         assert [entry.annotator for entry in submissions_of(server)] == ["ben", "anna"]
+
+
+def test_the_end_of_a_lease_is_counted_down_and_announced_once(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=1, lease_minutes=60) as server,
+        visiting(chromium, server, with_clock=True, bypass_csp=True) as tab,
+    ):
+        tab.clock.pause_at(tab.evaluate("Date.now()") / 1000 + 1)  # seconds
+        tab.clock.run_for(54 * 60_000)  # ms: nothing is done
+        assert tab.is_hidden("#lease") and tab.inner_text("#lease-said") == ""
+        tab.evaluate(
+            """() => {
+            window.said = [];
+            const node = document.querySelector("#lease-said");
+            new MutationObserver(() => window.said.push(node.textContent)).observe(node, {
+                childList: true });
+        }"""
+        )
+        tab.clock.run_for(3 * 60_000)
+        assert re.fullmatch(r"[23]:\d\d left for this item", tab.inner_text("#lease"))
+        assert tab.get_attribute("#lease-said", "role") == "status"
+        (text,) = tab.evaluate("window.said")
+        assert re.match(r"[45]:\d\d left for this item\. Then others", text)
+        with tab.expect_response("**/active"):
+            tab.mouse.move(300, 300)  # activity renews it
+            tab.clock.run_for(2000)
+        wait_until(tab, "() => document.querySelector('#lease').hidden")
+        tab.clock.run_for(56 * 60_000)
+        assert tab.is_visible("#lease")
+        press(tab, "n", "Control+Enter")
+        tab.wait_for_selector("#empty:not([hidden])")
+        assert tab.is_hidden("#lease")
 
 
 def test_a_draft_with_a_long_history_reaches_the_server(chromium, tmp_path):

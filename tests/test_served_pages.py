@@ -101,7 +101,9 @@ def test_by_touch(chromium, tmp_path):
         marked, compared = read_database(server.db, "qa_feedback").submissions
         (error,) = marked.doc["errors"]
         assert (error["error type"], error["quote"]) == ("Irrelevant", "cat sat")
+        seen = compared.doc.pop("seen")
         assert compared.doc == {"preference": PREFERENCE, "order": compared.shown}
+        assert len(seen) == 4
 
 
 def test_a_killed_server_loses_nothing(chromium, tmp_path):

@@ -18,7 +18,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from server_helpers import LONG, Client, Server, serving
+from page_helpers import TOXICITY
+from server_helpers import LONG, Client, Server, full_document, serving, write_suggested_items
 
 from interface_html.stored import read_database
 
@@ -49,8 +50,10 @@ def together(count: int, work) -> None:
 
 
 def test_no_acknowledged_submission_is_lost_by_kills(tmp_path):
-    server = Server(tmp_path, items=8, per_item=1).start()
-    acknowledged, stop = [], threading.Event()
+    """Nor is a part of one lost: a severity, a comment, or a decision on a suggestion."""
+    items = write_suggested_items(tmp_path, 8)
+    server = Server(tmp_path, items=items, task="detoxification", per_item=1).start()
+    acknowledged, stop = {}, threading.Event()  # the documents by uuid
 
     def annotate(number):
         client, given, body = Client(server.port, f"a{number}"), None, None
@@ -58,7 +61,10 @@ def test_no_acknowledged_submission_is_lost_by_kills(tmp_path):
             try:
                 given = given or client.next()
                 # each submission after the first replaces the one before, as a revision
-                body = body or client.submission(given, confirmed=True)
+                if body is None:
+                    comment = f"{client.name} {len(acknowledged)}"
+                    doc = full_document(TOXICITY, given["item"], comment)
+                    body = client.submission(given, doc, task=TOXICITY, confirmed=True)
                 status, answer = client.call("POST", "/api/submissions", body)
             except Exception as error:
                 if isinstance(error, (AssertionError, KeyError)):
@@ -70,7 +76,7 @@ def test_no_acknowledged_submission_is_lost_by_kills(tmp_path):
             if status not in (200, 201):
                 stop.set()
                 raise AssertionError(answer)
-            acknowledged.append(body["uuid"])
+            acknowledged[body["uuid"]] = body["doc"]
             body = None
 
     def kill(_):
@@ -91,13 +97,19 @@ def test_no_acknowledged_submission_is_lost_by_kills(tmp_path):
     server.kill()
     sql = sqlite3.connect(server.db)
     assert sql.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    kept = Counter(uuid for (uuid,) in sql.execute("SELECT uuid FROM submissions"))
+    rows = sql.execute("SELECT uuid, doc FROM submissions").fetchall()
+    kept = Counter(uuid for uuid, _ in rows)
+    documents = {uuid: json.loads(doc) for uuid, doc in rows}
     print(f"{KILLS} kills, {len(acknowledged)} acknowledged, {sum(kept.values())} kept")
     assert len(acknowledged) > 8 and not set(acknowledged) - set(kept) and max(kept.values()) == 1
+    assert all(documents[uuid] == doc for uuid, doc in acknowledged.items())
+    parts = {key for doc in documents.values() for key in (*doc, *doc["errors"][0])}
+    assert {"severity", "origin", "comment", "suggestions"} <= parts
 
 
 def test_a_crowd_shares_the_items_fairly(tmp_path):
     lease, times, seen = 3.0, {"next": [], "draft": [], "submit": []}, {}
+    sent = {}  # the documents that were accepted, by annotator and item
 
     def timed(what, client, *request):
         start = time.perf_counter()
@@ -105,7 +117,9 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
         times[what].append(time.perf_counter() - start)
         return answer
 
-    with serving(tmp_path, items=ITEMS, per_item=3, lease_minutes=lease / 60) as server:
+    items = write_suggested_items(tmp_path, ITEMS)
+    settings = {"task": "detoxification", "per_item": 3, "lease_minutes": lease / 60}
+    with serving(tmp_path, items=items, **settings) as server:
 
         def annotate(number):
             rng, client = random.Random(number), Client(server.port, f"a{number}")
@@ -130,16 +144,19 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
                 status, response_body = timed("draft", client, "PUT", address, draft)
                 assert status == 200, response_body
                 time.sleep(rng.uniform(*THINK) / 2)
-                body = client.submission(given)
+                doc = full_document(TOXICITY, given["item"], f"by {client.name}")
+                body = client.submission(given, doc, task=TOXICITY)
                 status, response_body = timed("submit", client, "POST", "/api/submissions", body)
                 assert status in (201, 409), response_body
                 if status == 201:
                     mine.append(given["item"]["id"])
+                    sent[client.name, given["item"]["id"]] = doc
 
         start = time.perf_counter()
         together(ANNOTATORS, annotate)
         seconds = time.perf_counter() - start
-        study = read_database(server.db, "qa_feedback")
+        study = read_database(server.db, "detoxification")
+    assert {(entry.annotator, entry.item): entry.doc for entry in study.submissions} == sent
     who = {
         item.id: [entry.annotator for entry in study.submissions if entry.item == item.id]
         for item in study.items

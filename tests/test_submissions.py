@@ -3,13 +3,24 @@
 import json
 
 import pytest
+from made_tasks import ROW, task_with
 from page_helpers import ITEM
 
+from fgrlhf.cli.data import main
+from fgrlhf.data import span_rows
+from fgrlhf.data.agreement import by_response
+from fgrlhf.data.judgements import JUDGEMENTS, Judgement
 from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
 from interface_html import export
+from interface_html.agreement import Judged, judged_in_database, report
 from interface_html.database import Database, Receipt
 from interface_html.format import Item
+from interface_html.items import read_items
+from interface_html.judged import judged_item, write_judgements
+from interface_html.stored import read_database
 from interface_html.submissions import Settings, write_submissions
+from tasks.qa_feedback import judgements as qa_judgements
 
 
 @pytest.fixture
@@ -66,3 +77,146 @@ def test_all_submissions_as_json_lines(annotated, tmp_path):
     assert lines[0]["created"] == "1970-01-01T00:16:40.500+00:00"
     assert (lines[0]["guideline"], lines[0]["guideline_sha256"]) == ("1", "abc")
     assert sorted(lines[0]["order"]) == [0, 1, 2, 3] and lines[0]["doc"]["errors"] == []
+
+
+# ---- as judgements -------------------------------------------------------------------------------
+
+SEVERITIES = [
+    {"name": "minor", "label": "Minor", "letter": "m", "key": "M"},
+    {"name": "major", "label": "Major", "letter": "j", "key": "Shift+M"},
+]
+
+
+def error(start, end, severity, kind="Irrelevant", **parts):
+    span = {"error type": kind, "explanation": "", "start": start, "end": end}
+    return {**span, "severity": severity, **parts}
+
+
+def annotation(*errors, missing=(), **parts):
+    doc = {"errors": list(errors), "missing-info": list(missing), "no-error": not errors}
+    return {**doc, "corrected-prediction": "Mended.", **parts}
+
+
+@pytest.fixture
+def severe(tmp_path):
+    """A task in the default format with severities, and two items annotated by anna and ben."""
+    task = task_with(tmp_path, severities=SEVERITIES, comment="optional")
+    write_json(tmp_path / "items.json", [ROW, {**ROW, "id": "s", "prompt": "Who stood?"}])
+    items = read_items(task, tmp_path / "items.json")
+    database = Database(tmp_path / "f.sqlite", "made", per_item=2)
+    database.add_items(items)
+    origin = {"index": 0, "source": "rel_rm", "score": 0.9, "verdict": "accepted"}
+    missing = {"error type": "Missing-Answer", "passage_id": 0, "sentence_id": [1]}
+    docs = {
+        ("r", "anna"): annotation(error(4, 11, "minor", origin=origin), comment="hard"),
+        ("r", "ben"): annotation(error(4, 11, "major", reason="off topic"), missing=[missing]),
+        ("s", "anna"): annotation(error(4, 11, "major")),
+        ("s", "ben"): annotation(),
+    }
+    for annotator in ("anna", "ben"):
+        for _ in items:
+            given = database.next(annotator, "annotation", 4)
+            doc = docs[given.item.id, annotator]
+            uuid = f"{given.item.id}-{annotator}"
+            assert database.submit(given, uuid, doc, Receipt(1.0, "1"))
+    given = database.next("anna", "comparison", 4)
+    assert database.submit(given, "c", {"preference": [0] * 6}, Receipt(1.0, "1"))
+    database.close()
+    return task, tmp_path / "f.sqlite"
+
+
+def test_submissions_as_judgements(severe, tmp_path, capsys):
+    task, db = severe
+    out = tmp_path / "judgements.jsonl"
+    assert write_judgements(task, read_database(db, "made"), str(out)) == 2
+    assert capsys.readouterr().out.splitlines() == [
+        f"{out}: 2 rows of judgements",
+        "  left out, submissions of the comparison page: 1",
+    ]
+    first, second = JUDGEMENTS.read(out)
+    assert first.judgements == (
+        Judgement("span", "Irrelevant", 4, 11, "minor", annotator="anna", origin="rel_rm"),
+        Judgement("span", "Irrelevant", 4, 11, "major", annotator="ben", reason="off topic"),
+        Judgement(
+            "missing",
+            "Missing-Answer",
+            annotator="ben",
+            evidence='{"passage_id":0,"sentence_id":[1]}',
+        ),
+    )
+    assert first.prompt.id == "r" and first.prompt.meta["comments"] == {"anna": "hard"}
+    assert first.prompt.meta["corrections"] == {"anna": "Mended.", "ben": "Mended."}
+    assert first.prompt.meta["responses"] == ROW["responses"]
+    assert second.judgements[-1] == Judgement("span", "no error", annotator="ben")
+
+
+def test_agreement_of_a_study_with_severities(severe, tmp_path, capsys):
+    task, db = severe
+    out = tmp_path / "judgements.jsonl"
+    write_judgements(task, read_database(db, "made"), str(out))
+    main(["agreement", str(out), "severities=[minor,major]", f"out={tmp_path / 'figures.json'}"])
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    # item r: one shared span of two marks; item s: ben found nothing
+    assert figures["span F1, exact, positions"]["mean"] == pytest.approx(2 / 3)
+    # the only pair is (minor, major): n = 2, o = 2 d^2, e = 2 d^2, alpha = 1 - 1
+    assert figures["alpha, severities of matched spans (ordinal)"]["mean"] == 0
+    assert "alpha, verdicts of span" not in figures
+
+
+def test_the_server_agrees_with_the_judgements_on_severities(severe, tmp_path):
+    """`fgrlhf feedback agreement` gives the ordinal alpha of the figures above."""
+    task, db = severe
+    figures = report(task, judged_in_database(task, str(db)))
+    assert figures["alpha, severities (ordinal)"].mean == 0
+    name = "alpha, severities (ordinal)"
+    assert name not in report(task_with(tmp_path), judged_in_database(task, str(db)))
+    # three severities: both of r are one step apart, both of s are equal
+    order = [*SEVERITIES, {"name": "worst", "label": "Worst", "letter": "w", "key": "W"}]
+    longer = task_with(tmp_path, severities=order)
+    item = Item("r", longer.format.item_row(longer.schema, ROW, ""))
+    judged = [
+        Judged(item, {"a": annotation(error(4, 11, a)), "b": annotation(error(4, 7, b))})
+        for a, b in [("minor", "major"), ("worst", "worst")]
+    ]
+    # margins 1, 1, 2: d(minor, major) = 1, d(major, worst) = 1.5, d(minor, worst) = 2.5;
+    # observed 2 * 1, expected 2 (1 * 1 + 2 * 2.25 + 2 * 6.25)
+    expected = 2 * (1 * 1 * 1 + 1 * 2 * 1.5**2 + 1 * 2 * 2.5**2)
+    assert report(longer, judged)[name].mean == pytest.approx(1 - 3 * 2 / expected)
+
+
+def test_marks_of_the_source_and_rows_of_the_server(severe, tmp_path):
+    """A row with a mark of the source matches a row of a file without one."""
+    task, _ = severe
+    item = Item("r", task.format.item_row(task.schema, ROW, ""))
+    marked = error(0, 3, "minor", side="source", reason="left out")
+    judged = judged_item(task, span_rows.ROWS, item, {"anna": annotation(marked)})
+    assert judged.source == "Who sat?" and judged.judgements[0].side == "source"
+    other = judged_item(task, span_rows.ROWS, item, {"ben": annotation()})
+    assert other.source is None
+    (shared,) = by_response({"a": [judged], "b": [other]})
+    assert set(shared.by_annotator) == {"anna", "ben"}
+
+
+def test_qa_submissions_are_judgements_of_the_published_rows(annotated, tmp_path):
+    """They have the aspects of `fgrlhf data import from=qa_feedback`, and become its rows again."""
+    out = tmp_path / "judgements.jsonl"
+    settings = Settings(task="qa_feedback", db=str(annotated), out=str(out), format="judgements")
+    assert write_submissions(settings) == 1
+    rows = JUDGEMENTS.read(out)
+    assert rows[0].judgements == (
+        Judgement("errors", "no error", annotator="anna"),
+        Judgement("errors", "no error", annotator="ben"),
+    )
+    row, losses = qa_judgements.to_row(rows[0])
+    assert row["feedback"] == {"errors": [], "missing-info": []}
+    assert losses == {"annotator": 2}
+
+
+def test_a_study_without_annotations_has_no_judgements(tmp_path):
+    database = Database(tmp_path / "f.sqlite", "qa_feedback", per_item=1)
+    database.close()
+    settings = Settings(
+        task="qa_feedback", db=str(tmp_path / "f.sqlite"), out="x", format="judgements"
+    )
+    with pytest.raises(UserError, match="no item of the study was annotated"):
+        write_submissions(settings)

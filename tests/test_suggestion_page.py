@@ -6,6 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
+from made_tasks import ROW as MADE_ROW
+from made_tasks import page_with, task_with
 from page_helpers import ITEM, QA, TEXT, downloaded, drag, opened, press, state, wait_until, word
 from server_helpers import serving
 from test_served_pages import visiting
@@ -24,6 +26,7 @@ from interface_html.suggestions import (
     undecided_problems,
 )
 
+KINDS = [kind.name for kind in QA.schema.errors if kind.needs == "nothing"]
 ROW = {key: value for key, value in ITEM.items() if key != "id"}
 
 
@@ -209,6 +212,43 @@ def test_all_sure_suggestions_are_accepted_by_one_key_and_one_undo(chromium, tmp
         assert not tab.is_visible("#accept-sure")
         press(tab, "Control+z")
         assert errors(tab) == [] and underlined(tab) == [1, 2, 9, 10, 11]
+
+
+def test_all_sure_suggestions_are_accepted_where_marks_may_overlap(chromium, tmp_path):
+    """Only the same kind with the same span is in the way."""
+    crossing = [
+        suggestion(KINDS[0], 4, 11),
+        suggestion(KINDS[0], 8, 14),
+        suggestion(KINDS[1], 4, 11),
+    ]
+    for overlap, marked in ((True, 3), (False, 1)):
+        folder = tmp_path / str(overlap)
+        folder.mkdir()
+        task = task_with(folder, overlap=overlap, comment="none")
+        page = page_with(task, [{**MADE_ROW, "suggestions": crossing}])
+        with opened(chromium, where=page, tmp_path=tmp_path) as tab:
+            press(tab, "Shift+Y")
+            assert tab.locator("#errors > li").count() == marked
+
+
+def test_served_suggestions_can_be_decided_beside_gold_items(chromium, tmp_path):
+    judged = {"errors": [], "missing-info": [], "corrected-prediction": TEXT}
+    write_json(tmp_path / "items.json", [item(id="a")])
+    write_json(tmp_path / "gold.json", [item(id="g", question="Gold?", feedback=judged)])
+    files = {"items": tmp_path / "items.json", "gold": tmp_path / "gold.json"}
+    with serving(tmp_path, **files, gold_every=2) as server:
+        with visiting(chromium, server) as tab:
+            for _ in range(2):
+                title = tab.text_content("#item-title")
+                assert underlined(tab) == [1, 2, 9, 10, 11]
+                press(tab, "x", "x", "x", "x", "n", "Control+Enter")
+                wait_until(
+                    tab,
+                    "title => document.querySelector('#item-title').textContent !== title"
+                    " || !document.querySelector('#empty').hidden",
+                    title,
+                )
+        assert len(read_database(server.db, "qa_feedback").all_submissions) == 2
 
 
 def test_hidden_suggestions_leave_no_trace_but_the_record(chromium, tmp_path):

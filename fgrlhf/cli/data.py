@@ -5,6 +5,7 @@
     fgrlhf data convert IN OUT format=comparisons    write rows with the format's own keys
     fgrlhf data convert IN OUT format=comparisons to=pairs    write {prompt, chosen, rejected}
     fgrlhf data convert IN OUT format=steps to=trl   write {prompt, completions, labels}
+    fgrlhf data convert IN OUT format=spans to=judgements    write spans as judgements
     fgrlhf data explore FILE                         a page about comparisons: lengths, bias, ...
     fgrlhf data filter IN OUT drop=[blank]           write comparisons without some of the pairs
     fgrlhf data import IN OUT from=mqm               read a published format as judgements
@@ -29,6 +30,7 @@ from pydantic import Field, model_validator
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
 from fgrlhf.config import Count, StrictModel, refuse, suggestion
+from fgrlhf.data import span_rows
 from fgrlhf.data.checks import type_name
 from fgrlhf.data.comparisons import Comparison, as_pairs, join_pairs
 from fgrlhf.data.exporters import EXPORTERS
@@ -58,7 +60,11 @@ from fgrlhf.text_types import Prompt
 FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps", "judgements"]
 
 # format -> what `convert` can write besides rows with the format's own keys
-TARGETS = {"comparisons": ("pairs", "joined"), "steps": ("trl", "math_shepherd", "prm800k")}
+TARGETS = {
+    "comparisons": ("pairs", "joined"),
+    "steps": ("trl", "math_shepherd", "prm800k"),
+    "spans": ("judgements",),
+}
 
 FilterName = Literal["blank", "identical", "contradicted", "close", "duplicates"]
 
@@ -77,12 +83,12 @@ class FormatSettings(StrictModel):
 
 
 class ConvertSettings(FormatSettings):
-    to: Literal["rows", "pairs", "joined", "trl", "math_shepherd", "prm800k"] = Field(
+    to: Literal["rows", "pairs", "joined", "trl", "math_shepherd", "prm800k", "judgements"] = Field(
         default="rows",
         description=(
             "rows: as they are; of comparisons also pairs: {prompt, chosen, rejected} for every"
             " decided pair; joined: one row for each prompt; of steps also the formats trl,"
-            " math_shepherd and prm800k"
+            " math_shepherd and prm800k; of spans also judgements"
         ),
     )
     error_at_most: float = Field(
@@ -317,12 +323,17 @@ _SUMMARIES: dict[str, Callable[[Sequence[Any]], list[str]]] = {
 
 # ---- convert -------------------------------------------------------------------------------------
 
+# rows of spans, read as judgements
+SPAN_JUDGEMENTS = Format(SPANS.name, SPANS.names, span_rows.parse_spans, JUDGEMENTS.to_row)
+
 
 def convert(source: str, out: str, settings: ConvertSettings) -> None:
     """Read rows in a format and write them with the format's own keys, or as pairs."""
     _check_paths(source, out)
     row_format = FORMATS[settings.format]
     items: list[Any]
+    if settings.to == "judgements":
+        row_format = SPAN_JUDGEMENTS
     if settings.task is None:
         items = row_format.read(source, settings.columns, settings.limit)
     else:
@@ -337,7 +348,8 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
     else:
         rows = [row_format.to_row(item) for item in items]
     write_rows(out, rows)
-    print(f"{out}: {counted(len(rows), 'row')} of {settings.format}")
+    written = "judgements" if settings.to == "judgements" else settings.format
+    print(f"{out}: {counted(len(rows), 'row')} of {written}")
 
 
 def _check_paths(source: str, out: str) -> None:
@@ -455,12 +467,7 @@ def _feedback_rows(name: str, known: Mapping[str, Any]) -> FeedbackRows:
         raise UserError(
             f"`{shorten(name)}` is neither a format nor a task; {suggestion(name, [*known])}"
         ) from None
-    if task.judgements is None:
-        raise UserError(
-            f"the task {task.name} has no feedback rows of its own: they are rows of spans or"
-            " judgements already (fgrlhf data check FILE format=spans)"
-        )
-    return task.judgements
+    return task.judgements or span_rows.ROWS
 
 
 def export_file(source: str, out: str, settings: ExportSettings) -> None:

@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fgrlhf.data.judgements import RESPONSE, JudgedResponse, Judgement
+from fgrlhf.data.judgements import NO_ERROR, RESPONSE, JudgedResponse, Judgement
 from fgrlhf.stats import Interval, ratio_bootstrap
 
 Figure = Interval | str
@@ -154,21 +154,31 @@ def overlap_matches(first: Spans, second: Spans, fits: SameType) -> float:
 
 
 def partial_credit(first: Spans, second: Spans, fits: SameType) -> float:
-    """The credits of match with partial overlap and partial credit (MPP), of both lists.
+    """The sum of the `mpp_credits` of both lists.
+
+    As each annotator is the reference once, precision, recall and F are all this sum divided by the
+    number of spans.
+    """
+    return sum(mpp_credits(first, second, fits))
+
+
+def mpp_credits(first: Spans, second: Spans, fits: SameType) -> tuple[float, float]:
+    """The credits of each list by match with partial overlap and partial credit (MPP).
 
     Spans are matched one to one so that the sum of 2 o / (|a| + |b|) is greatest, where o is the
-    overlap of spans a and b. A matched span a earns o / |a| of precision if it is the prediction,
-    or of recall if it is the reference.
+    overlap of spans a and b, in characters. A matched span a earns o / |a|. The credits of
+    predictions, divided by their number, are the precision; those of references are the recall.
 
-    Perrella et al. (2026), Span-Level Machine Translation Meta-Evaluation, arXiv 2603.19921, with
-    micro-averaging. As each annotator is the reference once, precision, recall and F are all the
-    sum of the credits divided by the number of spans.
+    Perrella et al. (2026), Span-Level Machine Translation Meta-Evaluation, arXiv 2603.19921. The
+    caller adds up the credits and numbers of all texts: micro-averaging.
     """
-    credit = 0.0
+    credit_of_first = 0.0
+    credit_of_second = 0.0
     for i, k in _matching(first, second, fits, _f_score):
         shared = overlap(first[i], second[k])
-        credit += shared / _length(first[i]) + shared / _length(second[k])
-    return credit
+        credit_of_first += shared / _length(first[i])
+        credit_of_second += shared / _length(second[k])
+    return credit_of_first, credit_of_second
 
 
 def _length(judgement: Judgement) -> int:
@@ -234,7 +244,9 @@ def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
         if len(names) == 1:
             only = str(next(iter(names)))
         for item in items:
-            key = (item.prompt.text, item.source, item.response)
+            # rows of spans have the prompt as their source if an annotator marked something in it
+            source = None if item.source == item.prompt.text else item.source
+            key = (item.prompt.text, source, item.response)
             entry = shared.setdefault(key, Shared(item.response))
             if not item.judgements and len(files) > 1 and len(names) <= 1:
                 entry.by_annotator.setdefault(only, [])
@@ -268,7 +280,7 @@ def report(
         [_matched_units(entry, lambda item: f"{item.aspect}/{item.label}") for entry in shared],
         nothing="no two annotators marked overlapping spans",
     )
-    figures["alpha, severities of matched spans (ordinal)"] = _severity_figure(shared, severities)
+    figures["alpha, severities of matched spans (ordinal)"] = severity_figure(shared, severities)
     for aspect in _verdict_aspects(shared):
         units = [_verdict_unit(entry, aspect) for entry in shared]
         figures[f"alpha, verdicts of {aspect}"] = alpha(units)
@@ -330,7 +342,12 @@ def _matched_units(entry: Shared, value: Callable[[Judgement], str | None]) -> U
     return units
 
 
-def _severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figure:
+def severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figure:
+    """Ordinal alpha of the severities of spans that two annotators marked at overlapping places.
+
+    Args:
+      severities: from the mildest to the worst.
+    """
     units = [_matched_units(entry, lambda item: item.severity) for entry in shared]
     found = {str(value) for pairs in units for pair in pairs for value in pair}
     if not found:
@@ -345,12 +362,15 @@ def _severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Fig
 
 
 def _verdict_aspects(shared: Sequence[Shared]) -> list[str]:
-    """The aspects with labels of whole texts, in the order of the first."""
+    """The aspects with labels of whole texts, in the order of the first.
+
+    An aspect whose only such label is `no error` is one of spans.
+    """
     aspects: dict[str, None] = {}
     for entry in shared:
         for judgements in entry.by_annotator.values():
             for item in judgements:
-                if item.span is None and item.label is not None:
+                if item.span is None and item.label not in (None, NO_ERROR):
                     aspects[item.aspect] = None
     return list(aspects)
 

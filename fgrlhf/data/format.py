@@ -22,16 +22,27 @@ from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import Prompt
 
 Item = TypeVar("Item")
+RESPONSE, SOURCE = "response", "source"
+SIDES = (RESPONSE, SOURCE)
 
 
 @dataclass(frozen=True)
 class LabelledSpan:
-    """Characters [start, end) of a response, their label, and how severe the error is."""
+    """Characters [start, end) of a response, their label, and how severe the error is.
+
+    Args:
+      evidence: what proves it, such as a quotation.
+      reason: why, in the annotator's words.
+      side: `response`, or `source` if the characters are those of the source text.
+    """
 
     start: int
     end: int
     label: str
     severity: str | None = None
+    evidence: str | None = None
+    reason: str | None = None
+    side: str = RESPONSE
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,17 @@ class SpanFeedback:
     prompt: Prompt
     response: str
     spans: tuple[LabelledSpan, ...]
+
+    @property
+    def source(self) -> str:
+        """The text of spans on the source side: the row's `source`, else the prompt."""
+        return source_of(self.prompt)
+
+
+def source_of(prompt: Prompt) -> str:
+    """The source text of a row with this prompt: its key `source` if that is a text."""
+    source = prompt.meta.get(SOURCE)
+    return source if isinstance(source, str) else prompt.text
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@
     demonstrations    {prompt, response, references?}
     comparisons       {prompt, responses, preferences | ranking | scores, marked?, margins?}
                       or {prompt?, chosen, rejected, margin?}
-    spans             {prompt?, response, spans: [{start, end, label, severity?}, ...]}
+    spans             {prompt?, response, source?,
+                       spans: [{start, end, label, severity?, evidence?, reason?, side?}, ...]}
     steps             {prompt, steps: [{text, label | score}, ...]}
     judgements        {prompt?, response, source?, judgements: [...]}: fgrlhf/data/judgements.py
 
@@ -28,6 +29,9 @@ from fgrlhf.data.comparisons import (
     pairs_of_scores,
 )
 from fgrlhf.data.format import (
+    RESPONSE,
+    SIDES,
+    SOURCE,
     Format,
     LabelledSpan,
     SpanFeedback,
@@ -39,6 +43,7 @@ from fgrlhf.data.format import (
     prompt_text,
     references_of,
     response_text,
+    source_of,
     span_in,
 )
 from fgrlhf.data.judgements import JUDGEMENTS
@@ -291,32 +296,49 @@ def pair_row(pair: Comparison) -> dict[str, Any]:
 
 # ---- spans ---------------------------------------------------------------------------------------
 
+SPAN_TEXTS = ("severity", "evidence", "reason")  # optional texts of a span
+
 
 def _parse_spans(row: Row, number: int) -> SpanFeedback:
     text = prompt_text(row, "prompt") if row.has("prompt") else PromptText("")
     response = response_text(row, "response", "completion")
     key = row.key(row.first_of("spans"))
-    spans = []
-    for i, value in enumerate(check_list(key, row.get("spans"))):
-        name = f"{key}[{i}]"
-        span = check_object(name, value)
-        start = inside(row, "spans", "start", name, span)
-        end = inside(row, "spans", "end", name, span)
-        label = check_text(f"{name}.label", inside(row, "spans", "label", name, span))
-        severity = inside(row, "spans", "severity", name, span)
-        if severity is not None:
-            check_text(f"{name}.severity", severity)
-        spans.append(LabelledSpan(*span_in(name, start, end, response), label, severity))
+    values = check_list(key, row.get("spans"))
     prompt = prompt_of(row, number, text, references_of(row, "references"))
+    spans = []
+    for i, value in enumerate(values):
+        spans.append(_span(row, f"{key}[{i}]", value, response, source_of(prompt)))
     return SpanFeedback(prompt, response, tuple(spans))
+
+
+def _span(row: Row, name: str, value: Any, response: str, source: str) -> LabelledSpan:
+    span = check_object(name, value)
+    start = inside(row, "spans", "start", name, span)
+    end = inside(row, "spans", "end", name, span)
+    label = check_text(f"{name}.label", inside(row, "spans", "label", name, span))
+    parts = {}
+    for part in SPAN_TEXTS:
+        text = inside(row, "spans", part, name, span)
+        if text is not None:
+            parts[part] = check_text(f"{name}.{part}", text, may_be_blank=part != "severity")
+    side = inside(row, "spans", "side", name, span)
+    if side is None:
+        side = RESPONSE
+    if side not in SIDES:
+        raise RowError(f"{name}.side", f"must be one of {', '.join(SIDES)}")
+    place = span_in(name, start, end, source if side == SOURCE else response, side)
+    return LabelledSpan(*place, label, side=side, **parts)
 
 
 def _spans_row(feedback: SpanFeedback) -> dict[str, Any]:
     spans = []
     for span in feedback.spans:
-        values = {"start": span.start, "end": span.end, "label": span.label}
-        if span.severity is not None:
-            values["severity"] = span.severity
+        values: dict[str, Any] = {"start": span.start, "end": span.end, "label": span.label}
+        if span.side != RESPONSE:
+            values["side"] = span.side
+        for part in SPAN_TEXTS:
+            if getattr(span, part) is not None:
+                values[part] = getattr(span, part)
         spans.append(values)
     row = prompt_row(feedback.prompt, {"response": feedback.response, "spans": spans})
     if not feedback.prompt.text:
@@ -418,7 +440,9 @@ SPANS = Format(
     "spans",
     (
         *("id", "prompt", "response", "completion", "spans"),
-        *("spans.start", "spans.end", "spans.label", "spans.severity", "references"),
+        *("spans.start", "spans.end", "spans.label", "spans.side"),
+        *(f"spans.{part}" for part in SPAN_TEXTS),
+        "references",
     ),
     _parse_spans,
     _spans_row,

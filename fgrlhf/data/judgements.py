@@ -12,13 +12,17 @@ verified: it must be the text from start to end.
 Spans, steps and `SegmentScore` are special cases; the functions below convert between them.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fgrlhf.config import suggestion
 from fgrlhf.data.format import (
+    RESPONSE,
+    SIDES,
+    SOURCE,
     Format,
     LabelledSpan,
     SpanFeedback,
@@ -34,12 +38,12 @@ from fgrlhf.data.format import (
 from fgrlhf.data.rows import Row, RowError, check_list, check_number, check_object, check_text
 from fgrlhf.data.shapes import PromptText
 from fgrlhf.errors import shorten
+from fgrlhf.files import parse_json
 from fgrlhf.text_types import Prompt, SegmentScore
 
-RESPONSE, SOURCE = "response", "source"
-SIDES = (RESPONSE, SOURCE)
 NO_ERROR = "no error"  # the label of a whole text in which an annotator found nothing
 SPAN_ASPECT, STEP_ASPECT = "span", "step"  # of judgements that were spans or steps
+MISSING_ASPECT = "missing"  # of missing information, and the key of rows of spans that has it
 STEP_BREAK = "\n"  # between the steps of a response
 
 # what a conversion cannot hold -> how often it was there
@@ -132,6 +136,7 @@ class JudgedResponse:
 
 _PARTS = tuple(part.name for part in fields(Judgement))
 _TEXT_PARTS = ("label", "severity", "annotator", "reason", "evidence", "origin")
+_MAY_BE_BLANK = ("reason", "evidence")
 
 
 def _parse(row: Row, number: int) -> JudgedResponse:
@@ -156,7 +161,7 @@ def _judgement(key: str, values: Mapping[str, Any], response: str, source: str |
     parts: dict[str, Any] = {"aspect": check_text(f"{key}.aspect", values.get("aspect"))}
     for name in _TEXT_PARTS:
         if values.get(name) is not None:
-            parts[name] = check_text(f"{key}.{name}", values[name])
+            parts[name] = check_text(f"{key}.{name}", values[name], name in _MAY_BE_BLANK)
     if values.get("score") is not None:
         parts["score"] = check_number(f"{key}.score", values["score"])
     if "label" not in parts and "score" not in parts:
@@ -231,44 +236,129 @@ class FeedbackRows:
     Args:
       parse: (row, its number) -> the judged response. Raises `RowError`.
       to_row: the inverse, and what a row cannot hold.
+      marks, missing: the aspects of marked spans and of missing information.
     """
 
     parse: Callable[[Row, int], JudgedResponse]
     to_row: Callable[[JudgedResponse], tuple[dict[str, Any], Losses]]
+    marks: str
+    missing: str
 
 
 # ---- spans ---------------------------------------------------------------------------------------
 
 
-def from_spans(feedback: SpanFeedback, aspect: str = SPAN_ASPECT) -> JudgedResponse:
-    """The spans of a response as judgements of one aspect."""
+def from_spans(feedback: SpanFeedback) -> JudgedResponse:
+    """The spans of a response as judgements, then its missing information.
+
+    A response without spans was judged too: it has the judgement `no error`. Missing information
+    (`missing`, a list of objects with a label) is about the whole response, and its other keys are
+    the evidence. A text `source` is the source of spans on that side; without one it is the prompt.
+    """
     judgements = []
     for span in feedback.spans:
-        judgements.append(Judgement(aspect, span.label, span.start, span.end, span.severity))
-    return JudgedResponse(feedback.prompt, feedback.response, tuple(judgements))
+        judgements.append(
+            Judgement(
+                SPAN_ASPECT,
+                span.label,
+                span.start,
+                span.end,
+                span.severity,
+                side=span.side,
+                reason=span.reason,
+                evidence=span.evidence,
+            )
+        )
+    if not judgements:
+        judgements.append(Judgement(SPAN_ASPECT, NO_ERROR))
+    meta = dict(feedback.prompt.meta)
+    if _is_missing_information(meta.get(MISSING_ASPECT)):
+        for information in meta.pop(MISSING_ASPECT):
+            label, evidence = information["label"], missing_evidence(information, "label")
+            judgements.append(Judgement(MISSING_ASPECT, label, evidence=evidence))
+    source = None
+    if isinstance(meta.get(SOURCE), str):
+        source = meta.pop(SOURCE)
+    elif any(span.side == SOURCE for span in feedback.spans):
+        source = feedback.source
+    prompt = replace(feedback.prompt, meta=meta)
+    return JudgedResponse(prompt, feedback.response, tuple(judgements), source)
+
+
+def missing_evidence(information: Mapping[str, Any], label_key: str) -> str:
+    """Missing information without its label, as JSON: where it is stated."""
+    places = {key: value for key, value in information.items() if key != label_key}
+    return json.dumps(places, separators=(",", ":"))
+
+
+def missing_places(judgement: Judgement) -> dict[str, Any] | None:
+    """What `missing_evidence` wrote; None if the evidence is something else."""
+    try:
+        value = parse_json(judgement.evidence or "")
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_missing_information(value: Any) -> bool:
+    """Whether it is a list of one or more objects with a label."""
+    if not isinstance(value, list) or not value:
+        return False
+    for information in value:
+        if not isinstance(information, dict):
+            return False
+        label = information.get("label")
+        if not isinstance(label, str) or not label.strip():
+            return False
+    return True
 
 
 def to_spans(judged: JudgedResponse) -> tuple[SpanFeedback, Losses]:
-    """The labelled spans of the response, and what they cannot hold."""
+    """The labelled spans and missing information of a response, and what they cannot hold."""
     losses = Losses()
     spans = []
+    missing = []
     for judgement in judged.judgements:
-        span = judgement.span
-        if judgement.side == SOURCE:
-            losses["judgements of the source"] += 1
-        elif span is None:
-            losses["judgements of the whole response"] += 1
-        elif judgement.label is None:
+        places = missing_places(judgement) if judgement.aspect == MISSING_ASPECT else None
+        if judgement.label is None:
             losses["judgements without a label"] += 1
-        else:
-            spans.append(LabelledSpan(*span, judgement.label, judgement.severity))
-            for part in ("score", "annotator", "reason", "evidence", "origin"):
-                losses[part] += getattr(judgement, part) is not None
-    if judged.source is not None:
-        losses["source texts"] += 1
+            continue
+        if judgement.span is not None:
+            spans.append(
+                LabelledSpan(
+                    *judgement.span,
+                    judgement.label,
+                    judgement.severity,
+                    judgement.evidence,
+                    judgement.reason,
+                    judgement.side,
+                )
+            )
+        elif places is not None:
+            missing.append({"label": judgement.label, **places})
+            losses["severity"] += judgement.severity is not None
+            losses["reason"] += judgement.reason is not None
+        elif (judgement.aspect, judgement.label) != (SPAN_ASPECT, NO_ERROR):
+            losses["judgements of the whole response"] += 1
+            continue
+        for part in ("score", "annotator", "origin"):
+            losses[part] += getattr(judgement, part) is not None
     aspects = {judgement.aspect for judgement in judged.judgements}
-    losses["aspects"] += len(aspects - {SPAN_ASPECT})
-    return SpanFeedback(judged.prompt, judged.response, tuple(spans)), +losses
+    losses["aspects"] += len(aspects - {SPAN_ASPECT, MISSING_ASPECT})
+    meta = dict(judged.prompt.meta)
+    if missing:
+        losses["other values of `missing`"] += bool(meta.get(MISSING_ASPECT))
+        meta[MISSING_ASPECT] = missing
+    if judged.source is not None and not _prompt_is_source(judged):
+        meta[SOURCE] = judged.source
+    prompt = replace(judged.prompt, meta=meta)
+    return SpanFeedback(prompt, judged.response, tuple(spans)), +losses
+
+
+def _prompt_is_source(judged: JudgedResponse) -> bool:
+    """Whether rows of spans need no `source`: spans of the source refer to an equal prompt."""
+    marks_source = any(judgement.side == SOURCE for judgement in judged.judgements)
+    return marks_source and judged.source == judged.prompt.text
 
 
 # ---- steps ---------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ NOT_FOUND = "not found"
 EMPTY = "empty"
 OUTSIDE = "outside the text"
 MARKED = "marked by tags"  # in the text itself, so there is nothing to locate
-FOUND = (EXACT, UNVERIFIED, VERBATIM, FOLDED, MARKED)
+WHOLE = "heading of the whole text"  # the quote is the heading, so it means all of the text
+FOUND = (EXACT, UNVERIFIED, VERBATIM, FOLDED, MARKED, WHOLE)
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,23 @@
   const DIFF_PAUSE = 150; // milliseconds without a key before the changes are compared
   let work = null;
 
+  // `views`: the text of each side in which errors are marked. `side`: the one that keys refer to.
   // `active`: {list, index} of the entry that keys refer to. `mode`: "span" while the span of the active error is
   // edited, "earlier" while its earlier text is selected. `keep`: whether a chosen kind stays on, as `sticky`.
   // `sheet`: whether the sources are a sheet. `refused`: the data-key of a field whose evidence was not accepted.
   const page = {
     schema,
-    view: null,
+    views: {},
+    side: FG.RESPONSE,
     active: null,
     mode: null,
     keep: false,
     sticky: null,
     sheet: false,
     refused: null,
+    get view() {
+      return page.views[page.side];
+    },
     get work() {
       return work;
     },
@@ -32,6 +37,16 @@
     },
   };
   const text = () => page.row[FG.textKey(schema)];
+  page.textName = (side) => (side === FG.SOURCE ? t("source") : NOUN);
+
+  // Let keys refer to the text of a side. A span that is edited in the other text is left.
+  page.use = function (side) {
+    if (side === page.side) return;
+    page.view.collapse();
+    page.side = side;
+    page.mode = null;
+  };
+
   // The index of the active error, or -1.
   const current = () => (page.active && page.active.list === "errors" ? page.active.index : -1);
 
@@ -50,7 +65,8 @@
   // The document of an item without work on it: empty, the feedback in its file, or what all annotations of an item to
   // adjudicate share.
   function fresh(item) {
-    const feedback = item.row.feedback || item.row.shared,
+    const shared = FG.isAnnotation(schema, item.row.shared) ? item.row.shared : null,
+      feedback = item.row.feedback || shared,
       original = item.row[FG.textKey(schema)];
     if (!feedback)
       return {
@@ -64,28 +80,33 @@
       "missing-info": FG.clone(feedback["missing-info"]),
       "corrected-prediction": feedback["corrected-prediction"],
       "no-error": Boolean(item.row.feedback) && !feedback.errors.length && !feedback["missing-info"].length,
-      ...FG.keptComment(feedback),
+      ...FG.keptNotes(feedback),
     };
   }
 
   // ---- rendering ----------------------------------------------------------------------------------------------
   page.render = function () {
-    const { doc, view } = page;
+    const { doc } = page;
     if (page.active && !doc[page.active.list][page.active.index]) page.active = null;
+    if (current() >= 0) page.use(FG.sideOf(doc.errors[current()]));
     const marks = doc.errors.map((error, i) => {
       const kind = FG.kind(schema, error["error type"]);
       const badge = FG.badgeText(kind, i) + FG.severityLetter(schema, error);
       return { ...error, kind, badge, active: i === current() };
     });
-    view.paint(marks, FG.earlierRange(schema, view.points, doc.errors[current()]));
+    const { [FG.RESPONSE]: response, [FG.SOURCE]: source } = page.views,
+      marksOf = (side) => marks.filter((mark) => FG.sideOf(mark) === side);
+    response.paint(marksOf(FG.RESPONSE), FG.earlierRange(schema, response.points, doc.errors[current()]));
+    if (source) source.paint(marksOf(FG.SOURCE), null);
     FG.showCards(page);
     page.showSuggestions();
+    page.showTaken();
     FG.showKinds(page);
     FG.showSheet(page);
     $("no-error").checked = doc["no-error"];
     showCorrection();
     if (schema.correction) FG.showDiff(page);
-    FG.showComment(work.doc);
+    FG.showNotes(work.doc);
     FG.showStatus(work);
   };
 
@@ -127,18 +148,28 @@
       range = view.range;
     if (!range) return;
     const quote = FG.quote(view.points, ...range);
-    const at = FG.markAt(schema, work.doc.errors, ...range);
+    const at = FG.markAt(schema, work.doc.errors, page.side, ...range),
+      isSource = page.side === FG.SOURCE,
+      suggested = isSource ? "" : page.suggestionAt(range),
+      isWords = schema.unit === "word";
     const mark =
-      at < 0
-        ? page.suggestionAt(range) || t("not marked")
-        : t("marked: {error}", { error: page.labelOf(at) });
-    const place = { quote, mark, n: view.cursor + 1, total: view.units.length };
-    if (view.isSelected && !view.tapped) {
-      const size = FG.countUnits(page, ...range);
-      $("announce").textContent = t("Selected: “{quote}”, {size}, {mark}", { quote, size, mark });
-    } else if (schema.unit === "word")
-      $("announce").textContent = t("“{quote}”, word {n} of {total}, {mark}", place);
-    else $("announce").textContent = t("“{quote}”, sentence {n} of {total}, {mark}", place);
+        at < 0 ? suggested || t("not marked") : t("marked: {error}", { error: page.labelOf(at) }),
+      size = FG.countUnits(page, ...range),
+      parts = { quote, size, mark, n: view.cursor + 1, total: view.units.length };
+    let words;
+    if (view.isSelected && !view.tapped)
+      words = isSource
+        ? t("Selected in the source: “{quote}”, {size}, {mark}", parts)
+        : t("Selected: “{quote}”, {size}, {mark}", parts);
+    else if (isSource)
+      words = isWords
+        ? t("“{quote}”, word {n} of {total} of the source, {mark}", parts)
+        : t("“{quote}”, sentence {n} of {total} of the source, {mark}", parts);
+    else
+      words = isWords
+        ? t("“{quote}”, word {n} of {total}, {mark}", parts)
+        : t("“{quote}”, sentence {n} of {total}, {mark}", parts);
+    $("announce").textContent = words;
   }
 
   // ---- the pointer and the cursor -----------------------------------------------------------------------------
@@ -146,7 +177,8 @@
     if (!page.mode) {
       const { view } = page,
         range = view.range;
-      const at = range && !view.isSelected ? FG.markAt(schema, work.doc.errors, ...range, current()) : -1;
+      const { errors } = work.doc,
+        at = range && !view.isSelected ? FG.markAt(schema, errors, page.side, ...range, current()) : -1;
       if (at >= 0) page.active = { list: "errors", index: at };
       else if (page.active && page.active.list === "errors") page.active = null;
       page.followSuggestion();
@@ -157,7 +189,7 @@
 
   function tapped(i) {
     const [start, end] = page.view.units[i],
-      at = page.mode ? -1 : FG.markAt(schema, work.doc.errors, start, end, current());
+      at = page.mode ? -1 : FG.markAt(schema, work.doc.errors, page.side, start, end, current());
     if (at < 0) return;
     page.activate("errors", at);
     const label = page.labelOf(at),
@@ -172,9 +204,9 @@
     else if (page.sticky && !page.mode) page.chooseError(page.sticky);
   }
 
-  function hovered(i) {
-    const unit = page.view.units[i];
-    FG.linkEntry(page, unit ? FG.markAt(schema, work.doc.errors, ...unit) : -1);
+  function hovered(side, i) {
+    const unit = page.views[side].units[i];
+    FG.linkEntry(page, unit ? FG.markAt(schema, work.doc.errors, side, ...unit) : -1);
   }
 
   // ---- submitting --------------------------------------------------------------------------------------------
@@ -204,22 +236,32 @@
     return code ? code[1] : null;
   }
 
-  const LETTERS = {
+  // Go to the sources; show them if they are hidden.
+  function goToSources() {
+    if (!FG.hasSources(schema)) {
+      page.refuse(t("There are no other texts on this page."));
+      return;
+    }
+    FG.hideSources(false);
+    $("sources").scrollIntoView({ block: "nearest" });
+    $("sources").focus();
+  }
+
+  const ACTIONS = {
+    ".": () => page.goDifference(1),
+    ",": () => page.goDifference(-1),
     n: () => page.toggleNone(),
     e: () => page.editSuggestion() || page.editActive(),
     y: (event) => (event.shiftKey ? page.acceptSure() : page.accept()),
     x: () => page.rejectSuggestion(),
     c: () => (schema.correction ? $("correction").focus() : page.refuse(t("There is no correction to edit."))),
-    p: () =>
-      $("sources").hidden
-        ? page.refuse(t("There are no other texts on this page."))
-        : ($("sources").scrollIntoView({ block: "nearest" }), $("sources").focus()),
+    p: goToSources,
   };
 
   function key(event) {
     const digit = digitOf(event),
       kind = digit && [...schema.errors, ...schema.missing].find((other) => other.key === digit),
-      action = LETTERS[event.key.toLowerCase()];
+      action = ACTIONS[event.key.toLowerCase()];
     if (kind) {
       event.preventDefault();
       if (!("needs" in kind)) page.chooseMissing(kind);
@@ -245,14 +287,14 @@
   function escape() {
     if (!page.mode && page.keep) page.setKeep(false);
     page.leave();
-    $("text").focus();
+    page.view.node.focus();
     if (page.view.cursor < 0) page.view.move(0, false);
   }
 
   function fieldKey(event) {
     if (event.key !== "Escape") return;
     event.preventDefault();
-    $("text").focus();
+    page.view.node.focus();
   }
 
   // Alt+arrow moves the end of the active span, with Shift its start.
@@ -261,7 +303,7 @@
     if (!work || !event.altKey || event.ctrlKey || event.metaKey || !isArrow) return;
     if (event.target.closest("input[type=text], textarea") || FG.isAsking()) return;
     event.preventDefault();
-    const isRtl = getComputedStyle($("text")).direction === "rtl",
+    const isRtl = getComputedStyle(page.view.node).direction === "rtl",
       isForward = (event.key === "ArrowRight") !== isRtl;
     page.nudge(event.shiftKey ? "start" : "end", isForward ? 1 : -1);
   }
@@ -275,16 +317,24 @@
     page.sheet = false;
     FG.showTexts(schema, page.row, schema.fields.context ? page.pickSentence : null);
     FG.addSheet(page);
-    page.view.show(schema, text());
-    FG.showGuide(schema, work.store);
+    page.side = FG.RESPONSE;
+    for (const [side, view] of Object.entries(page.views)) view.show(schema, page.row[FG.sideKey(schema, side)]);
+    if (FG.marksSource(schema)) nameSource();
+    page.openAnnotations();
     $("announce").textContent = "";
     $("correction").value = "";
-    FG.showComment({});
+    FG.showNotes({});
     page.render();
     $("correction").setSelectionRange(0, 0);
     $("text").focus({ preventScroll: true });
     page.view.cursor = -1;
     page.render();
+  }
+
+  // The title of an item whose source is marked is a heading: its text is below.
+  function nameSource() {
+    $("item-title").textContent = t("Source");
+    $("turns").hidden = true;
   }
 
   function step(back) {
@@ -295,18 +345,37 @@
     page.refreshField();
   }
 
-  page.view = new FG.TextView($("text"), {
-    onChange: moved,
-    onTap: tapped,
-    onDrag: dragged,
-    onHover: hovered,
-  });
+  function addView(side, node) {
+    page.views[side] = new FG.TextView(node, {
+      onChange: () => {
+        page.use(side);
+        moved();
+      },
+      onTap: tapped,
+      onDrag: dragged,
+      onHover: (i) => hovered(side, i),
+    });
+    node.addEventListener("focus", () => {
+      if (page.side === side) return;
+      page.use(side);
+      moved();
+    });
+  }
+
+  addView(FG.RESPONSE, $("text"));
+  if (FG.marksSource(schema)) {
+    addView(FG.SOURCE, $("source"));
+    const kinds = schema.errors.filter((kind) => FG.kindSide(kind) === FG.SOURCE);
+    const names = kinds.map(({ label, key }) => `${label} (${key})`).join(", ");
+    $("source-hint").textContent = t("Marked here: {kinds}.", { kinds: names });
+  }
   FG.addMarking(page);
   FG.addEvidence(page);
   FG.addSuggesting(page);
   FG.addSeverity(page);
-  FG.addComment((change) => {
-    work.commit(change(work.doc), "comment");
+  FG.addAdjudicating(page);
+  FG.addNotes((change, key) => {
+    work.commit(change(work.doc), key);
     FG.showStatus(work);
   });
   $("text-hint").textContent = FG.hint(schema);

@@ -5,6 +5,7 @@
   const FG = window.FG,
     { t } = FG;
   if (!/^https?:$/.test(location.protocol) || document.getElementById("items")) return;
+  const COUNTDOWN = 300; // seconds before the end of a lease from which the rest is shown
   const DELAY = 500; // milliseconds without a change before a draft is sent
 
   function newUuid() {
@@ -135,6 +136,7 @@
       const answer = await this.call("GET", `/api/assignments/${key}`);
       this.show(answer.assignment);
       this.isFresh = false;
+      if (this.leaseEnd !== null) this.renew(); // opening an item is activity
     }
 
     // Make an assignment of the server the open item. Returns its index.
@@ -146,7 +148,7 @@
       this.revision = draft ? draft.revision : 0;
       this.submissions = submissions;
       this.draft = this.stateOf(draft, submitted);
-      this.keepLease(lease);
+      this.keepLease(lease, submissions === 0 && !skipped);
       const shown = { id: name, key, row, order, skipped, done: submissions > 0 && !skipped },
         at = this.items.findIndex((other) => other.key === key);
       if (at < 0) return this.items.push(shown) - 1;
@@ -169,20 +171,50 @@
           preference: doc.preference,
           ranks: this.schema.fields.outputs.map(() => null),
           mode: "pairs",
-          ...FG.keptComment(doc),
+          ...FG.keptAllBad(doc),
+          ...FG.keptNotes(doc),
         };
-      if (this.page === "rating") return { ratings: doc.ratings };
+      if (this.page === "rating") return { ratings: doc.ratings, ...FG.keptNotes(doc) };
       const errors = doc.errors.map(({ quote, ...error }) => error);
       return { ...doc, errors };
     }
 
-    // Tell the server regularly that the annotator is at work, so that the item stays theirs.
-    keepLease(seconds) {
+    // Tell the server regularly that the annotator is at work, so that the item stays theirs. `isOpen`: whether the item
+    // is not done, so that the end of the lease matters.
+    keepLease(seconds, isOpen) {
       clearInterval(this.beat);
+      clearInterval(this.countdown);
+      this.lease = seconds;
+      this.leaseEnd = isOpen ? FG.now() + seconds : null;
+      this.showLease();
+      this.countdown = setInterval(() => this.showLease(), 1000);
       const period = Math.min(60, seconds / 4);
       this.beat = setInterval(() => {
         if (FG.now() - this.active < period) this.renew();
       }, period * 1000);
+    }
+
+    // The lease was renewed, or has no end that matters: the item is done or skipped.
+    setLease(isOpen) {
+      this.leaseEnd = isOpen ? FG.now() + this.lease : null;
+      this.showLease();
+    }
+
+    // Count down the end of the lease, and announce it once. Activity renews it.
+    showLease() {
+      const now = FG.now(),
+        left = this.leaseEnd === null ? Infinity : Math.max(Math.round(this.leaseEnd - now), 0),
+        isEnding = left <= Math.min(COUNTDOWN, this.lease / 2),
+        time = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
+      FG.$("lease").textContent = isEnding ? t("{time} left for this item", { time }) : "";
+      const wasEnding = !FG.$("lease").hidden;
+      FG.$("lease").hidden = !isEnding;
+      if (isEnding !== wasEnding)
+        FG.$("lease-said").textContent = isEnding
+          ? t("{time} left for this item. Then others can get it, unless you go on.", { time })
+          : "";
+      if (isEnding && this.active >= this.looked) this.renew(); // something was done since the last look
+      this.looked = now;
     }
 
     async renew() {
@@ -193,7 +225,11 @@
       } catch (error) {
         return; // the next draft says so
       }
-      if (answer.held || assignment !== this.assignment) return;
+      if (assignment !== this.assignment) return;
+      if (answer.held) {
+        if (this.leaseEnd !== null) this.setLease(true);
+        return;
+      }
       FG.notice(
         t(
           "Your time for this item ran out and others have it now. You can still submit it: it counts as an extra judgement.",
@@ -253,6 +289,7 @@
           (answer) => {
             if (assignment !== this.assignment) return;
             this.revision = answer.revision;
+            if (this.leaseEnd !== null) this.setLease(true);
             if (JSON.stringify(state) === text) this.storage.removeItem(this.backup());
             else this.write(this.backup(), JSON.stringify({ revision: this.revision, state }));
             this.warning = null;
@@ -298,6 +335,7 @@
       }
       item.skipped = skip;
       item.done = !skip && this.submissions > 0;
+      this.setLease(!skip && !item.done);
       return true;
     }
 
@@ -306,14 +344,16 @@
       if (this.page !== "annotation") {
         const outputs = this.schema.fields.outputs.map((key) => item.row[key]);
         const { preference, ratings } = state.doc;
-        const judged = this.page === "rating" ? { ratings } : { preference };
-        return [outputs.join("\0"), { ...judged, order: state.order, ...FG.keptComment(state.doc) }];
+        const seen = state.seen ? { seen: FG.roundedSeen(state.seen) } : {};
+        const judged =
+          this.page === "rating" ? { ratings } : { preference, ...FG.keptAllBad(state.doc), ...seen };
+        return [outputs.join("\0"), { ...judged, order: state.order, ...FG.keptNotes(state.doc) }];
       }
       const text = item.row[FG.textKey(this.schema)],
-        points = FG.points(text);
+        pointsOf = (side) => FG.points(item.row[FG.sideKey(this.schema, side)]);
       const errors = state.doc.errors.map((error) => ({
         ...error,
-        quote: FG.cut(points, error.start, error.end),
+        quote: FG.cut(pointsOf(FG.sideOf(error)), error.start, error.end),
       }));
       return [text, { ...state.doc, errors }];
     }
@@ -324,7 +364,9 @@
         { submissions } = this;
       // A repeated request has the same uuid, so the server does not store a submission twice if a response was lost.
       const { pending } = state;
-      if (!pending || pending.submissions !== submissions || !FG.same(pending.doc, doc))
+      // What was seen grows meanwhile, and does not make another submission.
+      const isSame = (other) => FG.same({ ...other, seen: null }, { ...doc, seen: null });
+      if (!pending || pending.submissions !== submissions || !isSame(pending.doc))
         state.pending = { uuid: newUuid(), submissions, doc };
       this.save(item, state);
       clearTimeout(this.timer);
@@ -341,13 +383,14 @@
           guideline: this.guideline,
           submissions,
           confirmed: isConfirmed,
-          doc,
+          doc: state.pending.doc,
         });
       } catch (error) {
         this.refused(item, state, error);
         return false;
       }
       this.submissions = submissions + 1;
+      this.setLease(false);
       this.revision = 0; // the submission has ended the draft
       state.submitted = FG.clone(state.doc);
       item.done = true;

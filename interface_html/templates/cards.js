@@ -123,7 +123,8 @@ window.FG = window.FG || {};
 
   function errorCard(page, error, i) {
     const kind = FG.kind(page.schema, error["error type"]),
-      points = FG.points(page.row[FG.textKey(page.schema)]);
+      side = FG.sideOf(error),
+      points = FG.points(page.row[FG.sideKey(page.schema, side)]);
     const quote = FG.el("q", { dir: "auto" }, short(FG.cut(points, error.start, error.end), 160));
     if (kind.needs === "sentences")
       return card(
@@ -135,6 +136,8 @@ window.FG = window.FG || {};
         quote,
         evidenceField(page, "errors", i, error, t("Contradicts")),
       );
+    if (side === FG.SOURCE)
+      return card(page, "errors", i, error, kind, quote, FG.el("p", { class: "hint" }, t("in the source")));
     if (kind.needs === "nothing") return card(page, "errors", i, error, kind, quote);
     const choosing = page.mode === "earlier" && page.active && page.active.index === i;
     const earlier = FG.strip(error.explanation);
@@ -192,7 +195,8 @@ window.FG = window.FG || {};
     if (linked < 0 && index < 0) return;
     linked = index;
     const error = page.doc.errors[index];
-    page.view.link(error ? [error.start, error.end] : null);
+    for (const [side, view] of Object.entries(page.views))
+      view.link(error && FG.sideOf(error) === side ? [error.start, error.end] : null);
     [...$("errors").children].forEach((card, i) => card.classList.toggle("linked", Boolean(error) && i === index));
   };
 

@@ -9,6 +9,7 @@
     { outputs, noun } = schema.fields,
     count = outputs.length;
   let work = null,
+    reading = null, // what the annotator sees of the outputs
     at = 0, // the card with the cursor
     base = null; // the output whose differences from the others are shown
   const names = "ABCDEFGHI";
@@ -25,6 +26,30 @@
       ranks: Array(count).fill(null),
       mode: isRanks ? "ranks" : "pairs",
     };
+  }
+
+  // ---- what was seen -----------------------------------------------------------------------------------------
+  function look() {
+    if (!reading) return;
+    const bottom = Math.min(window.innerHeight, $("choose").getBoundingClientRect().top),
+      nodes = $("outputs").querySelectorAll(".output"),
+      reached = outputs.map((_, output) => FG.reached(nodes[order().indexOf(output)], bottom));
+    reading.look(FG.now(), reached, !document.hidden);
+  }
+
+  // Say once for an item that a choice comes before the outputs can have been read.
+  function warnEarly() {
+    look();
+    const unread = FG.unread(work.state.seen, outputs.map((key) => work.item.row[key]));
+    if (!unread.length || work.state.warned) return;
+    work.state.warned = true;
+    const list = unread.map(letter).sort().join(", ");
+    FG.say(
+      t("You chose before you can have read {noun} {letters} to the end. Read on before you submit; this is said once.", {
+        noun,
+        letters: list,
+      }),
+    );
   }
 
   function change(parts) {
@@ -51,13 +76,22 @@
     const pair = shown()[i],
       preference = [...work.doc.preference];
     preference[pair.k] = turn(value, pair.turned);
+    warnEarly();
     change({ preference, ranks: Array(count).fill(null) });
   }
 
   function chooseRank(output, rank) {
     const ranks = [...work.doc.ranks];
     ranks[output] = rank;
+    warnEarly();
     change({ ranks, preference: FG.fromRanks(pairs, ranks) });
+  }
+
+  // Judge that no output is acceptable, or take that back. The preference stays.
+  function setAllBad(isBad) {
+    const { "all-bad": _, ...rest } = work.doc;
+    work.commit(isBad ? { ...rest, "all-bad": true } : rest);
+    render();
   }
 
   // Switch between pairs and ranks. Choices are kept if they form a ranking.
@@ -196,8 +230,13 @@
 
   function render() {
     const { mode } = work.doc;
-    for (const input of document.querySelectorAll("input[name=mode]")) input.checked = input.value === mode;
+    // What scrolls into view must not hide behind the choices.
+  new ResizeObserver(([entry]) =>
+    document.documentElement.style.setProperty("--foot", `${entry.target.offsetHeight}px`),
+  ).observe($("choose"));
+  for (const input of document.querySelectorAll("input[name=mode]")) input.checked = input.value === mode;
     FG.refill($("choices"), cards());
+    $("all-bad").checked = Boolean(work.doc["all-bad"]);
     $("choose-hint").textContent =
       mode === "pairs"
         ? t("Up and down move between pairs; 1: the first is better, 2: the second, 0: equally good.")
@@ -206,7 +245,7 @@
             n: count,
           });
     $("warnings").replaceChildren(...warnings().map((warning) => FG.el("li", {}, warning)));
-    FG.showComment(work.doc);
+    FG.showNotes(work.doc);
     FG.showStatus(work);
   }
 
@@ -246,6 +285,7 @@
       problems[0].go();
       return;
     }
+    look();
     const isStored = await work.submit();
     FG.showStatus(work);
     if (isStored) FG.afterSubmit();
@@ -265,6 +305,7 @@
       chooseRank(order()[at], digit);
       at = Math.min(at + 1, last);
     } else if (event.key.toLowerCase() === "d") nextDifferences();
+    else if (event.key.toLowerCase() === "b") setAllBad(!work.doc["all-bad"]);
     else if (event.key.toLowerCase() === "m") setMode(ranks ? "pairs" : "ranks");
     else if (event.key === "Escape") {
       $("choices").focus();
@@ -286,9 +327,14 @@
       work.save();
     }
     FG.showTexts(schema, work.item.row, null);
-    FG.showComment({});
+    FG.showNotes({});
     showDifferences(null);
     render();
+    const { seen } = work.state;
+    if (!seen || FG.readingProblems(schema, { seen }).length)
+      work.state.seen = outputs.map(() => ({ seconds: 0, share: 0 }));
+    reading = new FG.Reading(work.state.seen, FG.now(), !document.hidden);
+    look();
   }
 
   function help(table) {
@@ -305,6 +351,7 @@
         ["↑ / ↓", t("move between pairs, or between {noun}s", { noun })],
         ["1 / 2 / 0", t("the first is better, the second is better, equally good; by rank: the rank")],
         ["D", t("mark the words that differ from those of one {noun}", { noun })],
+        ["B", t("no {noun} is acceptable", { noun })],
         ["M", t("switch between pair by pair and by rank")],
         ["Ctrl+Z / Ctrl+Shift+Z", t("undo, redo")],
         ["Ctrl+Enter", t("submit")],
@@ -313,11 +360,18 @@
     ];
   }
 
+  // What scrolls into view must not hide behind the choices.
+  new ResizeObserver(([entry]) =>
+    document.documentElement.style.setProperty("--foot", `${entry.target.offsetHeight}px`),
+  ).observe($("choose"));
   for (const input of document.querySelectorAll("input[name=mode]"))
     input.addEventListener("change", () => setMode(input.value));
+  for (const type of ["scroll", "keydown", "pointerdown", "pointermove", "visibilitychange"])
+    document.addEventListener(type, look, { capture: true, passive: true });
+  $("all-bad").addEventListener("change", ({ target }) => setAllBad(target.checked));
   $("submit").addEventListener("click", submit);
-  FG.addComment((change) => {
-    work.commit(change(work.doc), "comment");
+  FG.addNotes((change, key) => {
+    work.commit(change(work.doc), key);
     FG.showStatus(work);
   });
   FG.start("comparison", {

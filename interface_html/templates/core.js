@@ -201,9 +201,52 @@ window.FG = window.FG || {};
   const primes = [];
   for (let n = 2; primes.length < 64; n++) if (primes.every((p) => n % p)) primes.push(n);
   const fraction = (x) => ((x - Math.floor(x)) * 4294967296) >>> 0;
-  const K = primes.map((p) => fraction(Math.cbrt(p)));
-  const H0 = primes.slice(0, 8).map((p) => fraction(Math.sqrt(p)));
+  const K = Uint32Array.from(primes, (p) => fraction(Math.cbrt(p)));
+  const H0 = Uint32Array.from(primes.slice(0, 8), (p) => fraction(Math.sqrt(p)));
   const turn = (x, n) => (x >>> n) | (x << (32 - n));
+
+  // One block of 64 bytes. Typed arrays and 32-bit integers (`| 0`) keep this fast: large files have millions of bytes.
+  function addBlock(H, w, view, at) {
+    for (let i = 0; i < 16; i++) w[i] = view.getUint32(at + 4 * i);
+    for (let i = 16; i < 64; i++) {
+      const x = w[i - 15],
+        y = w[i - 2];
+      w[i] =
+        (w[i - 16] +
+          (turn(x, 7) ^ turn(x, 18) ^ (x >>> 3)) +
+          w[i - 7] +
+          (turn(y, 17) ^ turn(y, 19) ^ (y >>> 10))) |
+        0;
+    }
+    let a = H[0],
+      b = H[1],
+      c = H[2],
+      d = H[3],
+      e = H[4],
+      f = H[5],
+      g = H[6],
+      h = H[7];
+    for (let i = 0; i < 64; i++) {
+      const s = (h + (turn(e, 6) ^ turn(e, 11) ^ turn(e, 25)) + ((e & f) ^ (~e & g)) + K[i] + w[i]) | 0;
+      const t = ((turn(a, 2) ^ turn(a, 13) ^ turn(a, 22)) + ((a & b) ^ (a & c) ^ (b & c))) | 0;
+      h = g;
+      g = f;
+      f = e;
+      e = (d + s) | 0;
+      d = c;
+      c = b;
+      b = a;
+      a = (s + t) | 0;
+    }
+    H[0] += a;
+    H[1] += b;
+    H[2] += c;
+    H[3] += d;
+    H[4] += e;
+    H[5] += f;
+    H[6] += g;
+    H[7] += h;
+  }
 
   FG.sha256 = function (text) {
     const data = new TextEncoder().encode(text);
@@ -212,38 +255,10 @@ window.FG = window.FG || {};
     blocks[data.length] = 128;
     const view = new DataView(blocks.buffer),
       H = H0.slice(),
-      w = new Uint32Array(64);
+      w = new Int32Array(64);
     view.setUint32(blocks.length - 8, Math.floor(data.length / 536870912));
     view.setUint32(blocks.length - 4, data.length << 3);
-    for (let at = 0; at < blocks.length; at += 64) {
-      for (let i = 0; i < 64; i++) {
-        const x = w[i - 15],
-          y = w[i - 2];
-        w[i] =
-          i < 16
-            ? view.getUint32(at + 4 * i)
-            : w[i - 16] +
-              (turn(x, 7) ^ turn(x, 18) ^ (x >>> 3)) +
-              w[i - 7] +
-              (turn(y, 17) ^ turn(y, 19) ^ (y >>> 10));
-      }
-      let [a, b, c, d, e, f, g, h] = H;
-      for (let i = 0; i < 64; i++) {
-        const s = (h + (turn(e, 6) ^ turn(e, 11) ^ turn(e, 25)) + ((e & f) ^ (~e & g)) + K[i] + w[i]) >>> 0;
-        const t = ((turn(a, 2) ^ turn(a, 13) ^ turn(a, 22)) + ((a & b) ^ (a & c) ^ (b & c))) >>> 0;
-        h = g;
-        g = f;
-        f = e;
-        e = (d + s) >>> 0;
-        d = c;
-        c = b;
-        b = a;
-        a = (s + t) >>> 0;
-      }
-      [a, b, c, d, e, f, g, h].forEach((x, i) => {
-        H[i] = (H[i] + x) >>> 0;
-      });
-    }
-    return H.map((x) => x.toString(16).padStart(8, "0")).join("");
+    for (let at = 0; at < blocks.length; at += 64) addBlock(H, w, view, at);
+    return Array.from(H, (x) => x.toString(16).padStart(8, "0")).join("");
   };
 })(window.FG);

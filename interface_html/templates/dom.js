@@ -123,13 +123,20 @@ window.FG = window.FG || {};
   };
 
   // ---- the texts of an item ----------------------------------------------------------------------------------
+  // Whether the task has texts to judge an output by.
+  FG.hasSources = (schema) => Boolean(schema.fields.context || schema.fields.reference);
+
+  // Show or hide these texts.
+  FG.placeSources = function (isShown) {
+    $("sources").hidden = !isShown;
+    $("work").classList.toggle("no-sources", !isShown);
+  };
+
   // Show title, context and reference. onPick(source, sentence), numbered as in the data: sources from 1, sentence 0 is
   // the title; null if sentences cannot be picked.
   FG.showTexts = function (schema, row, onPick) {
     const { context, reference } = schema.fields,
       sources = FG.sources(schema, row);
-    $("sources").hidden = !context && !reference;
-    $("work").classList.toggle("no-sources", $("sources").hidden);
     if (reference)
       $("reference").replaceChildren(
         ...(row[reference.key] ? FG.visible(row[reference.key]) : [t("There is none for this item.")]),

@@ -72,6 +72,7 @@ window.FG = window.FG || {};
     page.askEvidence = function (list, i) {
       page.active = { list, index: i };
       page.sheet = NARROW.matches;
+      FG.hideSources(false);
       page.render();
       if (!FG.isTouch && fieldOf(list, i)) fieldOf(list, i).focus();
     };

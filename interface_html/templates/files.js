@@ -35,7 +35,7 @@ window.FG = window.FG || {};
       if (!FG.strip(row[key])) throw new Error(t("`{key}` is empty: there is no {noun} to judge", { key, noun }));
     const [wrong] = FG.itemSuggestionProblems(schema, row);
     if (wrong) throw new Error(`\`${wrong.field}\` ${FG.reason(wrong.reason)}`);
-    if ("feedback" in row && !isAnnotation(schema, row.feedback))
+    if ("feedback" in row && !FG.isAnnotation(schema, row.feedback))
       throw new Error(
         t(
           "`feedback` does not have the form that this page writes: correct it, or open the file without it",
@@ -52,7 +52,7 @@ window.FG = window.FG || {};
   }
 
   // Whether earlier feedback has a form that can be shown. The rules are checked when it is submitted.
-  function isAnnotation(schema, feedback) {
+  FG.isAnnotation = function (schema, feedback) {
     const isList = (list, isEntry) =>
       Array.isArray(list) && list.every((entry) => entry && typeof entry === "object" && isEntry(entry));
     const isOf = (kinds, entry) => kinds.some((kind) => kind.name === entry["error type"]);
@@ -61,6 +61,7 @@ window.FG = window.FG || {};
       typeof error.explanation === "string" &&
       Number.isInteger(error.start) &&
       Number.isInteger(error.end) &&
+      FG.sideOf(error) === FG.kindSide(FG.kind(schema, error["error type"])) &&
       (error.severity === undefined || typeof error.severity === "string");
     const isMissing = (info) => {
       if (!schema.fields.context || !isOf(schema.missing, info)) return false;
@@ -74,7 +75,7 @@ window.FG = window.FG || {};
       typeof feedback["corrected-prediction"] === "string" &&
       (feedback.comment === undefined || typeof feedback.comment === "string"),
     );
-  }
+  };
 
   const isPreference = (schema, preference) =>
     Array.isArray(preference) &&

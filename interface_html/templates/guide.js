@@ -1,4 +1,5 @@
-// The guideline beside the text: what each kind means, with worked examples. Open until it was read once.
+// The guideline on each page: its texts, worked examples of kinds and judgements, and questions with their answers. Open
+// until it was read once.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
@@ -23,8 +24,29 @@ window.FG = window.FG || {};
       { class: "guide-kind" },
       FG.el("h4", {}, FG.badge(kind), " ", FG.own(kind.label)),
       FG.el("p", {}, FG.own(`${kind.help}.`)),
-      kind.examples && kind.examples.length ? FG.el("ul", {}, kind.examples.map(exampleNode)) : null,
+      exampleNodes(kind.examples),
     );
+  }
+
+  // A list of worked examples; null without any.
+  function exampleNodes(examples) {
+    return examples && examples.length ? FG.el("ul", {}, examples.map(exampleNode)) : null;
+  }
+
+  // The examples of judgements that belong to no kind; null without any.
+  function judgementsNode(examples) {
+    if (!examples || !examples.length) return null;
+    return FG.el("article", { class: "guide-kind" }, FG.el("h4", {}, t("Examples")), exampleNodes(examples));
+  }
+
+  // Questions and answers; null without any.
+  function faqNode(faq) {
+    if (!faq || !faq.length) return null;
+    const entries = faq.flatMap(({ question, answer }) => [
+      FG.el("dt", { dir: "auto" }, FG.own(question)),
+      FG.el("dd", { dir: "auto" }, FG.own(answer)),
+    ]);
+    return FG.el("article", { class: "guide-kind" }, FG.el("h4", {}, t("Questions")), FG.el("dl", { id: "faq" }, entries));
   }
 
   function setOpen(isOpen) {
@@ -41,9 +63,11 @@ window.FG = window.FG || {};
       setOpen(false);
       read();
     };
-    $("guide-body").replaceChildren(
+    const parts = [
       ...schema.guideline.map((text) => FG.el("p", {}, FG.own(text))),
       ...[...schema.errors, ...schema.missing].map(kindNode),
+      judgementsNode(schema.examples),
+      faqNode(schema.faq),
       FG.el(
         "button",
         {
@@ -57,7 +81,8 @@ window.FG = window.FG || {};
         },
         t("I have read this"),
       ),
-    );
+    ];
+    $("guide-body").replaceChildren(...parts.filter(Boolean));
     $("guide-button").addEventListener("click", () => {
       if ($("guide-body").hidden) setOpen(true);
       else close();

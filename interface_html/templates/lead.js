@@ -85,7 +85,36 @@
     return table("Agreement", ["Annotators", "Span F1 (items)", "Same preference (items)"], rows);
   }
 
-  function openTable(open) {
+  function ratingTable(ratings) {
+    const scales = ratings[0].scales.map(({ label }) => `${label}: same, mean distance`);
+    const rows = ratings.map((pair) => [
+      `${pair.first} and ${pair.second}`,
+      `${pair.rated}`,
+      ...pair.scales.map(({ same, distance }) => `${percent(same)}, ${number(distance, 1)}`),
+    ]);
+    return table("Agreement of ratings", ["Annotators", "Items", ...scales], rows);
+  }
+
+  function noteWords({ reason, flagged }) {
+    if (reason !== null) return `Skipped: ${reason}`;
+    return flagged ? "Flagged" : "Comment";
+  }
+
+  function noteTable({ total, latest }) {
+    const rows = latest.map((note) => [
+      note.check === null ? note.item : `${note.item} (hidden: ${note.check})`,
+      note.page,
+      note.annotator,
+      new Date(note.created * 1000).toLocaleString(),
+      noteWords(note),
+      el("span", { class: "text", dir: "auto" }, note.text ? FG.visible(note.text) : "–"),
+    ]);
+    const title = total > latest.length ? `the latest ${latest.length} of ${total}` : `${total}`;
+    const heads = ["Item", "Page", "Annotator", "Time", "What", "Text"];
+    return table(`Skips, flags and comments: ${title}`, heads, rows);
+  }
+
+  function openTable(open, mayRelease) {
     const rows = open.map((one) => {
       const minutes = Math.round(Math.abs(one.seconds_left) / 60);
       const held = one.seconds_left > 0;
@@ -96,18 +125,23 @@
         one.annotator,
         held ? `held for ${minutes} more min` : `ended ${minutes} min ago`,
         one.has_draft ? "yes" : "no",
-        held
+        held && mayRelease
           ? el("button", { type: "button", "data-release": `${one.number}`, "aria-label": label }, "Release")
           : "–",
       ];
     });
-    return table("Items that are open", ["Item", "Page", "Annotator", "Lease", "Draft", "Action"], rows);
+    const heads = ["Item", "Page", "Annotator", "Lease", "Draft"];
+    if (mayRelease) return table("Items that are open", [...heads, "Action"], rows);
+    return table("Items that are open", heads, rows.map((cells) => cells.slice(0, heads.length)));
   }
 
   function contents(study) {
     const parts = study.pages.map((part) => pageSection(part, study.per_item));
     if (study.agreement.length) parts.push(el("section", { "aria-label": "Agreement" }, agreementTable(study.agreement)));
-    if (study.open.length) parts.push(el("section", { "aria-label": "Leases" }, openTable(study.open)));
+    if (study.ratings.length)
+      parts.push(el("section", { "aria-label": "Agreement of ratings" }, ratingTable(study.ratings)));
+    if (study.notes.total) parts.push(el("section", { "aria-label": "Notes" }, noteTable(study.notes)));
+    if (study.open.length) parts.push(el("section", { "aria-label": "Leases" }, openTable(study.open, study.may_release)));
     return parts;
   }
 

@@ -40,20 +40,22 @@ window.FG = window.FG || {};
 
   // Add the functions that change errors to the page.
   FG.addMarking = function (page) {
-    const { schema, view, refuse } = page,
+    const { schema, refuse } = page,
       NOUN = schema.fields.noun,
       isWords = schema.unit === "word",
       leaveHint = FG.isTouch ? "" : ` ${t("Esc cancels.")}`;
     const activeError = () => (page.active && page.active.list === "errors" ? page.active.index : -1);
     const kindOf = (error) => FG.kind(schema, error["error type"]);
 
+    // The error that keeps the range from being marked as `kind`: its index, or -1.
+    page.conflict = (errors, range, kind, except) =>
+      schema.overlap ? FG.sameMark(errors, range, kind, except) : FG.overlapOf(errors, ...range, except, FG.kindSide(kind));
+
     // Whether the range may be marked as `kind`. It must not overlap an error, except the one with index `except`.
     function mayMark(range, kind, except) {
       if (page.doc["no-error"]) return refuse(t("Not marked: “No error” is ticked. Untick it first."));
       if (!range) return refuse(`${t("Not marked: nothing is selected.")} ${FG.hint(schema)}`);
-      const other = schema.overlap
-        ? FG.sameMark(page.doc.errors, range, kind, except)
-        : FG.overlapOf(page.doc.errors, range[0], range[1], except);
+      const other = page.conflict(page.doc.errors, range, kind, except);
       if (other >= 0) {
         if (except === undefined) page.active = { list: "errors", index: other };
         page.render();
@@ -71,7 +73,7 @@ window.FG = window.FG || {};
             noun: NOUN,
           }),
         );
-      if (kind.needs === "earlier text" && !FG.strip(FG.cut(view.points, 0, range[0])))
+      if (kind.needs === "earlier text" && !FG.strip(FG.cut(page.view.points, 0, range[0])))
         return refuse(
           t(
             "Not marked: there is no text before the selection that it could repeat. Choose another kind.",
@@ -85,9 +87,10 @@ window.FG = window.FG || {};
     // The error that a kind is for, and its span: the error that is being edited, the active one if nothing else is
     // selected, or a new one (undefined).
     function choice() {
-      if (page.mode === "span") return { index: page.active.index, range: view.range };
+      if (page.mode === "span") return { index: page.active.index, range: page.view.range };
       const index = activeError();
-      if (index < 0 || (view.isSelected && !view.tapped)) return { index: undefined, range: view.range };
+      const { isSelected, tapped, range } = page.view;
+      if (index < 0 || (isSelected && !tapped)) return { index: undefined, range };
       const { start, end } = page.doc.errors[index];
       return { index, range: [start, end] };
     }
@@ -96,21 +99,38 @@ window.FG = window.FG || {};
     page.chooseError = function (kind) {
       if (page.mode === "earlier")
         return refuse(t("Select the earlier text first and confirm it, or cancel."));
-      if (view.takeNative() === "elsewhere")
+      const side = FG.kindSide(kind),
+        place = page.textName(side),
+        native = page.views[side].takeNative();
+      if (native === "elsewhere")
         return refuse(
           isWords
-            ? t("Not marked: the selected text is not in the {noun}. Select words of the {noun}.", { noun: NOUN })
+            ? t("Not marked: the selected text is not in the {noun}. Select words of the {noun}.", { noun: place })
             : t("Not marked: the selected text is not in the {noun}. Select sentences of the {noun}.", {
-                noun: NOUN,
+                noun: place,
               }),
         );
+      if (native === "taken") page.use(side);
       const asSuggested = page.markSuggested(kind);
       if (asSuggested !== null) return asSuggested;
+      if (page.side !== side)
+        return refuse(
+          isWords
+            ? t("Not marked: {kind} is marked in the {noun}. Select words of the {noun}.", {
+                kind: kind.label,
+                noun: place,
+              })
+            : t("Not marked: {kind} is marked in the {noun}. Select sentences of the {noun}.", {
+                kind: kind.label,
+                noun: place,
+              }),
+        );
       const { index, range } = choice();
       if (!mayMark(range, kind, index)) return false;
       const old = index === undefined ? null : page.doc.errors[index],
         isSameKind = Boolean(old) && old["error type"] === kind.name;
       const error = { "error type": kind.name, explanation: "", start: range[0], end: range[1] };
+      if (side === FG.SOURCE) error.side = side;
       if (old && old.origin) error.origin = old.origin;
       Object.assign(error, FG.keptSeverity(old));
       const fresh = isSameKind ? { ...old, start: range[0], end: range[1] } : error;
@@ -118,9 +138,9 @@ window.FG = window.FG || {};
       const at = old ? index : errors.length - 1;
       page.active = { list: "errors", index: at };
       page.mode = null;
-      view.collapse();
+      page.view.collapse();
       page.change({ errors });
-      const quote = FG.quote(view.points, ...range),
+      const quote = FG.quote(page.view.points, ...range),
         parts = { quote, size: FG.countUnits(page, ...range), error: page.labelOf(at) };
       FG.say(
         old
@@ -161,7 +181,8 @@ window.FG = window.FG || {};
 
     // Let a kind stay on, and mark what is selected now; end it if it is on already.
     page.keepKind = function (kind) {
-      const isSelected = view.takeNative() === "taken" || (view.isSelected && !view.tapped);
+      const { view } = page,
+        isSelected = view.takeNative() === "taken" || (view.isSelected && !view.tapped);
       if (page.sticky === kind && !isSelected) {
         page.setKeep(false);
         return true;
@@ -175,7 +196,9 @@ window.FG = window.FG || {};
       if (page.active && page.active.list === list && page.active.index === index && quiet) return;
       page.mode = null;
       page.active = { list, index };
+      if (list === "errors") page.use(FG.sideOf(page.doc.errors[index]));
       if (list === "errors" && !quiet) {
+        const { view } = page;
         view.collapse();
         view.cursor = view.units.findIndex((unit) => unit[1] > page.doc.errors[index].start);
         view.spans[view.cursor].scrollIntoView({ block: "nearest" });
@@ -195,10 +218,11 @@ window.FG = window.FG || {};
 
     page.edit = function (index) {
       const error = page.doc.errors[index];
+      page.use(FG.sideOf(error));
       page.active = { list: "errors", index };
       page.mode = "span";
-      view.select(error.start, error.end);
-      $("text").focus();
+      page.view.select(error.start, error.end);
+      page.view.node.focus();
       FG.say(editHint({ error: page.labelOf(index) }) + leaveHint);
     };
 
@@ -212,9 +236,9 @@ window.FG = window.FG || {};
     page.remove = function (list, index) {
       const name = list === "errors" ? page.labelOf(index) : t("missing item {n}", { n: index + 1 });
       page.active = page.mode = page.refused = null;
-      view.collapse();
+      page.view.collapse();
       page.change({ [list]: page.doc[list].filter((_, k) => k !== index) });
-      $("text").focus({ preventScroll: true });
+      page.view.node.focus({ preventScroll: true });
       page.active = null;
       page.render();
       FG.say(
@@ -234,12 +258,14 @@ window.FG = window.FG || {};
     page.nudge = function (side, by) {
       const index = activeError();
       if (index < 0) return refuse(t("Nothing to move: move to an error first, in the {noun} or in the list.", { noun: NOUN }));
-      const error = page.doc.errors[index];
+      const error = page.doc.errors[index],
+        { view } = page,
+        place = page.textName(page.side);
       let first = view.units.findIndex((unit) => unit[1] > error.start),
         last = view.units.findLastIndex((unit) => unit[0] < error.end);
       if (side === "start") first += by;
       else last += by;
-      if (first < 0 || last >= view.units.length) return refuse(t("Not moved: the {noun} ends here.", { noun: NOUN }));
+      if (first < 0 || last >= view.units.length) return refuse(t("Not moved: the {noun} ends here.", { noun: place }));
       if (first > last) {
         const parts = { error: page.labelOf(index) };
         return refuse(
@@ -250,7 +276,7 @@ window.FG = window.FG || {};
       }
       const start = view.units[first][0],
         end = view.units[last][1],
-        other = FG.overlapOf(page.doc.errors, start, end, index);
+        other = FG.overlapOf(page.doc.errors, start, end, index, page.side);
       if (other >= 0 && !schema.overlap) return refuse(t("Not moved: {error} is next to it.", { error: page.labelOf(other) }));
       const repeats = kindOf(error).needs === "earlier text" && FG.strip(error.explanation);
       if (repeats && !FG.cut(view.points, 0, start).includes(repeats))
@@ -272,9 +298,9 @@ window.FG = window.FG || {};
     page.earlier = function (index) {
       page.active = { list: "errors", index };
       page.mode = "earlier";
-      view.collapse();
-      view.cursor = 0;
-      $("text").focus();
+      page.view.collapse();
+      page.view.cursor = 0;
+      page.view.node.focus();
       page.render();
       const error = page.labelOf(index);
       FG.say(
@@ -285,8 +311,8 @@ window.FG = window.FG || {};
     };
 
     page.useEarlier = function () {
-      view.takeNative();
-      const range = view.range,
+      page.view.takeNative();
+      const range = page.view.range,
         { index } = page.active,
         error = page.doc.errors[index];
       if (!range) return refuse(t("Nothing is selected: select the earlier text."));
@@ -296,11 +322,11 @@ window.FG = window.FG || {};
             error: page.labelOf(index),
           }),
         );
-      const explanation = FG.cut(view.points, range[0], range[1]);
+      const explanation = FG.cut(page.view.points, range[0], range[1]);
       page.mode = null;
-      view.collapse();
+      page.view.collapse();
       page.change({ errors: replaced(page.doc.errors, index, { ...error, explanation }) });
-      const quote = FG.quote(view.points, ...range);
+      const quote = FG.quote(page.view.points, ...range);
       FG.say(t("Accepted: {error} repeats “{quote}”.", { error: page.labelOf(index), quote }), "good");
       return true;
     };
@@ -313,7 +339,7 @@ window.FG = window.FG || {};
     page.leave = function () {
       if (page.mode) FG.say("");
       page.mode = null;
-      view.collapse();
+      page.view.collapse();
       page.render();
     };
 

@@ -4,10 +4,12 @@ window.FG = window.FG || {};
 (function (FG) {
   const LINE = 4; // pixels from one line below a word to the next
 
-  // The mark at [start, end): its index, or -1. Of several, the active one, or else the shortest: the inner one.
-  FG.markAt = function (schema, errors, start, end, active = -1) {
-    if (!schema.overlap) return FG.overlapOf(errors, start, end);
-    const here = [...errors.keys()].filter((i) => errors[i].start < end && start < errors[i].end);
+  // The mark at [start, end) of a side's text: its index, or -1. Of several, the active one, or else the shortest: the
+  // inner one.
+  FG.markAt = function (schema, errors, side, start, end, active = -1) {
+    if (!schema.overlap) return FG.overlapOf(errors, start, end, undefined, side);
+    const isHere = (error) => FG.sideOf(error) === side && error.start < end && start < error.end,
+      here = [...errors.keys()].filter((i) => isHere(errors[i]));
     if (here.includes(active)) return active;
     const length = (i) => errors[i].end - errors[i].start;
     return here.reduce((best, i) => (best < 0 || length(i) < length(best) ? i : best), -1);

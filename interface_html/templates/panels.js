@@ -16,6 +16,12 @@ window.FG = window.FG || {};
     return [start, start + FG.points(FG.strip(error.explanation)).length];
   };
 
+  // The changes from a text to its correction, as nodes.
+  FG.diffNodes = (text, correction) =>
+    FG.diff(text, correction).flatMap(({ op, text: part }) =>
+      op === "same" ? FG.visible(part) : [FG.el(op, {}, FG.visible(part))],
+    );
+
   // Show the changes of the correction, and warnings about them. Nothing is done if neither text nor marks changed.
   let compared = null;
   FG.showDiff = function (page) {
@@ -28,11 +34,7 @@ window.FG = window.FG || {};
     $("diff").replaceChildren(
       ...(same
         ? [FG.el("span", { class: "hint" }, t("Nothing yet."))]
-        : FG.diff(text, doc["corrected-prediction"]).flatMap((part) =>
-            part.op === "same"
-              ? FG.visible(part.text)
-              : [FG.el(part.op, {}, FG.visible(part.text))],
-          )),
+        : FG.diffNodes(text, doc["corrected-prediction"])),
     );
     $("reset").disabled = same;
     const warnings = FG.correctionWarnings(schema, row, doc);
@@ -116,24 +118,19 @@ window.FG = window.FG || {};
     const keys = [
       ["← / → / ↑ / ↓", t("move by word and line in the {noun}", { noun: schema.fields.noun })],
       [t("Shift+arrow"), t("select")],
-      [
-        "Home / End",
-        t("first or last word of the sentence; again: of the previous or next sentence"),
-      ],
-      [
-        "1 … 9",
-        isWords
+      ["Home / End", t("first or last word of the sentence; again: of the previous or next sentence")],
+      ["1 … 9", isWords
           ? t("mark the selection as this kind; on a marked word: change its kind")
-          : t("mark the selection as this kind; on a marked sentence: change its kind"),
-      ],
+          : t("mark the selection as this kind; on a marked sentence: change its kind")],
       ["Shift+1 … 9", t("this kind stays on: each selection is marked at once; Esc ends it")],
       ["E / Del", t("edit or remove the error under the cursor")],
       ...FG.suggestionHelp(schema.unit),
       ["Alt+← / Alt+→", t("move the end of this error; with Shift its start")],
+      [". / ,", t("where annotations are decided between: go to the next or the previous difference")],
       ["N", t("no error, nothing missing")],
       ...FG.severityHelp(schema),
       ...(schema.correction ? [["C", t("go to the correction")]] : []),
-      ...(schema.fields.context || schema.fields.reference ? [["P", t("go to the texts beside")]] : []),
+      ...(FG.hasSources(schema) ? [["P", t("go to the texts beside")]] : []),
       ["Esc", t("back to the {noun}", { noun: schema.fields.noun })],
       ["Ctrl+Z / Ctrl+Shift+Z", t("undo, redo")],
       ["Ctrl+Enter", t("submit")],

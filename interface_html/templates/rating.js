@@ -172,6 +172,7 @@
       card.node.classList.toggle("active", i === at);
     });
     const rated = cards.filter((card) => complaint(card) === null).length;
+    FG.showNotes(work.doc);
     $("rated").textContent = t("{n} of {total} ratings given", { n: rated, total: cards.length });
     FG.showStatus(work);
   }
@@ -264,6 +265,7 @@
     }
     if ($("outputs").contains(document.activeElement)) document.activeElement.blur();
     FG.showTexts(schema, work.item.row, null);
+    FG.showNotes({});
     build();
     render();
   }
@@ -291,6 +293,10 @@
   }
 
   $("submit").addEventListener("click", submit);
+  FG.addNotes((change, key) => {
+    work.commit(change(work.doc), key);
+    FG.showStatus(work);
+  });
   FG.start("rating", {
     open,
     fresh,

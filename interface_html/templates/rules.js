@@ -6,6 +6,13 @@ window.FG = window.FG || {};
 
   FG.kind = (schema, name) => [...schema.errors, ...schema.missing].find((kind) => kind.name === name);
   FG.textKey = (schema) => schema.fields.outputs[0];
+  FG.SOURCE = "source";
+  FG.RESPONSE = "response";
+  FG.kindSide = (kind) => kind.side || FG.RESPONSE;
+  // The text in which an error is marked.
+  FG.sideOf = (error) => (error.side === FG.SOURCE ? FG.SOURCE : FG.RESPONSE);
+  FG.marksSource = (schema) => schema.errors.some((kind) => FG.kindSide(kind) === FG.SOURCE);
+  FG.sideKey = (schema, side) => (side === FG.SOURCE ? schema.fields.title : FG.textKey(schema));
   FG.sources = (schema, row) => (schema.fields.context ? row[schema.fields.context.key] : []);
 
   // ---- evidence: {source, sentences}, stored under the names that the schema gives ---------------------------
@@ -71,12 +78,12 @@ window.FG = window.FG || {};
   }
 
   // ---- annotations -------------------------------------------------------------------------------------------
-  // The problems of the span [start, end) alone.
-  FG.spanProblems = function (schema, points, start, end, field) {
+  // The problems of the span [start, end) of a side's text alone.
+  FG.spanProblems = function (schema, points, start, end, field, side = FG.RESPONSE) {
     const problems = [],
       add = (key, reason) => problems.push({ field: `${field}.${key}`, reason });
     const n = points.length,
-      name = FG.textKey(schema);
+      name = FG.sideKey(schema, side);
     if (!(start >= 0 && start < n)) add("start", `${start} is out of range: ${name} has ${n} characters`);
     if (!(end > 0 && end <= n)) add("end", `${end} is out of range: ${name} has ${n} characters`);
     else if (end <= start)
@@ -125,11 +132,22 @@ window.FG = window.FG || {};
     return names.includes(error.severity) ? [] : problem(`${error.severity} is none of ${names.join(", ")}`);
   }
 
-  FG.commentProblems = function (schema, doc, prefix) {
-    if (!("comment" in doc)) return [];
-    const problem = (reason) => [{ field: `${prefix}comment`, reason }];
-    if (schema.comment !== "optional") return problem("is not known");
-    return FG.strip(doc.comment) ? [] : problem("is blank: it must hold a text");
+  function sideProblems(schema, error, field) {
+    const problem = (reason) => [{ field: `${field}.side`, reason }];
+    if ("side" in error && !FG.marksSource(schema)) return problem("is not known");
+    if ("side" in error && error.side !== FG.SOURCE) return problem(`must be ${FG.SOURCE}`);
+    const side = FG.kindSide(FG.kind(schema, error["error type"]));
+    return side === FG.sideOf(error) ? [] : problem(`${error["error type"]} is marked in the ${side}`);
+  }
+
+  // The rules that a document's comment and flag break.
+  FG.noteProblems = function (schema, doc, prefix) {
+    const problems = [],
+      add = (key, reason) => problems.push({ field: `${prefix}${key}`, reason });
+    if ("comment" in doc && schema.comment !== "optional") add("comment", "is not known");
+    else if ("comment" in doc && !FG.strip(doc.comment)) add("comment", "is blank: it must hold a text");
+    if ("flag" in doc && typeof doc.flag !== "boolean") add("flag", "must be a boolean");
+    return problems;
   };
 
   // Evidence that was typed and is not yet, or cannot be, the numbers of sentences. It exists in drafts only.
@@ -140,17 +158,21 @@ window.FG = window.FG || {};
     return [{ field: `${field}.typed`, reason }];
   }
 
-  FG.overlapOf = (errors, start, end, except) =>
-    errors.findIndex((other, i) => i !== except && other.start < end && start < other.end);
+  // The first error of a side that has a part of [start, end): its index, or -1.
+  FG.overlapOf = (errors, start, end, except, side = FG.RESPONSE) =>
+    errors.findIndex(
+      (other, i) => i !== except && FG.sideOf(other) === side && other.start < end && start < other.end,
+    );
 
   // All rules that the annotation `doc` of an item's row breaks: [{field, reason}].
   FG.annotationProblems = function (schema, row, doc) {
     const problems = [],
       sources = FG.sources(schema, row),
       text = row[FG.textKey(schema)],
-      points = FG.points(text);
-    const spans = [];
-    problems.push(...FG.commentProblems(schema, doc, "feedback."));
+      points = { [FG.RESPONSE]: FG.points(text) },
+      spans = { [FG.RESPONSE]: [], [FG.SOURCE]: [] };
+    if (FG.marksSource(schema)) points[FG.SOURCE] = FG.points(row[schema.fields.title]);
+    problems.push(...FG.noteProblems(schema, doc, "feedback."));
     doc.errors.forEach((error, i) => {
       const field = `feedback.errors[${i}]`;
       if (!schema.errors.some((kind) => kind.name === error["error type"])) {
@@ -158,14 +180,18 @@ window.FG = window.FG || {};
         return;
       }
       problems.push(...severityProblems(schema, error, field));
-      const wrong = FG.spanProblems(schema, points, error.start, error.end, field);
+      problems.push(...sideProblems(schema, error, field));
+      const side = FG.kindSide(FG.kind(schema, error["error type"]));
+      if (side !== FG.sideOf(error)) return;
+      const wrong = FG.spanProblems(schema, points[side], error.start, error.end, field, side);
       problems.push(...typedProblems(schema, error, sources, field), ...wrong);
       if (!wrong.some((problem) => problem.reason.includes("out of range"))) {
-        spans.push([error.start, error.end, i]);
-        problems.push(...evidenceProblems(schema, error, points, sources, field));
+        spans[side].push([error.start, error.end, i]);
+        problems.push(...evidenceProblems(schema, error, points[side], sources, field));
       }
     });
-    problems.push(...(schema.overlap ? repeatedProblems(doc.errors, spans) : overlapProblems(spans)));
+    for (const list of Object.values(spans))
+      problems.push(...(schema.overlap ? repeatedProblems(doc.errors, list) : overlapProblems(list)));
     problems.push(...missingProblems(schema, doc, sources));
     problems.push(...documentProblems(schema, doc, text));
     return problems;
@@ -263,6 +289,35 @@ window.FG = window.FG || {};
       count = schema.fields.outputs.length;
     for (let i = 0; i < count; i++) for (let j = i + 1; j < count; j++) pairs.push([i, j]);
     return pairs;
+  };
+
+  const MOST_SEEN = { seconds: 10 ** 7, share: 1 }; // the keys of what was seen of an output
+
+  // The rules that the judgement beside the preference, and what the annotator saw, break: [{field, reason}].
+  FG.readingProblems = function (schema, doc) {
+    const problems = [],
+      add = (field, reason) => problems.push({ field, reason }),
+      keys = Object.keys(MOST_SEEN),
+      count = schema.fields.outputs.length;
+    if ("all-bad" in doc && typeof doc["all-bad"] !== "boolean") add("all-bad", "must be a boolean");
+    if (!("seen" in doc)) return problems;
+    if (!Array.isArray(doc.seen) || doc.seen.length !== count) {
+      add("seen", `must be a list of ${count}: one for each output`);
+      return problems;
+    }
+    doc.seen.forEach((entry, i) => {
+      const isObject = entry !== null && typeof entry === "object" && !Array.isArray(entry);
+      if (!isObject || !FG.same(Object.keys(entry).sort(), keys)) {
+        add(`seen[${i}]`, `must be an object with ${keys.join(" and ")}`);
+        return;
+      }
+      for (const key of keys) {
+        const value = entry[key];
+        if (!(typeof value === "number" && value >= 0 && value <= MOST_SEEN[key]))
+          add(`seen[${i}].${key}`, `is no number from 0 to ${MOST_SEEN[key]}`);
+      }
+    });
+    return problems;
   };
 
   FG.findCycle = function (count, pairs, preference) {

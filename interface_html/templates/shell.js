@@ -33,6 +33,21 @@ window.FG = window.FG || {};
     shell.store.write(shell.store.name("theme"), theme);
   }
 
+  // Hide or show the texts to judge by, also after a reload.
+  FG.hideSources = function (isHidden) {
+    const { schema, store } = shell;
+    FG.placeSources(FG.hasSources(schema) && !isHidden);
+    if (!FG.hasSources(schema)) return;
+    store.write(store.name("sources"), isHidden ? "hidden" : "shown");
+    $("hide-sources").textContent = isHidden ? t("Show texts") : t("Hide texts");
+    $("hide-sources").setAttribute("aria-expanded", String(!isHidden));
+    $("hide-sources").setAttribute("aria-controls", "sources");
+  };
+
+  function toggleSources() {
+    if (FG.hasSources(shell.schema)) FG.hideSources(!$("sources").hidden);
+  }
+
   function buildBar() {
     const { schema, store, hooks } = shell;
     const picker = FG.el("input", {
@@ -51,6 +66,8 @@ window.FG = window.FG || {};
         { "aria-label": t("Items") },
         button("previous", t("‹ Previous"), goPrevious, "["),
         FG.el("span", { id: "position" }),
+        store.served ? FG.el("span", { id: "lease", hidden: true }) : null,
+        store.served ? FG.el("span", { id: "lease-said", class: "hidden", role: "status" }) : null,
         button("next", t("Next ›"), goNext, "]"),
         button("next-open", t("Next not done"), goOpen, "}"),
         FG.el("input", {
@@ -76,12 +93,14 @@ window.FG = window.FG || {};
         store.served ? null : button("download", t("Download feedback.json"), downloadFeedback),
         store.served ? null : button("record", "record.json", downloadRecord, null, RECORD),
         button("who", t("Annotator"), changeAnnotator, null, t("Change the annotator")),
+        FG.hasSources(schema) ? button("hide-sources", t("Hide texts"), toggleSources, "Shift+P") : null,
         button("help-button", t("Help ?"), showHelp, "?"),
         button("theme", THEME_LABELS.auto, () =>
           setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % 3]),
         ),
       ),
     );
+    FG.hideSources(store.storage.getItem(store.name("sources")) === "hidden");
     setTheme(
       THEMES.includes(store.storage.getItem(store.name("theme")))
         ? store.storage.getItem(store.name("theme"))
@@ -242,6 +261,7 @@ window.FG = window.FG || {};
         ["[ / ]", t("previous item, next item")],
         ["}", t("next item that is not done")],
         ["G", t("go to an item by its number")],
+        ...(FG.hasSources(schema) ? [["Shift+P", t("hide or show the texts to judge by")]] : []),
         ...(FG.skipReasons(schema).length ? [["S", t("skip this item, with a reason")]] : []),
       ]),
       FG.el("p", {}, t("Keys do not work while a text field has focus; Esc leaves the field.")),
@@ -580,13 +600,14 @@ window.FG = window.FG || {};
 
   // ---- keys and the start ------------------------------------------------------------------------------------
   // Keys of both pages, outside of fields. Returns whether the key was one of them.
-  function barKey(key) {
+  function barKey({ key, shiftKey }) {
     if (key === "?") showHelp();
     else if (key === "[") goPrevious();
     else if (key === "]") goNext();
     else if (key === "}") goOpen();
     else if (key.toLowerCase() === "g") $("goto").focus();
     else if (key.toLowerCase() === "s") askSkip();
+    else if (key.toLowerCase() === "p" && shiftKey) toggleSources();
     else return false;
     return true;
   }
@@ -612,7 +633,7 @@ window.FG = window.FG || {};
       shell.hooks.fieldKey && shell.hooks.fieldKey(event, field);
       return;
     }
-    if (barKey(event.key)) {
+    if (barKey(event)) {
       event.preventDefault();
       return;
     }
@@ -639,6 +660,7 @@ window.FG = window.FG || {};
     $("work").hidden = false;
     FG.say("");
     FG.showProblems([]);
+    FG.showGuide(schema, store);
     hooks.open(shell.work);
     window.scrollTo(0, 0); // the submit button is at the end of the page
     FG.showStatus(shell.work);

@@ -7,6 +7,7 @@ window.FG = window.FG || {};
   const PAGES = ["annotation", "comparison", "rating"];
   // the keys of their judgements in an item's row
   const JUDGEMENTS = { annotation: "feedback", comparison: "preference", rating: FG.RATINGS };
+  const NOTES = ["comment", "flag", "all-bad"]; // keys of documents that rows of judgements do not have
   const NAME = "fgrlhf/annotator";
   const LONGEST_NAME = 60;
   const FULL = t(
@@ -55,7 +56,7 @@ window.FG = window.FG || {};
     Boolean(state.submitted) &&
     !(
       FG.same(judgement(page, state.doc), judgement(page, state.submitted)) &&
-      state.doc.comment === state.submitted.comment
+      NOTES.every((key) => state.doc[key] === state.submitted[key])
     );
 
   // The part of a document that a feedback file has.
@@ -409,6 +410,13 @@ window.FG = window.FG || {};
           submitted: each((state) => state.time || null),
           revision: each((state) => state.revision || 1),
           guideline: each((state) => state.guideline || null),
+          flag: each((state) => Boolean(state.submitted.flag)),
+          ...(this.schema.comparison
+            ? {
+                "all-bad": comparison && Boolean(comparison.submitted["all-bad"]),
+                seen: comparison && comparison.seen ? FG.roundedSeen(comparison.seen) : null,
+              }
+            : {}),
           suggestions: FG.decisionsRecord(item.row, annotation && annotation.submitted),
           ...(this.schema.comment === "optional"
             ? { comment: each((state) => state.submitted.comment || null) }

@@ -35,7 +35,8 @@ window.FG = window.FG || {};
 
   // Add the functions that decide suggestions to the page. `suggested`: the suggestion that keys refer to, or -1.
   FG.addSuggesting = function (page) {
-    const { schema, view, refuse } = page;
+    const { schema, refuse } = page,
+      view = page.views[FG.RESPONSE]; // suggestions are about the response
     let painted = { spans: null, look: null }; // what the text shows now
     page.suggested = -1;
 
@@ -62,7 +63,7 @@ window.FG = window.FG || {};
     // The cursor moved: keys refer to the suggestion that it is in.
     page.followSuggestion = function () {
       const { range } = view,
-        isOne = range && (!view.isSelected || view.tapped);
+        isOne = page.side === FG.RESPONSE && range && (!view.isSelected || view.tapped);
       const here = isOne ? openOnes().filter((i) => isAt(i, range)) : [];
       if (!here.includes(page.suggested)) page.suggested = here.length ? here[0] : -1;
     };
@@ -80,6 +81,7 @@ window.FG = window.FG || {};
 
     page.goSuggestion = function (i, before = "") {
       page.mode = page.active = null;
+      page.use(FG.RESPONSE);
       page.suggested = i;
       view.collapse();
       view.cursor = view.units.findIndex((unit) => unit[1] > all()[i].start);
@@ -185,7 +187,7 @@ window.FG = window.FG || {};
       const i = current(),
         isSelected = view.isSelected && !view.tapped,
         isOnError = page.active && page.active.list === "errors";
-      if (i < 0 || page.mode || isOnError || isSelected) return null;
+      if (i < 0 || page.mode || isOnError || isSelected || FG.kindSide(kind) === FG.SOURCE) return null;
       const at = mark(i, kind);
       if (at >= 0 && !asksEvidence(at)) goOn(i, acceptedText(i, at));
       return at >= 0;
@@ -198,8 +200,9 @@ window.FG = window.FG || {};
       if (page.doc["no-error"]) return refuse(t("Not accepted: “No error” is ticked. Untick it first."));
       for (const i of sure) {
         const error = errorOf(i, kindOf(i)),
-          lacksEvidence = kindOf(i).needs !== "nothing" && !error.explanation;
-        if (!lacksEvidence && FG.overlapOf(errors, error.start, error.end) < 0) errors.push(error);
+          lacksEvidence = kindOf(i).needs !== "nothing" && !error.explanation,
+          other = page.conflict(errors, [error.start, error.end], kindOf(i));
+        if (!lacksEvidence && other < 0) errors.push(error);
       }
       const count = errors.length - page.doc.errors.length,
         left = sure.length - count;

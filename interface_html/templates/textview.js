@@ -12,12 +12,28 @@ window.FG = window.FG || {};
     return range && { node: range.startContainer, offset: range.startOffset };
   }
 
+  // The view in which the pointer went down last, or null. A drag that ends in another view belongs to it.
+  let pressed = null;
+  document.addEventListener(
+    "pointerdown",
+    () => {
+      pressed = null;
+    },
+    true,
+  );
+
   FG.TextView = class {
-    // onTap(unit): a single unit was tapped; onDrag(): several were selected. Both come after the selection changed.
+    // `handlers` is null for a text that is only shown. onChange(): the cursor or the selection moved. onTap(unit): a
+    // single unit was tapped; onDrag(): several were selected. Both come after the selection changed.
     // onHover(unit): the pointer is over a unit; -1 if over none.
-    constructor(node, { onChange, onTap, onDrag, onHover }) {
-      Object.assign(this, { node, onChange, onTap, onDrag, units: [] });
-      Object.assign(this, { cursor: -1, anchor: null, tapped: false, isPressed: false });
+    constructor(node, handlers) {
+      Object.assign(this, { node, units: [], cursor: -1, anchor: null, tapped: false, isPressed: false });
+      if (handlers) this.listen(handlers);
+    }
+
+    listen({ onChange, onTap, onDrag, onHover }) {
+      const { node } = this;
+      Object.assign(this, { onChange, onTap, onDrag });
       node.addEventListener("keydown", (event) => this.key(event));
       node.addEventListener("focus", () => {
         if (this.cursor < 0) this.move(0, false);
@@ -25,6 +41,7 @@ window.FG = window.FG || {};
       // A drag may end anywhere: right of the text, below it, or outside the window.
       node.addEventListener("pointerdown", () => {
         this.isPressed = true;
+        pressed = this;
       });
       document.addEventListener("pointermove", (event) => {
         if (this.isPressed && event.buttons && this.isOutside(event))
@@ -34,6 +51,7 @@ window.FG = window.FG || {};
         this.isPressed = false;
       });
       document.addEventListener("pointerup", (event) => {
+        if (pressed && pressed !== this) return;
         if (this.isPressed && this.isOutside(event)) this.extendTo(event);
         this.isPressed = false;
         this.pointer(event);

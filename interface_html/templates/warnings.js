@@ -50,7 +50,7 @@ window.FG = window.FG || {};
       changes = FG.diff(text, corrected, true).filter((part) => part.op !== "same"),
       sentences = [];
     const unchanged = doc.errors.flatMap((error, i) =>
-      changes.some((change) => touches(change, error))
+      FG.sideOf(error) === FG.SOURCE || changes.some((change) => touches(change, error))
         ? []
         : [FG.badgeText(FG.kind(schema, error["error type"]), i)],
     );

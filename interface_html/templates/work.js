@@ -8,6 +8,13 @@ window.FG = window.FG || {};
 
   FG.now = () => Date.now() / 1000; // seconds; tests replace it
 
+  // What was seen of each output, [{seconds, share}], as it is stored.
+  FG.roundedSeen = (seen) =>
+    seen.map(({ seconds, share }) => ({
+      seconds: Math.round(seconds * 10) / 10,
+      share: Math.min(Math.round(share * 100) / 100, 1),
+    }));
+
   const bytes = (value) => new TextEncoder().encode(JSON.stringify(value)).length;
 
   // Measures active time, from what the annotator does, and wall time. Times are in seconds.

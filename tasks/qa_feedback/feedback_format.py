@@ -101,7 +101,7 @@ def _segmenter() -> Segmenter:
 def _published(annotation: Mapping[str, Any]) -> dict[str, Any]:
     """An annotation without the keys that the published files do not have."""
     annotation = without_decisions(annotation)
-    feedback = _ordered(annotation, ANNOTATION_KEYS, leave_out=("no-error", "comment"))
+    feedback = _ordered(annotation, ANNOTATION_KEYS, leave_out=("no-error", "comment", "flag"))
     feedback["errors"] = [
         _ordered(error, ERROR_KEYS, leave_out=("quote",)) for error in annotation["errors"]
     ]

@@ -5,15 +5,21 @@ judgements of the whole response, of the aspect `missing-info`, with its sentenc
 other parts of a row are kept.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from fgrlhf.data.format import span_in
-from fgrlhf.data.judgements import FeedbackRows, JudgedResponse, Judgement, Losses
+from fgrlhf.data.judgements import (
+    NO_ERROR,
+    FeedbackRows,
+    JudgedResponse,
+    Judgement,
+    Losses,
+    missing_evidence,
+    missing_places,
+)
 from fgrlhf.data.rows import Row, RowError, check_list, check_object, check_text
 from fgrlhf.errors import shorten
-from fgrlhf.files import parse_json
 from fgrlhf.text_types import Prompt
 
 ERRORS, MISSING = "errors", "missing-info"  # aspects, and keys of `feedback`
@@ -71,8 +77,7 @@ def _error(key: str, value: Any, response: str) -> Judgement:
 def _missing(key: str, value: Any) -> Judgement:
     info = check_object(key, value)
     label = check_text(f"{key}.{TYPE}", info.get(TYPE))
-    sentences = {name: part for name, part in info.items() if name != TYPE}
-    return Judgement(MISSING, label, evidence=json.dumps(sentences, separators=(",", ":")))
+    return Judgement(MISSING, label, evidence=missing_evidence(info, TYPE))
 
 
 def to_row(judged: JudgedResponse) -> tuple[dict[str, Any], Losses]:
@@ -97,12 +102,17 @@ def to_row(judged: JudgedResponse) -> tuple[dict[str, Any], Losses]:
             row[key] = meta[key]
     errors = []
     missing = []
+    was_judged = False
     for judgement in judged.judgements:
+        if (judgement.aspect, judgement.label, judgement.span) == (ERRORS, NO_ERROR, None):
+            was_judged = True
+            losses["annotator"] += judgement.annotator is not None
+            continue
         written = _written(judgement, losses)
         if written is not None:
             (errors if judgement.aspect == ERRORS else missing).append(written)
     feedback = meta.pop(FEEDBACK, None)
-    if feedback is not None or errors or missing:
+    if feedback is not None or errors or missing or was_judged:
         row[FEEDBACK] = {ERRORS: errors, MISSING: missing, **(feedback or {})}
     row |= {key: value for key, value in meta.items() if key not in row}
     return row, +losses
@@ -111,7 +121,7 @@ def to_row(judged: JudgedResponse) -> tuple[dict[str, Any], Losses]:
 def _written(judgement: Judgement, losses: Losses) -> dict[str, Any] | None:
     """The error or missing information of a judgement; None if the format has no place for it."""
     is_span = judgement.span is not None and judgement.side == "response"
-    sentences = _sentences(judgement) if judgement.aspect == MISSING else None
+    sentences = missing_places(judgement) if judgement.aspect == MISSING else None
     fits = (judgement.aspect == ERRORS and is_span) or sentences is not None
     if not fits or judgement.label is None:
         losses[f"judgements of the aspect {shorten(judgement.aspect, 40)}"] += 1
@@ -128,13 +138,4 @@ def _written(judgement: Judgement, losses: Losses) -> dict[str, Any] | None:
     return row
 
 
-def _sentences(judgement: Judgement) -> dict[str, Any] | None:
-    """The sentences in the evidence of missing information."""
-    try:
-        value = parse_json(judgement.evidence or "")
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-ROWS = FeedbackRows(parse, to_row)
+ROWS = FeedbackRows(parse, to_row, ERRORS, MISSING)

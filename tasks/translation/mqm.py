@@ -10,7 +10,8 @@ A judgement marks errors in a translation, and omissions in its source. A row ha
 The score of a translation is minus the sum of its errors' weights (Freitag et al. 2021, table 1):
 major 5, minor 1, minor punctuation 0.1, at most 25.
 
-A span without a severity has it as its label, as the task's feedback pages write it.
+A span with `"side": "source"` is an omission too. The task's feedback pages write severities as
+labels: `major`, and `major omission` in the source.
 
 Raters of the WMT data make at most five marks. With the fifth one they stop, so what follows it is
 not judged, unless the row has `"complete": true`. They read the translation first, then the source
@@ -22,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.data.format import SOURCE
 from fgrlhf.data.formats import SPANS, LabelledSpan, SpanFeedback
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.text_types import Prompt
@@ -126,11 +128,19 @@ def read_judgements(source: str | Path) -> list[Judgement]:
         meta = {k: value for k, value in prompt.meta.items() if k not in (OMISSIONS, COMPLETE)}
         row = f"{source}, row {shorten(prompt.id, 60)}"
         errors = []
+        marked_omissions = []
         for mark in feedback.spans:
-            severity = mark.label if mark.severity is None else mark.severity
+            severity = mark.severity
+            if severity is None:
+                severity = mark.label.removesuffix(f" {OMISSION}")
             _check_severity(f"{row}, `spans`", severity)
-            errors.append(replace(mark, severity=severity))
-        omissions = _omissions(f"{row}, `{OMISSIONS}`", prompt)
+            if mark.side == SOURCE:
+                marked_omissions.append(LabelledSpan(mark.start, mark.end, OMISSION, severity))
+            else:
+                errors.append(replace(mark, severity=severity))
+        if marked_omissions and feedback.source != prompt.text:
+            raise UserError(f"{row}, `spans`: marks of the source need the prompt as the source")
+        omissions = [*_omissions(f"{row}, `{OMISSIONS}`", prompt), *marked_omissions]
         judgements.append(
             Judgement(
                 Prompt(prompt.id, prompt.text, prompt.references, meta),

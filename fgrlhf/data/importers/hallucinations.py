@@ -17,7 +17,7 @@ from fgrlhf.data.importers.files import (
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.importers.tags import untag
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
-from fgrlhf.data.locate import CODE_POINTS, fold, shifted
+from fgrlhf.data.locate import CODE_POINTS, WHOLE, fold, shifted
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import RowError, check_list, check_object, check_text
 from fgrlhf.text_types import Prompt
@@ -290,7 +290,9 @@ def haluquestqa(path: str | Path, report: Report) -> list[JudgedResponse]:
 
     The tab-separated table of github.com/UKPLab/arxiv2024-lfqa-hallucination. Spans are quoted
     without offsets, often not verbatim. Each answer becomes a row: its errors, and whether the
-    annotator prefers it. A misconception is marked in the source, which is the prompt.
+    annotator prefers it. A misconception is marked in the source, which is the prompt. A quote
+    `ANSWER1` or `ANSWER2` is the heading of that answer on the annotators' page; it means all of
+    the answer.
     """
     rows = table(path, HALU_COLUMNS, TAB)
     return [item for pair in read_lines(rows, _halu_row, report) for item in pair]
@@ -352,7 +354,11 @@ def _halu_spans(
             text = row["ans1_text" if target == "answer1" else "ans2_text"]
         else:
             target, side, text = SOURCE, SOURCE, row[HALU_PROMPT]
-        span = report.locate(number, name, text, quote)
+        if quote.strip(" :") == target.upper() and quote not in text:
+            report.spans[WHOLE] += 1
+            span = (None, None)
+        else:
+            span = report.locate(number, name, text, quote)
         label = aspect
         if i < len(helpful):
             label = "helpful" if helpful[i] else "not helpful"

@@ -2,11 +2,25 @@
 window.FG_SCHEMA = {
   "task": "qa_feedback",
   "title": "Long-form question answering",
-  "guideline_version": "1",
+  "guideline_version": "2",
   "guideline": [
     "Mark the errors in the answer, with spans of whole words that are as short as possible. Give each span one kind; if several apply, take the first in this order: irrelevant, repetitive, inconsistent, unverifiable, incoherent.",
     "Add what the answer leaves out, with the passage sentences that hold it. The answer itself counts as missing if the passages have it; auxiliary information if both the passages and the reference have it.",
     "Then edit the answer as little as possible, so that everything you marked is corrected. Tick \"no error\" only if there is nothing to correct."
+  ],
+  "faq": [
+    {"question": "What if I know that a fact is wrong, but no passage says so?",
+     "answer": "Mark it as unverifiable. Only the passages count, not what you know or find elsewhere."},
+    {"question": "Two kinds fit one span. Which do I take?",
+     "answer": "The first that applies, in the order irrelevant, repetitive, inconsistent, unverifiable, incoherent. Spans never overlap."},
+    {"question": "A passage contradicts another one. Which is right?",
+     "answer": "If one of them supports the answer, it is no inconsistent fact."},
+    {"question": "The reference is better than the answer. Do I copy it?",
+     "answer": "No. Edit the answer as little as possible; the reference shows what may be missing."},
+    {"question": "How long should a span be?",
+     "answer": "As short as possible: the wrong number or name alone, not its whole sentence."},
+    {"question": "Nothing is wrong, but something is missing. Do I tick “no error”?",
+     "answer": "No. Tick it only if nothing is wrong and nothing is missing."}
   ],
   "unit": "word",
   "fields": {

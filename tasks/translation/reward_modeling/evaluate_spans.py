@@ -5,6 +5,8 @@
 
 Words are compared, and spans: runs of neighbouring words with the same severity. A predicted span
 is right if the same run is marked, with the same severity in `exact/...`, with any in `place/...`.
+In `mpp/...` and `mpp place/...` a span that overlaps a marked one earns the share that overlaps, in
+characters (`mpp_credits` of fgrlhf/data/agreement.py), again with the same severity and with any.
 Precision, recall and F1 are pooled over all rows. Words that no rater has judged are left out.
 
 The baselines know no text: `none` marks nothing, as most words have no error, and `all` marks every
@@ -18,15 +20,20 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.data.agreement import any_type, mpp_credits, same_type
+from fgrlhf.data.judgements import SPAN_ASPECT
+from fgrlhf.data.judgements import Judgement as Mark
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
 from fgrlhf.reward_models.loading import load_segment_classifier
 from fgrlhf.reward_models.scoring import SegmentScorer
+from fgrlhf.reward_utils import load_segmenter
 from reward_modeling.segment_files import IGNORE, OK
 from tasks.translation.mqm import MAJOR, Judgement, read_judgements
 from tasks.translation.reward_modeling.create_rm_files import LEVEL, severity_tags
 from tasks.translation.source import source_words
 
+SHOWN = ("words/f1", "place/f1", "exact/f1", "mpp/f1")  # of the results
 Run = tuple[int, int, str]  # half-open places of words, tag
 
 
@@ -87,6 +94,46 @@ def span_results(
     return results
 
 
+def mpp_results(
+    predicted: Sequence[Sequence[str]],
+    actual: Sequence[Sequence[str]],
+    places: Sequence[Sequence[tuple[int, int]]],
+) -> dict[str, float]:
+    """Precision, recall and F by match with partial overlap and partial credit, over the rows.
+
+    F is the harmonic mean of precision and recall, 0 if both are 0.
+
+    Args:
+      predicted, actual: the tag of every word, for each row, as in `span_results`.
+      places: the characters [start, end) of every word, for each row.
+    """
+    results = {}
+    for name, fits in (("mpp place", any_type), ("mpp", same_type)):
+        credit = [0.0, 0.0]
+        counts = [0, 0]
+        for guesses, tags, words in zip(predicted, actual, places, strict=True):
+            guesses = [IGNORE if tag == IGNORE else guess for guess, tag in zip(guesses, tags)]
+            mine, right = _marks(guesses, words), _marks(tags, words)
+            of_mine, of_right = mpp_credits(mine, right, fits)
+            credit = [credit[0] + of_mine, credit[1] + of_right]
+            counts = [counts[0] + len(mine), counts[1] + len(right)]
+        precision = credit[0] / counts[0] if counts[0] else 0.0
+        recall = credit[1] / counts[1] if counts[1] else 0.0
+        results[f"{name}/precision"] = precision
+        results[f"{name}/recall"] = recall
+        total = precision + recall
+        results[f"{name}/f1"] = 2 * precision * recall / total if total else 0.0
+    return results
+
+
+def _marks(tags: Sequence[str], words: Sequence[tuple[int, int]]) -> list[Mark]:
+    """The runs as spans of characters, whose label is the severity."""
+    marks = []
+    for start, end, tag in sorted(runs(tags)):
+        marks.append(Mark(SPAN_ASPECT, tag, words[start][0], words[end - 1][1]))
+    return marks
+
+
 def _words(spans: set[Run]) -> set[int]:
     return {place for start, end, _ in spans for place in range(start, end)}
 
@@ -120,14 +167,19 @@ def evaluate(settings: Settings) -> dict[str, dict[str, float]]:
         )
     judgements = read_judgements(settings.source)
     actual = [actual_tags(judgement) for judgement in judgements]
-    results = {
-        "model": span_results(predicted_tags(scorer, judgements), actual),
-        "none": span_results([[OK] * len(tags) for tags in actual], actual),
-        "all": span_results([[MAJOR] * len(tags) for tags in actual], actual),
+    segmenter = load_segmenter()
+    places = [segmenter.segments(judgement.response, LEVEL) for judgement in judgements]
+    predictions = {
+        "model": predicted_tags(scorer, judgements),
+        "none": [[OK] * len(tags) for tags in actual],
+        "all": [[MAJOR] * len(tags) for tags in actual],
     }
+    results = {}
+    for name, tags in predictions.items():
+        results[name] = span_results(tags, actual) | mpp_results(tags, actual, places)
     write_json(Path(settings.output), results)
     for name, values in results.items():
-        shown = [f"{key} {values[key]:.3f}" for key in ("words/f1", "place/f1", "exact/f1")]
+        shown = [f"{key} {values[key]:.3f}" for key in SHOWN]
         print(f"{name:<6} {', '.join(shown)}", flush=True)
     return results
 

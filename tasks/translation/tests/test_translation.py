@@ -45,14 +45,14 @@ from tasks.translation.mqm import (
     mqm_score,
     read_judgements,
 )
-from tasks.translation.reward_modeling import create_rm_files
+from tasks.translation.reward_modeling import create_rm_files, evaluate_spans
 from tasks.translation.reward_modeling.create_rm_files import (
     comparison_rows,
     severity_tags,
     tagged_translation,
     tagged_whole,
 )
-from tasks.translation.reward_modeling.evaluate_spans import runs, span_results
+from tasks.translation.reward_modeling.evaluate_spans import mpp_results, runs, span_results
 from tasks.translation.source import source_of, source_words
 from tasks.translation.task import TASK
 
@@ -226,6 +226,18 @@ def test_marks_are_made_in_the_translation_first():
     assert first_marks(errors * 2, omissions) == (tuple((errors * 2)[:5]), ())
 
 
+def test_marks_of_the_source_are_omissions(tmp_path):
+    span = {"start": 0, "end": 5, "label": MAJOR, "side": "source"}
+    row = {"prompt": "die alte Katze", "response": "the", "spans": [span]}
+    write_jsonl(tmp_path / "a.jsonl", [row])
+    (judged,) = read_judgements(tmp_path / "a.jsonl")
+    assert judged.errors == () and judged.score == -5.0
+    assert judged.omissions == (LabelledSpan(0, 5, "omission", MAJOR),)
+    write_jsonl(tmp_path / "a.jsonl", [row | {"source": "die Katze"}])
+    with pytest.raises(UserError, match="need the prompt as the source"):
+        read_judgements(tmp_path / "a.jsonl")
+
+
 # ---- reward-model files --------------------------------------------------------------------------
 
 
@@ -361,6 +373,22 @@ def test_rows_of_the_feedback_pages_have_the_severity_as_label(tmp_path):
     assert [mark.severity for mark in read.errors] == [MINOR] and read.score == -1.0
 
 
+def test_omissions_of_the_feedback_pages_are_missing_information(tmp_path):
+    marks = [
+        {"start": 4, "end": 9, "label": "minor omission", "side": "source"},
+        {"start": 0, "end": 3, "label": "major omission", "side": "source"},
+    ]
+    row = {"prompt": "the small fox", "response": "b", "spans": marks}
+    write_jsonl(tmp_path / "rows.jsonl", [row])
+    (read,) = read_judgements(tmp_path / "rows.jsonl")
+    assert [(mark.start, mark.end, mark.severity) for mark in read.omissions] == [
+        (0, 3, MAJOR),
+        (4, 9, MINOR),
+    ]
+    assert read.errors == () and read.score == -6.0 and read.worst_omission == MAJOR
+    assert read.prompt.meta == {}
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -439,6 +467,46 @@ def test_span_results():
     assert results["place/f1"] == 0.5 and results["exact/f1"] == 0.0
     nothing = span_results([["O"] * 6], actual)
     assert set(nothing.values()) == {0.0}
+
+
+def test_mpp_results_by_hand():
+    """Words of 2, 4, 2, 2, 1 and 1 characters."""
+    places = [[(0, 2), (3, 7), (8, 10), (11, 13), (14, 15), (16, 17)]]
+    actual = [["O", MAJOR, MAJOR, "O", MINOR, "Ignore"]]
+    predicted = [[MAJOR, MAJOR, MAJOR, "O", MAJOR, MAJOR]]
+    results = mpp_results(predicted, actual, places)
+    # [0, 10) shares 7 characters with [3, 10), and [14, 15) is found, with another severity
+    assert results["mpp place/precision"] == pytest.approx((7 / 10 + 1) / 2)
+    assert results["mpp place/recall"] == 1.0
+    assert results["mpp place/f1"] == pytest.approx(2 * 0.85 / 1.85)
+    assert results["mpp/precision"] == pytest.approx(0.7 / 2)
+    assert results["mpp/recall"] == 1 / 2
+    assert results["mpp/f1"] == pytest.approx(2 * 0.35 * 0.5 / 0.85)
+    # a second row, where nothing is predicted, takes recall only
+    more = mpp_results([*predicted, ["O"]], [*actual, [MINOR]], [*places, [(0, 3)]])
+    assert more["mpp place/recall"] == pytest.approx(2 / 3)
+    assert more["mpp place/precision"] == pytest.approx(0.85)
+    assert set(mpp_results([["O"] * 6], actual, places).values()) == {0.0}
+
+
+def test_evaluation_of_a_file(tmp_path, monkeypatch):
+    """A model that calls every word but the first a major error; `vekon ramen` is one."""
+    scorer = FakeScorer()
+    scorer.spec = SimpleNamespace(level="word")
+    monkeypatch.setattr(evaluate_spans, "load_segment_classifier", lambda *_: scorer)
+    row = judgement_row(judgement([("vekon", MAJOR)], response="lito vekon ramen"))
+    write_jsonl(tmp_path / "judged.jsonl", [row])
+    results = evaluate_spans.evaluate(
+        evaluate_spans.Settings(
+            ckpt="rm", source=str(tmp_path / "judged.jsonl"), output=str(tmp_path / "out.json")
+        )
+    )
+    assert read_json(tmp_path / "out.json") == results
+    # the span of 11 characters contains the marked 5
+    assert results["model"]["mpp/precision"] == pytest.approx(5 / 11)
+    assert results["model"]["mpp/recall"] == 1.0 and results["model"]["exact/f1"] == 0.0
+    assert results["none"]["mpp/f1"] == 0.0
+    assert results["all"]["mpp/precision"] == pytest.approx(5 / 16)
 
 
 # ---- configs -------------------------------------------------------------------------------------

@@ -1,0 +1,69 @@
+"""The default feedback rows of a task, as judgements and back.
+
+interface_html/row_format.py describes the rows: those of the format `spans`, with more keys. All of
+them are kept. A row without `spans` has other feedback only, so it has no judgements.
+"""
+
+from typing import Any
+
+from fgrlhf.data.format import SpanFeedback
+from fgrlhf.data.formats import SPAN_TEXTS, SPANS
+from fgrlhf.data.judgements import (
+    MISSING_ASPECT,
+    SPAN_ASPECT,
+    FeedbackRows,
+    JudgedResponse,
+    Losses,
+    from_spans,
+    to_spans,
+)
+from fgrlhf.data.rows import Row, RowError, check_text
+
+SPAN_KEYS = ("start", "end", "label", "side", *SPAN_TEXTS)
+
+
+def parse(row: Row, number: int) -> JudgedResponse:
+    """The judgements in a row. Raises `RowError` if it is malformed or has a key it would lose."""
+    if row.has("spans"):
+        judged = parse_spans(row, number)
+        _check_span_keys(row.values["spans"])
+        return judged
+    feedback = SPANS.parse(Row({**row.values, "spans": []}, {}), number)
+    _check_meta(feedback)
+    return JudgedResponse(feedback.prompt, feedback.response, ())
+
+
+def parse_spans(row: Row, number: int) -> JudgedResponse:
+    """The spans of a row, whose keys may be renamed, as judgements. Raises `RowError`."""
+    feedback = SPANS.parse(row, number)
+    _check_meta(feedback)
+    return from_spans(feedback)
+
+
+def _check_meta(feedback: SpanFeedback) -> None:
+    """Raise `RowError` for keys that mean something else in rows of judgements."""
+    meta = feedback.prompt.meta
+    if "judgements" in meta:
+        raise RowError("judgements", "is a key of rows of judgements: rename or remove it")
+    if meta.get("source") is not None:
+        check_text("source", meta["source"])
+
+
+def _check_span_keys(spans: list[dict[str, Any]]) -> None:
+    """Raise `RowError` for keys of a span that a judgement cannot hold."""
+    for i, span in enumerate(spans):
+        unknown = [key for key in span if key not in SPAN_KEYS]
+        if unknown:
+            raise RowError(f"spans[{i}].{unknown[0]}", "is not a key of a span")
+
+
+def to_row(judged: JudgedResponse) -> tuple[dict[str, Any], Losses]:
+    """The row, and what it cannot hold. Without any judgement the row has no `spans`."""
+    feedback, losses = to_spans(judged)
+    row = SPANS.to_row(feedback)
+    if not judged.judgements:
+        del row["spans"]
+    return row, losses
+
+
+ROWS = FeedbackRows(parse, to_row, SPAN_ASPECT, MISSING_ASPECT)

@@ -1,0 +1,167 @@
+"""The annotations of a study as rows of judgements, which `fgrlhf data` reads.
+
+An item that somebody annotated becomes a row with the judgements of all its annotators: the marks
+with annotator, severity, reason, evidence and the suggestion's origin, then missing information.
+Who marked nothing has the judgement `no error`. `comments` and `corrections` of the row are by
+annotator. The latest annotation of each annotator counts; hidden items and annotations that their
+annotator skipped afterwards are left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fgrlhf.data import span_rows
+from fgrlhf.data.judgements import (
+    JUDGEMENTS,
+    NO_ERROR,
+    RESPONSE,
+    SOURCE,
+    FeedbackRows,
+    JudgedResponse,
+    Judgement,
+    Losses,
+    missing_evidence,
+)
+from fgrlhf.data.problems import counted
+from fgrlhf.data.rows import Row, RowError
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_jsonl
+from interface_html.format import FEEDBACK_KEYS, Item
+from interface_html.reliability import latest_documents
+from interface_html.row_format import RowFormat
+from interface_html.stored import Study, Submission
+from interface_html.suggestions import LIST
+from interface_html.tasks import FeedbackTask
+
+Document = Mapping[str, Any]
+TYPE = "error type"
+COMMENTS, CORRECTIONS = "comments", "corrections"  # keys of a row
+
+
+def feedback_rows(task: FeedbackTask) -> FeedbackRows:
+    """How the task's feedback rows become judgements. Raises `UserError` if that is not known."""
+    if isinstance(task.format, RowFormat):
+        return span_rows.ROWS
+    from fgrlhf.task import (
+        load_task,  # takes seconds, and tasks with the default format do not need it
+    )
+
+    rows = load_task(task.schema.task).judgements
+    if rows is None:
+        raise UserError(
+            f"the task {task.schema.task} has a format of its own and no `judgements` in its Task:"
+            " its annotations cannot be written as judgements"
+        )
+    return rows
+
+
+def annotation_judgements(rows: FeedbackRows, annotator: str, doc: Document) -> list[Judgement]:
+    """The judgements in a valid annotation (interface_html/rules.py)."""
+    judgements = []
+    for error in doc["errors"]:
+        judgements.append(
+            Judgement(
+                rows.marks,
+                error[TYPE],
+                error["start"],
+                error["end"],
+                error.get("severity"),
+                side=error.get("side", RESPONSE),
+                annotator=annotator,
+                reason=error.get("reason") or None,
+                evidence=error["explanation"] or None,
+                origin=error["origin"]["source"] if "origin" in error else None,
+            )
+        )
+    if not judgements:
+        judgements.append(Judgement(rows.marks, NO_ERROR, annotator=annotator))
+    for information in doc["missing-info"]:
+        evidence = missing_evidence(information, TYPE)
+        judgements.append(
+            Judgement(rows.missing, information[TYPE], annotator=annotator, evidence=evidence)
+        )
+    return judgements
+
+
+def judged_item(
+    task: FeedbackTask, rows: FeedbackRows, item: Item, annotations: Mapping[str, Document]
+) -> JudgedResponse:
+    """An item with the judgements of its annotators.
+
+    Args:
+      annotations: the annotation of each annotator.
+
+    Raises:
+      UserError: the texts of the item are no row of judgements.
+    """
+    texts = {key: value for key, value in item.row.items() if key not in FEEDBACK_KEYS}
+    try:
+        row = Row(task.format.feedback_row(task.schema, Item(item.id, texts)), {})
+        judged = rows.parse(row, 0)
+    except RowError as error:
+        raise UserError(f"item {item.id} cannot be written as judgements: {error}") from None
+    judgements: list[Judgement] = []
+    comments = {}
+    corrections = {}
+    for annotator, doc in annotations.items():
+        judgements += annotation_judgements(rows, annotator, doc)
+        if doc.get("comment"):
+            comments[annotator] = doc["comment"]
+        if task.schema.correction:
+            corrections[annotator] = doc["corrected-prediction"]
+    source = judged.source
+    if source is None and any(judgement.side == SOURCE for judgement in judgements):
+        source = judged.prompt.text
+    meta = dict(judged.prompt.meta)
+    for key, values in ((COMMENTS, comments), (CORRECTIONS, corrections)):
+        if values:
+            meta[key] = values
+    prompt = replace(judged.prompt, id=item.id, meta=meta)
+    return replace(judged, prompt=prompt, judgements=tuple(judgements), source=source)
+
+
+def judged_study(task: FeedbackTask, study: Study) -> tuple[list[JudgedResponse], Losses]:
+    """The annotated items of a study in their order, and what their rows cannot hold."""
+    rows = feedback_rows(task)
+    annotations = latest_documents(study.submissions, "annotation")
+    judged = []
+    losses = _left_out(study, study.submissions)
+    for item in study.items:
+        if item.id not in annotations:
+            continue
+        judged.append(judged_item(task, rows, item, annotations[item.id]))
+        for doc in annotations[item.id].values():
+            losses["rejected suggestions"] += len(doc.get(LIST, []))
+    return judged, +losses
+
+
+def _left_out(study: Study, counting: Sequence[Submission]) -> Losses:
+    """The submissions that are not the latest annotation of an item by an annotator."""
+    losses = Losses()
+    latest = set()
+    for submission in counting:
+        if submission.page != "annotation":
+            losses[f"submissions of the {submission.page} page"] += 1
+            continue
+        key = submission.item, submission.annotator
+        losses["earlier versions of an annotation"] += key in latest
+        latest.add(key)
+    losses["submissions of hidden or skipped items"] += len(study.all_submissions) - len(counting)
+    return losses
+
+
+def write_judgements(task: FeedbackTask, study: Study, out: str) -> int:
+    """Write the rows, print what they do not hold, and return their number.
+
+    Raises:
+      UserError: nothing was annotated, or the texts of an item are no row of judgements.
+    """
+    judged, losses = judged_study(task, study)
+    if not judged:
+        raise UserError("no item of the study was annotated, so there are no judgements to write")
+    write_jsonl(out, [JUDGEMENTS.to_row(item) for item in judged])
+    print(f"{out}: {counted(len(judged), 'row')} of judgements")
+    for what, count in losses.most_common():
+        print(f"  left out, {what}: {count:,}")
+    return len(judged)

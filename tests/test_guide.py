@@ -1,0 +1,116 @@
+"""The guideline panel of all pages, and the texts to judge by, which can be hidden."""
+
+import pytest
+from hostile import HOSTILE
+from made_tasks import ROW, page_with, task_with, violations
+from page_helpers import QA, drag, opened, press
+from rating_tasks import QUALITY
+from test_annotation_marking import PHONE, in_view
+
+from interface_html.server import guideline_sha256
+from interface_html.tasks import feedback_of
+
+PAGES = ("annotation", "comparison", "rating")
+FAQ = [{"question": "May I stop?", "answer": "Yes."}]
+EXAMPLES = [{"text": "The longer one is better.", "applies": False, "why": "Length is no merit."}]
+
+
+@pytest.fixture
+def task(tmp_path):
+    return task_with(tmp_path, faq=FAQ, examples=EXAMPLES, ratings=[QUALITY])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_page_shows_the_guideline_examples_and_questions(chromium, task, page):
+    with opened(chromium, where=page_with(task, [ROW], page), bypass_csp=True) as tab:
+        shown = tab.inner_text("#guide-body")
+        assert task.schema.guideline[0] in shown
+        assert EXAMPLES[0]["why"] in shown and task.schema.errors[0].examples[0].why in shown
+        assert tab.inner_text("#faq dt") == "May I stop?" and tab.inner_text("#faq dd") == "Yes."
+        assert violations(tab) == []
+        tab.click("#guide-read")
+        assert not tab.is_visible("#guide-body")
+        tab.reload()
+        tab.wait_for_selector("#work:not([hidden])")
+        assert not tab.is_visible("#guide-body")
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_hostile_questions_stay_texts(chromium, tmp_path):
+    faq = [{"question": text, "answer": f"x {text}"} for text in HOSTILE]
+    task = task_with(tmp_path, faq=faq)
+    path = tmp_path / "schema.js"  # in a page, `</script` must be written with an escape
+    path.write_text(path.read_text(encoding="utf-8").replace("<", "\\u003c"), encoding="utf-8")
+    with opened(chromium, where=page_with(task, [ROW], "comparison")) as tab:
+        texts = "nodes => nodes.map((node) => node.textContent)"
+        assert tab.locator("#faq dt").evaluate_all(texts) == HOSTILE
+        assert tab.locator("#faq dd").evaluate_all(texts) == [f"x {text}" for text in HOSTILE]
+        assert tab.locator("#faq dt *, #faq dd *").count() == 0
+        assert tab.evaluate("window.hit") is None
+
+
+@pytest.mark.parametrize("name", ["qa_feedback", "detoxification", "translation", "hh_rlhf"])
+def test_tasks_have_questions_and_right_and_nearly_right_examples(name):
+    schema = feedback_of(name).schema
+    assert 4 <= len(schema.faq) <= 8
+    for examples in [kind.examples for kind in schema.errors] or [schema.examples]:
+        assert {example.applies for example in examples} == {True, False}
+
+
+def test_the_hash_of_the_guideline_covers_all_that_is_shown(tmp_path):
+    def sha(**keys):
+        return guideline_sha256(task_with(tmp_path, **keys).schema)
+
+    def kinds(**keys):
+        given = [kind.model_dump(mode="json") for kind in QA.schema.errors]
+        return [given[0] | keys, *given[1:]]
+
+    severities = [{"name": "minor", "label": "Minor", "letter": "m", "key": "M"}]
+    changes = [
+        {},
+        {"guideline": ["Another text."]},
+        {"faq": FAQ},
+        {"examples": EXAMPLES},
+        {"errors": kinds(help="another help")},
+        {"errors": kinds(label="Another label")},
+        {"errors": kinds(examples=[])},
+        {"comparison": "Which is shorter?"},
+        {"ratings": [QUALITY]},
+        {"ratings": [QUALITY | {"anchors": {"1": "awful"}}]},
+        {"severities": severities},
+    ]
+    hashes = [sha(**keys) for keys in changes]
+    assert len(set(hashes)) == len(changes)
+    assert sha(title="Another title", errors=kinds(color="#000000")) == hashes[0]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_texts_beside_are_hidden_and_shown(chromium, task, page):
+    with opened(chromium, where=page_with(task, [ROW], page), bypass_csp=True) as tab:
+        tab.click("#guide-read")
+        press(tab, "Shift+P")
+        assert not tab.is_visible("#sources")
+        assert tab.get_attribute("#hide-sources", "aria-expanded") == "false"
+        assert violations(tab) == []
+        tab.reload()
+        tab.wait_for_selector("#work:not([hidden])")
+        assert not tab.is_visible("#sources")
+        tab.click("#hide-sources")
+        assert tab.is_visible("#sources")
+        press(tab, "Shift+P", "Shift+P")
+        assert tab.inner_text("#hide-sources") == "Hide texts"
+
+
+def test_evidence_and_its_key_show_hidden_texts(chromium, tmp_path):
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        press(tab, "Shift+P", "p")
+        assert in_view(tab, "[data-sentence='1:1']")
+        press(tab, "Shift+P")
+        drag(tab, 1, 2)
+        press(tab, "3")  # a kind that needs sentences
+        assert in_view(tab, "[data-sentence='1:1']")
+
+
+def test_a_task_without_texts_has_no_button(chromium, tmp_path):
+    with opened(chromium, where=feedback_of("hh_rlhf").folder / "comparison.html", **PHONE) as tab:
+        assert tab.locator("#hide-sources").count() == 0

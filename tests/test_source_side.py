@@ -1,0 +1,317 @@
+"""Marks in the source, such as omissions: the schema, the rules, the rows, and the page."""
+
+import json
+import random
+
+import pytest
+from hostile import HOSTILE
+from made_tasks import ROW, page_with, saved, task_with, violations
+from page_helpers import QA, drag, opened, press, state, word
+from server_helpers import serving
+from test_schema import broken
+from test_served_pages import visiting
+
+from fgrlhf.data.formats import SPANS
+from fgrlhf.files import write_json
+from interface_html.agreement import overlap_matches
+from interface_html.export import Settings, export
+from interface_html.items import item_json, read_items, rows_text
+from interface_html.rules import annotation_problems, character_labels, side_of
+from interface_html.suggestions import item_suggestion_problems
+from interface_html.tasks import feedback_of
+
+RESPONSE_KIND = {
+    "name": "Wrong",
+    "label": "Wrong",
+    "letter": "W",
+    "key": "1",
+    "color": "#E7040F",
+    "needs": "nothing",
+    "help": "it is wrong",
+}
+SOURCE_KIND = {**RESPONSE_KIND, "name": "Omission", "label": "Omission", "letter": "O", "key": "2"}
+SOURCE_KIND |= {"color": "#00449E", "side": "source", "help": "it is left out"}
+KINDS = {"errors": [RESPONSE_KIND, SOURCE_KIND], "missing": [], "correction": False}
+SOURCE = "😀 who sat on the red mat?"
+SOURCE_ROW = {**ROW, "prompt": SOURCE}
+
+
+def wrong(start: int, end: int) -> dict:
+    return {"error type": "Wrong", "explanation": "", "start": start, "end": end}
+
+
+def omission(start: int, end: int) -> dict:
+    return {**wrong(start, end), "error type": "Omission", "side": "source"}
+
+
+def doc(*errors) -> dict:
+    no_error = {"corrected-prediction": "", "no-error": not errors}
+    return {"errors": list(errors), "missing-info": [], **no_error}
+
+
+def problems(task, document) -> list[tuple[str, str]]:
+    row = task.format.item_row(task.schema, SOURCE_ROW, "")
+    return list(annotation_problems(task.schema, row, document))
+
+
+def fields(task, document) -> list[str]:
+    return [field for field, _ in problems(task, document)]
+
+
+def test_a_kind_of_the_source_needs_no_evidence(tmp_path):
+    kind = {**SOURCE_KIND, "needs": "earlier text"}
+    message = broken(tmp_path, lambda tree: tree.update(errors=[kind]))
+    assert "Omission is marked in the source: its `needs` must be nothing" in message
+
+
+def test_a_mark_is_checked_against_the_text_of_its_side(tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    assert fields(task, doc(omission(0, 1), omission(2, 5))) == []
+    length = len(SOURCE)
+    beyond = problems(task, doc(omission(2, length + 1)))
+    reason = f"{length + 1} is out of range: question has {length} characters"
+    assert beyond == [("feedback.errors[0].end", reason)]
+    assert fields(task, doc(omission(3, 5))) == ["feedback.errors[0].start"]
+    assert fields(task, doc(wrong(4, 7), {**omission(2, 5), "quote": "who"})) == []
+    assert fields(task, doc({**omission(2, 5), "quote": "The"})) == ["feedback.errors[0].quote"]
+
+
+def test_the_side_is_that_of_the_kind(tmp_path):
+    task, place = task_with(tmp_path, **KINDS), ["feedback.errors[0].side"]
+    without_side = {key: value for key, value in omission(2, 5).items() if key != "side"}
+    assert fields(task, doc(without_side)) == place
+    assert fields(task, doc({**wrong(4, 7), "side": "source"})) == place
+    assert fields(task, doc({**wrong(4, 7), "side": "response"})) == place
+    assert fields(task, doc({**omission(2, 5), "side": None})) == place
+    plain = task_with(tmp_path, errors=[RESPONSE_KIND], missing=[], correction=False)
+    assert fields(plain, doc({**wrong(4, 7), "side": "source"})) == place
+
+
+def test_marks_of_different_sides_do_not_overlap(tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    assert fields(task, doc(wrong(0, 7), omission(0, 5))) == []
+    assert fields(task, doc(omission(0, 5), wrong(0, 7), omission(2, 9))) == ["feedback.errors[2]"]
+
+
+def test_labels_of_the_response_have_no_marks_of_the_source():
+    assert (
+        character_labels("The cat", doc(wrong(0, 3), omission(4, 7))) == ["Wrong"] * 3 + [None] * 4
+    )
+    assert side_of(omission(0, 1)) == "source" and side_of(wrong(0, 1)) == "response"
+    assert overlap_matches([wrong(0, 3)], [omission(0, 3)]) == 0
+
+
+def test_suggestions_are_about_the_response(tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    suggestion = {"type": "Wrong", "start": 0, "end": 3, "explanation": "", "score": 1.0}
+    suggestion["source"] = "model"
+    row = task.format.item_row(task.schema, SOURCE_ROW, "")
+    assert not list(item_suggestion_problems(task.schema, {**row, "suggestions": [suggestion]}))
+    of_source = {**suggestion, "type": "Omission"}
+    found = list(item_suggestion_problems(task.schema, {**row, "suggestions": [of_source]}))
+    assert [field for field, _ in found] == ["suggestions[0].type"]
+
+
+def source_span(start, end, label="Omission"):
+    return {"start": start, "end": end, "label": label, "side": "source"}
+
+
+SPANS_OF_BOTH = [source_span(2, 5), {"start": 4, "end": 7, "label": "Wrong"}]
+
+
+def test_rows_have_the_marks_of_the_source_and_come_back(tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    row = {**SOURCE_ROW, "spans": SPANS_OF_BOTH}
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([row]))
+    (item,) = read_items(task, path)
+    assert item.feedback["errors"] == [omission(2, 5), wrong(4, 7)]
+    written = item_json(task, item)
+    assert {key: written[key] for key in row} == row
+    assert rows_text([written]) == rows_text([item_json(task, item)])
+    (example,) = SPANS.read(path)
+    assert [(span.start, span.side) for span in example.spans] == [(2, "source"), (4, "response")]
+
+
+@pytest.mark.parametrize(
+    "span, message",
+    [
+        (source_span(2, 99), "spans[0].end"),
+        (source_span(2, 5, "Wrong"), "spans[0].side"),
+        ({**source_span(2, 5), "side": "left"}, "spans[0].side"),
+        (source_span(2, 5, "New"), "spans[0].label"),
+    ],
+)
+def test_wrong_marks_in_a_row_are_named(tmp_path, span, message):
+    task = task_with(tmp_path, **KINDS)
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{**SOURCE_ROW, "spans": [span]}]))
+    with pytest.raises(Exception, match="row 0") as error:
+        read_items(task, path)
+    assert message in str(error.value)
+
+
+def test_the_rules_are_the_same_in_the_browser(chromium, tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    row = task.format.item_row(task.schema, SOURCE_ROW, "")
+    rng = random.Random(1)
+
+    def random_error():
+        start, end = rng.choice([0, 2, 4, 6]), rng.choice([1, 5, 7, 9, 26, 27, 60])
+        error = rng.choice([wrong, omission])(start, end)
+        if rng.random() < 0.3:
+            error["side"] = rng.choice(["source", "response", "", None])
+        if rng.random() < 0.1:
+            error.pop("side", None)
+        return error
+
+    docs = [doc(*(random_error() for _ in range(rng.choice([1, 1, 2, 3])))) for _ in range(400)]
+    with opened(chromium, where=page_with(task, [SOURCE_ROW])) as tab:
+        found = tab.evaluate(
+            "([row, docs]) => docs.map((doc) =>"
+            " FG.annotationProblems(FG_SCHEMA, row, doc).map(({ field }) => field))",
+            [row, docs],
+        )
+    for document, in_browser in zip(docs, found):
+        expected = [field for field, _ in annotation_problems(task.schema, row, document)]
+        assert sorted(in_browser) == sorted(expected), document
+    assert sum(not one for one in found) > 10
+
+
+@pytest.fixture
+def page(tmp_path):
+    return page_with(task_with(tmp_path, **KINDS), [SOURCE_ROW])
+
+
+def source_word(tab, number: int):
+    return tab.locator(f"#source .w[data-i='{number}']")
+
+
+def drag_between(tab, first, last) -> None:
+    a, b = first.bounding_box(), last.bounding_box()
+    tab.mouse.move(a["x"] + a["width"] * 0.3, a["y"] + a["height"] / 2)
+    tab.mouse.down()
+    tab.mouse.move(b["x"] + b["width"] * 0.8, b["y"] + b["height"] / 2, steps=4)
+    tab.mouse.up()
+
+
+def test_the_mouse_marks_words_of_the_source(chromium, page):
+    with opened(chromium, where=page, bypass_csp=True) as tab:
+        assert tab.inner_text("#source") == SOURCE
+        drag_between(tab, source_word(tab, 1), source_word(tab, 2))
+        press(tab, "1")
+        assert "Wrong is marked in the response" in tab.inner_text("#message").replace(
+            QA.schema.fields.noun, "response"
+        )
+        press(tab, "2")
+        assert "“who sat” (2 words) is error 1 (Omission)" in tab.inner_text("#message")
+        drag(tab, 1, 1)
+        press(tab, "2")
+        assert "Omission is marked in the source" in tab.inner_text("#message")
+        press(tab, "1")
+        assert source_word(tab, 1).get_attribute("data-badge") == "O1"
+        assert word(tab, 1).get_attribute("data-badge") == "W2"
+        cards = tab.locator("#errors .card").all_inner_texts()
+        assert "who sat" in cards[0] and "in the source" in cards[0]
+        assert "cat" in cards[1] and "in the source" not in cards[1]
+        assert violations(tab) == []
+        assert state(tab)["doc"]["errors"] == [omission(2, 9), wrong(4, 7)]
+        press(tab, "Control+Enter")
+        (row,) = saved(tab, "#download")
+        assert row["spans"] == [source_span(2, 9), {"start": 4, "end": 7, "label": "Wrong"}]
+
+
+def test_the_keyboard_marks_moves_undoes_and_removes(chromium, page):
+    with opened(chromium, where=page) as tab:
+        tab.focus("#source")
+        press(tab, "ArrowRight")
+        assert "“who”, word 2 of 7 of the source, not marked" in tab.text_content("#announce")
+        press(tab, "Shift+ArrowRight", "2", "Alt+ArrowRight")
+        assert state(tab)["doc"]["errors"] == [omission(2, 12)]
+        assert "marked: error 1 (Omission)" not in tab.text_content("#announce")
+        press(tab, "Escape", "ArrowLeft")
+        assert "of the source, marked: error 1 (Omission)" in tab.text_content("#announce")
+        press(tab, "Control+z")
+        assert state(tab)["doc"]["errors"] == [omission(2, 9)]
+        press(tab, "Control+y", "Delete")
+        assert state(tab)["doc"]["errors"] == []
+        assert tab.evaluate("document.activeElement.id") == "source"
+
+
+def test_tab_goes_from_one_text_to_the_other(chromium, page):
+    with opened(chromium, where=page) as tab:
+        tab.focus("#text")
+        press(tab, "1")
+        tab.focus("#source")
+        press(tab, "2")
+        tab.focus("#text")  # its cursor is where it was
+        press(tab, "Delete")
+        assert state(tab)["doc"]["errors"] == [omission(0, 1)]
+        tab.click("[data-key='errors-0']")
+        press(tab, "Delete")
+        assert state(tab)["doc"]["errors"] == []
+
+
+def test_a_drag_that_ends_in_the_other_text_belongs_to_the_first(chromium, page):
+    with opened(chromium, where=page) as tab:
+        drag_between(tab, source_word(tab, 5), word(tab, 2))
+        press(tab, "2")
+        (error,) = state(tab)["doc"]["errors"]
+        assert error["side"] == "source" and error["end"] == len(SOURCE)
+    with opened(chromium, where=page) as tab:
+        drag_between(tab, word(tab, 2), source_word(tab, 5))
+        press(tab, "1")
+        (error,) = state(tab)["doc"]["errors"]
+        assert error == wrong(0, 11)
+
+
+def test_hostile_sources_stay_texts(chromium, tmp_path):
+    rows = [{**SOURCE_ROW, "id": str(i), "prompt": f"{text} x"} for i, text in enumerate(HOSTILE)]
+    page = page_with(task_with(tmp_path, **KINDS), rows)
+    with opened(chromium, where=page) as tab:
+        shown = tab.evaluate(
+            """async (count) => {
+                const shown = [];
+                const press = (key) => document.querySelector("#source").dispatchEvent(
+                    new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+                for (let i = 0; i < count; i++) {
+                    const source = document.querySelector("#source");
+                    source.focus();
+                    press("End");
+                    press("2");
+                    const { tagName } = document.querySelector("#errors q");
+                    shown.push([source.textContent, source.querySelectorAll("script, img").length]);
+                    if (tagName !== "Q" || "hit" in window) shown.push("ran");
+                    document.querySelector("#next").click();
+                    await null;
+                }
+                return shown;
+            }""",
+            len(rows),
+        )
+    assert shown == [[row["prompt"], 0] for row in rows]
+
+
+def test_translations_have_omissions_in_the_source():
+    schema = feedback_of("translation").schema
+    of_source = [kind.name for kind in schema.errors if kind.side == "source"]
+    assert of_source == ["major omission", "minor omission"]
+
+
+def test_a_served_page_stores_marks_of_both_sides(chromium, tmp_path):
+    item = {"id": "t", "prompt": "😀 the small fox", "response": "vekon silva"}
+    write_json(tmp_path / "items.json", [item])
+    out = tmp_path / "out.json"
+    with serving(tmp_path, task="translation", items=tmp_path / "items.json") as server:
+        with visiting(chromium, server) as tab:
+            tab.focus("#text")
+            press(tab, "Home", "1")
+            tab.focus("#source")
+            press(tab, "ArrowRight", "ArrowRight", "5", "Control+Enter")
+            tab.wait_for_selector("#empty:not([hidden])")
+        export(Settings(task="translation", db=str(server.db), out=str(out)))
+    (row,) = json.loads(out.read_text())
+    assert row["spans"] == [
+        {"start": 0, "end": 5, "label": "major"},
+        source_span(6, 11, "minor omission"),
+    ]
