@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from made_tasks import ROW, page_with, task_with, violations
 from page_helpers import QA, TEXT, drag, opened, press, word
 from rating_tasks import rating_task, row
 from rating_tasks import write_page as rating_page
+from test_adjudicate import two
 from test_severities import SEVERITIES
 from test_suggestion_page import THREE
 
@@ -27,7 +29,7 @@ from fgrlhf.files import write_json
 from interface_html.languages import ENGLISH, LOCALES, Language, language_codes, language_of
 from interface_html.pages import Settings, write_page
 from interface_html.server import static_files
-from interface_html.tasks import FeedbackTask
+from interface_html.tasks import FeedbackTask, feedback_of
 
 TRANSLATED = [code for code in language_codes() if code != "en"]
 ROWS = [ROW, {**ROW, "id": "s", "suggestions": THREE}, {**ROW, "id": "u", "context": []}]
@@ -225,6 +227,13 @@ def known_texts(task: FeedbackTask, rows=ROWS) -> str:
     return "\n".join([*texts, *NAMES])
 
 
+def copied(task: FeedbackTask, folder: Path) -> Path:
+    """A folder with the scripts of a task, for its pages."""
+    for script in task.scripts:
+        shutil.copy(script, folder)
+    return folder
+
+
 def each_state_of_annotation(tab):
     """Bring the page into its states. Yields after each."""
     yield "open"
@@ -309,6 +318,39 @@ def test_no_english_on_the_rating_page(chromium, tmp_path):
     with opened(chromium, "rating", where=path) as tab:
         assert not english_in(tab, known)
         press(tab, "5", "Control+Enter", "?")
+        assert not english_in(tab, known)
+
+
+def test_no_english_where_annotations_are_decided_between(chromium, tmp_path):
+    item = two(comment="Hm.")
+    path = page_with(
+        FeedbackTask(QA.schema, QA.format, copied(QA, tmp_path)), [item], language=pseudo_language()
+    )
+    with opened(chromium, where=path) as tab:
+        known = known_texts(QA, [item]) + "\nABAB"
+        cells = "#annotations td:not(:has(.output)), #annotations th, #annotations .hint"
+        assert tab.locator(cells).count()
+        assert not english_in(tab, known)
+        press(tab, ".", "Enter")
+        assert not english_in(tab, known)
+
+
+def test_no_english_where_the_source_is_marked(chromium, tmp_path):
+    translation = feedback_of("translation")
+    rows = [{"id": "a", "prompt": "Das ist gut. Ja.", "response": "That is."}]
+    task = FeedbackTask(translation.schema, translation.format, copied(translation, tmp_path))
+    kinds = [kind for kind in task.schema.errors if kind.side == "source"]
+    names = ", ".join(f"{kind.label} ({kind.key})" for kind in kinds)
+    known = known_texts(task, rows) + names
+    with opened(chromium, where=page_with(task, rows, language=pseudo_language())) as tab:
+        key = kinds[0].key
+        assert not english_in(tab, known)
+        press(tab, key)
+        assert not english_in(tab, known)
+        tab.click("#source .w >> nth=1")
+        assert not english_in(tab, known)
+        press(tab, key)
+        assert tab.locator("#errors li").count() == 1
         assert not english_in(tab, known)
 
 
