@@ -5,7 +5,6 @@ fgrlhf feedback pages NAME items=items.json out=annotate.html page=annotation
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,8 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items
-from interface_html.render import TEMPLATES, page_html
+from interface_html.languages import ENGLISH, LANGUAGE_HELP, Language, language_of
+from interface_html.render import TEMPLATES, embedded_json, page_html
 from interface_html.schema import PageName
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
@@ -28,12 +28,9 @@ POLICY = re.compile(r'(<meta http-equiv="Content-Security-Policy" content=")[^"]
 ITEMS_PLACE = "<!-- items -->"
 
 
-def embedded_json(value) -> str:
-    """JSON for a script element. It contains no `<`, so nothing in it can end the element."""
-    return json.dumps(value).replace("<", "\\u003c")
-
-
-def self_contained(task: FeedbackTask, page: PageName, items: Sequence[Item]) -> str:
+def self_contained(
+    task: FeedbackTask, page: PageName, items: Sequence[Item], language: Language = ENGLISH
+) -> str:
     """The HTML of a page with its scripts, styles and items inside.
 
     Its content security policy allows only these scripts and styles, by their hashes.
@@ -55,7 +52,7 @@ def self_contained(task: FeedbackTask, page: PageName, items: Sequence[Item]) ->
         hashes[element].append(f"'sha256-{digest}'")
         return f"<{element}>{body}</{element}>"
 
-    text = page_html(task, page, shared="", own="")
+    text = page_html(task, page, shared="", own="", language=language)
     text = STYLE.sub(lambda match: inline("style", match[1]), text)
     text = SCRIPT.sub(lambda match: inline("script", match[1]), text)
     policy = (
@@ -76,6 +73,7 @@ class Settings(StrictModel):
     out: str = Field(description="the HTML file to write")
     page: PageName = Field(default="annotation", description="which of the task's pages")
     prompts: str | None = Field(default=None, description=PROMPTS_HELP)
+    language: str = Field(default="en", description=LANGUAGE_HELP)
     first: int | None = Field(default=None, ge=1, description="only the first items; null: all")
 
 
@@ -87,10 +85,11 @@ def write_page(settings: Settings) -> Path:
             f"the task {task.schema.task} has no {settings.page} page: set"
             f" page={' or page='.join(task.schema.pages)}"
         )
+    language = language_of(settings.language)
     items = read_items(task, settings.items, settings.prompts)[: settings.first]
     if not items:
         raise UserError(f"{settings.items} has no items: set items=... to a file with rows")
-    write_text(settings.out, self_contained(task, settings.page, items))
+    write_text(settings.out, self_contained(task, settings.page, items, language))
     print(f"open in a browser: {settings.out}")
     return Path(settings.out)
 

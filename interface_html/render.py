@@ -4,16 +4,20 @@ A page can be opened from the task's folder, served by the server, or sent as on
 addresses of its scripts differ.
 """
 
+import json
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
+from interface_html.languages import ENGLISH, Language
 from interface_html.schema import PageName
 from interface_html.tasks import FeedbackTask
 
 TEMPLATES = Path(__file__).parent / "templates"
 STYLE = "page.css"
 SHARED_SCRIPTS = (
+    "language.js",
     "core.js",
     "diff.js",
     "rules.js",
@@ -61,7 +65,14 @@ _ENVIRONMENT = Environment(
 )
 
 
-def page_html(task: FeedbackTask, page: PageName, shared: str, own: str) -> str:
+def embedded_json(value) -> str:
+    """JSON for a script element. It contains no `<`, so nothing in it can end the element."""
+    return json.dumps(value).replace("<", "\\u003c")
+
+
+def page_html(
+    task: FeedbackTask, page: PageName, shared: str, own: str, language: Language = ENGLISH
+) -> str:
     """The HTML of a page.
 
     Args:
@@ -69,6 +80,7 @@ def page_html(task: FeedbackTask, page: PageName, shared: str, own: str) -> str:
       page: the name of the page.
       shared: address prefix of the files of interface_html/templates.
       own: address prefix of the task's own scripts.
+      language: the language of the page's own texts.
     """
     task_scripts = [own + path.name for path in task.scripts]
     schema, *formats = task_scripts
@@ -78,6 +90,7 @@ def page_html(task: FeedbackTask, page: PageName, shared: str, own: str) -> str:
         *formats,  # a task's format.js replaces the default format before it
         *(shared + name for name in (*STORE_SCRIPTS, *PAGE_SCRIPTS[page])),
     ]
+    same = task.schema.language == language.code
     template = _ENVIRONMENT.get_template(f"{page}.html.j2")
     return template.render(
         schema=task.schema,
@@ -85,4 +98,9 @@ def page_html(task: FeedbackTask, page: PageName, shared: str, own: str) -> str:
         scripts=scripts,
         style=shared + STYLE,
         noun=task.schema.fields.noun,
+        t=language.text,
+        language=language,
+        # the task's texts are marked if they are in another language
+        own_language=Markup("" if same else f' lang="{task.schema.language}" dir="auto"'),
+        catalogue=None if language.is_english else Markup(embedded_json(language.catalogue)),
     )

@@ -163,6 +163,11 @@ class Schema(StrictModel):
     """All that the pages and the server know about a task."""
 
     task: str = Field(pattern="^[a-z][a-z0-9_]*$")
+    language: str = Field(
+        "en",
+        pattern="^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$",
+        description="BCP 47 code of the language of the texts in the schema",
+    )
     title: str
     guideline_version: str = Field(min_length=1)
     guideline: tuple[str, ...]

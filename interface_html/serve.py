@@ -19,6 +19,7 @@ from interface_html.checks import Plan, gold_tell
 from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, read_items
+from interface_html.languages import LANGUAGE_HELP, language_of
 from interface_html.reliability import gold_documents
 from interface_html.schema import PageName
 from interface_html.server import create_app
@@ -62,6 +63,7 @@ class Settings(StrictModel):
     admin: bool = Field(
         default=False, description="serve the lead's page, /lead, and print its links"
     )
+    language: str = Field(default="en", description=LANGUAGE_HELP)
     new_tokens: bool = Field(
         default=False, description="give all annotators new links; their old ones stop working"
     )
@@ -91,6 +93,7 @@ def _listed(names: str) -> list[str]:
 def serve(settings: Settings) -> None:
     """Serve until interrupted. Raises `UserError` if the server cannot start."""
     task = feedback_of(settings.task)
+    language = language_of(settings.language)
     annotators = _listed(settings.annotators)
     if not is_local(settings.host) and not annotators:
         raise UserError(
@@ -105,7 +108,8 @@ def serve(settings: Settings) -> None:
     try:
         _add_items(task, database, settings)
         _print_links(database, schema.pages, annotators, settings)
-        app = create_app(task, database, allowed_hosts(settings), tokens=bool(annotators))
+        hosts = allowed_hosts(settings)
+        app = create_app(task, database, hosts, tokens=bool(annotators), language=language)
         if settings.admin:
             # its statistics are slow to import, and most servers do without
             from interface_html.lead import Tokens, add_lead_page

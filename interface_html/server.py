@@ -19,6 +19,7 @@ from interface_html.checks import uniform_item
 from interface_html.database import Assignment, Database, Receipt, RefusedError
 from interface_html.format import ANNOTATIONS, FEEDBACK_KEYS, ITEM_KEYS, is_adjudication
 from interface_html.guard import Guard
+from interface_html.languages import ENGLISH, Language
 from interface_html.ratings import rating_problems
 from interface_html.render import TEMPLATES, page_html
 from interface_html.rules import annotation_problems, comparison_problems
@@ -68,11 +69,11 @@ class Submit(StrictModel):
     doc: dict[str, Any]
 
 
-def static_files(task: FeedbackTask) -> dict[str, tuple[bytes, str]]:
+def static_files(task: FeedbackTask, language: Language = ENGLISH) -> dict[str, tuple[bytes, str]]:
     """All served files: their addresses, bytes and media types."""
     files: dict[str, tuple[bytes, str]] = {}
     for page in task.schema.pages:
-        html = page_html(task, page, shared="", own="../")
+        html = page_html(task, page, shared="", own="../", language=language)
         files[f"/templates/{page}.html"] = (html.encode(), HTML)
     for path in TEMPLATES.iterdir():
         if path.suffix in MEDIA_TYPES:
@@ -133,7 +134,11 @@ Annotator = Annotated[str, Depends(_annotator)]
 
 
 def create_app(
-    task: FeedbackTask, database: Database, hosts: Sequence[str], tokens: bool
+    task: FeedbackTask,
+    database: Database,
+    hosts: Sequence[str],
+    tokens: bool,
+    language: Language = ENGLISH,
 ) -> FastAPI:
     """The server's application.
 
@@ -143,6 +148,7 @@ def create_app(
       hosts: the accepted values of the Host header.
       tokens: identify annotators by their tokens; otherwise by the name they send, which is safe on
         one machine only.
+      language: the language of the pages.
     """
     schema = task.schema
     app = FastAPI(
@@ -154,7 +160,7 @@ def create_app(
     app.add_middleware(Guard, hosts=hosts)
     app.state.annotator_of = database.annotator_of if tokens else None
     _explain_errors(app)
-    _serve_files(app, static_files(task), start=f"/templates/{schema.pages[0]}.html")
+    _serve_files(app, static_files(task, language), start=f"/templates/{schema.pages[0]}.html")
     _add_assignments(app, schema, database)
     _add_work(app, schema, database)
 

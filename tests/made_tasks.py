@@ -9,9 +9,10 @@ from test_schema import changed
 
 from fgrlhf.files import write_json
 from interface_html.items import read_items
+from interface_html.languages import ENGLISH, Language
 from interface_html.pages import self_contained
 from interface_html.row_format import RowFormat
-from interface_html.schema import load_schema
+from interface_html.schema import PageName, load_schema
 from interface_html.tasks import FeedbackTask
 
 ROW = {
@@ -30,12 +31,14 @@ def task_with(folder: Path, **keys) -> FeedbackTask:
     return FeedbackTask(load_schema(path), RowFormat(), folder)
 
 
-def page_with(task: FeedbackTask, rows, page="annotation") -> Path:
+def page_with(
+    task: FeedbackTask, rows, page: PageName = "annotation", language: Language = ENGLISH
+) -> Path:
     """A page with these rows inside."""
     write_json(task.folder / "rows.json", list(rows))
     path = task.folder / f"{page}.html"
     items = read_items(task, task.folder / "rows.json")
-    path.write_text(self_contained(task, page, items), encoding="utf-8")
+    path.write_text(self_contained(task, page, items, language), encoding="utf-8")
     return path
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fgrlhf.files import write_json
 from interface_html.items import read_items
+from interface_html.languages import ENGLISH, Language
 from interface_html.pages import self_contained
 from interface_html.row_format import RowFormat
 from interface_html.schema import ASSIGNMENT, PageName, load_schema
@@ -73,10 +74,13 @@ def row(number: int = 0, outputs=OUTPUTS, **changes) -> dict:
     }
 
 
-def write_page(task: FeedbackTask, rows: list, page: PageName = "rating") -> Path:
+def write_page(
+    task: FeedbackTask, rows: list, page: PageName = "rating", language: Language = ENGLISH
+) -> Path:
     """A self-contained page with these rows; it can be opened from disk."""
     write_json(task.folder / "items.json", rows)
     path = task.folder / f"{page}.html"
-    text = self_contained(task, page, read_items(task, task.folder / "items.json"))
+    items = read_items(task, task.folder / "items.json")
+    text = self_contained(task, page, items, language)
     path.write_text(text, encoding="utf-8", newline="")
     return path

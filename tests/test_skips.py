@@ -239,7 +239,7 @@ def test_skipping_from_disk(chromium, tmp_path):
         assert "Item 2 is skipped. This is item 3." in tab.inner_text("#message")
         rows = json.loads(downloaded(tab))
         assert [row["question"] for row in rows] == ["Question 0?"]
-        text = "has 1 of 3 items; the 1 not submitted yet are left out; 1 skipped item is left out"
+        text = "has 1 of 3 items. 1 not submitted yet is left out. 1 skipped item is left out."
         assert text in tab.inner_text("#notice")
         first, second = saved(tab, "#record")
         assert (first["id"], first["annotator"]) == ("0", "anna")

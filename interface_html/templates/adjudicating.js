@@ -3,7 +3,8 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const $ = FG.$;
+  const $ = FG.$,
+    { t, tn } = FG;
   const LONGEST = 160; // code points of a quote in a cell
 
   const short = (text) => {
@@ -28,10 +29,10 @@ window.FG = window.FG || {};
   const plain = ({ quote, origin, ...error }) => error;
   const spanOf = ({ start, end }) => [start, end];
   const PARTS = [
-    ["kinds", (error) => error["error type"]],
-    ["spans", spanOf],
-    ["evidence", (error) => error.explanation],
-    ["severities", (error) => error.severity || ""],
+    [t("different kinds"), (error) => error["error type"]],
+    [t("different spans"), spanOf],
+    [t("different evidence"), (error) => error.explanation],
+    [t("different severities"), (error) => error.severity || ""],
   ];
   const contentOf = (errors) =>
     errors
@@ -66,7 +67,8 @@ window.FG = window.FG || {};
   // "A", "A and B", "A, B and C"
   function listed(names) {
     const last = names.at(-1);
-    return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${last}`;
+    if (names.length < 2) return names.join("");
+    return t("{first} and {last}", { first: names.slice(0, -1).join(", "), last });
   }
 
   const byWhom = (has) => listed(has.flatMap((isOne, i) => (isOne ? [nameOf(i)] : [])));
@@ -77,10 +79,10 @@ window.FG = window.FG || {};
     if (allSame(contents)) return "";
     const has = cells.map((errors) => errors.length > 0),
       given = contents.filter((content) => content.length);
-    const reasons = has.every(Boolean) ? [] : [`marked by ${byWhom(has)} only`];
+    const reasons = has.every(Boolean) ? [] : [t("marked by {names} only", { names: byWhom(has) })];
     PARTS.forEach(([name], part) => {
       const values = given.map((content) => JSON.stringify(content.map((error) => error[part])));
-      if (!allSame(values)) reasons.push(`different ${name}`);
+      if (!allSame(values)) reasons.push(name);
     });
     return reasons.join(", ");
   };
@@ -110,7 +112,7 @@ window.FG = window.FG || {};
       view = page.views[FG.RESPONSE];
     let docs = [],
       views = [], // of the texts in the table
-      rows = [], // {difference, title, range, cells: [{content, take, isTaken, button}]}
+      rows = [], // {difference, same, range, cells: [{content, take, isTaken, button}]}
       at = -1; // the difference that was visited last
 
     const text = () => page.row[FG.textKey(schema)];
@@ -122,16 +124,26 @@ window.FG = window.FG || {};
         severity = (schema.severities || []).find(({ name }) => name === error.severity),
         isSource = FG.sideOf(error) === FG.SOURCE,
         quote = short(FG.quote(page.views[FG.sideOf(error)].points, error.start, error.end));
-      const label = `${kind.label}${severity ? `, ${severity.label}` : ""}${isSource ? " in the source" : ""}`,
-        words = `${label}: “${quote}”`;
+      const label = severity
+          ? t("{kind}, {severity}", { kind: kind.label, severity: severity.label })
+          : kind.label,
+        words = isSource
+          ? t("{kind} in the source: “{quote}”", { kind: label, quote })
+          : t("{kind}: “{quote}”", { kind: label, quote });
       if (kind.needs === "nothing" || !error.explanation) return words;
       const ids = kind.needs === "sentences" && FG.evidence(schema, error.explanation);
-      if (ids) return `${words}, contradicts ${FG.notation(ids)}`;
-      return `${words}, repeats “${short(FG.strip(error.explanation))}”`;
+      if (ids) return t("{mark}, contradicts {evidence}", { mark: words, evidence: FG.notation(ids) });
+      return t("{mark}, repeats “{quote}”", { mark: words, quote: short(FG.strip(error.explanation)) });
     }
 
     const infoWords = (info) =>
-      `${FG.kind(schema, info["error type"]).label}, found in ${FG.notation(FG.missingIds(schema, info))}`;
+      t("{kind}, found in {evidence}", {
+        kind: FG.kind(schema, info["error type"]).label,
+        evidence: FG.notation(FG.missingIds(schema, info)),
+      });
+
+    // What was taken over from an annotation, as a sentence.
+    const taken = (i, what) => t("Taken from {name}: {what}.", { name: nameOf(i), what });
 
     // ---- taking over -----------------------------------------------------------------------------------------
     function change(parts, said) {
@@ -153,7 +165,7 @@ window.FG = window.FG || {};
           "corrected-prediction": correction,
           "no-error": isEmpty,
         },
-        `Taken from ${nameOf(i)}: the whole annotation.`,
+        taken(i, t("the whole annotation")),
       );
     }
 
@@ -162,15 +174,15 @@ window.FG = window.FG || {};
         own = () => page.doc.errors.filter(isHere);
       return {
         difference: FG.markDifference(cells),
-        title: "mark",
+        same: t("The same mark"),
         range: side === FG.RESPONSE ? [start, end] : null,
         cells: cells.map((errors, i) => ({
-          content: errors.length ? errors.map(errorWords) : ["no mark"],
+          content: errors.length ? errors.map(errorWords) : [t("no mark")],
           isTaken: () => FG.same(contentOf(own()), contentOf(errors)),
           take: () => {
             const others = page.doc.errors.filter((error) => !isHere(error)),
-              what = errors.length ? errors.map(errorWords).join("; ") : "no mark";
-            change({ errors: [...others, ...FG.clone(errors)] }, `Taken from ${nameOf(i)}: ${what}.`);
+              what = errors.length ? errors.map(errorWords).join("; ") : t("no mark");
+            change({ errors: [...others, ...FG.clone(errors)] }, taken(i, what));
           },
         })),
       };
@@ -181,16 +193,18 @@ window.FG = window.FG || {};
         others = () => page.doc["missing-info"].filter((other) => infoKey(schema, other) !== key),
         isGiven = () => others().length < page.doc["missing-info"].length;
       return {
-        difference: has.every(Boolean) ? "" : `missing information, given by ${byWhom(has)} only`,
-        title: "missing information",
+        difference: has.every(Boolean)
+          ? ""
+          : t("missing information, given by {names} only", { names: byWhom(has) }),
+        same: t("The same missing information"),
         range: null,
         cells: has.map((isOne, i) => ({
-          content: [isOne ? infoWords(info) : "not given"],
+          content: [isOne ? infoWords(info) : t("not given")],
           isTaken: () => isGiven() === isOne,
           take: () => {
             const missing = isOne ? [...others(), FG.clone(info)] : others(),
-              what = isOne ? infoWords(info) : "this information is not missing";
-            change({ "missing-info": missing }, `Taken from ${nameOf(i)}: ${what}.`);
+              what = isOne ? infoWords(info) : t("this information is not missing");
+            change({ "missing-info": missing }, taken(i, what));
           },
         })),
       };
@@ -199,20 +213,20 @@ window.FG = window.FG || {};
     function correctionRow() {
       const corrections = docs.map((doc) => doc["corrected-prediction"]);
       return {
-        difference: allSame(corrections) ? "" : "different corrections",
-        title: "correction",
+        difference: allSame(corrections) ? "" : t("different corrections"),
+        same: t("The same correction"),
         range: null,
         cells: corrections.map((correction, i) => ({
-          content: [correction === text() ? "unchanged" : FG.diffNodes(text(), correction)],
+          content: [correction === text() ? t("unchanged") : FG.diffNodes(text(), correction)],
           isTaken: () => page.doc["corrected-prediction"] === correction,
-          take: () => change({ "corrected-prediction": correction }, `Taken from ${nameOf(i)}: the correction.`),
+          take: () => change({ "corrected-prediction": correction }, taken(i, t("the correction"))),
         })),
       };
     }
 
     function commentRow() {
-      const content = (doc) => [doc.comment ? FG.visible(doc.comment) : "no comment"];
-      return { title: "comments", range: null, cells: docs.map((doc) => ({ content: content(doc) })) };
+      const content = (doc) => [doc.comment ? FG.visible(doc.comment) : t("no comment")];
+      return { same: t("Comments"), range: null, cells: docs.map((doc) => ({ content: content(doc) })) };
     }
 
     // ---- the table -------------------------------------------------------------------------------------------
@@ -235,18 +249,19 @@ window.FG = window.FG || {};
     function cellNode(cell, i, head) {
       const content = cell.content.map((part) => FG.el("p", { dir: "auto" }, part));
       if (!cell.take) return FG.el("td", {}, content);
-      const words = typeof cell.content[0] === "string" ? `: ${cell.content.join("; ")}` : "";
+      const parts = { name: nameOf(i), row: head, content: cell.content.join("; ") },
+        isText = typeof cell.content[0] === "string";
       cell.button = FG.el(
         "button",
-        { type: "button", "aria-label": `Take ${nameOf(i)} (${head})${words}`, onclick: cell.take },
-        `Take ${nameOf(i)}`,
+        { type: "button", "aria-label": isText ? t("Take {name} ({row}): {content}", parts) : t("Take {name} ({row})", parts), onclick: cell.take },
+        t("Take {name}", parts),
       );
       return FG.el("td", {}, content, cell.button);
     }
 
     function rowNode(row, number) {
-      const title = row.difference ? `Difference ${number}: ${row.difference}` : `The same ${row.title}`,
-        head = row.title === "comments" ? "Comments" : title;
+      const { difference } = row,
+        head = difference ? t("Difference {n}: {difference}", { n: number, difference }) : row.same;
       const link = (range) => [view, ...views].forEach((one) => one.link(range));
       row.node = FG.el(
         "tr",
@@ -264,12 +279,12 @@ window.FG = window.FG || {};
           "th",
           { scope: "col" },
           `${nameOf(i)} `,
-          FG.el("button", { type: "button", onclick: () => takeAll(i) }, `Take all of ${nameOf(i)}`),
+          FG.el("button", { type: "button", onclick: () => takeAll(i) }, t("Take all of {name}", { name: nameOf(i) })),
         ),
       );
       let number = 0;
       const nodes = rows.map((row) => rowNode(row, row.difference ? ++number : 0));
-      const texts = FG.el("tr", {}, FG.el("th", { scope: "row" }, "Text"), docs.map(textCell));
+      const texts = FG.el("tr", {}, FG.el("th", { scope: "row" }, t("Text")), docs.map(textCell));
       return FG.el(
         "table",
         {},
@@ -293,11 +308,13 @@ window.FG = window.FG || {};
         return;
       }
       const count = differences().length,
-        keys = FG.isTouch ? "" : " “.” goes to the next one, “,” to the previous one, Enter takes.";
+        keys = FG.isTouch
+          ? ""
+          : ` ${t("“.” goes to the next one, “,” to the previous one, Enter takes.")}`;
       $("annotations").replaceChildren(
-        FG.el("h3", {}, "Annotations to decide between"),
-        FG.el("p", { class: "hint" }, `${count === 1 ? "1 difference" : `${count} differences`}.${keys}`),
-        FG.el("div", { class: "columns", role: "region", "aria-label": "Annotations", tabindex: "0" }, tableNode()),
+        FG.el("h3", {}, t("Annotations to decide between")),
+        FG.el("p", { class: "hint" }, tn("{n} difference.", "{n} differences.", { n: count }) + keys),
+        FG.el("div", { class: "columns", role: "region", "aria-label": t("Annotations"), tabindex: "0" }, tableNode()),
       );
     };
 
@@ -312,13 +329,13 @@ window.FG = window.FG || {};
     page.goDifference = function (by) {
       const all = differences(),
         focused = all.findIndex(({ node }) => node.contains(document.activeElement));
-      if (!docs.length) return page.refuse("This item has no annotations to decide between.");
-      if (!all.length) return page.refuse("The annotations do not differ.");
+      if (!docs.length) return page.refuse(t("This item has no annotations to decide between."));
+      if (!all.length) return page.refuse(t("The annotations do not differ."));
       if (focused >= 0) at = focused;
       else if (at < 0 && by < 0) at = 0;
       at = (at + by + all.length) % all.length;
       all[at].cells[0].button.focus();
-      FG.say(`${all[at].head} (${at + 1} of ${all.length}).`);
+      FG.say(t("{row} ({n} of {total}).", { row: all[at].head, n: at + 1, total: all.length }));
       return true;
     };
   };

@@ -3,7 +3,7 @@
 "use strict";
 (function () {
   const FG = window.FG,
-    $ = FG.$,
+    { $, t } = FG,
     schema = window.FG_SCHEMA,
     NOUN = schema.fields.noun;
   const DIFF_PAUSE = 150; // milliseconds without a key before the changes are compared
@@ -37,7 +37,7 @@
     },
   };
   const text = () => page.row[FG.textKey(schema)];
-  page.textName = (side) => (side === FG.SOURCE ? "source" : NOUN);
+  page.textName = (side) => (side === FG.SOURCE ? t("source") : NOUN);
 
   // Let keys refer to the text of a side. A span that is edited in the other text is left.
   page.use = function (side) {
@@ -50,7 +50,7 @@
   // The index of the active error, or -1.
   const current = () => (page.active && page.active.list === "errors" ? page.active.index : -1);
 
-  page.labelOf = (i) => `error ${i + 1} (${FG.kind(schema, work.doc.errors[i]["error type"]).label})`;
+  page.labelOf = (i) => t("error {n} ({kind})", { n: i + 1, kind: FG.kind(schema, work.doc.errors[i]["error type"]).label });
   page.refuse = function (reason) {
     FG.say(reason, "bad");
     return false;
@@ -151,12 +151,25 @@
     const at = FG.markAt(schema, work.doc.errors, page.side, ...range),
       isSource = page.side === FG.SOURCE,
       suggested = isSource ? "" : page.suggestionAt(range),
-      place = isSource ? " of the source" : "";
-    const mark = at < 0 ? suggested || "not marked" : `marked: ${page.labelOf(at)}`;
-    $("announce").textContent =
-      view.isSelected && !view.tapped
-        ? `Selected: “${quote}”, ${FG.countUnits(page, ...range)}${place}, ${mark}`
-        : `“${quote}”, ${schema.unit} ${view.cursor + 1} of ${view.units.length}${place}, ${mark}`;
+      isWords = schema.unit === "word";
+    const mark =
+        at < 0 ? suggested || t("not marked") : t("marked: {error}", { error: page.labelOf(at) }),
+      size = FG.countUnits(page, ...range),
+      parts = { quote, size, mark, n: view.cursor + 1, total: view.units.length };
+    let words;
+    if (view.isSelected && !view.tapped)
+      words = isSource
+        ? t("Selected in the source: “{quote}”, {size}, {mark}", parts)
+        : t("Selected: “{quote}”, {size}, {mark}", parts);
+    else if (isSource)
+      words = isWords
+        ? t("“{quote}”, word {n} of {total} of the source, {mark}", parts)
+        : t("“{quote}”, sentence {n} of {total} of the source, {mark}", parts);
+    else
+      words = isWords
+        ? t("“{quote}”, word {n} of {total}, {mark}", parts)
+        : t("“{quote}”, sentence {n} of {total}, {mark}", parts);
+    $("announce").textContent = words;
   }
 
   // ---- the pointer and the cursor -----------------------------------------------------------------------------
@@ -180,8 +193,10 @@
     if (at < 0) return;
     page.activate("errors", at);
     const label = page.labelOf(at),
-      next = FG.isTouch ? "Choose another kind, or remove it in the list." : "E edits, Del removes.";
-    FG.say(`${label[0].toUpperCase()}${label.slice(1)}. ${next}`);
+      next = FG.isTouch
+        ? t("Choose another kind, or remove it in the list.")
+        : t("E edits, Del removes.");
+    FG.say(`${FG.capital(label)}. ${next}`);
   }
 
   function dragged() {
@@ -204,7 +219,7 @@
     const problems = FG.problemsShown(broken).map((problem) => FG.explained(page, problem));
     FG.showProblems(problems);
     if (problems.length) {
-      FG.say(`Not submitted: ${problems[0].text}`, "bad");
+      FG.say(t("Not submitted: {problem}", { problem: problems[0].text }), "bad");
       problems[0].go();
       return;
     }
@@ -224,7 +239,7 @@
   // Go to the sources; show them if they are hidden.
   function goToSources() {
     if (!FG.hasSources(schema)) {
-      page.refuse("There are no other texts on this page.");
+      page.refuse(t("There are no other texts on this page."));
       return;
     }
     FG.hideSources(false);
@@ -239,7 +254,7 @@
     e: () => page.editSuggestion() || page.editActive(),
     y: (event) => (event.shiftKey ? page.acceptSure() : page.accept()),
     x: () => page.rejectSuggestion(),
-    c: () => (schema.correction ? $("correction").focus() : page.refuse("There is no correction to edit.")),
+    c: () => (schema.correction ? $("correction").focus() : page.refuse(t("There is no correction to edit."))),
     p: goToSources,
   };
 
@@ -318,14 +333,14 @@
 
   // The title of an item whose source is marked is a heading: its text is below.
   function nameSource() {
-    $("item-title").textContent = "Source";
+    $("item-title").textContent = t("Source");
     $("turns").hidden = true;
   }
 
   function step(back) {
     page.mode = null;
     page.view.collapse();
-    if (work.step(back)) FG.say(back ? "Undone." : "Redone.", "good");
+    if (work.step(back)) FG.say(back ? t("Undone.") : t("Redone."), "good");
     page.render();
     page.refreshField();
   }
@@ -351,7 +366,8 @@
   if (FG.marksSource(schema)) {
     addView(FG.SOURCE, $("source"));
     const kinds = schema.errors.filter((kind) => FG.kindSide(kind) === FG.SOURCE);
-    $("source-hint").textContent = `Marked here: ${kinds.map(({ label, key }) => `${label} (${key})`).join(", ")}.`;
+    const names = kinds.map(({ label, key }) => `${label} (${key})`).join(", ");
+    $("source-hint").textContent = t("Marked here: {kinds}.", { kinds: names });
   }
   FG.addMarking(page);
   FG.addEvidence(page);

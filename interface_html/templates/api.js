@@ -2,7 +2,8 @@
 // disk this script does nothing.
 "use strict";
 (function () {
-  const FG = window.FG;
+  const FG = window.FG,
+    { t } = FG;
   if (!/^https?:$/.test(location.protocol) || document.getElementById("items")) return;
   const COUNTDOWN = 300; // seconds before the end of a lease from which the rest is shown
   const DELAY = 500; // milliseconds without a change before a draft is sent
@@ -67,7 +68,7 @@
       }
       const typed = FG.strip(text);
       if (this.takeLink(typed)) return;
-      if (!/^[\w-]+$/.test(typed)) throw new Error("paste the whole link, or the part after token=");
+      if (!/^[\w-]+$/.test(typed)) throw new Error(t("paste the whole link, or the part after token="));
       this.write(this.name("token"), typed);
     }
 
@@ -96,10 +97,16 @@
         response = await fetch(path, { method, headers, body: JSON.stringify(body), credentials: "omit" });
         content = await response.json();
       } catch (error) {
-        throw fail("the server cannot be reached; your work is stored in this browser, try again", 0);
+        throw fail(t("the server cannot be reached; your work is stored in this browser, try again"), 0);
       }
       if (!response.ok)
-        throw fail(content.error || `the server answered ${response.status}`, response.status, content);
+        throw fail(
+          content.error
+            ? FG.reason(content.error)
+            : t("the server answered {status}", { status: response.status }),
+          response.status,
+          content,
+        );
       return content;
     }
 
@@ -108,7 +115,11 @@
     async advance() {
       await this.flush();
       const answer = await this.call("POST", "/api/next", { page: this.page });
-      this.progress = `${answer.annotator}: ${answer.done} of ${answer.total} done`;
+      this.progress = t("{name}: {done} of {total} done", {
+        name: answer.annotator,
+        done: answer.done,
+        total: answer.total,
+      });
       this.who = answer.annotator;
       this.guideline = answer.guideline;
       return answer.assignment ? this.show(answer.assignment) : -1;
@@ -195,12 +206,12 @@
         left = this.leaseEnd === null ? Infinity : Math.max(Math.round(this.leaseEnd - now), 0),
         isEnding = left <= Math.min(COUNTDOWN, this.lease / 2),
         time = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
-      FG.$("lease").textContent = isEnding ? `${time} left for this item` : "";
+      FG.$("lease").textContent = isEnding ? t("{time} left for this item", { time }) : "";
       const wasEnding = !FG.$("lease").hidden;
       FG.$("lease").hidden = !isEnding;
       if (isEnding !== wasEnding)
         FG.$("lease-said").textContent = isEnding
-          ? `${time} left for this item. Then others can get it, unless you go on.`
+          ? t("{time} left for this item. Then others can get it, unless you go on.", { time })
           : "";
       if (isEnding && this.active >= this.looked) this.renew(); // something was done since the last look
       this.looked = now;
@@ -220,7 +231,9 @@
         return;
       }
       FG.notice(
-        "Your time for this item ran out and others have it now. You can still submit it: it counts as an extra judgement.",
+        t(
+          "Your time for this item ran out and others have it now. You can still submit it: it counts as an extra judgement.",
+        ),
       );
     }
 
@@ -283,7 +296,7 @@
             FG.notice("");
           },
           (error) => {
-            this.warning = `The server does not have the draft yet: ${error.message}.`;
+            this.warning = t("The server does not have the draft yet: {reason}.", { reason: error.message });
             FG.notice(this.warning);
             if (error.status === 0 || error.status >= 500)
               setTimeout(() => assignment === this.assignment && this.later(state), 5000);
@@ -313,7 +326,11 @@
         if (skip) await this.call("POST", `${path}/skip`, skip);
         else await this.call("POST", `${path}/reopen`, {});
       } catch (error) {
-        FG.say(`Not ${skip ? "skipped" : "reopened"}: ${error.message}.`, "bad");
+        const reason = error.message;
+        FG.say(
+          skip ? t("Not skipped: {reason}.", { reason }) : t("Not reopened: {reason}.", { reason }),
+          "bad",
+        );
         return false;
       }
       item.skipped = skip;
@@ -384,14 +401,14 @@
     }
 
     refused(item, state, error) {
-      FG.say(`Not submitted: ${error.message}.`, "bad");
+      FG.say(t("Not submitted: {reason}.", { reason: error.message }), "bad");
       const problems = error.problems.map(({ field, reason }) => ({
-        text: `${field}: ${reason}`,
+        text: `${field}: ${FG.reason(reason)}`,
         go: () => {},
       }));
       if (error.submissions !== undefined)
         problems.push({
-          text: "Replace the stored submission with the version shown here",
+          text: t("Replace the stored submission with the version shown here"),
           go: async () => {
             if (await this.submit(item, state, true)) FG.afterSubmit();
           },

@@ -2,7 +2,8 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const $ = FG.$;
+  const $ = FG.$,
+    { t } = FG;
   const short = (text, n) => {
     const points = FG.points(text);
     return points.length > n ? FG.cut(points, 0, n) + "…" : text;
@@ -20,10 +21,10 @@ window.FG = window.FG || {};
       isTyping = document.activeElement && document.activeElement.dataset.key === key,
       isBad = Boolean(ids.problem) && (page.refused === key || !isTyping);
     const how = FG.isTouch
-      ? `Tap sentences, or type ${noun}:sentences, such as 2:4,5`
-      : `Click sentence numbers, or type ${noun}:sentences, such as 2:4,5`;
+      ? t("Tap sentences, or type {source}:sentences, such as 2:4,5", { source: noun })
+      : t("Click sentence numbers, or type {source}:sentences, such as 2:4,5", { source: noun });
     let hint = how;
-    if (isBad) hint = `“${text}” is not accepted: ${ids.problem}.`;
+    if (isBad) hint = t("“{text}” is not accepted: {reason}.", { text, reason: FG.reason(ids.problem) });
     else if (!ids.problem && ids.sentences.length) hint = short(quoteOf(sources, ids), 140);
     const input = FG.el("input", {
       type: "text",
@@ -34,6 +35,7 @@ window.FG = window.FG || {};
       "aria-invalid": String(isBad),
       maxlength: "80",
       placeholder: "2:4,5",
+      dir: "ltr",
       onfocus: () => page.activate(list, i, true),
       oninput: (event) => page.typeIds(list, i, event.target.value),
       onchange: () => page.commitTyped(list, i),
@@ -85,7 +87,8 @@ window.FG = window.FG || {};
           },
           FG.badge(kind, FG.badgeText(kind, i)),
           FG.el("span", { class: "hidden" }, ` ${i + 1}. `),
-          ` ${kind.label}`,
+          " ",
+          FG.own(kind.label),
         ),
         list === "errors"
           ? FG.el(
@@ -93,10 +96,10 @@ window.FG = window.FG || {};
               {
                 type: "button",
                 "data-key": `${list}-${i}-edit`,
-                "aria-label": `Edit error ${i + 1}`,
+                "aria-label": t("Edit error {n}", { n: i + 1 }),
                 onclick: () => page.edit(i),
               },
-              "Edit",
+              t("Edit"),
             )
           : null,
         FG.el(
@@ -104,10 +107,13 @@ window.FG = window.FG || {};
           {
             type: "button",
             "data-key": `${list}-${i}-remove`,
-            "aria-label": `Remove ${list === "errors" ? "error" : "missing item"} ${i + 1}`,
+            "aria-label":
+              list === "errors"
+                ? t("Remove error {n}", { n: i + 1 })
+                : t("Remove missing item {n}", { n: i + 1 }),
             onclick: () => page.remove(list, i),
           },
-          "Remove",
+          t("Remove"),
         ),
       ),
       list === "errors" ? FG.severityButtons(page, entry, i) : null,
@@ -128,10 +134,10 @@ window.FG = window.FG || {};
         error,
         kind,
         quote,
-        evidenceField(page, "errors", i, error, "Contradicts"),
+        evidenceField(page, "errors", i, error, t("Contradicts")),
       );
     if (side === FG.SOURCE)
-      return card(page, "errors", i, error, kind, quote, FG.el("p", { class: "hint" }, "in the source"));
+      return card(page, "errors", i, error, kind, quote, FG.el("p", { class: "hint" }, t("in the source")));
     if (kind.needs === "nothing") return card(page, "errors", i, error, kind, quote);
     const choosing = page.mode === "earlier" && page.active && page.active.index === i;
     const earlier = FG.strip(error.explanation);
@@ -146,8 +152,8 @@ window.FG = window.FG || {};
         "div",
         { class: "evidence" },
         earlier
-          ? FG.el("span", { class: "hint", dir: "auto" }, `repeats “${short(earlier, 120)}”`)
-          : FG.el("span", { class: "bad" }, "Which earlier text does it repeat?"),
+          ? FG.el("span", { class: "hint", dir: "auto" }, t("repeats “{quote}”", { quote: short(earlier, 120) }))
+          : FG.el("span", { class: "bad" }, t("Which earlier text does it repeat?")),
         FG.el(
           "div",
           { class: "row" },
@@ -161,20 +167,22 @@ window.FG = window.FG || {};
                     "data-key": `errors-${i}-use`,
                     onclick: () => page.useEarlier(),
                   },
-                  "Use the selection ",
+                  t("Use the selection"),
+                  " ",
                   FG.el("kbd", {}, "Enter"),
                 ),
                 FG.el(
                   "button",
                   { type: "button", "data-key": `errors-${i}-cancel`, onclick: () => page.leave() },
-                  "Cancel ",
+                  t("Cancel"),
+                  " ",
                   FG.el("kbd", {}, "Esc"),
                 ),
               ]
             : FG.el(
                 "button",
                 { type: "button", "data-key": `errors-${i}-choose`, onclick: () => page.earlier(i) },
-                earlier ? "Choose other text" : "Choose earlier text",
+                earlier ? t("Choose other text") : t("Choose earlier text"),
               ),
         ),
       ),
@@ -207,7 +215,7 @@ window.FG = window.FG || {};
           i,
           info,
           FG.kind(schema, info["error type"]),
-          evidenceField(page, "missing-info", i, info, "Found in"),
+          evidenceField(page, "missing-info", i, info, t("Found in")),
         ),
       ),
     );

@@ -3,12 +3,11 @@
 "use strict";
 (function () {
   const FG = window.FG,
-    $ = FG.$,
+    { $, t } = FG,
     schema = window.FG_SCHEMA;
   const pairs = FG.pairs(schema),
     { outputs, noun } = schema.fields,
     count = outputs.length;
-  const NOUN = noun[0].toUpperCase() + noun.slice(1);
   let work = null,
     reading = null, // what the annotator sees of the outputs
     at = 0, // the card with the cursor
@@ -16,6 +15,7 @@
   const names = "ABCDEFGHI";
   const order = () => work.state.order; // order()[k]: the output shown as letter k
   const letter = (output) => names[order().indexOf(output)];
+  const lettersOf = ({ left, right }) => ({ first: letter(left), second: letter(right) });
 
   // The mode of the last item is kept, except for items that have a preference: it is shown as pairs.
   function fresh(item, _, store) {
@@ -44,7 +44,12 @@
     if (!unread.length || work.state.warned) return;
     work.state.warned = true;
     const list = unread.map(letter).sort().join(", ");
-    FG.say(`You chose before you can have read ${noun} ${list} to the end. Read on before you submit; this is said once.`);
+    FG.say(
+      t("You chose before you can have read {noun} {letters} to the end. Read on before you submit; this is said once.", {
+        noun,
+        letters: list,
+      }),
+    );
   }
 
   function change(parts) {
@@ -97,7 +102,7 @@
     if (mode === "ranks" && ranks.includes(null) && !preference.includes(null)) {
       if (FG.brokenTriple(count, pairs, preference)) {
         FG.say(
-          "Your pairs do not form a ranking, so they cannot become ranks. Change the pairs first.",
+          t("Your pairs do not form a ranking, so they cannot become ranks. Change the pairs first."),
           "bad",
         );
         render();
@@ -108,7 +113,7 @@
           .length;
       ranks = ranks.map((_, a) => better(a) + 1);
     } else if (mode === "ranks" && ranks.includes(null) && preference.some((value) => value !== null)) {
-      FG.say("Ranks start empty. Your pairs stay until you choose a rank.");
+      FG.say(t("Ranks start empty. Your pairs stay until you choose a rank."));
     }
     at = 0;
     work.store.write(work.store.name("mode"), mode);
@@ -129,10 +134,10 @@
           "aria-pressed": String(base === output),
           onclick: () => showDifferences(output),
         },
-        output === null ? "None" : letter(output),
+        output === null ? t("None") : letter(output),
       ),
     );
-    FG.refill($("differences"), [FG.el("span", {}, "Differences from"), ...buttons]);
+    FG.refill($("differences"), [FG.el("span", {}, t("Differences from")), ...buttons]);
   }
 
   function nextDifferences() {
@@ -154,7 +159,7 @@
         FG.el(
           "article",
           { class: "candidate" },
-          FG.el("h3", {}, FG.el("span", { class: "badge" }, names[i]), ` ${NOUN} ${names[i]}`),
+          FG.el("h3", {}, FG.el("span", { class: "badge" }, names[i]), " ", t("{noun} {letter}", { noun: FG.capital(noun), letter: names[i] })),
           FG.el("p", { dir: "auto", class: "output" }, outputNodes(output)),
         ),
       ),
@@ -173,7 +178,7 @@
         FG.el(
           "fieldset",
           { class: i === at ? "pair active" : "pair", "data-card": i },
-          FG.el("legend", {}, `Rank of ${noun} ${names[i]}`),
+          FG.el("legend", {}, t("Rank of {noun} {letter}", { noun, letter: names[i] })),
           FG.el(
             "div",
             { class: "choices" },
@@ -196,13 +201,13 @@
       return FG.el(
         "fieldset",
         { class: i === at ? "pair active" : "pair", "data-card": i },
-        FG.el("legend", {}, `${letter(pair.left)} or ${letter(pair.right)}?`),
+        FG.el("legend", {}, t("{first} or {second}?", lettersOf(pair))),
         FG.el(
           "div",
           { class: "choices" },
-          radio(`pair-${i}`, `${letter(pair.left)} better`, value === 1, set(1)),
-          radio(`pair-${i}`, "Equal", value === 0, set(0)),
-          radio(`pair-${i}`, `${letter(pair.right)} better`, value === 2, set(2)),
+          radio(`pair-${i}`, t("{letter} better", { letter: letter(pair.left) }), value === 1, set(1)),
+          radio(`pair-${i}`, t("Equal"), value === 0, set(0)),
+          radio(`pair-${i}`, t("{letter} better", { letter: letter(pair.right) }), value === 2, set(2)),
         ),
       );
     });
@@ -215,7 +220,11 @@
     if (!broken) return [];
     const [a, b, c] = broken.map(letter);
     return [
-      `${a} is at least as good as ${b}, and ${b} as ${c}, but ${c} is better than ${a}. Is this what you mean?`,
+      t("{a} is at least as good as {b}, and {b} as {c}, but {c} is better than {a}. Is this what you mean?", {
+        a,
+        b,
+        c,
+      }),
     ];
   }
 
@@ -230,8 +239,11 @@
     $("all-bad").checked = Boolean(work.doc["all-bad"]);
     $("choose-hint").textContent =
       mode === "pairs"
-        ? "Up and down move between pairs; 1: the first is better, 2: the second, 0: equally good."
-        : `Up and down move between ${noun}s; 1 to ${count} give the rank, 1 is best. Equal ranks are ties.`;
+        ? t("Up and down move between pairs; 1: the first is better, 2: the second, 0: equally good.")
+        : t("Up and down move between {noun}s; 1 to {n} give the rank, 1 is best. Equal ranks are ties.", {
+            noun,
+            n: count,
+          });
     $("warnings").replaceChildren(...warnings().map((warning) => FG.el("li", {}, warning)));
     FG.showNotes(work.doc);
     FG.showStatus(work);
@@ -250,26 +262,26 @@
       problems = [];
     if (mode === "ranks")
       order().forEach((output, i) => {
-        if (ranks[output] === null) problems.push({ text: `${NOUN} ${names[i]} has no rank.`, go: goTo(i) });
+        if (ranks[output] === null) problems.push({ text: t("{noun} {letter} has no rank.", { noun: FG.capital(noun), letter: names[i] }), go: goTo(i) });
       });
     if (problems.length) return problems;
     shown().forEach(({ left, right, k }, i) => {
       if (preference[k] === null)
-        problems.push({ text: `${letter(left)} or ${letter(right)} is not decided.`, go: goTo(i) });
+        problems.push({ text: t("{first} or {second} is not decided.", lettersOf({ left, right })), go: goTo(i) });
     });
     if (problems.length) return problems;
     const cycle = FG.findCycle(count, pairs, preference);
     if (!cycle) return [];
     const chain = [...cycle, cycle[0]].map(letter).join(" > ");
     const i = shown().findIndex((pair) => cycle.includes(pair.left) && cycle.includes(pair.right));
-    return [{ text: `The choices go in a circle: ${chain}. Change one of them.`, go: goTo(i) }];
+    return [{ text: t("The choices go in a circle: {chain}. Change one of them.", { chain }), go: goTo(i) }];
   }
 
   async function submit() {
     const problems = findProblems();
     FG.showProblems(problems);
     if (problems.length) {
-      FG.say(`Not submitted: ${problems[0].text}`, "bad");
+      FG.say(t("Not submitted: {problem}", { problem: problems[0].text }), "bad");
       problems[0].go();
       return;
     }
@@ -330,18 +342,20 @@
       FG.el(
         "p",
         {},
-        `${schema.comparison} Judge every pair; “equally good” is a choice too. The ${noun}s are in a random order.`,
+        FG.own(schema.comparison),
+        " ",
+        t("Judge every pair; “equally good” is a choice too. The {noun}s are in a random order.", { noun }),
       ),
-      FG.el("h3", {}, "Keys"),
+      FG.el("h3", {}, t("Keys")),
       table([
-        ["↑ / ↓", `move between pairs, or between ${noun}s`],
-        ["1 / 2 / 0", "the first is better, the second is better, equally good; by rank: the rank"],
-        ["D", `mark the words that differ from those of one ${noun}`],
-        ["B", `no ${noun} is acceptable`],
-        ["M", "switch between pair by pair and by rank"],
-        ["Ctrl+Z / Ctrl+Shift+Z", "undo, redo"],
-        ["Ctrl+Enter", "submit"],
-        ["?", "this help"],
+        ["↑ / ↓", t("move between pairs, or between {noun}s", { noun })],
+        ["1 / 2 / 0", t("the first is better, the second is better, equally good; by rank: the rank")],
+        ["D", t("mark the words that differ from those of one {noun}", { noun })],
+        ["B", t("no {noun} is acceptable", { noun })],
+        ["M", t("switch between pair by pair and by rank")],
+        ["Ctrl+Z / Ctrl+Shift+Z", t("undo, redo")],
+        ["Ctrl+Enter", t("submit")],
+        ["?", t("this help")],
       ]),
     ];
   }
@@ -368,7 +382,7 @@
     fieldKey: (event) => event.key === "Escape" && $("choices").focus(),
     help,
     step: (back) => {
-      if (work.step(back)) FG.say(back ? "Undone." : "Redone.", "good");
+      if (work.step(back)) FG.say(back ? t("Undone.") : t("Redone."), "good");
       render();
     },
   });

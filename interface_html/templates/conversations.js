@@ -2,9 +2,10 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
+  const { t, tn } = FG;
   const SPEAKERS = { system: "System", user: "Human", assistant: "Assistant" };
   const ROLES = { System: "system", Human: "user", Assistant: "assistant" };
-  const NAMES = { system: "System", user: "User", assistant: "Assistant" }; // as shown
+  const NAMES = { system: t("System"), user: t("User"), assistant: t("Assistant") }; // as shown
   const NEXT_TURN = "\n\nAssistant:";
 
   const isMessage = (message) =>
@@ -42,9 +43,9 @@ window.FG = window.FG || {};
   FG.titleOf = function (row) {
     if (!Array.isArray(row.prompt)) return [row.prompt, {}];
     if (!isConversation(row.prompt))
-      throw new Error("`prompt` must be text, or a conversation: a list of {role, content}");
+      throw new Error(t("`prompt` must be text, or a conversation: a list of {role, content}"));
     if ("messages" in row)
-      throw new Error("`messages` must not be there if `prompt` is a conversation: remove it, or rename it");
+      throw new Error(t("`messages` must not be there if `prompt` is a conversation: remove it, or rename it"));
     return [textOf(row.prompt), { messages: row.prompt }];
   };
 
@@ -65,7 +66,7 @@ window.FG = window.FG || {};
     const isDialog = messages.length > 0;
     turns.hidden = !isDialog;
     FG.$("item-title").replaceChildren(
-      ...(isDialog ? [`Conversation, ${messages.length === 1 ? "1 turn" : `${messages.length} turns`}`] : FG.visible(text)),
+      ...(isDialog ? [tn("Conversation, {n} turn", "Conversation, {n} turns", { n: messages.length })] : FG.visible(text)),
     );
     turns.replaceChildren(...(isDialog ? messages.map(turnNode) : []));
     turns.scrollTop = turns.scrollHeight; // the last turn is the one to answer

@@ -2,7 +2,8 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const $ = (id) => document.getElementById(id);
+  const $ = (id) => document.getElementById(id),
+    { t } = FG;
   FG.$ = $;
 
   // An element; strings among `children` become text, never markup.
@@ -138,13 +139,13 @@ window.FG = window.FG || {};
       sources = FG.sources(schema, row);
     if (reference)
       $("reference").replaceChildren(
-        ...(row[reference.key] ? FG.visible(row[reference.key]) : ["There is none for this item."]),
+        ...(row[reference.key] ? FG.visible(row[reference.key]) : [t("There is none for this item.")]),
       );
     if (context)
       $("context").replaceChildren(
         ...(sources.length
           ? sources.map((source, i) => sourceNode(source, i + 1, onPick, context.noun))
-          : [FG.el("p", { class: "hint" }, `This item has no ${context.noun}.`)]),
+          : [FG.el("p", { class: "hint" }, t("This item has no {source}.", { source: context.noun }))]),
       );
     FG.showTitle(schema, row);
     $("sources").scrollTop = 0;
@@ -152,11 +153,10 @@ window.FG = window.FG || {};
 
   function sourceNode(source, number, onPick, noun) {
     const [title, ...sentences] = source;
-    const name = noun[0].toUpperCase() + noun.slice(1);
     return FG.el(
       "article",
       { class: "source" },
-      FG.el("p", { class: "source-name" }, `${name} ${number}`),
+      FG.el("p", { class: "source-name" }, FG.own(FG.capital(noun)), ` ${number}`),
       sentenceNode(number, 0, title, onPick),
       FG.el(
         "ul",
@@ -185,7 +185,7 @@ window.FG = window.FG || {};
         class: "sid",
         "data-sentence": id,
         "aria-pressed": "false",
-        "aria-label": `Sentence ${id}${sentence ? "" : ", title"}`,
+        "aria-label": sentence ? t("Sentence {id}", { id }) : t("Sentence {id}, title", { id }),
         onclick: () => onPick(source, sentence),
       },
       id,

@@ -2,7 +2,8 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const $ = FG.$;
+  const $ = FG.$,
+    { t } = FG;
   const HEADINGS = 80; // pixels: the sticky headings of the sources
   const NARROW = window.matchMedia("(max-width: 49.99rem)"); // as in page.css: sources are above the text
 
@@ -45,10 +46,12 @@ window.FG = window.FG || {};
 
     page.chooseMissing = function (kind) {
       if (page.doc["no-error"])
-        return refuse("Not added: “No error, nothing missing” is ticked. Untick it first.");
+        return refuse(t("Not added: “No error, nothing missing” is ticked. Untick it first."));
       if (!FG.sources(schema, page.row).length)
         return refuse(
-          `Not added: this item has no ${schema.fields.context.noun} that could hold what is missing.`,
+          t("Not added: this item has no {source} that could hold what is missing.", {
+            source: schema.fields.context.noun,
+          }),
         );
       const info = { "error type": kind.name, ...FG.storedIds(schema, empty) },
         missing = [...page.doc["missing-info"], info];
@@ -56,8 +59,12 @@ window.FG = window.FG || {};
       page.active = { list: "missing-info", index: missing.length - 1 };
       page.change({ "missing-info": missing });
       page.askEvidence("missing-info", missing.length - 1);
-      const how = FG.isTouch ? "tap" : "type 2:4,5, or click the numbers of";
-      FG.say(`Added: ${kind.label}. Now ${how} the sentences that hold it.`, "good");
+      const done = FG.isTouch
+        ? t("Added: {kind}. Now tap the sentences that hold it.", { kind: kind.label })
+        : t("Added: {kind}. Now type 2:4,5, or click the numbers of the sentences that hold it.", {
+            kind: kind.label,
+          });
+      FG.say(done, "good");
       return true;
     };
 
@@ -88,7 +95,9 @@ window.FG = window.FG || {};
       page.refused = ids.problem ? fieldKey(list, i) : null;
       if (ids.problem) {
         page.render();
-        return refuse(`“${entry.typed}” is not accepted: ${ids.problem}.`);
+        return refuse(
+          t("“{text}” is not accepted: {reason}.", { text: entry.typed, reason: FG.reason(ids.problem) }),
+        );
       }
       replace(list, i, FG.withIds(schema, entry, ids), fieldKey(list, i));
       const field = fieldOf(list, i);
@@ -122,14 +131,21 @@ window.FG = window.FG || {};
         noun = schema.fields.context.noun;
       if (!target)
         return refuse(
-          "Sentence not used: first choose an error or a missing item that needs sentences as evidence.",
+          t("Sentence not used: first choose an error or a missing item that needs sentences as evidence."),
         );
       const ids = FG.idsOf(schema, target),
         { list, index } = page.active;
       if (ids.sentences.length && ids.source !== source)
         return refuse(
-          `Sentence ${source}:${sentence} not added: the evidence is in ${noun} ${ids.source}, and an entry can point` +
-            ` to one ${noun} only. Remove ${FG.notation(ids)} first, or add another entry.`,
+          t(
+            "Sentence {id} not added: the evidence is in {source} {n}, and an entry can point to one {source} only. Remove {evidence} first, or add another entry.",
+            {
+              id: `${source}:${sentence}`,
+              source: noun,
+              n: ids.source,
+              evidence: FG.notation(ids),
+            },
+          ),
         );
       const has = ids.sentences.includes(sentence);
       const sentences = has
@@ -138,7 +154,8 @@ window.FG = window.FG || {};
       page.refused = null;
       replace(list, index, FG.withIds(schema, target, { source, sentences }));
       page.refreshField();
-      FG.say(`Sentence ${source}:${sentence} ${has ? "removed" : "added"}.`, "good");
+      const id = `${source}:${sentence}`;
+      FG.say(has ? t("Sentence {id} removed.", { id }) : t("Sentence {id} added.", { id }), "good");
       return true;
     };
   };
@@ -164,7 +181,7 @@ window.FG = window.FG || {};
     const done = FG.el(
       "button",
       { type: "button", id: "sheet-done", class: "main", onclick: () => closeSheet(page) },
-      "Done",
+      t("Done"),
     );
     const head = FG.el(
       "div",
@@ -199,7 +216,9 @@ window.FG = window.FG || {};
     if (isOpen) {
       const kind = FG.kind(page.schema, target["error type"]),
         ids = FG.notation(FG.idsOf(page.schema, target));
-      $("sheet-title").textContent = `${kind.label}: ${ids || "tap the sentences"}`;
+      $("sheet-title").textContent = ids
+        ? t("{kind}: {evidence}", { kind: kind.label, evidence: ids })
+        : t("{kind}: tap the sentences", { kind: kind.label });
     }
     if (head.hidden === !isOpen) return;
     const top = $("text").getBoundingClientRect().top;

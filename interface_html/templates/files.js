@@ -2,6 +2,8 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
+  const { t } = FG;
+
   function textKeys({ fields }) {
     const reference = fields.reference ? [fields.reference.key] : [];
     return [fields.title, ...reference, ...fields.outputs];
@@ -19,26 +21,33 @@ window.FG = window.FG || {};
     const { context, outputs, noun } = schema.fields;
     for (const key of textKeys(schema))
       if (typeof row[key] !== "string")
-        throw new Error(`\`${key}\` ${row[key] === undefined ? "is missing" : "must be text"}`);
+        throw new Error(
+          row[key] === undefined ? t("`{key}` is missing", { key }) : t("`{key}` must be text", { key }),
+        );
     if (context && !isContext(row[context.key]))
       throw new Error(
-        `\`${context.key}\` must be a list: for each ${context.noun} a list of its title and its sentences`,
+        t("`{key}` must be a list: for each {source} a list of its title and its sentences", {
+          key: context.key,
+          source: context.noun,
+        }),
       );
     for (const key of outputs)
-      if (!FG.strip(row[key])) throw new Error(`\`${key}\` is empty: there is no ${noun} to judge`);
+      if (!FG.strip(row[key])) throw new Error(t("`{key}` is empty: there is no {noun} to judge", { key, noun }));
     const [wrong] = FG.itemSuggestionProblems(schema, row);
-    if (wrong) throw new Error(`\`${wrong.field}\` ${wrong.reason}`);
+    if (wrong) throw new Error(`\`${wrong.field}\` ${FG.reason(wrong.reason)}`);
     if ("feedback" in row && !FG.isAnnotation(schema, row.feedback))
       throw new Error(
-        "`feedback` does not have the form that this page writes: correct it, or open the file without it",
+        t(
+          "`feedback` does not have the form that this page writes: correct it, or open the file without it",
+        ),
       );
     if ("preference" in row && !isPreference(schema, row.preference))
       throw new Error(
-        `\`preference\` must have a 0, 1 or 2 for each of the ${FG.pairs(schema).length} pairs`,
+        t("`preference` must have a 0, 1 or 2 for each of the {n} pairs", { n: FG.pairs(schema).length }),
       );
     if (FG.RATINGS in row) {
       const [problem] = FG.ratingProblems(schema, row[FG.RATINGS]);
-      if (problem) throw new Error(`\`${problem.field}\` ${problem.reason}`);
+      if (problem) throw new Error(`\`${problem.field}\` ${FG.reason(problem.reason)}`);
     }
   }
 
@@ -75,13 +84,13 @@ window.FG = window.FG || {};
 
   function readItem(schema, row, number) {
     try {
-      if (row === null || typeof row !== "object" || Array.isArray(row)) throw new Error("must be an object");
+      if (row === null || typeof row !== "object" || Array.isArray(row)) throw new Error(t("must be an object"));
       const { id, ...rest } = row,
         itemRow = FG.format.itemRow(schema, rest);
       checkItemRow(schema, itemRow);
       return { id: typeof id === "string" ? id : String(number), row: itemRow };
     } catch (error) {
-      throw new Error(`row ${number} of the file: ${error.message}`);
+      throw new Error(t("row {n} of the file: {reason}", { n: number, reason: FG.reason(error.message) }));
     }
   }
 
@@ -89,14 +98,14 @@ window.FG = window.FG || {};
   function rowsOf(text) {
     if (/^\s*</.test(text)) {
       if (FG.format.pageRows) return FG.format.pageRows(text);
-      throw new Error("it is a page: make items of it first with fgrlhf feedback items");
+      throw new Error(t("it is a page: make items of it first with fgrlhf feedback items"));
     }
     try {
       return [JSON.parse(text)].flat();
     } catch (error) {
       const lines = text.split("\n").filter((line) => FG.strip(line));
       if (lines.length > 1 && isJson(lines[0])) return lines.map(lineRow);
-      throw new Error(`the file is not valid JSON (${error.message})`);
+      throw new Error(t("the file is not valid JSON ({reason})", { reason: error.message }));
     }
   }
 
@@ -110,14 +119,14 @@ window.FG = window.FG || {};
   }
 
   function lineRow(line, number) {
-    if (!isJson(line)) throw new Error(`row ${number} of the file is not valid JSON`);
+    if (!isJson(line)) throw new Error(t("row {n} of the file is not valid JSON", { n: number }));
     return JSON.parse(line);
   }
 
   // The items of a file's text: [{id, key, row}]. Throws an Error with row and reason.
   FG.readItems = function (schema, text) {
     const rows = rowsOf(text);
-    if (!rows.length) throw new Error("the file must hold a JSON array with at least one row");
+    if (!rows.length) throw new Error(t("the file must hold a JSON array with at least one row"));
     const copies = new Map(); // two rows with the same content are two items
     return rows.map((values, number) => {
       const { id, row } = readItem(schema, values, number);

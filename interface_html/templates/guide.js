@@ -3,15 +3,18 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const $ = FG.$;
+  const $ = FG.$,
+    { t } = FG;
 
   function exampleNode(example) {
     return FG.el(
       "li",
       { class: example.applies ? "example applies" : "example" },
-      FG.el("span", { class: "verdict" }, example.applies ? "Yes: " : "No: "),
-      FG.el("q", {}, example.text),
-      ` ${example.why}`,
+      FG.el("span", { class: "verdict" }, example.applies ? t("Yes:") : t("No:")),
+      " ",
+      FG.el("q", {}, FG.own(example.text)),
+      " ",
+      FG.own(example.why),
     );
   }
 
@@ -19,8 +22,8 @@ window.FG = window.FG || {};
     return FG.el(
       "article",
       { class: "guide-kind" },
-      FG.el("h4", {}, FG.badge(kind), ` ${kind.label}`),
-      FG.el("p", {}, `${kind.help}.`),
+      FG.el("h4", {}, FG.badge(kind), " ", FG.own(kind.label)),
+      FG.el("p", {}, FG.own(`${kind.help}.`)),
       exampleNodes(kind.examples),
     );
   }
@@ -33,17 +36,18 @@ window.FG = window.FG || {};
   // The examples of judgements that belong to no kind; null without any.
   function judgementsNode(examples) {
     if (!examples || !examples.length) return null;
-    return FG.el("article", { class: "guide-kind" }, FG.el("h4", {}, "Examples"), exampleNodes(examples));
+    return FG.el("article", { class: "guide-kind" }, FG.el("h4", {}, t("Examples")), exampleNodes(examples));
   }
 
-  // cases and answers; null without any.
+  // Cases that annotators ask about, and the answers; null without any.
   function faqNode(faq) {
     if (!faq || !faq.length) return null;
     const entries = faq.flatMap(({ case: asked, answer }) => [
-      FG.el("dt", { dir: "auto" }, asked),
-      FG.el("dd", { dir: "auto" }, answer),
+      FG.el("dt", { dir: "auto" }, FG.own(asked)),
+      FG.el("dd", { dir: "auto" }, FG.own(answer)),
     ]);
-    return FG.el("article", { class: "guide-kind" }, FG.el("h4", {}, "What annotators ask"), FG.el("dl", { id: "faq" }, entries));
+    const title = FG.el("h4", {}, t("What annotators ask"));
+    return FG.el("article", { class: "guide-kind" }, title, FG.el("dl", { id: "faq" }, entries));
   }
 
   function setOpen(isOpen) {
@@ -61,7 +65,7 @@ window.FG = window.FG || {};
       read();
     };
     const parts = [
-      ...schema.guideline.map((text) => FG.el("p", {}, text)),
+      ...schema.guideline.map((text) => FG.el("p", {}, FG.own(text))),
       ...[...schema.errors, ...schema.missing].map(kindNode),
       judgementsNode(schema.examples),
       faqNode(schema.faq),
@@ -76,7 +80,7 @@ window.FG = window.FG || {};
             $("guide-button").focus();
           },
         },
-        "I have read this",
+        t("I have read this"),
       ),
     ];
     $("guide-body").replaceChildren(...parts.filter(Boolean));

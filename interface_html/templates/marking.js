@@ -2,7 +2,8 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const $ = FG.$;
+  const $ = FG.$,
+    { t, tn } = FG;
   const LONGEST_QUOTE = 60;
 
   const replaced = (list, i, entry) => list.map((old, k) => (k === i ? entry : old));
@@ -18,20 +19,31 @@ window.FG = window.FG || {};
   // "1 word", "18 words".
   FG.countUnits = function (page, start, end) {
     const count = page.view.count(start, end);
-    return `${count} ${page.schema.unit}${count === 1 ? "" : "s"}`;
+    return page.schema.unit === "word"
+      ? tn("{n} word", "{n} words", { n: count })
+      : tn("{n} sentence", "{n} sentences", { n: count });
   };
 
   FG.hint = function (schema) {
-    const { unit } = schema;
-    if (FG.isTouch) return `Tap the first and the last ${unit}, then a kind.`;
-    return `Drag over ${unit}s, click the first and the last one, or use Shift and the arrow keys. Then choose a kind.`;
+    if (schema.unit === "word")
+      return FG.isTouch
+        ? t("Tap the first and the last word, then a kind.")
+        : t(
+            "Drag over words, click the first and the last one, or use Shift and the arrow keys. Then choose a kind.",
+          );
+    return FG.isTouch
+      ? t("Tap the first and the last sentence, then a kind.")
+      : t(
+          "Drag over sentences, click the first and the last one, or use Shift and the arrow keys. Then choose a kind.",
+        );
   };
 
   // Add the functions that change errors to the page.
   FG.addMarking = function (page) {
     const { schema, refuse } = page,
       NOUN = schema.fields.noun,
-      leaveHint = FG.isTouch ? "" : " Esc cancels.";
+      isWords = schema.unit === "word",
+      leaveHint = FG.isTouch ? "" : ` ${t("Esc cancels.")}`;
     const activeError = () => (page.active && page.active.list === "errors" ? page.active.index : -1);
     const kindOf = (error) => FG.kind(schema, error["error type"]);
 
@@ -41,24 +53,31 @@ window.FG = window.FG || {};
 
     // Whether the range may be marked as `kind`. It must not overlap an error, except the one with index `except`.
     function mayMark(range, kind, except) {
-      if (page.doc["no-error"]) return refuse("Not marked: “No error” is ticked. Untick it first.");
-      if (!range) return refuse(`Not marked: nothing is selected. ${FG.hint(schema)}`);
+      if (page.doc["no-error"]) return refuse(t("Not marked: “No error” is ticked. Untick it first."));
+      if (!range) return refuse(`${t("Not marked: nothing is selected.")} ${FG.hint(schema)}`);
       const other = page.conflict(page.doc.errors, range, kind, except);
       if (other >= 0) {
         if (except === undefined) page.active = { list: "errors", index: other };
         page.render();
+        const error = page.labelOf(other);
         return refuse(
-          `Not marked: the selection ${schema.overlap ? "is already" : "overlaps"} ${page.labelOf(other)}. Edit or remove it first.`,
+          schema.overlap
+            ? t("Not marked: the selection is already {error}. Edit or remove it first.", { error })
+            : t("Not marked: the selection overlaps {error}. Edit or remove it first.", { error }),
         );
       }
       if (kind.needs === "sentences" && !FG.sources(schema, page.row).length)
         return refuse(
-          `Not marked: this item has no ${schema.fields.context.noun} that the ${NOUN} could contradict.` +
-            " Choose another kind.",
+          t("Not marked: this item has no {source} that the {noun} could contradict. Choose another kind.", {
+            source: schema.fields.context.noun,
+            noun: NOUN,
+          }),
         );
       if (kind.needs === "earlier text" && !FG.strip(FG.cut(page.view.points, 0, range[0])))
         return refuse(
-          "Not marked: there is no text before the selection that it could repeat. Choose another kind.",
+          t(
+            "Not marked: there is no text before the selection that it could repeat. Choose another kind.",
+          ),
         );
       return true;
     }
@@ -79,20 +98,32 @@ window.FG = window.FG || {};
     // Mark what is selected, or change the active error.
     page.chooseError = function (kind) {
       if (page.mode === "earlier")
-        return refuse("Select the earlier text first and confirm it, or cancel.");
+        return refuse(t("Select the earlier text first and confirm it, or cancel."));
       const side = FG.kindSide(kind),
         place = page.textName(side),
         native = page.views[side].takeNative();
       if (native === "elsewhere")
         return refuse(
-          `Not marked: the selected text is not in the ${place}. Select ${schema.unit}s of the ${place}.`,
+          isWords
+            ? t("Not marked: the selected text is not in the {noun}. Select words of the {noun}.", { noun: place })
+            : t("Not marked: the selected text is not in the {noun}. Select sentences of the {noun}.", {
+                noun: place,
+              }),
         );
       if (native === "taken") page.use(side);
       const asSuggested = page.markSuggested(kind);
       if (asSuggested !== null) return asSuggested;
       if (page.side !== side)
         return refuse(
-          `Not marked: ${kind.label} is marked in the ${place}. Select ${schema.unit}s of the ${place}.`,
+          isWords
+            ? t("Not marked: {kind} is marked in the {noun}. Select words of the {noun}.", {
+                kind: kind.label,
+                noun: place,
+              })
+            : t("Not marked: {kind} is marked in the {noun}. Select sentences of the {noun}.", {
+                kind: kind.label,
+                noun: place,
+              }),
         );
       const { index, range } = choice();
       if (!mayMark(range, kind, index)) return false;
@@ -109,9 +140,14 @@ window.FG = window.FG || {};
       page.mode = null;
       page.view.collapse();
       page.change({ errors });
-      const quote = `“${FG.quote(page.view.points, ...range)}”`,
-        size = FG.countUnits(page, ...range);
-      FG.say(`${old ? "Changed" : "Marked"}: ${quote} (${size}) is ${page.labelOf(at)}.`, "good");
+      const quote = FG.quote(page.view.points, ...range),
+        parts = { quote, size: FG.countUnits(page, ...range), error: page.labelOf(at) };
+      FG.say(
+        old
+          ? t("Changed: “{quote}” ({size}) is {error}.", parts)
+          : t("Marked: “{quote}” ({size}) is {error}.", parts),
+        "good",
+      );
       if (!isSameKind && kind.needs === "sentences") page.askEvidence("errors", at);
       if (!isSameKind && kind.needs === "earlier text") page.earlier(at);
       return true;
@@ -121,7 +157,11 @@ window.FG = window.FG || {};
     page.setKeep = function (isOn) {
       page.keep = isOn;
       page.sticky = null;
-      FG.say(isOn ? "Choose a kind: it stays on, and each selection is marked at once." : "No kind stays on.");
+      FG.say(
+        isOn
+          ? t("Choose a kind: it stays on, and each selection is marked at once.")
+          : t("No kind stays on."),
+      );
       page.render();
     };
 
@@ -129,7 +169,8 @@ window.FG = window.FG || {};
       page.keep = true;
       page.sticky = kind;
       page.render();
-      FG.say(`${kind.label} stays on: each selection is marked at once.${FG.isTouch ? "" : " Esc ends it."}`);
+      const end = FG.isTouch ? "" : ` ${t("Esc ends it.")}`;
+      FG.say(t("{kind} stays on: each selection is marked at once.", { kind: kind.label }) + end);
     }
 
     // The key or button of a kind. With `keep`, the kind stays on.
@@ -165,6 +206,16 @@ window.FG = window.FG || {};
       page.render();
     };
 
+    function editHint(error) {
+      if (FG.isTouch)
+        return isWords
+          ? t("Editing {error}: tap other words, then a kind.", error)
+          : t("Editing {error}: tap other sentences, then a kind.", error);
+      return isWords
+        ? t("Editing {error}: select other words and press Enter, or choose another kind.", error)
+        : t("Editing {error}: select other sentences and press Enter, or choose another kind.", error);
+    }
+
     page.edit = function (index) {
       const error = page.doc.errors[index];
       page.use(FG.sideOf(error));
@@ -172,41 +223,41 @@ window.FG = window.FG || {};
       page.mode = "span";
       page.view.select(error.start, error.end);
       page.view.node.focus();
-      FG.say(
-        FG.isTouch
-          ? `Editing ${page.labelOf(index)}: tap other ${schema.unit}s, then a kind.`
-          : `Editing ${page.labelOf(index)}: select other ${schema.unit}s and press Enter, or choose another kind.` +
-              leaveHint,
-      );
+      FG.say(editHint({ error: page.labelOf(index) }) + leaveHint);
     };
 
     page.editActive = function () {
       const { active } = page;
       if (active && active.list === "errors") page.edit(active.index);
       else if (active) page.askEvidence(active.list, active.index);
-      else refuse(`Nothing to edit: move to an error first, in the ${NOUN} or in the list.`);
+      else refuse(t("Nothing to edit: move to an error first, in the {noun} or in the list.", { noun: NOUN }));
     };
 
     page.remove = function (list, index) {
-      const name = list === "errors" ? page.labelOf(index) : `missing item ${index + 1}`;
+      const name = list === "errors" ? page.labelOf(index) : t("missing item {n}", { n: index + 1 });
       page.active = page.mode = page.refused = null;
       page.view.collapse();
       page.change({ [list]: page.doc[list].filter((_, k) => k !== index) });
       page.view.node.focus({ preventScroll: true });
       page.active = null;
       page.render();
-      FG.say(`Removed: ${name}. ${FG.isTouch ? "Undo" : "Ctrl+Z"} restores it.`, "good");
+      FG.say(
+        FG.isTouch
+          ? t("Removed: {entry}. Undo restores it.", { entry: name })
+          : t("Removed: {entry}. Ctrl+Z restores it.", { entry: name }),
+        "good",
+      );
     };
 
     page.removeActive = function () {
       if (page.active) page.remove(page.active.list, page.active.index);
-      else refuse(`Nothing to remove: move to an error first, in the ${NOUN} or in the list.`);
+      else refuse(t("Nothing to remove: move to an error first, in the {noun} or in the list.", { noun: NOUN }));
     };
 
     // Move the start or the end of the active span by one unit.
     page.nudge = function (side, by) {
       const index = activeError();
-      if (index < 0) return refuse(`Nothing to move: move to an error first, in the ${NOUN} or in the list.`);
+      if (index < 0) return refuse(t("Nothing to move: move to an error first, in the {noun} or in the list.", { noun: NOUN }));
       const error = page.doc.errors[index],
         { view } = page,
         place = page.textName(page.side);
@@ -214,22 +265,32 @@ window.FG = window.FG || {};
         last = view.units.findLastIndex((unit) => unit[0] < error.end);
       if (side === "start") first += by;
       else last += by;
-      if (first < 0 || last >= view.units.length) return refuse(`Not moved: the ${place} ends here.`);
-      if (first > last) return refuse(`Not moved: ${page.labelOf(index)} has only one ${schema.unit}.`);
+      if (first < 0 || last >= view.units.length) return refuse(t("Not moved: the {noun} ends here.", { noun: place }));
+      if (first > last) {
+        const parts = { error: page.labelOf(index) };
+        return refuse(
+          isWords
+            ? t("Not moved: {error} has only one word.", parts)
+            : t("Not moved: {error} has only one sentence.", parts),
+        );
+      }
       const start = view.units[first][0],
         end = view.units[last][1],
         other = FG.overlapOf(page.doc.errors, start, end, index, page.side);
-      if (other >= 0 && !schema.overlap) return refuse(`Not moved: ${page.labelOf(other)} is next to it.`);
+      if (other >= 0 && !schema.overlap) return refuse(t("Not moved: {error} is next to it.", { error: page.labelOf(other) }));
       const repeats = kindOf(error).needs === "earlier text" && FG.strip(error.explanation);
       if (repeats && !FG.cut(view.points, 0, start).includes(repeats))
-        return refuse("Not moved: the earlier text that it repeats must stay before it.");
+        return refuse(t("Not moved: the earlier text that it repeats must stay before it."));
       page.mode = null;
       view.collapse();
       view.cursor = side === "start" ? first : last;
       page.change({ errors: replaced(page.doc.errors, index, { ...error, start, end }) }, `nudge-${index}`);
       const quote = FG.quote(view.points, start, end),
         size = FG.countUnits(page, start, end);
-      FG.say(`Changed: ${page.labelOf(index)} is “${quote}” (${size}).`, "good");
+      FG.say(
+        t("Changed: {error} is “{quote}” ({size}).", { error: page.labelOf(index), quote, size }),
+        "good",
+      );
       return true;
     };
 
@@ -241,9 +302,12 @@ window.FG = window.FG || {};
       page.view.cursor = 0;
       page.view.node.focus();
       page.render();
-      const how = FG.isTouch ? "Tap the first and the last word of" : "Select";
-      const confirm = FG.isTouch ? "" : ", then press Enter";
-      FG.say(`${how} the earlier text that ${page.labelOf(index)} repeats${confirm}.${leaveHint}`);
+      const error = page.labelOf(index);
+      FG.say(
+        FG.isTouch
+          ? t("Tap the first and the last word of the earlier text that {error} repeats.", { error })
+          : t("Select the earlier text that {error} repeats, then press Enter.", { error }) + leaveHint,
+      );
     };
 
     page.useEarlier = function () {
@@ -251,16 +315,19 @@ window.FG = window.FG || {};
       const range = page.view.range,
         { index } = page.active,
         error = page.doc.errors[index];
-      if (!range) return refuse("Nothing is selected: select the earlier text.");
+      if (!range) return refuse(t("Nothing is selected: select the earlier text."));
       if (range[1] > error.start)
         return refuse(
-          `Not accepted: the earlier text must come before ${page.labelOf(index)}, which repeats it.`,
+          t("Not accepted: the earlier text must come before {error}, which repeats it.", {
+            error: page.labelOf(index),
+          }),
         );
       const explanation = FG.cut(page.view.points, range[0], range[1]);
       page.mode = null;
       page.view.collapse();
       page.change({ errors: replaced(page.doc.errors, index, { ...error, explanation }) });
-      FG.say(`Accepted: ${page.labelOf(index)} repeats “${FG.quote(page.view.points, ...range)}”.`, "good");
+      const quote = FG.quote(page.view.points, ...range);
+      FG.say(t("Accepted: {error} repeats “{quote}”.", { error: page.labelOf(index), quote }), "good");
       return true;
     };
 
@@ -279,7 +346,13 @@ window.FG = window.FG || {};
     page.toggleNone = function () {
       const count = page.doc.errors.length + page.doc["missing-info"].length;
       if (!page.doc["no-error"] && count)
-        refuse(`“No error” cannot be ticked: ${FG.countMarks(count)} marked. Remove what is marked first.`);
+        refuse(
+          tn(
+            "“No error” cannot be ticked: {n} error or missing item is marked. Remove what is marked first.",
+            "“No error” cannot be ticked: {n} errors or missing items are marked. Remove what is marked first.",
+            { n: count },
+          ),
+        );
       else page.change({ "no-error": !page.doc["no-error"] });
       page.render();
     };

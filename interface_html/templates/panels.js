@@ -2,7 +2,8 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const $ = FG.$;
+  const $ = FG.$,
+    { t } = FG;
 
   // The earlier text that an error repeats: [start, end), or null.
   FG.earlierRange = function (schema, points, error) {
@@ -32,7 +33,7 @@ window.FG = window.FG || {};
     const same = doc["corrected-prediction"] === text;
     $("diff").replaceChildren(
       ...(same
-        ? [FG.el("span", { class: "hint" }, "Nothing yet.")]
+        ? [FG.el("span", { class: "hint" }, t("Nothing yet."))]
         : FG.diffNodes(text, doc["corrected-prediction"])),
     );
     $("reset").disabled = same;
@@ -54,6 +55,16 @@ window.FG = window.FG || {};
     });
   };
 
+  // The parts of an entry, in the reasons of broken rules.
+  const PARTS = {
+    explanation: t("evidence"),
+    typed: t("evidence"),
+    start: t("start"),
+    end: t("end"),
+    "error type": t("error type"),
+    severity: t("severity"),
+  };
+
   // The text of a broken rule for the annotator, and a function that goes to its place.
   FG.explained = function (page, { field, reason }) {
     const { schema, doc } = page;
@@ -65,14 +76,15 @@ window.FG = window.FG || {};
       const name =
         list === "errors"
           ? page.labelOf(i)
-          : `missing item ${i + 1} (${FG.kind(schema, entry["error type"]).label})`;
+          : t("missing item {n} ({kind})", {
+              n: i + 1,
+              kind: FG.kind(schema, entry["error type"]).label,
+            });
       if (ids && !ids.sentences.length && rest !== "typed")
         reason = "points to no sentence: type 2:4,5 or click sentence numbers";
-      let what = "";
-      if (["explanation", "typed"].includes(rest)) what = "evidence ";
-      else if (["start", "end", "error type", "severity"].includes(rest)) what = `${rest} `;
+      const parts = { entry: FG.capital(name), part: PARTS[rest] || "", reason: FG.reason(reason) };
       return {
-        text: `${name[0].toUpperCase()}${name.slice(1)}: ${what}${reason}.`,
+        text: parts.part ? t("{entry}: {part} {reason}.", parts) : t("{entry}: {reason}.", parts),
         go: () => {
           page.activate(list, i);
           const place =
@@ -86,36 +98,48 @@ window.FG = window.FG || {};
     const [, suggestion] = /^feedback\.suggestions\[(\d+)\]$/.exec(field) || [];
     if (suggestion) return page.suggestionProblem(Number(suggestion), reason);
     if (field === "feedback.comment")
-      return { text: `The comment ${reason}.`, go: () => $("comment").focus() };
-    const where =
-      field === "feedback.no-error" ? ["“No error”", "no-error"] : ["The correction", "correction"];
-    return { text: `${where[0]} ${reason}.`, go: () => $(where[1]).focus() };
+      return {
+        text: t("The comment {reason}.", { reason: FG.reason(reason) }),
+        go: () => $("comment").focus(),
+      };
+    if (field === "feedback.no-error")
+      return {
+        text: t("“No error” {reason}.", { reason: FG.reason(reason) }),
+        go: () => $("no-error").focus(),
+      };
+    return {
+      text: t("The correction {reason}.", { reason: FG.reason(reason) }),
+      go: () => $("correction").focus(),
+    };
   };
 
   FG.annotationHelp = function (schema, table) {
+    const isWords = schema.unit === "word";
     const keys = [
-      ["← / → / ↑ / ↓", `move by word and line in the ${schema.fields.noun}`],
-      ["Shift+arrow", "select"],
-      ["Home / End", "first or last word of the sentence; again: of the previous or next sentence"],
-      ["1 … 9", `mark the selection as this kind; on a marked ${schema.unit}: change its kind`],
-      ["Shift+1 … 9", "this kind stays on: each selection is marked at once; Esc ends it"],
-      ["E / Del", "edit or remove the error under the cursor"],
+      ["← / → / ↑ / ↓", t("move by word and line in the {noun}", { noun: schema.fields.noun })],
+      [t("Shift+arrow"), t("select")],
+      ["Home / End", t("first or last word of the sentence; again: of the previous or next sentence")],
+      ["1 … 9", isWords
+          ? t("mark the selection as this kind; on a marked word: change its kind")
+          : t("mark the selection as this kind; on a marked sentence: change its kind")],
+      ["Shift+1 … 9", t("this kind stays on: each selection is marked at once; Esc ends it")],
+      ["E / Del", t("edit or remove the error under the cursor")],
       ...FG.suggestionHelp(schema.unit),
-      ["Alt+← / Alt+→", "move the end of this error; with Shift its start"],
-      [". / ,", "where annotations are decided between: go to the next or the previous difference"],
-      ["N", "no error, nothing missing"],
+      ["Alt+← / Alt+→", t("move the end of this error; with Shift its start")],
+      [". / ,", t("where annotations are decided between: go to the next or the previous difference")],
+      ["N", t("no error, nothing missing")],
       ...FG.severityHelp(schema),
-      ...(schema.correction ? [["C", "go to the correction"]] : []),
-      ...(FG.hasSources(schema) ? [["P", "go to the texts beside"]] : []),
-      ["Esc", `back to the ${schema.fields.noun}`],
-      ["Ctrl+Z / Ctrl+Shift+Z", "undo, redo"],
-      ["Ctrl+Enter", "submit"],
-      ["?", "this help"],
+      ...(schema.correction ? [["C", t("go to the correction")]] : []),
+      ...(FG.hasSources(schema) ? [["P", t("go to the texts beside")]] : []),
+      ["Esc", t("back to the {noun}", { noun: schema.fields.noun })],
+      ["Ctrl+Z / Ctrl+Shift+Z", t("undo, redo")],
+      ["Ctrl+Enter", t("submit")],
+      ["?", t("this help")],
     ];
     return [
-      FG.el("h3", {}, "Kinds"),
-      table([...schema.errors, ...schema.missing].map((kind) => [kind.key, `${kind.label}: ${kind.help}`])),
-      FG.el("h3", {}, "Keys"),
+      FG.el("h3", {}, t("Kinds")),
+      table([...schema.errors, ...schema.missing].map((kind) => [kind.key, FG.own(`${kind.label}: ${kind.help}`)])),
+      FG.el("h3", {}, t("Keys")),
       table(keys),
     ];
   };
@@ -133,7 +157,9 @@ window.FG = window.FG || {};
         onclick: () => onclick(kind),
       },
       FG.badge(kind),
-      ` ${kind.label} `,
+      " ",
+      FG.own(kind.label),
+      " ",
       FG.el("kbd", {}, kind.key),
     );
   };
@@ -144,11 +170,12 @@ window.FG = window.FG || {};
       {
         type: "button",
         id: "keep",
-        title: "The kind that you choose next stays on: each selection is marked at once",
+        title: t("The kind that you choose next stays on: each selection is marked at once"),
         "aria-pressed": "false",
         onclick: () => page.setKeep(!page.keep),
       },
-      "Keep kind on ",
+      t("Keep kind on"),
+      " ",
       FG.el("kbd", {}, "Shift"),
     );
   };

@@ -2,20 +2,20 @@
 "use strict";
 (function () {
   const FG = window.FG,
-    $ = FG.$,
+    { $, t } = FG,
     schema = window.FG_SCHEMA;
   const { outputs, noun } = schema.fields,
     scales = FG.scales(schema),
     count = outputs.length,
     last = count * scales.length - 1;
-  const NOUN = noun[0].toUpperCase() + noun.slice(1),
+  const NOUN = FG.capital(noun),
     names = "ABCDEFGHI";
   let work = null,
     at = 0, // the card with the cursor: one for each output as shown, and each scale
     cards = []; // {output, scale, title, node, update(value), control()}
 
   const isLikert = (scale) => scale.scale === "likert";
-  const nameOf = (i) => (count === 1 ? NOUN : `${NOUN} ${names[i]}`);
+  const nameOf = (i) => (count === 1 ? NOUN : t("{noun} {letter}", { noun: NOUN, letter: names[i] }));
 
   function fresh(item) {
     const given = item.row[FG.RATINGS];
@@ -38,9 +38,14 @@
   function complaint(card) {
     const value = valueOf(card),
       [low, high] = [FG.lowest(card.scale), FG.highest(card.scale)];
-    if (value === undefined) return "is not rated";
+    if (value === undefined) return t("{title} is not rated.", { title: card.title });
     if (Number.isInteger(value) && value >= low && value <= high) return null;
-    return `has “${value}”, which is no whole number from ${low} to ${high}`;
+    return t("{title} has “{value}”, which is no whole number from {low} to {high}.", {
+      title: card.title,
+      value,
+      low,
+      high,
+    });
   }
 
   function typed(card, text) {
@@ -48,7 +53,7 @@
     if (!value) rate(card, undefined, card.title);
     else rate(card, /^[0-9]{1,6}$/.test(value) ? Number(value) : text.slice(0, 100), card.title);
     const wrong = value && complaint(card);
-    FG.say(wrong ? `${card.title} ${wrong}.` : "", "bad");
+    FG.say(wrong || "", "bad");
   }
 
   // ---- cards -------------------------------------------------------------------------------------------------
@@ -79,7 +84,7 @@
       inputmode: "numeric",
       autocomplete: "off",
       class: "percent",
-      "aria-label": `${card.title}, 0 to 100`,
+      "aria-label": t("{title}, 0 to 100", { title: card.title }),
       onfocus: () => moveTo(index),
       oninput: () => typed(card, field.value),
     });
@@ -88,7 +93,7 @@
       type: "range",
       min: 0,
       max: 100,
-      "aria-label": `${card.title}, slider`,
+      "aria-label": t("{title}, slider", { title: card.title }),
       onfocus: () => moveTo(index),
       oninput: set,
       onclick: set, // a click on the place where it already is sets this value too
@@ -104,25 +109,25 @@
         field.setAttribute("aria-invalid", String(value !== undefined && complaint(card) !== null));
         slider.value = isNumber ? value : 50;
         slider.classList.toggle("unset", !isNumber);
-        slider.setAttribute("aria-valuetext", isNumber ? String(value) : "not rated");
+        slider.setAttribute("aria-valuetext", isNumber ? String(value) : t("not rated"));
       },
     };
   }
 
   function newCard(output, scale, i, index) {
-    const card = { output, scale, title: `${nameOf(i)}, ${scale.label}` };
+    const card = { output, scale, title: t("{text}, {scale}", { text: nameOf(i), scale: scale.label }) };
     const { nodes, control, update } = isLikert(scale) ? likertCard(card, index) : percentCard(card, index);
-    const of = count === 1 ? null : FG.el("span", { class: "hidden" }, ` of ${noun} ${names[i]}`);
+    const of = count === 1 ? null : FG.el("span", { class: "hidden" }, " ", t("of {noun} {letter}", { noun, letter: names[i] }));
     const anchors = Object.entries(scale.anchors || {}).sort(([a], [b]) => a - b);
     card.node = FG.el(
       "fieldset",
       { class: "pair", "data-card": index, "aria-describedby": `anchors-${index}` },
-      FG.el("legend", {}, scale.label, of),
+      FG.el("legend", {}, FG.own(scale.label), of),
       nodes,
       FG.el(
         "p",
         { class: "anchors hint", id: `anchors-${index}` },
-        anchors.map(([value, text]) => FG.el("span", {}, `${value}: ${text}`)),
+        anchors.map(([value, text]) => FG.el("span", {}, FG.own(`${value}: ${text}`))),
       ),
     );
     return Object.assign(card, { control, update });
@@ -146,15 +151,19 @@
     $("outputs").classList.toggle("single", count === 1);
     $("outputs").replaceChildren(...articles);
     $("scales").replaceChildren(
-      ...scales.map(({ label, help }) => FG.el("div", {}, FG.el("dt", {}, label), " ", FG.el("dd", {}, help))),
+      ...scales.map(({ label, help }) => FG.el("div", {}, FG.el("dt", {}, FG.own(label)), " ", FG.el("dd", {}, FG.own(help)))),
     );
     $("rate-hint").textContent = FG.isTouch ? "" : hint();
   }
 
   function hint() {
-    const number = scales.some(isLikert) ? "Numbers rate" : "Digits go to the field";
-    const sides = count > 1 ? `, left and right between the texts` : "";
-    return `${number}; up and down move between scales${sides}.`;
+    if (scales.some(isLikert))
+      return count > 1
+        ? t("Numbers rate; up and down move between scales, left and right between the texts.")
+        : t("Numbers rate; up and down move between scales.");
+    return count > 1
+      ? t("Digits go to the field; up and down move between scales, left and right between the texts.")
+      : t("Digits go to the field; up and down move between scales.");
   }
 
   function render() {
@@ -164,7 +173,7 @@
     });
     const rated = cards.filter((card) => complaint(card) === null).length;
     FG.showNotes(work.doc);
-    $("rated").textContent = `${rated} of ${cards.length} ratings given`;
+    $("rated").textContent = t("{n} of {total} ratings given", { n: rated, total: cards.length });
     FG.showStatus(work);
   }
 
@@ -189,8 +198,9 @@
     const row = scales.length;
     if (key === "ArrowDown") return Math.min(at + 1, last);
     if (key === "ArrowUp") return Math.max(at - 1, 0);
-    if (key === "ArrowRight" && count > 1) return at + row <= last ? at + row : at;
-    if (key === "ArrowLeft" && count > 1) return at - row >= 0 ? at - row : at;
+    const [next, previous] = FG.isRtl ? ["ArrowLeft", "ArrowRight"] : ["ArrowRight", "ArrowLeft"];
+    if (key === next && count > 1) return at + row <= last ? at + row : at;
+    if (key === previous && count > 1) return at - row >= 0 ? at - row : at;
     return -1;
   }
 
@@ -204,7 +214,7 @@
       return;
     } else if (digit >= 1 && digit <= FG.highest(card.scale)) {
       rate(card, digit);
-      FG.say(`${card.title}: ${digit}.`, "good");
+      FG.say(t("{title}: {n}.", { title: card.title, n: digit }), "good");
       if (at < last) goTo(at + 1);
     } else if (["Delete", "Backspace"].includes(event.key)) rate(card, undefined);
     else if (event.key === "Escape") $("outputs").focus({ preventScroll: true });
@@ -228,7 +238,7 @@
     const problems = [];
     cards.forEach((card, i) => {
       const reason = complaint(card);
-      if (reason) problems.push({ text: `${card.title} ${reason}.`, go: () => goTo(i) });
+      if (reason) problems.push({ text: reason, go: () => goTo(i) });
     });
     return problems;
   }
@@ -237,7 +247,7 @@
     const problems = findProblems();
     FG.showProblems(problems);
     if (problems.length) {
-      FG.say(`Not submitted: ${problems[0].text}`, "bad");
+      FG.say(t("Not submitted: {problem}", { problem: problems[0].text }), "bad");
       problems[0].go();
       return;
     }
@@ -261,17 +271,23 @@
   }
 
   function help(table) {
-    const keys = [["↑ / ↓", "move between scales"]];
-    if (count > 1) keys.push(["← / →", "move between the texts"]);
-    if (scales.some(isLikert)) keys.push(["1 / 2 / …", "rate, and move to the next scale"]);
+    const keys = [["↑ / ↓", t("move between scales")]];
+    if (count > 1) keys.push(["← / →", t("move between the texts")]);
+    if (scales.some(isLikert)) keys.push(["1 / 2 / …", t("rate, and move to the next scale")]);
     if (!scales.every(isLikert))
-      keys.push(["0–9", "type a percentage; Enter moves to the next scale. On the slider, the arrow keys"]);
-    keys.push(["Delete", "take a rating back"]);
-    keys.push(["Ctrl+Z / Ctrl+Shift+Z", "undo, redo"], ["Ctrl+Enter", "submit"], ["?", "this help"]);
-    const order = count > 1 ? " The texts are in a random order." : "";
+      keys.push([
+        "0–9",
+        t("type a percentage; Enter moves to the next scale. On the slider, the arrow keys"),
+      ]);
+    keys.push(["Delete", t("take a rating back")]);
+    keys.push(["Ctrl+Z / Ctrl+Shift+Z", t("undo, redo")], ["Ctrl+Enter", t("submit")], ["?", t("this help")]);
+    const lead =
+      count > 1
+        ? t("Rate every {noun} on every scale. Nothing is chosen for you. The texts are in a random order.", { noun })
+        : t("Rate the {noun} on every scale. Nothing is chosen for you.", { noun });
     return [
-      FG.el("p", {}, `Rate ${count > 1 ? `every ${noun}` : `the ${noun}`} on every scale. Nothing is chosen for you.${order}`),
-      FG.el("h3", {}, "Keys"),
+      FG.el("p", {}, lead),
+      FG.el("h3", {}, t("Keys")),
       table(keys),
     ];
   }
@@ -289,7 +305,7 @@
     fieldKey,
     help,
     step: (back) => {
-      if (work.step(back)) FG.say(back ? "Undone." : "Redone.", "good");
+      if (work.step(back)) FG.say(back ? t("Undone.") : t("Redone."), "good");
       render();
     },
   });

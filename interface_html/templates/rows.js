@@ -3,6 +3,7 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
+  const { t } = FG;
   const FEEDBACK_KEYS = ["feedback", "preference", FG.RATINGS];
 
   function rowKeys(schema) {
@@ -60,11 +61,13 @@ window.FG = window.FG || {};
         count = fields.outputs.length;
       for (const key of Object.keys(row))
         if (!rowKeys(schema).includes(key) && [...schema.row, ...FEEDBACK_KEYS].includes(key))
-          throw new Error(`\`${key}\` is a key that the pages of this task use for something else: rename it`);
+          throw new Error(
+            t("`{key}` is a key that the pages of this task use for something else: rename it", { key }),
+          );
       if ("comment" in row && !("spans" in row) && rowKeys(schema).includes("comment"))
-        throw new Error("`comment` is a comment on `spans`, which are missing: rename or remove it");
+        throw new Error(t("`comment` is a comment on `spans`, which are missing: rename or remove it"));
       if (!Array.isArray(outputs) || outputs.length !== count)
-        throw new Error(`\`responses\` must be a list of ${count} texts`);
+        throw new Error(t("`responses` must be a list of {n} texts", { n: count }));
       const [title, messages] = FG.titleOf(row);
       const texts = { [fields.title]: title };
       fields.outputs.forEach((key, i) => (texts[key] = outputs[i]));

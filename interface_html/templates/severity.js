@@ -2,6 +2,7 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
+  const { t } = FG;
   const severities = (schema) => schema.severities || [];
 
   // The letter after an error's badge in the text; "" without a severity.
@@ -28,11 +29,12 @@ window.FG = window.FG || {};
           "aria-keyshortcuts": severity.key,
           onclick: () => page.setSeverity(i, severity),
         },
-        `${severity.label} `,
+        FG.own(severity.label),
+        " ",
         FG.el("kbd", {}, severity.key),
       ),
     );
-    return FG.el("div", { class: "row", role: "group", "aria-label": `Severity of error ${i + 1}` }, buttons);
+    return FG.el("div", { class: "row", role: "group", "aria-label": t("Severity of error {n}", { n: i + 1 }) }, buttons);
   };
 
   // The severity whose key was pressed. With Caps Lock, letters are capital without Shift.
@@ -43,7 +45,7 @@ window.FG = window.FG || {};
   }
 
   FG.severityHelp = (schema) =>
-    severities(schema).map((severity) => [severity.key, `the active error is: ${severity.label}`]);
+    severities(schema).map((severity) => [severity.key, t("the active error is: {severity}", { severity: severity.label })]);
 
   FG.addSeverity = function (page) {
     const { schema } = page;
@@ -55,9 +57,8 @@ window.FG = window.FG || {};
         error = isOff ? rest : { ...rest, severity: name };
       page.active = { list: "errors", index: i };
       page.change({ errors: FG.replaced(page.doc.errors, i, error) });
-      const what = isOff ? "has no severity" : `is ${label}`,
-        subject = page.labelOf(i);
-      FG.say(`${subject[0].toUpperCase()}${subject.slice(1)} ${what}.`, "good");
+      const parts = { error: FG.capital(page.labelOf(i)), severity: label };
+      FG.say(isOff ? t("{error} has no severity.", parts) : t("{error} is {severity}.", parts), "good");
     };
 
     // Whether the key is that of a severity. It sets the severity of the active error.
@@ -68,7 +69,10 @@ window.FG = window.FG || {};
       if (active && active.list === "errors") page.setSeverity(active.index, severity);
       else
         page.refuse(
-          `Not ${severity.label}: move to an error first, in the ${schema.fields.noun} or in the list.`,
+          t("Not {severity}: move to an error first, in the {noun} or in the list.", {
+            severity: severity.label,
+            noun: schema.fields.noun,
+          }),
         );
       return true;
     };

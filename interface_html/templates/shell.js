@@ -2,13 +2,22 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const $ = FG.$;
+  const $ = FG.$,
+    { t, tn } = FG;
 
   // ---- the bar -----------------------------------------------------------------------------------------------
   const THEMES = ["auto", "light", "dark"];
   let shell = null;
 
-  const RECORD = "The annotator, the order in which texts were shown and the times, for the agreement report";
+  const THEME_LABELS = {
+    auto: t("Colours: automatic"),
+    light: t("Colours: light"),
+    dark: t("Colours: dark"),
+  };
+  const PAGE_NAMES = { annotation: t("annotation"), comparison: t("comparison"), rating: t("rating") };
+  const RECORD = t(
+    "The annotator, the order in which texts were shown and the times, for the agreement report",
+  );
 
   function button(id, label, onclick, key, title) {
     return FG.el(
@@ -20,7 +29,7 @@ window.FG = window.FG || {};
 
   function setTheme(theme) {
     document.documentElement.dataset.theme = theme;
-    $("theme").textContent = `Colours: ${theme}`;
+    $("theme").textContent = THEME_LABELS[theme];
     shell.store.write(shell.store.name("theme"), theme);
   }
 
@@ -30,7 +39,7 @@ window.FG = window.FG || {};
     FG.placeSources(FG.hasSources(schema) && !isHidden);
     if (!FG.hasSources(schema)) return;
     store.write(store.name("sources"), isHidden ? "hidden" : "shown");
-    $("hide-sources").textContent = isHidden ? "Show texts" : "Hide texts";
+    $("hide-sources").textContent = isHidden ? t("Show texts") : t("Hide texts");
     $("hide-sources").setAttribute("aria-expanded", String(!isHidden));
     $("hide-sources").setAttribute("aria-controls", "sources");
   };
@@ -46,47 +55,47 @@ window.FG = window.FG || {};
       id: "file",
       accept: ".json,.jsonl,.html,.htm,application/json",
       class: "hidden",
-      "aria-label": "Items file",
+      "aria-label": t("Items file"),
       onchange: pickFile,
       tabindex: "-1",
     });
     $("bar").replaceChildren(
-      FG.el("h1", {}, `${schema.title}: ${shell.page}`),
+      FG.el("h1", {}, FG.own(schema.title), `: ${PAGE_NAMES[shell.page]}`),
       FG.el(
         "nav",
-        { "aria-label": "Items" },
-        button("previous", "‹ Previous", goPrevious, "["),
+        { "aria-label": t("Items") },
+        button("previous", t("‹ Previous"), goPrevious, "["),
         FG.el("span", { id: "position" }),
         store.served ? FG.el("span", { id: "lease", hidden: true }) : null,
         store.served ? FG.el("span", { id: "lease-said", class: "hidden", role: "status" }) : null,
-        button("next", "Next ›", goNext, "]"),
-        button("next-open", "Next not done", goOpen, "}"),
+        button("next", t("Next ›"), goNext, "]"),
+        button("next-open", t("Next not done"), goOpen, "}"),
         FG.el("input", {
           type: "text",
           id: "goto",
           inputmode: "numeric",
           size: 4,
-          "aria-label": "Go to item",
+          "aria-label": t("Go to item"),
           "aria-keyshortcuts": "G",
-          placeholder: "Go to",
+          placeholder: t("Go to"),
           title: "G",
           onkeydown: goToTyped,
         }),
       ),
       FG.el(
         "div",
-        { class: "tools", role: "group", "aria-label": "Tools" },
-        button("undo", "Undo", () => hooks.step(true), "Control+Z"),
-        button("redo", "Redo", () => hooks.step(false), "Control+Shift+Z"),
-        FG.skipReasons(schema).length ? button("skip", "Skip…", askSkip, "S") : null,
-        store.served ? null : button("pick", "Open items…", () => picker.click()),
+        { class: "tools", role: "group", "aria-label": t("Tools") },
+        button("undo", t("Undo"), () => hooks.step(true), "Control+Z"),
+        button("redo", t("Redo"), () => hooks.step(false), "Control+Shift+Z"),
+        FG.skipReasons(schema).length ? button("skip", t("Skip…"), askSkip, "S") : null,
+        store.served ? null : button("pick", t("Open items…"), () => picker.click()),
         store.served ? null : picker,
-        store.served ? null : button("download", "Download feedback.json", downloadFeedback),
+        store.served ? null : button("download", t("Download feedback.json"), downloadFeedback),
         store.served ? null : button("record", "record.json", downloadRecord, null, RECORD),
-        button("who", "Annotator", changeAnnotator, null, "Change the annotator"),
-        FG.hasSources(schema) ? button("hide-sources", "Hide texts", toggleSources, "Shift+P") : null,
-        button("help-button", "Help ?", showHelp, "?"),
-        button("theme", "Colours", () =>
+        button("who", t("Annotator"), changeAnnotator, null, t("Change the annotator")),
+        FG.hasSources(schema) ? button("hide-sources", t("Hide texts"), toggleSources, "Shift+P") : null,
+        button("help-button", t("Help ?"), showHelp, "?"),
+        button("theme", THEME_LABELS.auto, () =>
           setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % 3]),
         ),
       ),
@@ -110,14 +119,14 @@ window.FG = window.FG || {};
     const { store } = shell;
     if (!file) return;
     if (!store.annotator) {
-      FG.notice("Type your name first, then open the file.");
+      FG.notice(t("Type your name first, then open the file."));
       return;
     }
     let opened;
     try {
       opened = store.take(await file.text());
     } catch (error) {
-      FG.notice(`${file.name} was not opened: ${error.message}.`);
+      FG.notice(t("{file} was not opened: {reason}.", { file: file.name, reason: error.message }));
       return;
     }
     FG.notice(opened.notice);
@@ -139,7 +148,7 @@ window.FG = window.FG || {};
   // Save `text` as a file. Returns false if it would have no entry.
   function download(name, text, entries) {
     if (!entries) {
-      FG.notice("There is nothing to download yet: submit at least one item.");
+      FG.notice(t("There is nothing to download yet: submit at least one item."));
       return false;
     }
     const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
@@ -148,7 +157,27 @@ window.FG = window.FG || {};
     return true;
   }
 
-  const plural = (count, one, many) => (count === 1 ? `1 ${one}` : `${count} ${many}`);
+  // Rows that another page of the task has not judged.
+  const LACKING = {
+    annotation: (n) =>
+      tn(
+        "{n} row has no annotation: training that uses it skips it.",
+        "{n} rows have no annotation: training that uses it skips them.",
+        { n },
+      ),
+    comparison: (n) =>
+      tn(
+        "{n} row has no comparison: training that uses it skips it.",
+        "{n} rows have no comparison: training that uses it skips them.",
+        { n },
+      ),
+    rating: (n) =>
+      tn(
+        "{n} row has no rating: training that uses it skips it.",
+        "{n} rows have no rating: training that uses it skips them.",
+        { n },
+      ),
+  };
 
   function downloadFeedback() {
     const { store } = shell,
@@ -158,30 +187,38 @@ window.FG = window.FG || {};
       left = total - done - skipped,
       { changed, lacking } = store;
     if (!download("feedback.json", store.text(), done)) return;
-    const rest = left ? `; the ${left} not submitted yet are left out` : "";
-    const without = skipped ? `; ${plural(skipped, "skipped item is", "skipped items are")} left out` : "";
-    const parts = [`feedback.json has ${done} of ${total} items${rest}${without}.`];
-    for (const [other, count] of lacking) {
-      if (!count) continue;
-      const verb = count === 1 ? "has" : "have";
-      parts.push(`${plural(count, "row", "rows")} ${verb} no ${other}: training that uses it skips them.`);
-    }
+    const parts = [t("feedback.json has {done} of {total} items.", { done, total })];
+    if (left)
+      parts.push(
+        tn("{n} not submitted yet is left out.", "{n} not submitted yet are left out.", { n: left }),
+      );
+    if (skipped)
+      parts.push(
+        tn("{n} skipped item is left out.", "{n} skipped items are left out.", { n: skipped }),
+      );
+    for (const [other, count] of lacking) if (count) parts.push(LACKING[other](count));
     if (!changed.length) {
       FG.notice(parts.join(" "));
       return;
     }
-    const were = changed.length === 1 ? "was" : "were";
     parts.push(
-      `${plural(changed.length, "item", "items")} ${were} changed after submission: the file has the submitted version.`,
+      tn(
+        "{n} item was changed after submission: the file has the submitted version.",
+        "{n} items were changed after submission: the file has the submitted version.",
+        { n: changed.length },
+      ),
     );
-    noticeWith(parts.join(" "), [[`Go to item ${changed[0] + 1}`, () => shell.open(changed[0])]]);
+    const label = t("Go to item {n}", { n: changed[0] + 1 });
+    noticeWith(parts.join(" "), [[label, () => shell.open(changed[0])]]);
   }
 
   function downloadRecord() {
     const { store } = shell;
     if (download("record.json", store.record(), store.done.length + store.skipped.length))
       FG.notice(
-        "record.json has the annotator, the order in which texts were shown and the times, for the agreement report.",
+        t(
+          "record.json has the annotator, the order in which texts were shown and the times, for the agreement report.",
+        ),
       );
   }
 
@@ -217,19 +254,19 @@ window.FG = window.FG || {};
         ),
       );
     $("help").replaceChildren(
-      FG.el("h2", { id: "help-title" }, "Help"),
-      ...schema.guideline.map((text) => FG.el("p", {}, text)),
+      FG.el("h2", { id: "help-title" }, t("Help")),
+      ...schema.guideline.map((text) => FG.el("p", {}, FG.own(text))),
       ...hooks.help(table),
       table([
-        ["[ / ]", "previous item, next item"],
-        ["}", "next item that is not done"],
-        ["G", "go to an item by its number"],
-        ...(FG.hasSources(schema) ? [["Shift+P", "hide or show the texts to judge by"]] : []),
-        ...(FG.skipReasons(schema).length ? [["S", "skip this item, with a reason"]] : []),
+        ["[ / ]", t("previous item, next item")],
+        ["}", t("next item that is not done")],
+        ["G", t("go to an item by its number")],
+        ...(FG.hasSources(schema) ? [["Shift+P", t("hide or show the texts to judge by")]] : []),
+        ...(FG.skipReasons(schema).length ? [["S", t("skip this item, with a reason")]] : []),
       ]),
-      FG.el("p", {}, "Keys do not work while a text field has focus; Esc leaves the field."),
-      FG.el("p", { class: "hint" }, `Guideline version ${schema.guideline_version}.`),
-      FG.el("button", { type: "button", class: "main", onclick: () => $("help").close() }, "Close"),
+      FG.el("p", {}, t("Keys do not work while a text field has focus; Esc leaves the field.")),
+      FG.el("p", { class: "hint" }, t("Guideline version {version}.", { version: schema.guideline_version })),
+      FG.el("button", { type: "button", class: "main", onclick: () => $("help").close() }, t("Close")),
     );
     $("help").showModal();
     $("help").scrollTop = 0;
@@ -239,9 +276,9 @@ window.FG = window.FG || {};
   const isClosed = (item) => shell.store.isDone(item) || Boolean(shell.store.skippedOf(item));
 
   function status(work) {
-    if (shell.store.skippedOf(work.item)) return "skipped";
-    if (work.state.submitted) return work.changed ? "changed since submitted" : "submitted";
-    return shell.store.isDone(work.item) ? "from the file" : "not submitted";
+    if (shell.store.skippedOf(work.item)) return t("skipped");
+    if (work.state.submitted) return work.changed ? t("changed since submitted") : t("submitted");
+    return shell.store.isDone(work.item) ? t("from the file") : t("not submitted");
   }
 
   FG.showStatus = function (work) {
@@ -250,8 +287,8 @@ window.FG = window.FG || {};
     const done = store.items.filter((item) => store.isDone(item)).length;
     const isLast = at >= total - 1;
     $("position").textContent = store.served
-      ? `${store.progress} (this item: ${status(work)})`
-      : `Item ${at + 1} of ${total} (${status(work)}), ${done} done`;
+      ? t("{progress} (this item: {status})", { progress: store.progress, status: status(work) })
+      : t("Item {n} of {total} ({status}), {done} done", { n: at + 1, total, status: status(work), done });
     $("previous").disabled = at <= 0;
     $("next").disabled = isLast && !(store.served && isClosed(work.item));
     $("next-open").disabled = !store.served && store.items.every(isClosed);
@@ -272,7 +309,11 @@ window.FG = window.FG || {};
       FG.el("li", {}, FG.el("button", { type: "button", class: "link", onclick: go }, text)),
     );
     $("problems").replaceChildren(
-      FG.el("p", {}, `Not submitted: ${count === 1 ? "1 problem" : `${count} problems`} to fix.`),
+      FG.el(
+        "p",
+        {},
+        tn("Not submitted: {n} problem to fix.", "Not submitted: {n} problems to fix.", { n: count }),
+      ),
       FG.el("ul", {}, entries),
     );
   };
@@ -301,7 +342,7 @@ window.FG = window.FG || {};
     }
     const next = nextOpen();
     if (next >= 0) shell.open(next);
-    else FG.say("No other item is left.");
+    else FG.say(t("No other item is left."));
   }
 
   function goToTyped(event) {
@@ -312,7 +353,12 @@ window.FG = window.FG || {};
       byId = items.findIndex((item) => item.id === typed),
       at = /^[0-9]+$/.test(typed) ? Number(typed) - 1 : byId;
     if (at < 0 || at >= items.length) {
-      FG.notice(`There is no item ${typed}: type a number from 1 to ${items.length}, or an item's id.`);
+      FG.notice(
+        t("There is no item {typed}: type a number from 1 to {n}, or an item's id.", {
+          typed,
+          n: items.length,
+        }),
+      );
       return;
     }
     event.target.value = "";
@@ -321,6 +367,8 @@ window.FG = window.FG || {};
     shell.open(at);
   }
 
+  const sentences = (...texts) => texts.filter(Boolean).join(" ");
+
   // The server's next item; `before` is said before it.
   async function goOn(before) {
     const { store } = shell;
@@ -328,7 +376,8 @@ window.FG = window.FG || {};
     try {
       next = await store.advance();
     } catch (error) {
-      FG.say(`${before}The next item could not be loaded: ${error.message}.`, "bad");
+      const reason = t("The next item could not be loaded: {reason}.", { reason: error.message });
+      FG.say(sentences(before, reason), "bad");
       return;
     }
     if (next < 0) {
@@ -336,25 +385,31 @@ window.FG = window.FG || {};
       return;
     }
     await shell.open(next);
-    if (before) FG.say(`${before}This is the next item.`, "good");
+    if (before) FG.say(sentences(before, t("This is the next item.")), "good");
   }
 
   // After a submission or a skip: the next item that is not done, if there is one.
-  FG.afterSubmit = async function (what = "submitted") {
+  FG.afterSubmit = async function (isSkipped = false) {
     const { store, at } = shell,
-      head = what[0].toUpperCase() + what.slice(1);
+      head = isSkipped ? t("Skipped.") : t("Submitted.");
     if (store.served) {
-      await goOn(`${head}. `);
+      await goOn(head);
       return;
     }
     const next = nextOpen();
     if (next >= 0) {
       shell.open(next);
-      FG.say(`Item ${at + 1} is ${what}. This is item ${shell.at + 1}.`, "good");
+      const places = { n: at + 1, next: shell.at + 1 };
+      FG.say(
+        isSkipped
+          ? t("Item {n} is skipped. This is item {next}.", places)
+          : t("Item {n} is submitted. This is item {next}.", places),
+        "good",
+      );
       return;
     }
-    FG.say(`${head}. All items are done: download feedback.json.`, "good");
-    FG.notice("All items are done. Download feedback.json, and record.json if you were asked for it.");
+    FG.say(sentences(head, t("All items are done: download feedback.json.")), "good");
+    FG.notice(t("All items are done. Download feedback.json, and record.json if you were asked for it."));
     $("download").focus();
   };
 
@@ -366,7 +421,7 @@ window.FG = window.FG || {};
       work.tick();
       const isStored = await shell.store.skip(work.item, work.state, skip);
       FG.showStatus(work);
-      if (isStored) FG.afterSubmit("skipped");
+      if (isStored) FG.afterSubmit(true);
     });
   }
 
@@ -374,7 +429,7 @@ window.FG = window.FG || {};
     const { work, store } = shell;
     const isStored = await store.skip(work.item, work.state, null);
     FG.showStatus(work);
-    if (isStored) FG.say("Reopened: this item is yours again.", "good");
+    if (isStored) FG.say(t("Reopened: this item is yours again."), "good");
   }
 
   // ---- panels in place of an item ----------------------------------------------------------------------------
@@ -394,22 +449,26 @@ window.FG = window.FG || {};
     const { store } = shell;
     if (!store.served) {
       showPanel(
-        "No items yet",
+        t("No items yet"),
         FG.el(
           "p",
           {},
-          "Open a file of items: feedback.json, samples.jsonl, or the output of fgrlhf feedback items. You can also drop it here.",
+          t(
+            "Open a file of items: feedback.json, samples.jsonl, or the output of fgrlhf feedback items. You can also drop it here.",
+          ),
         ),
-        mainButton("open-items", "Open items…", () => $("file").click()),
+        mainButton("open-items", t("Open items…"), () => $("file").click()),
       );
       return;
     }
     showPanel(
-      "Nothing left to do",
+      t("Nothing left to do"),
       FG.el(
         "p",
         {},
-        `${store.progress}. Your submissions are stored. Reload the page to check for new items.`,
+        t("{progress}. Your submissions are stored. Reload the page to check for new items.", {
+          progress: store.progress,
+        }),
       ),
     );
     $("position").textContent = store.progress;
@@ -433,23 +492,25 @@ window.FG = window.FG || {};
       try {
         store.identify(field.value, needs);
       } catch (error) {
-        problem.textContent = `Not accepted: ${error.message}.`;
+        problem.textContent = t("Not accepted: {reason}.", { reason: error.message });
         return;
       }
       connect();
     }
     showPanel(
-      isToken ? "Your link is needed" : "Who are you?",
+      isToken ? t("Your link is needed") : t("Who are you?"),
       FG.el(
         "p",
         {},
         isToken
-          ? "This server gives each annotator a personal link, and this page was opened without one, or with an old one."
-          : "Your name is stored with your work. It keeps the work of several people apart.",
+          ? t(
+              "This server gives each annotator a personal link, and this page was opened without one, or with an old one.",
+            )
+          : t("Your name is stored with your work. It keeps the work of several people apart."),
       ),
-      FG.el("p", {}, FG.el("label", { for: "name" }, isToken ? "Your link or token" : "Your name"), field),
+      FG.el("p", {}, FG.el("label", { for: "name" }, isToken ? t("Your link or token") : t("Your name")), field),
       problem,
-      mainButton("start", "Start", start),
+      mainButton("start", t("Start"), start),
     );
     field.focus();
   }
@@ -468,19 +529,22 @@ window.FG = window.FG || {};
       answer();
       showItems(null, at);
     };
-    const items = plural(conflict.count, "item", "items");
     showPanel(
-      "Whose work?",
+      t("Whose work?"),
       FG.el(
         "p",
         {},
-        `This browser has work of yours (${shell.store.annotator}) on ${items} of this file, and the file has something else there. The file's feedback may be someone else's. Your stored work is kept in either case.`,
+        tn(
+          "This browser has work of yours ({name}) on {n} item of this file, and the file has something else there. The file's feedback may be someone else's. Your stored work is kept in either case.",
+          "This browser has work of yours ({name}) on {n} items of this file, and the file has something else there. The file's feedback may be someone else's. Your stored work is kept in either case.",
+          { n: conflict.count, name: shell.store.annotator },
+        ),
       ),
       FG.el(
         "p",
         { class: "row" },
-        mainButton("use-file", "Show the file's", choose(conflict.useFile)),
-        FG.el("button", { type: "button", id: "use-mine", onclick: choose(conflict.useMine) }, "Go on with mine"),
+        mainButton("use-file", t("Show the file's"), choose(conflict.useFile)),
+        FG.el("button", { type: "button", id: "use-mine", onclick: choose(conflict.useMine) }, t("Go on with mine")),
       ),
     );
     $("use-file").focus();
@@ -488,21 +552,23 @@ window.FG = window.FG || {};
 
   function showRetry(error) {
     showPanel(
-      "Items could not be loaded",
+      t("Items could not be loaded"),
       FG.el("p", { role: "alert" }, `${error.message}.`),
-      mainButton("retry", "Try again", connect),
+      mainButton("retry", t("Try again"), connect),
     );
   }
 
   // Show the store's items from `at`, after its conflict, if it has one.
   function showItems(conflict, at) {
     const { store } = shell;
-    $("who").textContent = store.annotator || "Annotator";
+    $("who").textContent = store.annotator || t("Annotator");
     if (conflict) askVersion(conflict, at);
     else if (store.items.length && at < store.items.length) shell.open(at);
     else showEmpty();
     if (store.isPicked && !conflict)
-      noticeWith("These are the items of a file that you opened.", [["Back to the page's items", goInside]]);
+      noticeWith(t("These are the items of a file that you opened."), [
+        [t("Back to the page's items"), goInside],
+      ]);
   }
 
   function goInside() {
@@ -527,9 +593,9 @@ window.FG = window.FG || {};
   // Another tab changed the item that this one shows: show its version. `isIdle`: nothing was done here meanwhile.
   function showOther(isIdle) {
     shell.open(shell.at);
-    const lost = isIdle ? "" : " Your last step here was not stored: repeat it.";
-    FG.notice(`This item was changed in another tab; this is its version.${lost}`);
-    if (!isIdle) FG.say("Not stored: the item was changed in another tab.", "bad");
+    const lost = isIdle ? "" : t("Your last step here was not stored: repeat it.");
+    FG.notice(sentences(t("This item was changed in another tab; this is its version."), lost));
+    if (!isIdle) FG.say(t("Not stored: the item was changed in another tab."), "bad");
   }
 
   // ---- keys and the start ------------------------------------------------------------------------------------
@@ -582,7 +648,7 @@ window.FG = window.FG || {};
       try {
         await store.fetch(at);
       } catch (error) {
-        FG.notice(`Item ${at + 1} could not be loaded: ${error.message}.`);
+        FG.notice(t("Item {n} could not be loaded: {reason}.", { n: at + 1, reason: error.message }));
         return;
       }
     shell.at = at;
@@ -619,11 +685,11 @@ window.FG = window.FG || {};
   FG.start = function (page, hooks) {
     const schema = window.FG_SCHEMA;
     shell = { schema, page, hooks, at: 0, work: null, store: null, open };
-    document.title = `${schema.title}: ${page}`;
+    document.title = `${schema.title}: ${PAGE_NAMES[page]}`;
     try {
       shell.store = FG.newStore(schema, page);
     } catch (error) {
-      FG.notice(`Items could not be read: ${error.message}.`);
+      FG.notice(t("Items could not be read: {reason}.", { reason: error.message }));
       return;
     }
     shell.store.onOther = showOther;

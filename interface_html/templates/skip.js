@@ -2,18 +2,22 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const $ = FG.$;
+  const $ = FG.$,
+    { t } = FG;
   const LONGEST_TEXT = 1000;
   const REASONS = [
-    { name: "cannot-be-judged", label: "Nothing here can be judged" },
-    { name: "broken-text", label: "The text is broken or cut off" },
-    { name: "offensive", label: "I do not want to read this" },
-    { name: "language", label: "Not in a language that I know" },
-    { name: "unsure", label: "I am not sure how to judge it" },
-    { name: "other", label: "Another reason", needs_text: true },
+    { name: "cannot-be-judged", label: t("Nothing here can be judged") },
+    { name: "broken-text", label: t("The text is broken or cut off") },
+    { name: "offensive", label: t("I do not want to read this") },
+    { name: "language", label: t("Not in a language that I know") },
+    { name: "unsure", label: t("I am not sure how to judge it") },
+    { name: "other", label: t("Another reason"), needs_text: true },
   ];
 
   FG.skipReasons = (schema) => schema.skip_reasons || REASONS;
+
+  // The label of a reason as a node: the task's text, or that of a default reason.
+  const labelNode = (schema, reason) => (schema.skip_reasons ? FG.own(reason.label) : reason.label);
 
   // The rules that {reason, text} breaks: [{field, reason}].
   FG.skipProblems = function (schema, { reason, text }) {
@@ -25,10 +29,9 @@ window.FG = window.FG || {};
     return known.needs_text && !FG.strip(text) ? problem("text", "is blank: say what the reason is") : [];
   };
 
-  function reasonNode(reason, i, isChosen) {
+  function reasonNode(schema, reason, i) {
     const input = FG.el("input", { type: "radio", name: "skip-reason", value: reason.name });
-    input.checked = isChosen;
-    return FG.el("label", { class: "choice" }, input, FG.el("span", {}, reason.label), FG.el("kbd", {}, i + 1));
+    return FG.el("label", { class: "choice" }, input, FG.el("span", {}, labelNode(schema, reason)), FG.el("kbd", {}, i + 1));
   }
 
   // Ask why the item is skipped. `skip({reason, text})` is called with an answer that keeps the rules.
@@ -48,7 +51,9 @@ window.FG = window.FG || {};
         skip(answer);
         return;
       }
-      problem.textContent = wrong.field === "text" ? `The explanation ${wrong.reason}.` : "Choose a reason.";
+      problem.textContent = wrong.field === "text"
+          ? t("The explanation {problem}.", { problem: FG.reason(wrong.reason) })
+          : t("Choose a reason.");
       (wrong.field === "text" ? text : radios()[0]).focus();
     }
 
@@ -66,21 +71,21 @@ window.FG = window.FG || {};
       }
     };
     dialog.replaceChildren(
-      FG.el("h2", { id: "skip-title" }, "Skip this item"),
-      FG.el("p", {}, "It counts as not done and is left out of the feedback. You can reopen it later."),
+      FG.el("h2", { id: "skip-title" }, t("Skip this item")),
+      FG.el("p", {}, t("It counts as not done and is left out of the feedback. You can reopen it later.")),
       FG.el(
         "fieldset",
         { class: "reasons" },
-        FG.el("legend", {}, "Why?"),
-        reasons.map((reason, i) => reasonNode(reason, i, false)),
+        FG.el("legend", {}, t("Why?")),
+        reasons.map((reason, i) => reasonNode(schema, reason, i)),
       ),
-      FG.el("p", {}, FG.el("label", { for: "skip-text" }, "Explanation"), text),
+      FG.el("p", {}, FG.el("label", { for: "skip-text" }, t("Explanation")), text),
       problem,
       FG.el(
         "p",
         { class: "row" },
-        FG.el("button", { type: "button", class: "main", id: "skip-confirm", onclick: confirm }, "Skip"),
-        FG.el("button", { type: "button", id: "skip-cancel", onclick: () => dialog.close() }, "Cancel"),
+        FG.el("button", { type: "button", class: "main", id: "skip-confirm", onclick: confirm }, t("Skip")),
+        FG.el("button", { type: "button", id: "skip-cancel", onclick: () => dialog.close() }, t("Cancel")),
       ),
     );
     dialog.showModal();
@@ -98,8 +103,8 @@ window.FG = window.FG || {};
       label = reason ? reason.label : skip.reason,
       text = skip.text ? `${label}: ${skip.text}` : label;
     FG.refill($("skipped"), [
-      FG.el("span", { dir: "auto" }, `You skipped this item. ${text}. `),
-      FG.el("button", { type: "button", "data-key": "reopen", onclick: reopen }, "Reopen"),
+      FG.el("span", { dir: "auto" }, t("You skipped this item. {reason}.", { reason: text }), " "),
+      FG.el("button", { type: "button", "data-key": "reopen", onclick: reopen }, t("Reopen")),
     ]);
   };
 })(window.FG);

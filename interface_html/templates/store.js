@@ -3,14 +3,16 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
+  const { t } = FG;
   const PAGES = ["annotation", "comparison", "rating"];
   // the keys of their judgements in an item's row
   const JUDGEMENTS = { annotation: "feedback", comparison: "preference", rating: FG.RATINGS };
   const NOTES = ["comment", "flag", "all-bad"]; // keys of documents that rows of judgements do not have
   const NAME = "fgrlhf/annotator";
   const LONGEST_NAME = 60;
-  const FULL =
-    "This browser's storage is full: a reload loses what you do from now on. Download feedback.json, then clear finished work.";
+  const FULL = t(
+    "This browser's storage is full: a reload loses what you do from now on. Download feedback.json, then clear finished work.",
+  );
 
   // localStorage; or memory, which a reload clears, with the reason. `names` lists the names of the stored values.
   FG.openStorage = function () {
@@ -30,8 +32,9 @@ window.FG = window.FG || {};
       return {
         storage,
         names: () => [...values.keys()],
-        reason:
+        reason: t(
           "This browser stores nothing for this page: a reload loses your work. Download feedback.json before you close it.",
+        ),
       };
     }
   };
@@ -39,9 +42,9 @@ window.FG = window.FG || {};
   // An annotator's name without surrounding space. Throws an Error with the reason if it is no name.
   FG.checkName = function (text) {
     const name = FG.strip(text);
-    if (!name) throw new Error("type a name");
-    if (FG.points(name).length > LONGEST_NAME) throw new Error(`at most ${LONGEST_NAME} characters`);
-    if (/\p{C}/u.test(name)) throw new Error("control characters are not allowed");
+    if (!name) throw new Error(t("type a name"));
+    if (FG.points(name).length > LONGEST_NAME) throw new Error(t("at most {n} characters", { n: LONGEST_NAME }));
+    if (/\p{C}/u.test(name)) throw new Error(t("control characters are not allowed"));
     return name;
   };
 
@@ -172,7 +175,9 @@ window.FG = window.FG || {};
         return null;
       } catch (error) {
         this.storage.removeItem(this.openName);
-        return "The file is too large for this browser's storage: open it again after a reload. Your annotations are stored.";
+        return t(
+          "The file is too large for this browser's storage: open it again after a reload. Your annotations are stored.",
+        );
       }
     }
 

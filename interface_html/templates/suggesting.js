@@ -2,7 +2,8 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const $ = FG.$;
+  const $ = FG.$,
+    { t } = FG;
   const SURE = 0.9; // the score from which suggestions can be accepted together
   const LONGEST = 160; // code points of a quote or an explanation on a card
 
@@ -19,9 +20,17 @@ window.FG = window.FG || {};
   };
 
   FG.suggestionHelp = (unit) => [
-    ["Y / X", "accept or reject the suggestion under the cursor; elsewhere: go to the next one"],
-    ["E / 1 … 9", `on a suggested ${unit}: accept it with another span, or as another kind`],
-    ["Shift+Y", `accept all suggestions at ${SURE} or more`],
+    [
+      "Y / X",
+      t("accept or reject the suggestion under the cursor; elsewhere: go to the next one"),
+    ],
+    [
+      "E / 1 … 9",
+      unit === "word"
+        ? t("on a suggested word: accept it with another span, or as another kind")
+        : t("on a suggested sentence: accept it with another span, or as another kind"),
+    ],
+    ["Shift+Y", t("accept all suggestions at {score} or more", { score: SURE })],
   ];
 
   // Add the functions that decide suggestions to the page. `suggested`: the suggestion that keys refer to, or -1.
@@ -35,7 +44,12 @@ window.FG = window.FG || {};
     const kindOf = (i) => FG.kind(schema, all()[i].type);
     const openOnes = () => FG.verdicts(page.row, page.doc).flatMap((verdict, i) => (verdict === null ? [i] : []));
     const isAt = (i, range) => all()[i].start < range[1] && range[0] < all()[i].end;
-    const textOf = (i) => `Suggested: ${kindOf(i).label}, ${all()[i].score.toFixed(2)} by ${short(all()[i].source)}`;
+    const partsOf = (i) => ({
+      kind: kindOf(i).label,
+      score: FG.number(all()[i].score, 2),
+      source: short(all()[i].source),
+    });
+    const textOf = (i) => t("Suggested: {kind}, {score} by {source}", partsOf(i));
     const quoteOf = (i) => FG.quote(view.points, all()[i].start, all()[i].end);
 
     // The suggestion whose card has the focus, or else the one under the cursor; -1 if there is none to decide.
@@ -60,7 +74,10 @@ window.FG = window.FG || {};
       return at === undefined ? "" : textOf(at);
     };
 
-    const how = () => (FG.isTouch ? "Accept, change or reject it in the list." : "Y accepts, X rejects, E changes.");
+    const how = () =>
+      FG.isTouch
+        ? t("Accept, change or reject it in the list.")
+        : t("Y accepts, X rejects, E changes.");
 
     page.goSuggestion = function (i, before = "") {
       page.mode = page.active = null;
@@ -71,7 +88,8 @@ window.FG = window.FG || {};
       view.spans[view.cursor].scrollIntoView({ block: "nearest" });
       page.render();
       if (!FG.isTouch) $("text").focus({ preventScroll: true });
-      FG.say(`${before}${textOf(i)}: “${quoteOf(i)}”. ${how()}`, before && "good");
+      const what = t("{suggestion}: “{quote}”.", { suggestion: textOf(i), quote: quoteOf(i) });
+      FG.say(`${before}${what} ${how()}`, before && "good");
     };
 
     // After a decision on suggestion `i`: the next one without a decision.
@@ -85,7 +103,7 @@ window.FG = window.FG || {};
       page.suggested = -1;
       page.render();
       if (!FG.isTouch) $("text").focus({ preventScroll: true });
-      FG.say(`${done} All suggestions are decided.`, "good");
+      FG.say(`${done} ${t("All suggestions are decided.")}`, "good");
     }
 
     // The suggestion to decide, or -1 after going to the next one.
@@ -94,7 +112,7 @@ window.FG = window.FG || {};
         [first] = openOnes();
       if (i >= 0) return i;
       if (first !== undefined) page.goSuggestion(first);
-      else refuse(all().length ? "All suggestions are decided." : "This item has no suggestions.");
+      else refuse(all().length ? t("All suggestions are decided.") : t("This item has no suggestions."));
       return -1;
     }
 
@@ -129,15 +147,18 @@ window.FG = window.FG || {};
         { needs } = FG.kind(schema, error["error type"]);
       if (needs === "nothing" || error.explanation) return false;
       page.active = { list: "errors", index: at };
-      FG.say(`Accepted as ${page.labelOf(at)}. It needs evidence.`, "good");
+      FG.say(t("Accepted as {error}. It needs evidence.", { error: page.labelOf(at) }), "good");
       if (needs === "sentences") page.askEvidence("errors", at);
       else page.earlier(at);
       return true;
     }
 
+    const acceptedText = (i, at) =>
+      t("Accepted: “{quote}” is {error}.", { quote: quoteOf(i), error: page.labelOf(at) });
+
     page.accept = function (i = chosen()) {
       const at = i < 0 ? -1 : mark(i, kindOf(i));
-      if (at >= 0 && !asksEvidence(at)) goOn(i, `Accepted: “${quoteOf(i)}” is ${page.labelOf(at)}.`);
+      if (at >= 0 && !asksEvidence(at)) goOn(i, acceptedText(i, at));
       return at >= 0;
     };
 
@@ -145,7 +166,7 @@ window.FG = window.FG || {};
       if (i < 0) return;
       page.mode = null;
       page.change({ suggestions: [...rejectedOthers(i), { index: i, verdict: "rejected" }] });
-      goOn(i, `Rejected: ${kindOf(i).label}, “${quoteOf(i)}”.`);
+      goOn(i, t("Rejected: {kind}, “{quote}”.", { kind: kindOf(i).label, quote: quoteOf(i) }));
     };
 
     // Accept suggestion `i` and edit its span and its kind.
@@ -168,15 +189,15 @@ window.FG = window.FG || {};
         isOnError = page.active && page.active.list === "errors";
       if (i < 0 || page.mode || isOnError || isSelected || FG.kindSide(kind) === FG.SOURCE) return null;
       const at = mark(i, kind);
-      if (at >= 0 && !asksEvidence(at)) goOn(i, `Accepted: “${quoteOf(i)}” is ${page.labelOf(at)}.`);
+      if (at >= 0 && !asksEvidence(at)) goOn(i, acceptedText(i, at));
       return at >= 0;
     };
 
     page.acceptSure = function () {
       const sure = openOnes().filter((i) => all()[i].score >= SURE),
         errors = [...page.doc.errors];
-      if (!sure.length) return refuse(`No suggestion at ${SURE} or more is left to decide.`);
-      if (page.doc["no-error"]) return refuse("Not accepted: “No error” is ticked. Untick it first.");
+      if (!sure.length) return refuse(t("No suggestion at {score} or more is left to decide.", { score: SURE }));
+      if (page.doc["no-error"]) return refuse(t("Not accepted: “No error” is ticked. Untick it first."));
       for (const i of sure) {
         const error = errorOf(i, kindOf(i)),
           lacksEvidence = kindOf(i).needs !== "nothing" && !error.explanation,
@@ -188,15 +209,21 @@ window.FG = window.FG || {};
       page.mode = page.active = null;
       view.collapse();
       page.change({ errors });
-      const rest = left ? ` ${left} at ${SURE} or more need evidence or overlap an error: decide them one by one.` : "";
-      goOn(-1, `Accepted: ${count}.${rest}`);
+      const rest = left
+        ? ` ${t("{n} at {score} or more need evidence or overlap an error: decide them one by one.", { n: left, score: SURE })}`
+        : "";
+      goOn(-1, t("Accepted: {n}.", { n: count }) + rest);
       return true;
     };
 
     // ---- display ---------------------------------------------------------------------------------------------
     // A problem of suggestion `i` for the list of problems.
     page.suggestionProblem = (i, reason) => ({
-      text: `${textOf(i)}, “${quoteOf(i)}”: ${reason}.`,
+      text: t("{suggestion}, “{quote}”: {reason}.", {
+        suggestion: textOf(i),
+        quote: quoteOf(i),
+        reason: FG.reason(reason),
+      }),
       go: () => page.goSuggestion(i),
     });
 
@@ -220,16 +247,17 @@ window.FG = window.FG || {};
       });
     }
 
-    function button(i, name, label, key, onclick) {
+    function button(i, name, [label, longLabel], key, onclick) {
       return FG.el(
         "button",
         {
           type: "button",
           "data-key": `suggestion-${i}-${name}`,
-          "aria-label": `${label} suggestion ${i + 1}`,
+          "aria-label": longLabel,
           onclick,
         },
-        `${label} `,
+        label,
+        " ",
         FG.el("kbd", {}, key),
       );
     }
@@ -237,7 +265,12 @@ window.FG = window.FG || {};
     function card(i, isOpen) {
       const isActive = i === current(),
         { explanation } = all()[i],
-        title = isOpen ? textOf(i) : textOf(i).replace("Suggested", "Rejected");
+        labels = {
+          accept: [t("Accept"), t("Accept suggestion {n}", { n: i + 1 })],
+          change: [t("Change"), t("Change suggestion {n}", { n: i + 1 })],
+          reject: [t("Reject"), t("Reject suggestion {n}", { n: i + 1 })],
+        },
+        title = isOpen ? textOf(i) : t("Rejected: {kind}, {score} by {source}", partsOf(i));
       return FG.el(
         "li",
         {
@@ -262,9 +295,9 @@ window.FG = window.FG || {};
         FG.el(
           "div",
           { class: "row" },
-          button(i, "accept", "Accept", "Y", () => page.accept(i)),
-          isOpen ? button(i, "change", "Change", "E", () => page.changeSuggestion(i)) : null,
-          isOpen ? button(i, "reject", "Reject", "X", () => page.rejectSuggestion(i)) : null,
+          button(i, "accept", labels.accept, "Y", () => page.accept(i)),
+          isOpen ? button(i, "change", labels.change, "E", () => page.changeSuggestion(i)) : null,
+          isOpen ? button(i, "reject", labels.reject, "X", () => page.rejectSuggestion(i)) : null,
         ),
       );
     }
@@ -285,11 +318,12 @@ window.FG = window.FG || {};
     };
 
     $("suggested").replaceChildren(
-      FG.el("h3", {}, "Suggestions to decide ", FG.el("span", { id: "suggestion-count", class: "count" })),
+      FG.el("h3", {}, t("Suggestions to decide"), " ", FG.el("span", { id: "suggestion-count", class: "count" })),
       FG.el(
         "button",
         { type: "button", id: "accept-sure", "aria-keyshortcuts": "Shift+Y", onclick: page.acceptSure },
-        `Accept all at ${SURE} or more `,
+        t("Accept all at {score} or more", { score: SURE }),
+        " ",
         FG.el("kbd", {}, "Shift+Y"),
       ),
       FG.el("ol", { id: "suggestions" }),

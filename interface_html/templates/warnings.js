@@ -2,6 +2,7 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
+  const { t, tn } = FG;
   const MOST_LOST = 5; // unmarked words that a correction may leave out without a warning: editing moves and joins text
   const MOST_QUOTED = 8;
 
@@ -35,13 +36,16 @@ window.FG = window.FG || {};
       { noun, reference } = schema.fields,
       corrected = doc["corrected-prediction"];
     if (!schema.correction || corrected === text) return [];
-    if (!FG.strip(corrected)) return [`The correction is blank. Is there nothing in the ${noun} to keep?`];
+    if (!FG.strip(corrected)) return [t("The correction is blank. Is there nothing in the {noun} to keep?", { noun })];
     if (reference && FG.strip(corrected) === FG.strip(row[reference.key] || ""))
       return [
-        `The correction is a copy of the reference. Correct the ${noun} itself, with as few changes as possible.`,
+        t(
+          "The correction is a copy of the reference. Correct the {noun} itself, with as few changes as possible.",
+          { noun },
+        ),
       ];
     if (!doc.errors.length && !doc["missing-info"].length)
-      return [`The ${noun} was changed, but nothing is marked.`];
+      return [t("The {noun} was changed, but nothing is marked.", { noun })];
     const points = FG.points(text),
       changes = FG.diff(text, corrected, true).filter((part) => part.op !== "same"),
       sentences = [];
@@ -52,14 +56,22 @@ window.FG = window.FG || {};
     );
     if (unchanged.length)
       sentences.push(
-        `${unchanged.join(", ")} ${unchanged.length === 1 ? "is" : "are"} marked, but unchanged in the correction.`,
+        tn(
+          "{errors} is marked, but unchanged in the correction.",
+          "{errors} are marked, but unchanged in the correction.",
+          { n: unchanged.length, errors: unchanged.join(", ") },
+        ),
       );
     const lost = lostWords(points, corrected, changes, doc.errors);
     if (lost.length > MOST_LOST) {
       const quoted = lost.slice(0, MOST_QUOTED).map(([start, end]) => FG.cut(points, start, end));
       const rest = lost.length > MOST_QUOTED ? " …" : "";
       sentences.push(
-        `${lost.length} words without a mark are not in the correction: “${quoted.join(" ")}${rest}”.`,
+        tn(
+          "{n} word without a mark is not in the correction: “{words}”.",
+          "{n} words without a mark are not in the correction: “{words}”.",
+          { n: lost.length, words: `${quoted.join(" ")}${rest}` },
+        ),
       );
     }
     return sentences.length ? [sentences.join(" ")] : [];
