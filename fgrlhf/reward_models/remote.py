@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
+from fgrlhf.config import FilePath, StrictModel, refuse
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.secrets import MASK
 
@@ -117,6 +118,34 @@ def read_token(file: str | None, variable: str | None, owner: str) -> str | None
 def without(message: str, token: str | None) -> str:
     """The message without the token, which an answer may repeat."""
     return message.replace(token, MASK) if token else message
+
+
+class RemoteSettings(StrictModel):
+    """How to reach a service: address, token, deadline, attempts, cache."""
+
+    url: Address = Field(description="address of the service, without a path below it")
+    token_file: FilePath | None = Field(
+        default=None, description="file with the bearer token; used instead of token_env"
+    )
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=120.0, description="seconds for the whole of an answer"
+    )
+    retries: Annotated[int, Field(ge=0, le=100)] = Field(
+        default=6, description="further attempts after a failure that may pass"
+    )
+    cache: FilePath | None = Field(
+        default=None, description="JSONL file of known answers; none is asked for twice"
+    )
+    plain_http: bool = Field(
+        default=False, description="allow http:// to another machine, without encryption"
+    )
+
+    @model_validator(mode="after")
+    def _encrypted_or_allowed(self):
+        problem = None if self.plain_http else plain_http_problem(self.url)
+        if problem is not None:
+            refuse([("url", problem)])
+        return self
 
 
 # ---- queries -------------------------------------------------------------------------------------
