@@ -1,6 +1,6 @@
 """Serve a reward over HTTP: `fgrlhf reward-serve ckpt=FOLDER [key=value ...]`.
 
-    fgrlhf reward-serve ckpt=outputs/segment_rm values='{error: -0.5, ok: 0.3}' token_file=outputs/token
+    fgrlhf reward-serve ckpt=outputs/segment_rm values='{error: -0.5, ok: 0.3}'
     fgrlhf reward-serve kind=classifier ckpt=some/folder label=polite level=sentence
     fgrlhf reward-serve TASK served.yml port=8771
 
