@@ -214,7 +214,8 @@ def with_attempts(
             reason = f"{error.code} {describe(refusal)}"
             wait = retry_after(error.headers.get("Retry-After"), datetime.now(UTC))
         except (OSError, http.client.HTTPException) as error:  # a timeout is an OSError
-            reason = str(getattr(error, "reason", None) or error or type(error).__name__)
+            cause = getattr(error, "reason", None) or error
+            reason = str(cause) or type(cause).__name__
             wait = 0.0
         is_last = attempt + 1 == attempts
         if is_last or wait > LONGEST_RETRY_AFTER:
