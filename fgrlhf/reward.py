@@ -334,24 +334,29 @@ class CombinedReward(BasicReward):
         self._started = None
         if requests is None or not requests.are_for(prompts, texts):
             requests = _Requests(self.aspects, prompts, texts)
-        results = {}
-        for name, aspect in self.aspects.items():
-            weight = self.weights[name]
-            weighted = []
+        here_first = sorted(self.aspects, key=lambda name: name in requests.by_name)
+        unweighted = {}
+        for name in here_first:
+            aspect = self.aspects[name]
             try:
                 if name in requests.by_name:
-                    results_of_aspect = requests.by_name[name].result()
+                    scores = requests.by_name[name].result()
                 else:
-                    results_of_aspect = scores_of(aspect, prompts, texts, tokens)
+                    scores = scores_of(aspect, prompts, texts, tokens)
             except Exception as error:
                 error.add_note(f"in the reward `{name}` ({type(aspect).__name__})")
                 raise
-            for scores in checked_scores(name, results_of_aspect, texts):
-                if scores is not None:
-                    scores = [replace(score, value=weight * score.value) for score in scores]
-                weighted.append(scores)
-            results[name] = weighted
-        return results
+            unweighted[name] = checked_scores(name, scores, texts)
+        return {name: _weighted(unweighted[name], weight) for name, weight in self.weights.items()}
+
+
+def _weighted(results: Sequence[Scores], weight: float) -> list[Scores]:
+    weighted: list[Scores] = []
+    for scores in results:
+        if scores is not None:
+            scores = [replace(score, value=weight * score.value) for score in scores]
+        weighted.append(scores)
+    return weighted
 
 
 class _Requests:

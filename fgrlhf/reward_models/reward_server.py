@@ -172,7 +172,7 @@ class ServedReward:
 
 def create_app(served: ServedReward, token: str) -> FastAPI:
     """The routes of the protocol. Every one needs the token."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     expected = f"Bearer {token}".encode("ascii")
 
     def check_token(request: Request) -> None:
