@@ -26,11 +26,15 @@ from reward_service import (
 )
 from rl_helpers import PROMPTS, config, metrics, trainer
 
+from fgrlhf.config import to_yaml, validate
 from fgrlhf.errors import UserError
+from fgrlhf.files import write_text
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.reward_models.kinds import Length
 from fgrlhf.reward_models.reward_server import Limits
-from fgrlhf.runs.stage import digest
+from fgrlhf.runs.stage import digest, finished
+from fgrlhf.secrets import mask_tree
+from fgrlhf.task import Task, rl_config
 from fgrlhf.text_types import Prompt
 
 TEXTS = ["the red cat sees", "", "a dog likes one green bird and"]
@@ -316,6 +320,26 @@ def test_an_answer_that_repeats_the_token_is_masked(server):
             client(server).segment_scores(ASKED, TEXTS)
         assert TOKEN not in str(error.value)
         server.faults = []
+
+
+def test_the_config_of_a_run_has_the_hash_and_no_token(server, tmp_path):
+    section = {"kind": "http", "url": server.url, "model_sha256": server.digest}
+    section |= {"token_file": "outputs/token", "token_env": "MY_TOKEN"}
+    tree = {
+        "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
+        "logging": {"save_dir": str(tmp_path)},
+        "reward": {"facts": section},
+    }
+    model = rl_config(Task("any"))
+    cfg = validate(model, tree, "file")
+    written = mask_tree(cfg.model_dump(mode="json"))["reward"]["facts"]
+    assert written.items() >= section.items()  # names of files and variables are not masked
+    write_text(tmp_path / "config.yaml", to_yaml(cfg))
+    assert finished(tmp_path, cfg, []) is None
+    section["model_sha256"] = "e" * 64
+    other = validate(model, tree, "file")
+    with pytest.raises(UserError, match=f"facts.model_sha256: {server.digest} there, e+ now"):
+        finished(tmp_path, other, [])
 
 
 # ---- the cache -----------------------------------------------------------------------------------
