@@ -416,6 +416,18 @@ def load_config(
     return validate(model, tree, source=source, secrets=environment.secrets)
 
 
+def config_from(model: type[Model], overrides: typing.Sequence[str]) -> Model:
+    """The config that consists of overrides ("a.b=c") only.
+
+    Raises:
+      UserError: lists all mistakes.
+    """
+    tree: dict = {}
+    for override in overrides:
+        _apply_override(model, tree, override)
+    return validate(model, tree, source="the command line")
+
+
 def validate(
     model: type[Model], tree: dict, source: str, secrets: typing.Iterable[str] = ()
 ) -> Model:

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from fgrlhf.algorithms.advantages import kl_penalized
 from fgrlhf.alignment import place_on_tokens
+from fgrlhf.background import Background
 from fgrlhf.errors import UserError
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 from fgrlhf.types import Rollout, TokenReward
@@ -35,6 +37,9 @@ class AspectReward(Protocol):
 
     A class with `needs_tokens = True` gets a third argument, a `ResponseTokens` per response: where
     its tokens end, and whether it ended with an end-of-sequence token.
+
+    A class with `remote = True` waits for another machine. It is called in a thread, so that other
+    rewards are computed meanwhile.
     """
 
     def segment_scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> Sequence[Scores]:
@@ -202,6 +207,7 @@ class AtEnd:
     def __init__(self, aspect: AspectReward):
         self.aspect = aspect
         self.needs_tokens = getattr(aspect, "needs_tokens", False)
+        self.remote = getattr(aspect, "remote", False)
 
     def segment_scores(self, prompts, texts, tokens=None):
         moved = []
@@ -256,6 +262,9 @@ class BasicReward(ABC):
     # reward name -> the weight its values were multiplied with; 1 if missing
     weights: Mapping[str, float] = {}
 
+    def start(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> None:  # noqa: B027
+        """Begin to score texts that `segment_scores` will get, where that waits for a server."""
+
     @abstractmethod
     def segment_scores(
         self,
@@ -300,31 +309,74 @@ def tokens_of(rollout: Rollout) -> list[ResponseTokens] | None:
 
 
 class CombinedReward(BasicReward):
-    """Several named rewards, each multiplied by its weight."""
+    """Several named rewards, each multiplied by its weight.
+
+    Remote rewards (`AspectReward`) wait for their servers at the same time, in threads, while the
+    others are computed here. The results are the same as one after the other.
+    """
 
     def __init__(
         self, aspects: Mapping[str, AspectReward], weights: Mapping[str, float] | None = None
     ):
         self.aspects = dict(aspects)
         self.weights = {name: 1.0 if weights is None else weights[name] for name in self.aspects}
+        self._started: _Requests | None = None
 
     @property
     def needs_tokens(self) -> bool:
         return any(getattr(aspect, "needs_tokens", False) for aspect in self.aspects.values())
 
+    def start(self, prompts, texts):
+        self._started = _Requests(self.aspects, prompts, texts)
+
     def segment_scores(self, prompts, texts, tokens=None):
-        results = {}
-        for name, aspect in self.aspects.items():
-            weight = self.weights[name]
-            weighted = []
+        requests = self._started
+        self._started = None
+        if requests is None or not requests.are_for(prompts, texts):
+            requests = _Requests(self.aspects, prompts, texts)
+        here_first = sorted(self.aspects, key=lambda name: name in requests.by_name)
+        unweighted = {}
+        for name in here_first:
+            aspect = self.aspects[name]
             try:
-                results_of_aspect = scores_of(aspect, prompts, texts, tokens)
+                if name in requests.by_name:
+                    scores = requests.by_name[name].result()
+                else:
+                    scores = scores_of(aspect, prompts, texts, tokens)
             except Exception as error:
                 error.add_note(f"in the reward `{name}` ({type(aspect).__name__})")
                 raise
-            for scores in checked_scores(name, results_of_aspect, texts):
-                if scores is not None:
-                    scores = [replace(score, value=weight * score.value) for score in scores]
-                weighted.append(scores)
-            results[name] = weighted
-        return results
+            unweighted[name] = checked_scores(name, scores, texts)
+        return {name: _weighted(unweighted[name], weight) for name, weight in self.weights.items()}
+
+
+def _weighted(results: Sequence[Scores], weight: float) -> list[Scores]:
+    weighted: list[Scores] = []
+    for scores in results:
+        if scores is not None:
+            scores = [replace(score, value=weight * score.value) for score in scores]
+        weighted.append(scores)
+    return weighted
+
+
+class _Requests:
+    """The running calls of the remote rewards for some texts.
+
+    Attributes:
+      by_name: name of a reward -> its call.
+    """
+
+    def __init__(
+        self, aspects: Mapping[str, AspectReward], prompts: Sequence[Prompt], texts: Sequence[str]
+    ):
+        self.prompts = tuple(prompts)
+        self.texts = tuple(texts)
+        self.by_name: dict[str, Background[Sequence[Scores]]] = {}
+        for name, aspect in aspects.items():
+            if getattr(aspect, "remote", False):
+                call = partial(scores_of, aspect, self.prompts, self.texts, None)
+                self.by_name[name] = Background(call)
+
+    def are_for(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> bool:
+        same_prompts = [prompt.id for prompt in prompts] == [prompt.id for prompt in self.prompts]
+        return same_prompts and self.texts == tuple(texts)

@@ -18,6 +18,9 @@ from fgrlhf.value import ActorCritic
 # Most tokens in one forward pass of `score`: prompts and responses, padding included.
 SCORED_AT_ONCE = 65_536
 
+# called with the prompt and text of each response
+TextsKnown = Callable[[Sequence[Prompt], Sequence[str]], None]
+
 
 def response_seeds(
     seed: int, step: int, first_prompt: int, num_prompts: int, num_samples: int
@@ -42,11 +45,15 @@ def collect(
     num_samples: int,
     row_seeds: Sequence[int],
     temperature: float,
+    texts_known: TextsKnown = lambda prompts, texts: None,
 ) -> Rollout:
     """Sample `num_samples` responses to each prompt and score them.
 
     `temperature` applies to the log-probabilities (see `Policy.forward`). Scoring uses the train or
     eval mode that the caller has set; sampling always uses eval mode.
+
+    Args:
+      texts_known: called between sampling and scoring with the prompt and text of each response.
     """
     prompt_ids_GP, prompt_mask_GP = actor_critic.policy.encode(prompts)
     response = actor_critic.policy.generate(
@@ -61,6 +68,7 @@ def collect(
         response,
         num_samples,
         temperature,
+        texts_known,
     )
 
 
@@ -74,6 +82,7 @@ def score(
     response: Response,
     num_samples: int,
     temperature: float,
+    texts_known: TextsKnown = lambda prompts, texts: None,
 ) -> Rollout:
     """Build a rollout: compute log-probabilities and values of given responses.
 
@@ -89,6 +98,9 @@ def score(
     """
     policy = actor_critic.policy
     critic = actor_critic.value
+    repeated_prompts = tuple(prompt for prompt in prompts for _ in range(num_samples))
+    texts, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT)
+    texts_known(repeated_prompts, texts)
     prompt_ids_BP = prompt_ids_GP.repeat_interleave(num_samples, 0)
     prompt_mask_BP = prompt_mask_GP.repeat_interleave(num_samples, 0)
     batch = (prompt_ids_BP, prompt_mask_BP, response.ids_BT, response.mask_BT)
@@ -123,10 +135,9 @@ def score(
     check_logprobs(ref_logprobs_BT, "the reference's log-probabilities")
     if values_BT is not None:
         check_logprobs(values_BT, "the critic's values")
-    texts, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT)
     group_G = torch.arange(len(prompts), device=prompt_ids_BP.device)
     return Rollout(
-        prompts=tuple(prompt for prompt in prompts for _ in range(num_samples)),
+        prompts=repeated_prompts,
         prompt_ids_BP=prompt_ids_BP,
         prompt_mask_BP=prompt_mask_BP,
         response_ids_BT=response.ids_BT,

@@ -28,6 +28,8 @@ _NO_SECRETS = frozenset(
         "sep_token",
         "mask_token",
         "unk_token",
+        "token_file",  # where a token is, not the token
+        "token_env",
     ]
 )
 _SHORTEST_SECRET = 6  # characters; shorter values are ordinary words and numbers

@@ -192,6 +192,7 @@ class OnPolicyTrainer(BaseTrainer):
                 num_samples,
                 seeds,
                 temperature,
+                self.reward.start,  # a server scores while this process computes log-probabilities
             )
             return self.algorithm.after_rollout(rollout, temperature, num_samples)
 

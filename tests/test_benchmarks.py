@@ -20,12 +20,16 @@ from benchmarks import (
     measure,
     ours,
     profile,
+    reward_service,
     scaling,
     tables,
     workload,
 )
 from benchmarks.workload import RMDims, Size, T5Dims
 from fgrlhf.errors import UserError
+from fgrlhf.reward_models.kind import RewardContext
+from fgrlhf.reward_models.prefix import text_prefix
+from fgrlhf.text_types import Prompt
 
 ROOT = Path(__file__).parents[1]
 DIMS = T5Dims(32, 48, 8, 4, 2, 300)
@@ -332,3 +336,22 @@ def test_a_side_in_a_process_of_its_own(side, equality):
     result = child.measured(SMALL, side, 1, equality.responses, reps=2)
     assert len(result["seconds"]) == 2 and set(result["peak_mb"]) == set(measure.PHASES)
     assert 0 < result["imports_mb"] <= result["built_mb"] <= max(result["peak_mb"].values())
+
+
+def test_the_share_that_a_reward_server_adds_by_hand():
+    steps = {
+        "in the process": [reward_service.Step(seconds, 0.0) for seconds in (1.0, 2.0, 4.0)],
+        "served": [reward_service.Step(*pair) for pair in ((1.1, 0.11), (2.1, 0.0), (4.0, 0.2))],
+    }
+    first, second = reward_service.lines_of(steps)
+    assert "2.00 s a step, 0.0% of it waiting; +0.0% (" in first
+    assert "2.10 s a step, 5.0% of it waiting; +5.0% (+0.0% to +10.0%)" in second
+
+
+def test_the_reward_server_of_the_benchmark_gives_the_same_values():
+    prompts, texts = [Prompt("0", "a"), Prompt("1", "b")], ["one two three", "one"]
+    context = RewardContext(text_prefix)
+    expected = reward_service.REWARD.build(context).segment_scores(prompts, texts)
+    with reward_service.serving(0.0) as config:
+        assert config.build(context).segment_scores(prompts, texts) == expected
+    assert len(expected[0]) == 2

@@ -81,10 +81,11 @@ def config_classes() -> list[type[StrictModel]]:
     return classes
 
 
-# The schema of annotation pages and the server's requests are no configs of a command.
+# The schema of annotation pages and the servers' requests are no configs of a command.
 NOT_CONFIGS = (
     *("interface_html.schema", "interface_html.server", "interface_html.guard"),
     "interface_html.lead",
+    "fgrlhf.reward_models.reward_protocol",
 )
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from fgrlhf.config import validate
 from fgrlhf.errors import UserError
+from fgrlhf.reward_models.answer_cache import AnswerCache, content_hash
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.kinds import build_aspects
 from fgrlhf.reward_models.perspective import (
@@ -23,12 +24,11 @@ from fgrlhf.reward_models.perspective import (
     MOST_BYTES,
     PerspectiveScorer,
     RateLimit,
-    ScoreCache,
-    cache_key,
+    is_probability,
     message_of,
-    retry_after,
     score_in,
 )
+from fgrlhf.reward_models.remote import retry_after
 from fgrlhf.reward_models.text_scorers import PerspectiveScorerKind
 from fgrlhf.task import Task, rl_config
 from fgrlhf.text_types import Prompt
@@ -222,21 +222,21 @@ def test_known_texts_are_never_asked_again(server, tmp_path, monkeypatch):
     assert len(server.requests) == 1
     (line,) = (tmp_path / "cache.jsonl").read_text().splitlines()
     assert json.loads(line) == {
-        "key": cache_key(server.url, "INSULT", "en", "You fool"),
+        "key": content_hash(server.url, "INSULT", "en", "You fool"),
         "score": 0.7,
     }
 
 
 def test_the_key_of_a_score_has_all_that_it_depends_on():
     facts = ["https://a", "INSULT", "en", "text"]
-    keys = {cache_key(*facts)}
+    keys = {content_hash(*facts)}
     for place in range(4):
         changed = [*facts]
         changed[place] += "x"
-        keys.add(cache_key(*changed))
+        keys.add(content_hash(*changed))
     assert len(keys) == 5
     # printf '["https://a", "INSULT", "en", "text"]' | sha256sum
-    assert cache_key(*facts) == KEY_OF_TEXT
+    assert content_hash(*facts) == KEY_OF_TEXT
 
 
 KEY_OF_TEXT = "7e13f6711b5b0a6017609efaf1bc108ecd4ccb82ca4dcd9ecb9d666e6f9810de"
@@ -263,20 +263,20 @@ def test_an_interruption_loses_only_the_line_that_was_being_written(server, tmp_
 def test_other_lines_are_ignored(tmp_path, line):
     path = tmp_path / "cache.jsonl"
     path.write_text(f'{line}\n{{"key": "x", "score": 0.25}}\n')
-    assert ScoreCache(path).scores == {"x": 0.25}
+    assert AnswerCache(path, "score", is_probability).answers == {"x": 0.25}
 
 
 def test_a_line_counts_when_it_is_complete(tmp_path):
     path = tmp_path / "deep" / "cache.jsonl"
-    cache = ScoreCache(path)
+    cache = AnswerCache(path, "score", is_probability)
     with open(path, "ab") as file:
         file.write(b'{"key": "x", "sco')
     cache.refresh()
-    assert cache.scores == {}
+    assert cache.answers == {}
     with open(path, "ab") as file:
         file.write(b're": 0.25}\n')
     cache.refresh()
-    assert cache.scores == {"x": 0.25}
+    assert cache.answers == {"x": 0.25}
 
 
 def test_scores_of_another_process_are_read(server, tmp_path):
@@ -290,7 +290,9 @@ def test_an_error_ends_the_batch_and_keeps_what_was_received(server, tmp_path):
     server.answers = [(200, {}, scored(0.3)), refused(400, "no")]
     with pytest.raises(UserError):
         scores(scorer(server, tmp_path), "a", "b", "c", "d")
-    assert list(ScoreCache(tmp_path / "cache.jsonl").scores.values()) == [0.3]
+    assert list(
+        AnswerCache(tmp_path / "cache.jsonl", "score", is_probability).answers.values()
+    ) == [0.3]
     assert server.texts == ["a", "b"]
 
 
@@ -306,8 +308,8 @@ def test_several_queries_wait_at_the_same_time(server, tmp_path):
 
 WRITER = """
 import sys
-from fgrlhf.reward_models.perspective import ScoreCache
-cache = ScoreCache(sys.argv[1])
+from fgrlhf.reward_models.answer_cache import AnswerCache
+cache = AnswerCache(sys.argv[1], "score", lambda score: True)
 for number in range(300):
     cache.add(f"{sys.argv[2]}-{number}", number / 1000)
 """
@@ -319,7 +321,7 @@ def test_two_processes_write_the_same_file(tmp_path):
     writers = [subprocess.Popen([*command, name], cwd=ROOT) for name in ("a", "b")]
     assert [writer.wait() for writer in writers] == [0, 0]
     expected = {f"{name}-{n}": n / 1000 for name in ("a", "b") for n in range(300)}
-    assert ScoreCache(path).scores == expected
+    assert AnswerCache(path, "score", is_probability).answers == expected
     assert len(path.read_text().splitlines()) == 600
 
 
@@ -470,7 +472,7 @@ def test_an_answer_without_a_score_is_an_error(server, tmp_path, body):
     server.answers = [(200, {}, body)]
     with pytest.raises(UserError, match="without a score of INSULT from 0 to 1"):
         scores(scorer(server, tmp_path), "a")
-    assert ScoreCache(tmp_path / "cache.jsonl").scores == {}
+    assert AnswerCache(tmp_path / "cache.jsonl", "score", is_probability).answers == {}
 
 
 def test_scores_at_the_ends_of_the_range():

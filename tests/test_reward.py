@@ -1,4 +1,5 @@
 import math
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from fgrlhf.reward import (
     SequenceScorerReward,
 )
 from fgrlhf.reward_models.scoring import SegmentLabels
-from fgrlhf.text_types import SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore
 
 TEXTS = ["the red cat, and a dog", "a bird", ""]
 VALUES = {"ok": 0.3, "error": -0.5}
@@ -230,3 +231,80 @@ def test_a_nan_reward_is_refused_by_name(bad, clip):
         return  # clipping makes an infinite score harmless
     with pytest.raises(UserError, match=r"reward `completeness`.*'a bird'"):
         reward.token_rewards(rollout_of(TEXTS, [(22,), (6,), (0,)]))
+
+
+# ---- rewards of other machines -------------------------------------------------------------------
+
+
+class Remote:
+    """A remote reward that waits for something before it answers."""
+
+    remote = True
+
+    def __init__(self, value: float, wait=lambda: None):
+        self.value = value
+        self.wait = wait
+        self.calls = 0
+
+    def segment_scores(self, prompts, texts):
+        self.calls += 1
+        self.wait()
+        return [[SegmentScore(0, len(text), self.value)] for text in texts]
+
+
+class Local:
+    def __init__(self, done=lambda: None):
+        self.done = done
+
+    def segment_scores(self, prompts, texts):
+        self.done()
+        return [[SegmentScore(0, 1, 7.0)] for _ in texts]
+
+
+ASKED = ([Prompt("0", "a"), Prompt("1", "b")], ["one", "two"])
+
+
+def test_remote_rewards_wait_at_the_same_time_as_others_are_computed():
+    together = threading.Barrier(2, timeout=600)  # each waits until the other waits, too
+    computed = threading.Event()
+    aspects = {
+        "first": Remote(1.0, together.wait),
+        "second": AtEnd(Remote(2.0, together.wait)),
+        "third": Remote(3.0, lambda: computed.wait(600)),
+        "here": Local(computed.set),
+    }
+    weights = {name: 2.0 for name in aspects}
+    results = CombinedReward(aspects, weights).segment_scores(*ASKED)
+    one_by_one = {
+        "first": Remote(1.0),
+        "second": AtEnd(Remote(2.0)),
+        "third": Remote(3.0),
+        "here": Local(),
+    }
+    for aspect in one_by_one.values():
+        aspect.remote = False
+    expected = CombinedReward(one_by_one, weights).segment_scores(*ASKED)
+    assert results == expected and list(results) == list(expected)
+    assert results["second"][0] == [SegmentScore(0, None, 4.0)]
+
+
+def test_a_call_that_was_started_is_used_once_and_for_its_texts_only():
+    remote = Remote(1.0)
+    reward = CombinedReward({"far": remote})
+    reward.start(*ASKED)
+    first = reward.segment_scores(*ASKED)
+    assert remote.calls == 1
+    assert reward.segment_scores(*ASKED) == first
+    assert remote.calls == 2
+    reward.start(*ASKED)
+    other = reward.segment_scores(ASKED[0], ["one", "another"])["far"]
+    assert [scores[0].end for scores in other] == [3, 7]
+
+
+def test_the_error_of_a_remote_reward_names_it():
+    def fail():
+        raise UserError("no server")
+
+    with pytest.raises(UserError, match="no server") as error:
+        CombinedReward({"far": Remote(1.0, fail), "here": Local()}).segment_scores(*ASKED)
+    assert error.value.__notes__ == ["in the reward `far` (Remote)"]

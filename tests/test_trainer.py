@@ -1,5 +1,6 @@
 import json
 import math
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -610,3 +611,21 @@ def test_one_sample_of_each_prompt(tmp_path):
             kind,
         ).train()
         assert len(metrics(tmp_path / kind)) == 4
+
+
+def test_a_remote_reward_is_asked_before_the_log_probabilities_are_computed(tmp_path):
+    computed = threading.Event()
+
+    class Remote:
+        remote = True
+
+        def segment_scores(self, prompts, texts):
+            assert computed.wait(600)  # would never end if it were called afterwards
+            computed.clear()
+            return [[SegmentScore(0, None, float(len(text)))] for text in texts]
+
+    cfg = config(tmp_path, train__total_episodes=16)
+    run = trainer(cfg, reward=CombinedReward({"far": Remote()}))
+    run.reference.register_forward_hook(lambda *_: computed.set())
+    run.train()
+    assert len(metrics(tmp_path)) == 2

@@ -10,6 +10,11 @@ from fgrlhf.errors import UserError, run_main, suggestion
 COMMANDS = {
     "sft": ("sft.run_sft", "[TASK] config.yml", "supervised fine-tuning on demonstrations"),
     "rm": ("reward_modeling.command", "segment|sequence [TASK] config.yml", "train a reward model"),
+    "reward-serve": (
+        "fgrlhf.cli.reward_serve",
+        "ckpt=FOLDER",
+        "serve a reward to runs on other machines or GPUs",
+    ),
     "rl": ("fgrlhf.cli.rl", "TASK config.yml", "RL with dense rewards: PPO and other algorithms"),
     "dpo": ("fgrlhf.cli.dpo", "TASK config.yml", "DPO on comparisons, without reward models"),
     "generate": ("fgrlhf.cli.generate", "TASK", "sample responses to annotate"),

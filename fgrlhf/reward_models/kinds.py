@@ -28,9 +28,13 @@ from fgrlhf.reward import (
     SequenceScorerReward,
 )
 from fgrlhf.reward_models.classifier import ClassifierReward, LabelScorer
+from fgrlhf.reward_models.http_reward import HttpReward
 from fgrlhf.reward_models.increment import IncrementReward
+from fgrlhf.reward_models.judge import JudgeReward
 from fgrlhf.reward_models.kind import ClassPath, RewardContext, RewardKind, kind_of, make_object
 from fgrlhf.reward_models.loading import load_segment_classifier, load_sequence_scorer
+from fgrlhf.reward_models.remote import RemoteSettings, VariableName
+from fgrlhf.reward_models.reward_protocol import Sha256
 from fgrlhf.reward_models.text_rewards import (
     LengthReward,
     MetricReward,
@@ -38,7 +42,7 @@ from fgrlhf.reward_models.text_rewards import (
     RegexReward,
     RepetitionReward,
 )
-from fgrlhf.reward_models.text_scorers import AnyTextScorer, ClassifierSettings
+from fgrlhf.reward_models.text_scorers import AnyTextScorer, ClassifierSettings, JudgeSettings
 from fgrlhf.reward_utils import Level
 
 Value = Annotated[Amount, AfterValidator(lambda value: _not_zero(value))]
@@ -267,6 +271,48 @@ class MissingEos(RewardKind):
         return MissingEndReward(self.value)
 
 
+class Http(RemoteSettings, RewardKind):
+    """A reward of a server (`fgrlhf reward-serve`): docs/rewards.md, Rewards as a service."""
+
+    kind: Literal["http"] = "http"
+    model_sha256: Sha256 = Field(
+        description="hash of the served model, which the server prints; another model stops the run"
+    )
+    token_env: VariableName = Field(
+        default="FGRLHF_REWARD_TOKEN", description="environment variable with the bearer token"
+    )
+    batch_size: Count = Field(
+        default=512, description="most responses of a request; a server may have a lower limit"
+    )
+
+    def build(self, context: RewardContext) -> HttpReward:
+        return HttpReward(self, context.prefix)
+
+    def model_folders(self) -> tuple[str, ...]:
+        return (f"sha256:{self.model_sha256}",)
+
+
+class Judge(JudgeSettings, RewardKind):
+    """A language model that judges responses, by an OpenAI-compatible interface.
+
+    The reward of each segment is scale * (score - threshold).
+    """
+
+    kind: Literal["judge"] = "judge"
+    level: Level = Field(default="whole", description="segments to judge: docs/rewards.md, Levels")
+    scale: Value = Field(default=1.0, description="factor of the score")
+    threshold: Amount = Field(default=0.0, description="subtracted from the score before scaling")
+
+    @model_validator(mode="after")
+    def _level_of_texts(self):
+        if self.level == "token":
+            refuse([("level", "a judge reads words, so it cannot judge the policy's tokens")])
+        return self
+
+    def build(self, context: RewardContext) -> JudgeReward:
+        return JudgeReward(self)
+
+
 class Python(RewardKind):
     """A class of your own with `segment_scores(prompts, texts)`."""
 
@@ -294,6 +340,8 @@ LIBRARY_REWARDS: dict[str, type[RewardKind]] = {
     "length": Length,
     "repetition": Repetition,
     "missing_eos": MissingEos,
+    "http": Http,
+    "judge": Judge,
     "python": Python,
 }
 

@@ -13,27 +13,21 @@ The API key comes from the environment variable PERSPECTIVE_API_KEY. It is sent 
 the address, which proxies log.
 """
 
-import email.utils
-import fcntl
-import hashlib
-import http.client
 import json
 import os
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json
+from fgrlhf.reward_models.answer_cache import AnswerCache, content_hash
+from fgrlhf.reward_models.remote import GivenUp, Refused, TooLong, send, with_attempts, without
 from fgrlhf.runs.progress import progress_bar
-from fgrlhf.secrets import MASK
 
 if TYPE_CHECKING:
     from fgrlhf.reward_models.text_scorers import PerspectiveScorerKind
@@ -42,9 +36,6 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "PERSPECTIVE_API_KEY"
 MOST_BYTES = 20_480  # of a text; the service refuses longer ones
 LARGEST_ANSWER = 1 << 20  # bytes that are read
-RETRIED = frozenset({408, 429, 500, 502, 503, 504})  # other refusals are final
-LONGEST_BACKOFF = 60.0  # seconds; the service counts queries per minute
-LONGEST_RETRY_AFTER = 600.0  # seconds that the service may ask to wait
 
 
 class PerspectiveScorer:
@@ -63,10 +54,9 @@ class PerspectiveScorer:
         sleep: Callable[[float], None] = time.sleep,
     ):
         self.config = config
-        self.cache = ScoreCache(config.cache)
+        self.cache = AnswerCache(config.cache, "score", is_probability)
         self.limit = RateLimit(config.queries_per_second, clock, sleep)
-        self._opener = urllib.request.build_opener(_NoRedirect)
-        if not self.cache.scores:
+        if not self.cache.answers:
             api_key(config.cache)  # rather now than after the first rollout
 
     def score(self, prompts: "Sequence[Prompt]", texts: Sequence[str]) -> list[float]:
@@ -79,7 +69,7 @@ class PerspectiveScorer:
         self.cache.refresh()
         unknown = []
         for text in dict.fromkeys(texts):
-            if text.strip() and self._key(text) not in self.cache.scores:
+            if text.strip() and self._key(text) not in self.cache.answers:
                 unknown.append(text)
         if unknown:
             self._ask_all(unknown)
@@ -87,10 +77,10 @@ class PerspectiveScorer:
 
     def _key(self, text: str) -> str:
         config = self.config
-        return cache_key(config.url, config.attribute, config.language, text)
+        return content_hash(config.url, config.attribute, config.language, text)
 
     def _known_score(self, text: str) -> float:
-        return self.cache.scores[self._key(text)] if text.strip() else self.config.empty
+        return self.cache.answers[self._key(text)] if text.strip() else self.config.empty
 
     # ---- queries ----
 
@@ -132,28 +122,25 @@ class PerspectiveScorer:
                 "doNotStore": True,
             }
         ).encode("ascii")
-        attempts = self.config.attempts
-        for attempt in range(attempts):
+
+        def query() -> bytes:
             self.limit.wait()
-            try:
-                answer = self._post(body)
-            except urllib.error.HTTPError as error:
-                refusal = _body_of(error)
-                if error.code not in RETRIED:
-                    raise UserError(self._refused(text, error.code, refusal)) from None
-                reason = f"{error.code} {message_of(refusal)[0]}"
-                wait = retry_after(error.headers.get("Retry-After"), datetime.now(UTC))
-            except (OSError, http.client.HTTPException) as error:  # a timeout is an OSError
-                reason = str(getattr(error, "reason", None) or error or type(error).__name__)
-                wait = 0.0
-            else:
-                score = score_in(answer, self.config.attribute)
-                self.cache.add(self._key(text), score)
-                return
-            is_last = attempt + 1 == attempts
-            if is_last or wait > LONGEST_RETRY_AFTER:
-                raise UserError(self._given_up(attempt + 1, reason, wait))
-            self.limit.pause(max(wait, min(2.0**attempt, LONGEST_BACKOFF)))
+            return self._post(body)
+
+        try:
+            answer = with_attempts(
+                query,
+                self.config.attempts,
+                self.limit.pause,
+                lambda refusal: message_of(refusal)[0],
+            )
+        except Refused as error:
+            raise UserError(self._refused(text, error.code, error.body)) from None
+        except GivenUp as error:
+            raise UserError(self._given_up(error)) from None
+        except TooLong as error:
+            raise UserError(f"{error}, so it is not from Perspective: check `url`") from None
+        self.cache.add(self._key(text), score_in(answer, self.config.attribute))
 
     def _post(self, body: bytes) -> bytes:
         headers = {
@@ -161,8 +148,7 @@ class PerspectiveScorer:
             "X-Goog-Api-Key": api_key(self.config.cache),
         }
         request = urllib.request.Request(self.config.url, body, headers, method="POST")
-        with self._opener.open(request, timeout=self.config.timeout) as response:
-            return response.read(LARGEST_ANSWER)
+        return send(request, self.config.timeout, LARGEST_ANSWER)
 
     # ---- messages ----
 
@@ -187,21 +173,12 @@ class PerspectiveScorer:
             f"Perspective refuses the text {shorten(repr(text), 60)}: {code} {reason}. {way_out}"
         )
 
-    def _given_up(self, attempts: int, reason: str, wait: float) -> str:
-        asked = f", and asks to wait {wait:.0f} seconds" if wait > LONGEST_RETRY_AFTER else ""
-        tried = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+    def _given_up(self, error: GivenUp) -> str:
         return without_key(
-            f"Perspective gave no score in {tried}: {shorten(reason)}{asked}. Scores received so"
-            f" far are in {self.config.cache}. Check the network and the project's quota"
+            f"Perspective gave no score in {error}. Scores received so far are in"
+            f" {self.config.cache}. Check the network and the project's quota"
             " (scorer.queries_per_second), then run the same command again"
         )
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects, which would send the key to another address."""
-
-    def redirect_request(self, req, fp, code, msg, headers, newurl):
-        return None
 
 
 # ---- the API key ---------------------------------------------------------------------------------
@@ -232,8 +209,7 @@ def api_key(cache: str) -> str:
 
 def without_key(message: str) -> str:
     """The message without the API key, which an answer may repeat."""
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    return message.replace(key, MASK) if key else message
+    return without(message, os.environ.get(KEY_VARIABLE, "").strip())
 
 
 # ---- answers -------------------------------------------------------------------------------------
@@ -249,8 +225,7 @@ def score_in(answer: bytes, attribute: str) -> float:
     with suppress(ValueError, KeyError, TypeError):
         tree: Any = parse_json(answer.decode("utf-8"))
         score = tree["attributeScores"][attribute]["summaryScore"]["value"]
-    is_number = isinstance(score, int | float) and not isinstance(score, bool)
-    if not is_number or not 0 <= score <= 1:
+    if not is_probability(score):
         shown = shorten(answer.decode("utf-8", "replace"))
         raise UserError(
             without_key(
@@ -259,6 +234,11 @@ def score_in(answer: bytes, attribute: str) -> float:
             )
         )
     return float(score)
+
+
+def is_probability(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= 1
 
 
 def message_of(body: bytes) -> tuple[str, str]:
@@ -275,33 +255,6 @@ def message_of(body: bytes) -> tuple[str, str]:
         return shorten(body.decode("utf-8", "replace")), ""
     named = [kind for kind in kinds if isinstance(kind, str)]
     return shorten(message), shorten(", ".join(named))
-
-
-def _body_of(error: urllib.error.HTTPError) -> bytes:
-    try:
-        with error:
-            return error.read(LARGEST_ANSWER)
-    except (OSError, http.client.HTTPException):  # the connection ended
-        return b""
-
-
-def retry_after(value: str | None, now: datetime) -> float:
-    """The seconds that the header Retry-After asks to wait: a number or a date; else 0.
-
-    >>> retry_after("7", datetime.now(UTC))
-    7.0
-    """
-    if value is None:
-        return 0.0
-    if value.strip().isdecimal():
-        return float(value)
-    try:
-        date = email.utils.parsedate_to_datetime(value)
-    except ValueError:
-        return 0.0
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=UTC)
-    return max(0.0, (date - now).total_seconds())
 
 
 # ---- time ----------------------------------------------------------------------------------------
@@ -332,73 +285,3 @@ class RateLimit:
         """Let no query start for so long, since the service is busy."""
         with self._lock:
             self._next_start = max(self._next_start, self._clock() + seconds)
-
-
-# ---- the cache -----------------------------------------------------------------------------------
-
-
-def cache_key(url: str, attribute: str, language: str, text: str) -> str:
-    """SHA-256 of everything that a score depends on."""
-    facts = json.dumps([url, attribute, language, text])
-    return hashlib.sha256(facts.encode("ascii")).hexdigest()
-
-
-class ScoreCache:
-    """Scores in a file of JSON lines {"key": ..., "score": ...}, which several processes share.
-
-    The file only grows, by one line per score. It has digests in place of the texts. A line that is
-    not complete, because a process was killed while it wrote, is ignored.
-
-    Attributes:
-      scores: by key.
-    """
-
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
-        self.scores: dict[str, float] = {}
-        self._read_bytes = 0
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "ab"):
-            pass  # an error now, not after the first query
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Read the lines that were added since the last call, also by other processes."""
-        with open(self.path, "rb") as file:
-            file.seek(self._read_bytes)
-            added = file.read()
-        complete = added[: added.rfind(b"\n") + 1]
-        self._read_bytes += len(complete)
-        for line in complete.split(b"\n"):
-            entry = _entry(line)
-            if entry is not None:
-                key, score = entry
-                self.scores[key] = score
-
-    def add(self, key: str, score: float) -> None:
-        line = json.dumps({"key": key, "score": score}).encode("ascii") + b"\n"
-        with open(self.path, "a+b") as file:
-            with suppress(OSError):  # some network disks have no locks
-                fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
-            if _ends_within_line(file):
-                line = b"\n" + line
-            file.write(line)
-        self.scores[key] = score
-
-
-def _ends_within_line(file: Any) -> bool:
-    if file.seek(0, os.SEEK_END) == 0:
-        return False
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) != b"\n"
-
-
-def _entry(line: bytes) -> tuple[str, float] | None:
-    """Key and score of a line; None if it is not such a line."""
-    try:
-        row = json.loads(line)
-        key, score = row["key"], row["score"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    is_entry = isinstance(key, str) and isinstance(score, float | int) and 0 <= score <= 1
-    return (key, float(score)) if is_entry else None

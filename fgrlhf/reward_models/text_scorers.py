@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from fgrlhf.config import Count, FilePath, Positive, StrictModel
+from fgrlhf.config import Amount, Count, FilePath, Positive, StrictModel, refuse
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.kind import ClassPath, RewardContext, kind_of, make_object
+from fgrlhf.reward_models.remote import RemoteSettings, VariableName, is_local
 
 if TYPE_CHECKING:
     from fgrlhf.text_types import Prompt
@@ -148,8 +149,8 @@ def _safe_address(url: str) -> str:
         raise ValueError(f"it is not a web address: {error}") from None
     if not parts.hostname or not url.isascii() or any(c.isspace() for c in url):
         raise ValueError("it is not a web address: write https:// and a host")
-    is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
-    if parts.scheme != "https" and not (parts.scheme == "http" and is_local):
+    is_plain_and_local = parts.scheme == "http" and is_local(parts.hostname)
+    if parts.scheme != "https" and not is_plain_and_local:
         raise ValueError("it must begin with https://, since every query contains the API key")
     return url
 
@@ -194,6 +195,41 @@ class PerspectiveScorerKind(TextScorerKind):
         return PerspectiveScorer(self)
 
 
+class JudgeSettings(RemoteSettings):
+    """How a language model judges. `url` ends before `/chat/completions`."""
+
+    model: str = Field(min_length=1, description="name of the language model at the service")
+    criterion: str = Field(
+        min_length=1, description="what the score means: `how polite the response is`"
+    )
+    low: Amount = Field(default=0.0, description="lowest score")
+    high: Amount = Field(default=10.0, description="highest score")
+    token_env: VariableName | None = Field(
+        default=None, description="environment variable with the bearer token; null: no token"
+    )
+    parallel: Annotated[int, Field(ge=1, le=256)] = Field(
+        default=8, description="queries that wait for their answers at the same time"
+    )
+    max_tokens: Count = Field(default=512, description="most tokens of an answer")
+
+    @model_validator(mode="after")
+    def _ordered_bounds(self):
+        if self.low >= self.high:
+            refuse([("high", f"{self.high:g} is not above low={self.low:g}")])
+        return self
+
+
+class JudgeScorerKind(JudgeSettings, TextScorerKind):
+    """A language model that scores whole texts, by an OpenAI-compatible interface."""
+
+    kind: Literal["judge"] = "judge"
+
+    def build(self, context: RewardContext) -> TextScorer:
+        from fgrlhf.reward_models.judge import JudgeScorer
+
+        return JudgeScorer(self)
+
+
 class PythonScorer(TextScorerKind):
     """A class of your own with `score(prompts, texts)`."""
 
@@ -207,6 +243,7 @@ class PythonScorer(TextScorerKind):
 
 AnyTextScorer = Annotated[
     Annotated[ClassifierScorer, Tag("classifier")]
+    | Annotated[JudgeScorerKind, Tag("judge")]
     | Annotated[LinearScorerKind, Tag("linear")]
     | Annotated[PerspectiveScorerKind, Tag("perspective")]
     | Annotated[PythonScorer, Tag("python")]

@@ -1,0 +1,234 @@
+"""Serve a reward over HTTP: `fgrlhf reward-serve ckpt=FOLDER [key=value ...]`.
+
+    fgrlhf reward-serve ckpt=outputs/segment_rm values='{error: -0.5, ok: 0.3}'
+    fgrlhf reward-serve kind=classifier ckpt=some/folder label=polite level=sentence
+    fgrlhf reward-serve TASK served.yml port=8771
+
+A run uses it by a reward of the kind `http`; docs/rewards.md, Rewards as a service.
+"""
+
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import uvicorn
+from pydantic import Field, create_model, model_validator
+
+from fgrlhf.cli.key_help import describe
+from fgrlhf.config import (
+    Count,
+    FilePath,
+    Kernels,
+    StrictModel,
+    config_from,
+    load_config,
+    refuse,
+    unread_keys,
+)
+from fgrlhf.errors import UserError, run_main, shorten
+from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.reward_models.kind import RewardContext, RewardKind
+from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind
+from fgrlhf.reward_models.remote import VariableName, is_local, read_token
+from fgrlhf.reward_models.reward_protocol import sent_prefix
+from fgrlhf.reward_models.reward_server import Limits, ServedReward, create_app, model_sha256
+from fgrlhf.reward_models.spec import SPEC_FILE, RewardModelSpec
+from fgrlhf.task import load_task
+
+USAGE = """\
+usage: fgrlhf reward-serve ckpt=FOLDER [key=value ...]
+       fgrlhf reward-serve [TASK] [config.yml] [key=value ...]
+Keys of the reward can be given without `reward.`. A folder with reward_model.json needs no `kind`.
+TASK adds the reward kinds of a task."""
+KIND_OF_MODEL = {"segment": "segment_classifier", "sequence": "sequence_scorer"}
+
+
+class ServerSettings(StrictModel):
+    """Where to listen, for whom, and how much."""
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        default=8770, description="port to listen on; 0: any free one"
+    )
+    other_machines: bool = Field(
+        default=False,
+        description="allow a host that other machines can reach; texts and token are not encrypted",
+    )
+    token_file: FilePath | None = Field(
+        default=None,
+        description="file with the bearer token of the clients, used instead of token_env; it is"
+        " made if it does not exist",
+    )
+    token_env: VariableName = Field(
+        default="FGRLHF_REWARD_TOKEN", description="environment variable with the bearer token"
+    )
+    max_batch: Count = Field(default=512, description="most responses of a request")
+    max_body_mb: Annotated[int, Field(ge=1, le=1024)] = Field(
+        default=32, description="largest body of a request, in MiB"
+    )
+    device: str = Field(default="auto", description="of the model: auto, cpu, cuda:0, ...")
+    dtype: Literal["fp32", "bf16"] = Field(default="fp32", description="of its forward passes")
+    kernels: Kernels = "auto"
+
+    @model_validator(mode="after")
+    def _loopback_or_allowed(self):
+        if not is_local(self.host) and not self.other_machines:
+            reason = (
+                f"{shorten(self.host)} can be reached from other machines: keep 127.0.0.1 and use"
+                " an SSH tunnel, or, in a network that you trust, set other_machines=true"
+            )
+            refuse([("host", reason)])
+        return self
+
+
+class _WithReward(ServerSettings):
+    """The settings with a reward, whose kind is filled in from the model's folder."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_kind(cls, tree: Any) -> Any:
+        section = tree.get("reward") if isinstance(tree, dict) else None
+        if not isinstance(section, dict) or "kind" in section:
+            return tree
+        folder = section.get("ckpt")
+        if not isinstance(folder, str) or not (Path(folder) / SPEC_FILE).is_file():
+            return tree
+        kind = KIND_OF_MODEL[RewardModelSpec.read(folder).kind]
+        return {**tree, "reward": {"kind": kind, **section}}
+
+    @model_validator(mode="after")
+    def _no_unread_keys(self):
+        reward: RewardKind = getattr(self, "reward")  # noqa: B009 (declared by `settings_class`)
+        mistakes = unread_keys(reward, ("weight", "place"), "set it in the config of the run")
+        refuse([(f"reward.{key}", text) for key, text in mistakes])
+        return self
+
+
+def settings_class(kinds: Sequence[type[RewardKind]]) -> type[_WithReward]:
+    """The settings of a server whose reward is one of `kinds`."""
+    return create_model("Settings", __base__=_WithReward, reward=(any_kind(kinds), ...))
+
+
+def settings_from(argv: Sequence[str]) -> tuple[ServerSettings, RewardKind]:
+    """The settings of a command line, and the section of the reward.
+
+    Raises:
+      UserError: lists every mistake.
+    """
+    words = [word for word in argv if "=" not in word and word not in ("-h", "--help")]
+    files = [word for word in words if Path(word).suffix in (".yml", ".yaml")]
+    tasks = [word for word in words if word not in files]
+    if len(files) > 1 or len(tasks) > 1:
+        raise UserError(f"`{shorten(words[-1])}` is not a setting: write it as key=value\n{USAGE}")
+    kinds = {name: kind for name, kind in LIBRARY_REWARDS.items() if name != "http"}
+    if tasks:
+        kinds |= load_task(tasks[0]).rewards
+    model = settings_class(tuple(kinds.values()))
+    if not argv or len(words) + len([word for word in argv if "=" in word]) < len(argv):
+        print("\n".join([USAGE, "keys:", *describe(model)]))
+        sys.exit(0 if argv else 2)
+    overrides = []
+    for word in argv:
+        if "=" in word:
+            first = word.partition("=")[0].partition(".")[0].strip()
+            overrides.append(word if first in model.model_fields else f"reward.{word}")
+    settings = load_config(model, files[0], overrides) if files else config_from(model, overrides)
+    return settings, getattr(settings, "reward")  # noqa: B009
+
+
+def token_of(settings: ServerSettings) -> tuple[str, str]:
+    """The token that clients need, and where it is: `the file outputs/token`.
+
+    Raises:
+      UserError: there is none.
+    """
+    file = settings.token_file
+    if file is not None and not os.path.lexists(file):
+        _make_token(Path(file))
+    token = read_token(file, settings.token_env, "the clients")
+    assert token is not None  # `token_env` has a name
+    place = f"the environment variable {settings.token_env}" if file is None else f"the file {file}"
+    return token, place
+
+
+def _make_token(path: Path) -> None:
+    """Write a new token, which only this user can read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises `UserError` if the address cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except (OSError, UnicodeError) as error:
+        raise UserError(
+            f"{shorten(host)}, port {port}, cannot be used: {shorten(error)}. Choose another"
+            " port=..., or stop the program that uses it"
+        ) from None
+
+
+def serve(settings: ServerSettings, reward: RewardKind) -> None:
+    """Serve until interrupted. Raises `UserError` if the server cannot start."""
+    token, place = token_of(settings)
+    device = settings.device
+    if device == "auto":
+        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    with listener(settings.host, settings.port) as listening:
+        print(f"loading the reward {reward.kind}", flush=True)
+        digest = model_sha256(reward, settings.dtype)
+        use_kernels(settings.kernels)
+        aspect = reward.build(RewardContext(sent_prefix, device, settings.dtype))
+        limits = Limits(settings.max_batch, settings.max_body_mb << 20)
+        app = create_app(ServedReward(aspect, reward.kind, digest, limits), token)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                h11_max_incomplete_event_size=16384,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                limit_concurrency=256,
+            )
+        )
+        host, port = listening.getsockname()[:2]
+        address = f"[{host}]" if ":" in host else host
+        print(
+            f"ready: http://{address}:{port}\n"
+            f"model_sha256: {digest}\n"
+            f"the token is in {place}; Ctrl+C stops the server",
+            flush=True,
+        )
+        # uvicorn ends running requests, and then passes the signal on
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            server.run(sockets=[listening])
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    serve(*settings_from(list(sys.argv[1:] if argv is None else argv)))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,226 @@
+"""A reward from a server: `kind: http`; fgrlhf/reward_models/reward_protocol.py has the protocol.
+
+Every value is an answer of the pinned model. A query that fails for a reason that may pass is
+repeated; any other fault, and a query that fails too often, stops the run.
+"""
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fgrlhf.background import wait_for, within
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import parse_json
+from fgrlhf.reward_models.answer_cache import AnswerCache
+from fgrlhf.reward_models.prefix import PrefixFn
+from fgrlhf.reward_models.remote import (
+    GivenUp,
+    Refused,
+    TooLong,
+    read_token,
+    send,
+    with_attempts,
+    without,
+)
+from fgrlhf.reward_models.reward_protocol import PROTOCOL, Scores, read_scores, request_of
+from fgrlhf.text_types import Prompt
+
+if TYPE_CHECKING:
+    from fgrlhf.reward_models.kinds import Http
+
+LARGEST_ANSWER = 64 << 20  # bytes
+
+
+class HttpReward:
+    """The reward of a server with the model `config.model_sha256`.
+
+    All responses of a call go into one request, as far as `config.batch_size` allows. A reward
+    model therefore forms the same batches as in the run's own process, and the values are equal bit
+    for bit. For the same reason the cache has whole requests, not single responses.
+
+    Args:
+      prefix_fn: the words that a reward model reads before a response; a task's `rm_prefix`.
+      pause: waits between attempts; tests replace it.
+      wait: waits for an answer until its deadline; tests replace it.
+    Raises:
+      UserError: the server cannot be reached, has another model, or refuses the token.
+    """
+
+    remote = True  # `CombinedReward` does not wait for one answer before it asks for the next
+
+    def __init__(
+        self,
+        config: "Http",
+        prefix_fn: PrefixFn,
+        pause: Callable[[float], None] = time.sleep,
+        wait: Callable[[threading.Event, float], bool] = wait_for,
+    ):
+        self.config = config
+        self.prefix_fn = prefix_fn
+        self._pause = pause
+        self._wait = wait
+        self.cache = None
+        if config.cache is not None:
+            self.cache = AnswerCache(config.cache, "scores", _is_list)
+        self.check_model()
+
+    def check_model(self) -> None:
+        """Raise `UserError` unless the server answers and has the pinned model."""
+        answer = self._answer("/v1/model", None)
+        self._refuse_other_model(answer)
+
+    def segment_scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[Scores]:
+        """The scores of each response: `AspectReward`.
+
+        Raises:
+          UserError: any fault of the server; the message names it.
+        """
+        results = []
+        for start in range(0, len(texts), self.config.batch_size):
+            stop = start + self.config.batch_size
+            results += self._scores(prompts[start:stop], texts[start:stop])
+        return results
+
+    def _scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[Scores]:
+        request = request_of(self.config.model_sha256, self.prefix_fn, prompts, texts)
+        key = request["request_id"]
+        if self.cache is not None:
+            self.cache.refresh()
+            if key in self.cache.answers:
+                return self._read(self.cache.answers[key], texts, str(self.cache.path))
+        answer = self._answer("/v1/scores", json.dumps(request).encode("ascii"))
+        self._refuse_other_model(answer)
+        if answer.get("request_id") != key:
+            raise self._fault(f"the scores of another request, {shorten(answer.get('request_id'))}")
+        rows = answer.get("scores")
+        scores = self._read(rows, texts, self._name)
+        if self.cache is not None:
+            self.cache.add(key, rows)
+        return scores
+
+    def _read(self, rows: Any, texts: Sequence[str], source: str) -> list[Scores]:
+        try:
+            return read_scores(rows, texts)
+        except ValueError as error:
+            raise self._fault(str(error), source) from None
+
+    # ---- queries ----
+
+    @property
+    def _name(self) -> str:
+        return f"the reward server {self.config.url}"
+
+    def _token(self) -> str | None:
+        return read_token(self.config.token_file, self.config.token_env, self._name)
+
+    def _answer(self, path: str, body: bytes | None) -> dict[str, Any]:
+        """The JSON object that the server answers with.
+
+        Raises:
+          UserError: it does not, or refuses the query.
+        """
+        token = self._token()
+        headers = {"Authorization": f"Bearer {token}"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        request = urllib.request.Request(self.config.url + path, body, headers)
+        timeout = self.config.timeout_s
+
+        def query() -> bytes:
+            return within(timeout, lambda: send(request, timeout, LARGEST_ANSWER), self._wait)
+
+        try:
+            text = with_attempts(query, self.config.retries + 1, self._pause, message_of)
+        except Refused as refusal:
+            raise UserError(without(self._refused(refusal), token)) from None
+        except GivenUp as error:
+            raise UserError(
+                without(
+                    f"{self._name} gave no answer in {error}. No reward was made up. Check that it"
+                    " runs and can be reached (its terminal has the reason of an error), raise"
+                    " timeout_s if it is slow, then run the same command again",
+                    token,
+                )
+            ) from None
+        except TooLong as error:
+            raise self._fault(f"too much: {error}") from None
+        try:
+            answer = parse_json(text.decode("utf-8"))
+        except ValueError as error:
+            raise self._fault(f"text that is not valid JSON ({shorten(error)})") from None
+        if not isinstance(answer, dict):
+            raise self._fault("JSON that is not an object")
+        if answer.get("protocol") != PROTOCOL:
+            raise self._fault(
+                f"protocol {shorten(repr(answer.get('protocol')), 40)}, but this release has"
+                f" {PROTOCOL}"
+            )
+        return answer
+
+    def _refuse_other_model(self, answer: dict[str, Any]) -> None:
+        served = answer.get("model_sha256")
+        if served != self.config.model_sha256:
+            raise UserError(self._other_model(served))
+
+    # ---- messages ----
+
+    def _fault(self, fault: str, source: str | None = None) -> UserError:
+        """The error for an answer that must not be used."""
+        way_out = (
+            "Check that `url` is the address of `fgrlhf reward-serve` and that no proxy answers in"
+            " its place"
+        )
+        if source is None:
+            source = self._name
+        elif source != self._name:
+            way_out = "Remove that file"
+        message = f"{source} gave {shorten(fault, 300)}. No reward was used. {way_out}"
+        return UserError(without(message, self._token()))
+
+    def _other_model(self, served: Any) -> str:
+        return (
+            f"{self._name} has the model {shorten(repr(served), 80)}, but the run is pinned to"
+            f" model_sha256: {self.config.model_sha256}. Serve that model, or start another run"
+            " with the new hash: rewards of two models must not be mixed"
+        )
+
+    def _refused(self, refusal: Refused) -> str:
+        message = message_of(refusal.body)
+        config = self.config
+        if refusal.code in (401, 403):
+            place = config.token_file or f"the environment variable {config.token_env}"
+            return (
+                f"{self._name} refuses the token in {place}: {refusal.code} {message}. Use the"
+                " token of the server (its token_file or token_env)"
+            )
+        if refusal.code == 409:
+            return self._other_model(_field(refusal.body, "model_sha256"))
+        way_out = "Check `url`, and that the server is of the same release"
+        if refusal.code == 413:
+            way_out = "Lower batch_size, or raise the server's max_batch or max_body_mb"
+        elif refusal.code == 422:
+            way_out = "Its reward cannot score these responses: check its model and settings"
+        return f"{self._name} refuses the query: {refusal.code} {message}. {way_out}"
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def message_of(body: bytes) -> str:
+    """The reason of a refusal: {"error": reason}, or the body itself."""
+    reason = _field(body, "error")
+    text = reason if isinstance(reason, str) else body.decode("utf-8", "replace")
+    return shorten(text)
+
+
+def _field(body: bytes, name: str) -> Any:
+    """A field of a JSON object; None if there is none."""
+    try:
+        tree = parse_json(body.decode("utf-8"))
+    except ValueError:
+        return None
+    return tree.get(name) if isinstance(tree, dict) else None

@@ -1,0 +1,282 @@
+"""Queries to services over HTTP: tokens, attempts, waits, and answers that are read with a limit.
+
+The caller turns a failure into a message. Nothing here makes up an answer.
+"""
+
+import email.utils
+import http.client
+import ipaddress
+import os
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, model_validator
+
+from fgrlhf.config import FilePath, StrictModel, refuse
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.secrets import MASK
+
+RETRIED = frozenset({408, 429, 500, 502, 503, 504})  # other refusals are final
+LONGEST_BACKOFF = 60.0  # seconds; services count queries per minute
+LONGEST_RETRY_AFTER = 600.0  # seconds that a service may ask to wait
+LARGEST_REFUSAL = 1 << 20  # bytes of a refusal that are read
+
+
+# ---- addresses -----------------------------------------------------------------------------------
+
+
+def is_local(host: str) -> bool:
+    """Whether a host name or address is this machine, not reached over a network."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _base_address(url: str) -> str:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port  # raises an error if the port is not a number
+    except ValueError as error:
+        raise ValueError(f"it is not a web address: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it is not a web address: write http:// or https://, and a host")
+    if not url.isascii() or any(c.isspace() for c in url):
+        raise ValueError("it is not a web address: it has a character that no address has")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("it has a user or password: give the token by token_file or token_env")
+    if parts.query or parts.fragment:
+        raise ValueError("it must end before `?` and `#`")
+    return url.rstrip("/")
+
+
+Address = Annotated[str, AfterValidator(_base_address)]
+
+
+def plain_http_problem(url: str) -> str | None:
+    """Why an address would send tokens and texts in the clear; None if it would not."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "https" or is_local(parts.hostname or ""):
+        return None
+    return (
+        "http:// would send the token and all texts in the clear to another machine: use https://,"
+        " an SSH tunnel to 127.0.0.1, or, in a network that you trust, plain_http: true"
+    )
+
+
+# ---- tokens --------------------------------------------------------------------------------------
+
+
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
+_TOKEN = re.compile(r"[!-~]{1,4096}")
+
+
+def read_token(file: str | None, variable: str | None, owner: str) -> str | None:
+    """A bearer token from a file or an environment variable; None if neither is named.
+
+    It is read for every use, so that no object holds it.
+
+    Args:
+      owner: whose token it is, for messages.
+    Raises:
+      UserError: there is no token, or it cannot be one. The message does not contain it.
+    """
+    if file is not None:
+        place = f"the file {shorten(file)}"
+        try:
+            text = Path(file).read_text(encoding="ascii").strip()
+        except OSError as error:
+            raise UserError(
+                f"{place} cannot be read: {error.strerror}. It must have the token of {owner}"
+            ) from None
+        except ValueError:  # other characters, or a name with a NUL
+            text = "\0"
+    elif variable is not None:
+        place = f"the environment variable {variable}"
+        text = os.environ.get(variable, "").strip()
+        if not text:
+            raise UserError(
+                f"{place} is not set: it must have the token of {owner}. Set it, or name a file by"
+                " token_file=..."
+            )
+    else:
+        return None
+    if _TOKEN.fullmatch(text) is None:
+        raise UserError(
+            f"{place} has no token of {owner}: a token is one line of visible ASCII characters."
+            " Copy it again"
+        )
+    return text
+
+
+def without(message: str, token: str | None) -> str:
+    """The message without the token, which an answer may repeat."""
+    return message.replace(token, MASK) if token else message
+
+
+class RemoteSettings(StrictModel):
+    """How to reach a service: address, token, deadline, attempts, cache."""
+
+    url: Address = Field(description="address of the service, without a path below it")
+    token_file: FilePath | None = Field(
+        default=None, description="file with the bearer token; used instead of token_env"
+    )
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=120.0, description="seconds for the whole of an answer"
+    )
+    retries: Annotated[int, Field(ge=0, le=100)] = Field(
+        default=6, description="further attempts after a failure that may pass"
+    )
+    cache: FilePath | None = Field(
+        default=None, description="JSONL file of known answers; none is asked for twice"
+    )
+    plain_http: bool = Field(
+        default=False, description="allow http:// to another machine, without encryption"
+    )
+
+    @model_validator(mode="after")
+    def _encrypted_or_allowed(self):
+        problem = None if self.plain_http else plain_http_problem(self.url)
+        if problem is not None:
+            refuse([("url", problem)])
+        return self
+
+
+# ---- queries -------------------------------------------------------------------------------------
+
+
+class Refused(Exception):  # noqa: N818
+    """A service has refused a query, and would refuse it again."""
+
+    def __init__(self, code: int, body: bytes):
+        self.code = code
+        self.body = body
+        super().__init__(code)
+
+
+class GivenUp(Exception):  # noqa: N818
+    """A service has not answered in any attempt.
+
+    Attributes:
+      attempts: how many there were.
+      reason: of the last failure.
+      wait: seconds that the service asks to wait.
+    """
+
+    def __init__(self, attempts: int, reason: str, wait: float):
+        self.attempts = attempts
+        self.reason = reason
+        self.wait = wait
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        tried = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
+        asked = ""
+        if self.wait > LONGEST_RETRY_AFTER:
+            asked = f", and asks to wait {self.wait:.0f} seconds"
+        return f"{tried}: {shorten(self.reason)}{asked}"
+
+
+class TooLong(Exception):  # noqa: N818
+    """An answer has more bytes than are read."""
+
+
+def with_attempts(
+    query: Callable[[], bytes],
+    attempts: int,
+    pause: Callable[[float], None],
+    describe: Callable[[bytes], str],
+) -> bytes:
+    """The answer of `query()`, repeated if it fails for a reason that may pass.
+
+    Such are 408, 429, 5xx, a timeout and a broken connection. Before the next attempt, `pause` gets
+    the seconds that `Retry-After` asks for, at least 1, 2, 4, ... up to 60 seconds.
+
+    Args:
+      describe: the body of a refusal -> its message.
+    Raises:
+      Refused: the service refuses the query for another reason.
+      GivenUp: every attempt failed.
+    """
+    for attempt in range(attempts):
+        try:
+            return query()
+        except urllib.error.HTTPError as error:
+            refusal = _body_of(error)
+            if error.code not in RETRIED:
+                raise Refused(error.code, refusal) from None
+            reason = f"{error.code} {describe(refusal)}"
+            wait = retry_after(error.headers.get("Retry-After"), datetime.now(UTC))
+        except (OSError, http.client.HTTPException) as error:  # a timeout is an OSError
+            cause = getattr(error, "reason", None) or error
+            reason = str(cause) or type(cause).__name__
+            wait = 0.0
+        is_last = attempt + 1 == attempts
+        if is_last or wait > LONGEST_RETRY_AFTER:
+            raise GivenUp(attempt + 1, reason, wait)
+        pause(max(wait, min(2.0**attempt, LONGEST_BACKOFF)))
+    raise ValueError("a query needs at least one attempt")
+
+
+def send(request: urllib.request.Request, timeout: float, most_bytes: int) -> bytes:
+    """The body of the answer to a request.
+
+    Args:
+      timeout: longest silence in seconds.
+    Raises:
+      urllib.error.HTTPError: a refusal, or a redirect, which would send the token elsewhere.
+      OSError, http.client.HTTPException: the connection failed or ended early.
+      TooLong: the answer has more than `most_bytes`.
+    """
+    host = urllib.parse.urlsplit(request.full_url).hostname or ""
+    handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+    if is_local(host):
+        handlers.append(urllib.request.ProxyHandler({}))  # a proxy would reach another machine
+    with urllib.request.build_opener(*handlers).open(request, timeout=timeout) as response:
+        body = response.read(most_bytes + 1)
+        length = response.headers.get("Content-Length", "")
+    if len(body) > most_bytes:
+        raise TooLong(f"the answer has more than {most_bytes:,} bytes")
+    if length.isdecimal() and len(body) < int(length):
+        raise http.client.IncompleteRead(body, int(length) - len(body))
+    return body
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects, which would send the token to another address."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
+        return None
+
+
+def _body_of(error: urllib.error.HTTPError) -> bytes:
+    try:
+        with error:
+            return error.read(LARGEST_REFUSAL)
+    except (OSError, http.client.HTTPException):  # the connection ended
+        return b""
+
+
+def retry_after(value: str | None, now: datetime) -> float:
+    """The seconds that the header Retry-After asks to wait: a number or a date; else 0.
+
+    >>> retry_after("7", datetime.now(UTC))
+    7.0
+    """
+    if value is None:
+        return 0.0
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        date = email.utils.parsedate_to_datetime(value)
+    except ValueError:
+        return 0.0
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, (date - now).total_seconds())

@@ -1,0 +1,251 @@
+"""The protocol of reward servers: responses in, scored spans in characters of the response out.
+
+    GET  URL/v1/model    {"protocol", "model_sha256", "reward", "max_batch", "max_body_bytes"}
+    POST URL/v1/scores   `ScoreRequest` -> {"protocol", "model_sha256", "request_id", "scores"}
+
+`scores` has, for each item, a list of {"start", "end", "value", "label"}, or null if the reward
+does not apply. A span is [start, end) in characters of the response; `"end": null` is the end of
+the response with its end-of-sequence token. Spans are in ascending order and do not overlap.
+
+`request_id` is the SHA-256 of all else in the request, so that a repeated request is recognised.
+The header `Authorization: Bearer TOKEN` is required. A refusal has a body {"error": reason}.
+
+JSON writes the shortest text that reads back to the same float64: values arrive bit for bit.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from fgrlhf.config import StrictModel, validate
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import parse_json
+from fgrlhf.reward_models.answer_cache import content_hash
+from fgrlhf.reward_models.prefix import Prefix, PrefixFn
+from fgrlhf.reward_models.spec import is_finite_number
+from fgrlhf.text_types import Prompt, SegmentScore
+
+PROTOCOL = 1
+LONGEST_LABEL = 1_000  # characters
+SHA256 = r"^[0-9a-f]{64}$"
+
+Sha256 = Annotated[str, Field(pattern=SHA256)]
+Scores = list[SegmentScore] | None
+
+
+class PrefixRow(StrictModel):
+    """`Prefix` as JSON."""
+
+    words: tuple[str, ...]
+    context: tuple[tuple[int, int], ...]
+    response_mark: tuple[str, ...]
+    keeps_end: bool
+
+    @classmethod
+    def of(cls, words: Prefix | Sequence[str]) -> dict[str, Any]:
+        prefix = Prefix.of(words)
+        return {
+            "words": list(prefix.words),
+            "context": [[part.start, part.stop] for part in prefix.context],
+            "response_mark": list(prefix.response_mark),
+            "keeps_end": prefix.keeps_end,
+        }
+
+    def prefix(self) -> Prefix:
+        """Raises `ValueError` if the context is not a part of the words."""
+        context = tuple(range(start, stop) for start, stop in self.context)
+        return Prefix(self.words, context, self.response_mark, self.keeps_end)
+
+
+class PromptRow(StrictModel):
+    """A prompt, and the words that reward models read before its responses."""
+
+    id: str
+    text: str
+    references: tuple[str, ...]
+    messages: tuple[tuple[str, str], ...]
+    with_context: PrefixRow
+    without_context: PrefixRow
+
+
+class ItemRow(StrictModel):
+    """A response, and the index of its prompt in `prompts`."""
+
+    prompt: Annotated[int, Field(ge=0)]
+    response: str
+
+
+class ScoreRequest(StrictModel):
+    """The body of POST /v1/scores."""
+
+    protocol: Literal[1]
+    model_sha256: Sha256
+    request_id: Sha256
+    prompts: tuple[PromptRow, ...]
+    items: tuple[ItemRow, ...]
+
+
+# ---- requests ------------------------------------------------------------------------------------
+
+
+def request_of(
+    model_sha256: str, prefix_fn: PrefixFn, prompts: Sequence[Prompt], texts: Sequence[str]
+) -> dict[str, Any]:
+    """The JSON value of a request for the scores of `texts`. Each prompt is sent once.
+
+    The rows of the task's data (`Prompt.meta`) are not sent.
+    """
+    rows: list[dict] = []
+    items = []
+    places: dict[int, int] = {}
+    for prompt, text in zip(prompts, texts, strict=True):
+        if id(prompt) not in places:
+            places[id(prompt)] = len(rows)
+            rows.append(_prompt_row(prefix_fn, prompt))
+        items.append({"prompt": places[id(prompt)], "response": text})
+    return {
+        "protocol": PROTOCOL,
+        "model_sha256": model_sha256,
+        "request_id": request_id(model_sha256, rows, items),
+        "prompts": rows,
+        "items": items,
+    }
+
+
+def request_id(model_sha256: str, prompts: Sequence[Any], items: Sequence[Any]) -> str:
+    """The content hash of a request."""
+    return content_hash(PROTOCOL, model_sha256, prompts, items)
+
+
+def _prompt_row(prefix_fn: PrefixFn, prompt: Prompt) -> dict[str, Any]:
+    return {
+        "id": prompt.id,
+        "text": prompt.text,
+        "references": list(prompt.references),
+        "messages": [list(message) for message in prompt.messages],
+        "with_context": PrefixRow.of(prefix_fn(prompt, True)),
+        "without_context": PrefixRow.of(prefix_fn(prompt, False)),
+    }
+
+
+def read_request(body: bytes) -> ScoreRequest:
+    """The request in a body.
+
+    Raises:
+      UserError: it is not JSON, or lists every mistake.
+    """
+    try:
+        tree = parse_json(body.decode("utf-8"))
+    except ValueError as error:
+        raise UserError(f"the body is not valid JSON: {shorten(error)}") from None
+    if not isinstance(tree, dict):
+        raise UserError("the body must be a JSON object")
+    request = validate(ScoreRequest, tree, "the request")
+    expected = request_id(request.model_sha256, tree["prompts"], tree["items"])
+    if request.request_id != expected:
+        raise UserError(f"request_id is {request.request_id}, but the content has {expected}")
+    return request
+
+
+# A server's prompts have their words here: `sent_prefix` is its `prefix_fn`.
+_WITH, _WITHOUT = "with_context", "without_context"
+
+
+def prompts_of(request: ScoreRequest) -> tuple[list[Prompt], list[str]]:
+    """The prompt and the text of each item. Items with the same prompt have the same object.
+
+    Raises:
+      UserError: an item has no prompt, or the words before a response are inconsistent.
+    """
+    prompts = []
+    for row in request.prompts:
+        try:
+            words = {_WITH: row.with_context.prefix(), _WITHOUT: row.without_context.prefix()}
+        except ValueError as error:
+            raise UserError(f"prompt {shorten(row.id, 60)}: {shorten(error)}") from None
+        prompts.append(Prompt(row.id, row.text, row.references, words, row.messages))
+    for number, item in enumerate(request.items):
+        if item.prompt >= len(prompts):
+            raise UserError(
+                f"item {number} has prompt {item.prompt}, but there are {len(prompts)} prompts"
+            )
+    return (
+        [prompts[item.prompt] for item in request.items],
+        [item.response for item in request.items],
+    )
+
+
+def sent_prefix(prompt: Prompt, with_context: bool) -> Prefix:
+    """The words before the response, as the client has sent them: `PrefixFn`."""
+    return prompt.meta[_WITH if with_context else _WITHOUT]
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+def read_scores(rows: Any, texts: Sequence[str]) -> list[Scores]:
+    """The scores of an answer.
+
+    Raises:
+      ValueError: they are not scores of these texts; the message names the first fault.
+    """
+    if not isinstance(rows, list):
+        raise ValueError(f"`scores` that are {_shown(rows)}, not a list")
+    if len(rows) != len(texts):
+        raise ValueError(f"{len(rows)} results for {len(texts)} responses")
+    results = []
+    for number, (row, text) in enumerate(zip(rows, texts)):
+        try:
+            results.append(_scores_of_text(row, text))
+        except ValueError as error:
+            raise ValueError(f"a wrong result for response {number}: {error}") from None
+    return results
+
+
+def _scores_of_text(row: Any, text: str) -> Scores:
+    if row is None:
+        return None
+    if not isinstance(row, list):
+        raise ValueError(f"{_shown(row)} is neither a list nor null")
+    scores = []
+    earliest = 0  # where the next span may start
+    for span in row:
+        score = _score(span, len(text))
+        if score.start < earliest:
+            raise ValueError(
+                f"the span from {score.start} begins before the end of the span before it"
+                f" ({earliest})"
+            )
+        earliest = len(text) if score.end is None else score.end
+        scores.append(score)
+    return scores
+
+
+def _score(span: Any, length: int) -> SegmentScore:
+    """The score in a JSON value. `length`: characters of the response."""
+    if not isinstance(span, Mapping) or span.keys() != {"start", "end", "value", "label"}:
+        raise ValueError(f"{_shown(span)} does not have the keys start, end, value and label")
+    start, end, value, label = span["start"], span["end"], span["value"], span["label"]
+    if not _is_whole(start) or not (end is None or _is_whole(end)):
+        raise ValueError(f"start {_shown(start)} or end {_shown(end)} is not a whole number")
+    last = length if end is None else end
+    if not 0 <= start <= last <= length:
+        shown_end = "null" if end is None else end
+        raise ValueError(
+            f"the span [{start}, {shown_end}) is not within the response, which has {length}"
+            " characters"
+        )
+    if not is_finite_number(value):
+        raise ValueError(f"the value {_shown(value)} is not a finite number")
+    if not isinstance(label, str) or len(label) > LONGEST_LABEL:
+        raise ValueError(f"the label {_shown(label)} is not a text of {LONGEST_LABEL} characters")
+    return SegmentScore(start, end, value, label)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    return shorten(repr(value), 80)
