@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.config import load_config
-from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.files import read_jsonl
 from sft.run_sft import SFTConfig
 
 ROOT = Path(__file__).parents[1]
