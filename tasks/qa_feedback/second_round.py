@@ -57,6 +57,13 @@ DRAW_MODULE = "tasks.qa_feedback.data.draw_questions"
 ROWS_MODULE = "tasks.qa_feedback.second_round_rows"
 MODELS_MODULE = "tasks.qa_feedback.second_round_models"
 MODELS = RUNS["fine_grained"][2]  # aspect in the config -> reward model
+# reward model -> its training file, steps and steps between evaluations. There are fewer rows than
+# in the demo and about as many passes over them.
+TRAINING_OF = {
+    "rel_rm": ("NF-ERR_subsentence", 300, 75),
+    "fact_rm": ("F-ERR_sentence", 120, 30),
+    "comp_rm": ("COMP_sequence", 240, 60),
+}
 # feedback -> who answered the questions of each round
 FEEDBACK = {
     "first": {FIRST: "sft"},
@@ -75,7 +82,7 @@ class Settings(ExperimentSettings):
         default="outputs/qa_feedback/mini", description="the output folder of `make demo`"
     )
     output_dir: FilePath = Field(default="outputs/second_round", description="folder of results")
-    questions: PositiveInt = Field(default=150, description="annotated in each half")
+    questions: PositiveInt = Field(default=300, description="annotated in each half")
     episodes: PositiveInt = Field(default=1280, description="of RL in each of its two parts")
     perturbed: float = Field(
         default=0.0, ge=0, le=1, description="share of answers perturbed before they are annotated"
@@ -149,12 +156,7 @@ class Seed:
         """The annotator's rows, and R1, R2 and R3 trained on them."""
         name = f"{self.folder}/{feedback}"
         stages = [self.rows(feedback)]
-        files = {
-            "rel_rm": "NF-ERR_subsentence",
-            "fact_rm": "F-ERR_sentence",
-            "comp_rm": "COMP_sequence",
-        }
-        for model, file in files.items():
+        for model, (file, steps, every) in TRAINING_OF.items():
             data = self.out / feedback / "data" / file
             stages.append(
                 reward_model_stage(
@@ -164,6 +166,8 @@ class Seed:
                     self.experiment.out,
                     f"data.train_file={data / 'train.json'}",
                     f"data.dev_file={data / 'dev.json'}",
+                    f"train.max_steps={steps}",
+                    f"evaluation.every_steps={every}",
                     needs=(f"{name}/data",),
                 )
             )

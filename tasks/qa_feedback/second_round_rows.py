@@ -52,9 +52,14 @@ class Settings(StrictModel):
 
 
 def annotated(
-    settings: Settings, folder: Path, split: SplitName, questions: str, samples: str
+    settings: Settings, folder: Path, split: SplitName, questions: str, samples: str, number: int
 ) -> Path:
-    """The simulated annotator's feedback on samples. Returns its file in `folder`."""
+    """The simulated annotator's feedback on samples. Returns its file in `folder`.
+
+    Args:
+      number: of the round. Questions of two rounds have the same ids, and must not have the same
+        random numbers.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(questions, folder / f"{split}.json")
     choice = CollectSettings(
@@ -62,8 +67,7 @@ def annotated(
         samples=samples,
         split=split,
         perturbed=settings.perturbed,
-        # questions of two rounds have the same ids, and must not have the same random numbers
-        seed=derive_seed(settings.seed, split, folder.name),
+        seed=derive_seed(settings.seed, split, number),
     )
     return collect(choice)
 
@@ -78,8 +82,9 @@ def write_rows(settings: Settings) -> None:
     out = Path(settings.output_dir)
     files = []
     for number, (questions, samples) in enumerate(settings.rounds, 1):
-        files.append(annotated(settings, out / f"round-{number}", "train", questions, samples))
-    annotated(settings, out, "dev", settings.dev_questions, settings.dev_samples)
+        folder = out / f"round-{number}"
+        files.append(annotated(settings, folder, "train", questions, samples, number))
+    annotated(settings, out, "dev", settings.dev_questions, settings.dev_samples, 1)
     target = out / "train_feedback.json"
     if len(files) == 1:
         shutil.copy(files[0], target)
