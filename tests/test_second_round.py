@@ -231,6 +231,7 @@ def written(world, out: Path, *rounds: tuple[str, str], **changes) -> Path:
         "dev_questions": world["dev"],
         "dev_samples": world["dev-sft"],
         "output_dir": str(out),
+        "perturbed": 0.0,
         "seed": 0,
     }
     second_round_rows.write_rows(second_round_rows.Settings(**{**choice, **changes}))
@@ -273,7 +274,7 @@ def test_answers_may_be_perturbed(world, tmp_path):
 
 def test_every_round_has_questions_and_samples(world, tmp_path):
     arguments = ["questions=a,b", "samples=a", "dev_questions=d", "dev_samples=d"]
-    arguments += ["output_dir=o", "seed=0"]
+    arguments += ["output_dir=o", "perturbed=0", "seed=0"]
     with pytest.raises(UserError, match="name as many files as `questions` does"):
         settings_from(second_round_rows.Settings, arguments)
 

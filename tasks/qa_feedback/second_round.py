@@ -19,9 +19,11 @@ the first part. Optimiser, critic and the reference of the KL penalty start anew
 part, in both arms. Policies are compared at their end and not at their best on dev, because the
 reward models that would choose the best differ between the arms.
 
-Questions, SFT policy and dev answers are those of `make demo`. Answers are annotated as they are:
-the annotator's habit of perturbing a quarter of them (`perturbed`) shows reward models what RL may
-try, which is what the second round is for. Run it again to continue or to add seeds.
+Questions, SFT policy and dev answers are those of `make demo`, and so is the annotator's habit of
+perturbing a quarter of the answers first, which shows the reward models what RL may try.
+`perturbed=0` has the answers annotated as they are, so that only a second round can show it. RL
+stops early if its KL exceeds `train.kl_threshold`; the table has the episodes that were used. Run
+it again to continue or to add seeds.
 """
 
 import sys
@@ -85,7 +87,7 @@ class Settings(ExperimentSettings):
     questions: PositiveInt = Field(default=300, description="annotated in each half")
     episodes: PositiveInt = Field(default=1280, description="of RL in each of its two parts")
     perturbed: float = Field(
-        default=0.0, ge=0, le=1, description="share of answers perturbed before they are annotated"
+        default=0.25, ge=0, le=1, description="share of answers perturbed before they are annotated"
     )
 
 

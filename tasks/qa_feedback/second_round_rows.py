@@ -35,7 +35,7 @@ class Settings(StrictModel):
     dev_samples: str = Field(description="the answers to the dev questions")
     output_dir: str = Field(description="folder of the feedback and of the training files")
     perturbed: float = Field(
-        default=0.0, ge=0, le=1, description="share of answers perturbed before they are annotated"
+        ge=0, le=1, description="share of answers perturbed before they are annotated"
     )
     seed: int = Field(description="of the annotator")
 
