@@ -13,6 +13,7 @@ from fgrlhf.stats import bootstrap, seed_interval
 from tasks.qa_feedback import science
 from tasks.qa_feedback.compare import experiment_of
 from tasks.qa_feedback.science import (
+    COMPARED,
     RUNS,
     Settings,
     plan_of,
@@ -83,7 +84,7 @@ def test_results_pair_questions_by_their_id(tmp_path):
     write("sft", "sft", {"a": 0.5, "b": 0.1})
     for name in RUNS:
         write("seed-0", name, {"b": 0.5, "a": 0.7})
-    result = results(tmp_path, [0])
+    result = results(tmp_path, [0], RUNS, COMPARED)
     assert result["differences"]["fine_grained_vs_sft"]["gold"]["mean"] == pytest.approx(0.3)
     assert result["differences"]["fine_grained_vs_sft"]["gold"]["low"] == pytest.approx(0.2)
     assert "| fine_grained - sft | +0.300" in table(result)

@@ -29,6 +29,7 @@ PROGRAMS = {
     "rl": "fgrlhf.cli.rl",
     "dpo": "fgrlhf.cli.dpo",
     "sft": "sft.run_sft",
+    "generate": "fgrlhf.cli.generate",
     "evaluate": "fgrlhf.cli.evaluate",
 }
 TRAINING = ("rl", "dpo", "sft")

@@ -9,6 +9,7 @@ one scalar at the end? Data, SFT policy and feedback are those of `make demo`; e
 own reward models and policies. Run it again to continue or to add seeds.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,9 @@ def seed_stages(experiment: Experiment, plan: EvaluationPlan, seed: int) -> list
     """Four reward models, four PPO runs and their evaluations on the test questions."""
     folder = f"seed-{seed}"
     out = experiment.out / folder
-    stages = [reward_model_stage(name, seed, experiment.out) for name in REWARD_MODELS]
+    stages = []
+    for name in REWARD_MODELS:
+        stages.append(reward_model_stage(name, f"{folder}/{name}", seed, experiment.out))
     stages += [run_stage(experiment, name, seed) for name in RUNS]
     for name in RUNS:
         policy = out / name / "best"
@@ -95,14 +98,23 @@ def seed_stages(experiment: Experiment, plan: EvaluationPlan, seed: int) -> list
     return stages
 
 
-def reward_model_stage(name: str, seed: int, out: Path) -> Stage:
-    folder = f"seed-{seed}/{name}"
+def reward_model_stage(
+    name: str,
+    folder: str,
+    seed: int,
+    out: Path,
+    *overrides: str,
+    needs: tuple[str, ...] = (),
+) -> Stage:
+    """A stage that trains the reward model `name` and writes <out>/<folder>."""
     return script_stage(
         folder,
         f"{REWARD_MODELING}/train_{name}.sh",
         f"train.seed={seed}",
         f"logging.save_dir={out / folder}",
+        *overrides,
         modules=(f"reward_modeling.{REWARD_MODELS[name]}", f"{TASK_MODULE}.task"),
+        needs=needs,
         outputs=(folder,),
         reads=(f"{REWARD_MODELING}/mini_{name}_config.yml",),
     )
@@ -136,10 +148,19 @@ def run_stage(experiment: Experiment, name: str, seed: int) -> Stage:
     )
 
 
-def results(out: Path, seeds: list[int]) -> dict:
-    """Means of every run and the paired differences, over seeds and test questions."""
+def results(
+    out: Path, seeds: list[int], runs: Iterable[str], compared: Iterable[tuple[str, str]]
+) -> dict:
+    """Means of every run and the paired differences, over seeds and test questions.
+
+    Args:
+      out: the experiment's folder.
+      seeds: of the runs.
+      runs: names of the runs whose evaluations are in `out`/seed-<seed>, beside SFT's in `out`/sft.
+      compared: pairs of them (or `sft`): the second is subtracted from the first.
+    """
     rows = {"sft": [evaluation_rows(out / "sft", "sft", "test")] * len(seeds)}
-    for name in RUNS:
+    for name in runs:
         rows[name] = [evaluation_rows(out / f"seed-{seed}", name, "test") for seed in seeds]
     scores = {metric: paired_scores(rows, f"oracle/{metric}") for metric in METRICS}
 
@@ -151,7 +172,7 @@ def results(out: Path, seeds: list[int]) -> dict:
         means[name] = {metric: seed_interval(scores[metric][name]).as_dict() for metric in METRICS}
     paired = {}
     by_seed = {}
-    for a, b in COMPARED:
+    for a, b in compared:
         paired[f"{a}_vs_{b}"] = {
             metric: seed_interval(differences(a, b, metric)).as_dict() for metric in METRICS
         }
@@ -204,7 +225,7 @@ def science(settings: Settings) -> None:
     for seed in settings.seed_list:
         stages += seed_stages(experiment, plan, seed)
     experiment.run(stages, settings.lane_count)
-    result = results(out, settings.seed_list)
+    result = results(out, settings.seed_list, RUNS, COMPARED)
     write_json(out / "science.json", result)
     write_text(out / "science.md", table(result))
     print("\n" + table(result))

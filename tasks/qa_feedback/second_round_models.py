@@ -1,0 +1,49 @@
+"""How well reward models of different feedback agree with the oracle, on the same answers.
+
+    python -m tasks.qa_feedback.second_round_models folder=outputs/second_round/seed-0 \\
+        sets=first,one_round prompts=dev.json answers=rows.jsonl out=agreement.json
+
+For the reward models in <folder>/<set>, the output has the AUC of R1 and R2 in error detection,
+over segments, and the share of pairs of answers that R3 orders right.
+"""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import StrictModel
+from fgrlhf.errors import run_main
+from fgrlhf.files import read_jsonl, write_json
+from tasks.qa_feedback.feedback import load_examples
+from tasks.qa_feedback.summary import REWARD_MODELS, reward_models_against_oracle
+
+ASPECTS = {"relevance": "auc", "factuality": "auc", "completeness": "pair_accuracy"}
+
+
+class Settings(StrictModel):
+    folder: str = Field(description="folder of the sets of reward models")
+    sets: str = Field(description="names of the sets, separated by commas")
+    prompts: str = Field(description="the questions, a file like dev.json")
+    answers: str = Field(description="rows.jsonl of an evaluation on these questions")
+    out: str = Field(description="the file to write")
+
+
+def measure(settings: Settings) -> dict[str, dict[str, float]]:
+    """Write and return set -> aspect -> agreement."""
+    prompts = load_examples(settings.prompts)
+    rows = read_jsonl(Path(settings.answers))
+    result = {}
+    for name in settings.sets.split(","):
+        folders = {}
+        for aspect in ASPECTS:
+            folders[aspect] = Path(settings.folder) / name / REWARD_MODELS[aspect]
+        metrics = reward_models_against_oracle(folders, prompts, rows)
+        result[name] = {aspect: metrics[aspect][key] for aspect, key in ASPECTS.items()}
+        print(f"{name}: {result[name]}", flush=True)
+    write_json(settings.out, result)
+    return result
+
+
+if __name__ == "__main__":
+    run_main(lambda: measure(settings_from(Settings)))
