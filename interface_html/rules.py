@@ -10,7 +10,9 @@ of the published interface:
   comment              the annotator's comment, if there is one and the schema has `comment`
 An error of a kind that is marked in the source has `"side": "source"`, and its offsets are those of
 the source; other errors have no `side`. An error has a `severity` if the schema has `severities`
-and one was chosen.
+and one was chosen. `errors` also has the spans that the annotator likes, of the positive kinds of
+the schema. They are no errors: they have no severity, and `no-error` and the correction ignore
+them.
 A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
 (the second) or 0 (equal), and the order in which the outputs were shown. It may have a `comment`
 too. Offsets count code points. suggestions.py has the keys of items with suggestions, and their
@@ -74,10 +76,27 @@ def side_of(error: Mapping[str, Any]) -> Side:
     return SOURCE if error.get("side") == SOURCE else RESPONSE
 
 
+def errors_only(schema: Schema, doc: Mapping[str, Any]) -> dict[str, Any]:
+    """The annotation without the spans that are liked."""
+    liked = schema.liked_kinds
+    errors = [error for error in doc["errors"] if error["error type"] not in liked]
+    return {**doc, "errors": errors}
+
+
+def count_errors(schema: Schema, doc: Mapping[str, Any]) -> int:
+    """The number of errors and missing items. `doc` may have marks of any form."""
+    liked = schema.liked_kinds
+    count = len(doc["missing-info"])
+    for error in doc["errors"]:
+        is_liked = isinstance(error, dict) and error.get("error type") in liked
+        count += not is_liked
+    return count
+
+
 def character_labels(text: str, doc: Mapping[str, Any]) -> list[str | None]:
     """The error type of each character of the response `text`; None for unmarked characters.
 
-    Of several types, it is the last one.
+    Of several types, it is the last one. All marks count: see `errors_only`.
     """
     labels: list[str | None] = [None] * len(text)
     for error in doc["errors"]:
@@ -169,7 +188,11 @@ def _severity(schema: Schema, error: Mapping[str, Any], field: str) -> Iterator[
     if not schema.severities:
         return
     names = tuple(severity.name for severity in schema.severities)
-    if "severity" in error:
+    kind = error.get("error type")
+    if kind in schema.liked_kinds:
+        if "severity" in error:
+            yield f"{field}.severity", f"must be left out: {kind} is no error"
+    elif "severity" in error:
         yield from choice_problems(error, field, "severity", names)
     elif schema.severity_required:
         yield f"{field}.severity", f"is missing: choose {' or '.join(names)}"
@@ -302,8 +325,8 @@ def _missing(schema: Schema, row: Mapping[str, Any], missing: list) -> Iterator[
 
 
 def _document(schema: Schema, text: str, doc: Mapping[str, Any]) -> Iterator[Complaint]:
-    """`no-error` must be set exactly if nothing is marked and the correction is the text itself."""
-    count = len(doc["errors"]) + len(doc["missing-info"])
+    """`no-error` must be set exactly if no error is marked and the correction is the text."""
+    count = count_errors(schema, doc)
     corrected = doc["corrected-prediction"]
     is_changed = schema.correction and corrected != text
     if not schema.correction and corrected not in ("", text):
@@ -313,7 +336,7 @@ def _document(schema: Schema, text: str, doc: Mapping[str, Any]) -> Iterator[Com
     if doc["no-error"] and is_changed:
         yield "feedback.corrected-prediction", "differs from the text although no error is marked"
     if not doc["no-error"] and not count:
-        yield "feedback.no-error", "is not ticked and nothing is marked: mark an error, or tick it"
+        yield "feedback.no-error", "is not ticked and no error is marked: mark one, or tick it"
     if not doc["no-error"] and count and schema.correction and not is_changed:
         yield "feedback.corrected-prediction", "is the unchanged text: correct what is marked"
 

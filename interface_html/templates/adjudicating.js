@@ -122,7 +122,7 @@ window.FG = window.FG || {};
         severity = (schema.severities || []).find(({ name }) => name === error.severity),
         isSource = FG.sideOf(error) === FG.SOURCE,
         quote = short(FG.quote(page.views[FG.sideOf(error)].points, error.start, error.end));
-      const label = `${kind.label}${severity ? `, ${severity.label}` : ""}${isSource ? " in the source" : ""}`,
+      const label = `${kind.label}${kind.positive ? ", liked" : ""}${severity ? `, ${severity.label}` : ""}${isSource ? " in the source" : ""}`,
         words = `${label}: “${quote}”`;
       if (kind.needs === "nothing" || !error.explanation) return words;
       const ids = kind.needs === "sentences" && FG.evidence(schema, error.explanation);
@@ -136,7 +136,7 @@ window.FG = window.FG || {};
     // ---- taking over -----------------------------------------------------------------------------------------
     function change(parts, said) {
       const next = { ...page.doc, ...parts },
-        isMarked = next.errors.length + next["missing-info"].length > 0;
+        isMarked = FG.countErrors(schema, next) > 0;
       page.mode = page.active = null;
       page.view.collapse();
       page.change({ ...parts, "no-error": next["no-error"] && !isMarked });
@@ -145,7 +145,7 @@ window.FG = window.FG || {};
 
     function takeAll(i) {
       const { errors, "missing-info": missing, "corrected-prediction": correction } = FG.clone(docs[i]);
-      const isEmpty = !errors.length && !missing.length;
+      const isEmpty = !FG.countErrors(schema, docs[i]);
       change(
         {
           errors: errors.map(plain),

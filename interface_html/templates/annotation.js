@@ -50,7 +50,10 @@
   // The index of the active error, or -1.
   const current = () => (page.active && page.active.list === "errors" ? page.active.index : -1);
 
-  page.labelOf = (i) => `error ${i + 1} (${FG.kind(schema, work.doc.errors[i]["error type"]).label})`;
+  page.labelOf = function (i) {
+    const kind = FG.kind(schema, work.doc.errors[i]["error type"]);
+    return `${FG.markNoun(kind)} ${i + 1} (${kind.label})`;
+  };
   page.refuse = function (reason) {
     FG.say(reason, "bad");
     return false;
@@ -79,7 +82,7 @@
       errors: FG.clone(feedback.errors),
       "missing-info": FG.clone(feedback["missing-info"]),
       "corrected-prediction": feedback["corrected-prediction"],
-      "no-error": Boolean(item.row.feedback) && !feedback.errors.length && !feedback["missing-info"].length,
+      "no-error": Boolean(item.row.feedback) && !FG.countErrors(schema, feedback),
       ...FG.keptComment(feedback),
     };
   }

@@ -59,6 +59,9 @@ window.FG = window.FG || {};
     return ids.sentences.map((sentence) => source[sentence] || "").join(" … ");
   }
 
+  // What a mark of a kind is called.
+  FG.markNoun = (kind) => (kind.positive ? "liked span" : "error");
+
   function card(page, list, i, entry, kind, ...body) {
     const active = page.active && page.active.list === list && page.active.index === i;
     return FG.el(
@@ -86,6 +89,7 @@ window.FG = window.FG || {};
           FG.badge(kind, FG.badgeText(kind, i)),
           FG.el("span", { class: "hidden" }, ` ${i + 1}. `),
           ` ${kind.label}`,
+          kind.positive ? FG.el("span", { class: "hint" }, " (liked)") : null,
         ),
         list === "errors"
           ? FG.el(
@@ -93,7 +97,7 @@ window.FG = window.FG || {};
               {
                 type: "button",
                 "data-key": `${list}-${i}-edit`,
-                "aria-label": `Edit error ${i + 1}`,
+                "aria-label": `Edit ${FG.markNoun(kind)} ${i + 1}`,
                 onclick: () => page.edit(i),
               },
               "Edit",
@@ -104,7 +108,7 @@ window.FG = window.FG || {};
           {
             type: "button",
             "data-key": `${list}-${i}-remove`,
-            "aria-label": `Remove ${list === "errors" ? "error" : "missing item"} ${i + 1}`,
+            "aria-label": `Remove ${list === "errors" ? FG.markNoun(kind) : "missing item"} ${i + 1}`,
             onclick: () => page.remove(list, i),
           },
           "Remove",
@@ -211,7 +215,9 @@ window.FG = window.FG || {};
         ),
       ),
     );
-    $("error-count").textContent = String(doc.errors.length);
+    const count = FG.errorsOf(schema, doc).length,
+      liked = doc.errors.length - count;
+    $("error-count").textContent = FG.likedKinds(schema).length ? `${count}, ${liked} liked` : String(count);
     $("missing-count").textContent = String(doc["missing-info"].length);
     const target = page.target(),
       ids = target && FG.readField(schema, FG.fieldText(schema, target), FG.sources(schema, page.row));

@@ -30,9 +30,12 @@ window.FG = window.FG || {};
   // Black or white, whichever is easier to read on a colour: at least 4.58 : 1 on any.
   FG.inkOn = (color) => (FG.luminance(color) > 0.179 ? "#000000" : "#ffffff");
 
+  // The letter of a kind as in its badges: a liked kind has a sign, because colour alone must not tell it.
+  FG.letterOf = (kind) => (kind.positive ? `♥${kind.letter}` : kind.letter);
+
   // The badge of a kind, or of an entry of that kind, with `text` such as I3.
   FG.badge = (kind, text) =>
-    FG.el("span", { class: "badge", color: kind.color, "aria-hidden": "true" }, text || kind.letter);
+    FG.el("span", { class: "badge", color: kind.color, "aria-hidden": "true" }, text || FG.letterOf(kind));
 
   // Whether a finger is the pointer here: then texts name taps, and no keys.
   FG.isTouch = window.matchMedia("(pointer: coarse)").matches;

@@ -18,7 +18,7 @@ window.FG = window.FG || {};
     return FG.el(
       "article",
       { class: "guide-kind" },
-      FG.el("h4", {}, FG.badge(kind), ` ${kind.label}`),
+      FG.el("h4", {}, FG.badge(kind), ` ${kind.label}${kind.positive ? " (liked)" : ""}`),
       FG.el("p", {}, `${kind.help}.`),
       kind.examples && kind.examples.length ? FG.el("ul", {}, kind.examples.map(exampleNode)) : null,
     );

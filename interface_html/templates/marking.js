@@ -41,7 +41,8 @@ window.FG = window.FG || {};
 
     // Whether the range may be marked as `kind`. It must not overlap an error, except the one with index `except`.
     function mayMark(range, kind, except) {
-      if (page.doc["no-error"]) return refuse("Not marked: “No error” is ticked. Untick it first.");
+      if (page.doc["no-error"] && !kind.positive)
+        return refuse("Not marked: “No error” is ticked. Untick it first.");
       if (!range) return refuse(`Not marked: nothing is selected. ${FG.hint(schema)}`);
       const other = page.conflict(page.doc.errors, range, kind, except);
       if (other >= 0) {
@@ -101,7 +102,7 @@ window.FG = window.FG || {};
       const error = { "error type": kind.name, explanation: "", start: range[0], end: range[1] };
       if (side === FG.SOURCE) error.side = side;
       if (old && old.origin) error.origin = old.origin;
-      Object.assign(error, FG.keptSeverity(old));
+      Object.assign(error, FG.keptSeverity(old, kind));
       const fresh = isSameKind ? { ...old, start: range[0], end: range[1] } : error;
       const errors = old ? replaced(page.doc.errors, index, fresh) : [...page.doc.errors, fresh];
       const at = old ? index : errors.length - 1;
@@ -277,7 +278,7 @@ window.FG = window.FG || {};
     };
 
     page.toggleNone = function () {
-      const count = page.doc.errors.length + page.doc["missing-info"].length;
+      const count = FG.countErrors(schema, page.doc);
       if (!page.doc["no-error"] && count)
         refuse(`“No error” cannot be ticked: ${FG.countMarks(count)} marked. Remove what is marked first.`);
       else page.change({ "no-error": !page.doc["no-error"] });

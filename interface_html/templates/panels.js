@@ -134,6 +134,7 @@ window.FG = window.FG || {};
       },
       FG.badge(kind),
       ` ${kind.label} `,
+      kind.positive ? FG.el("span", { class: "hidden" }, "(liked) ") : null,
       FG.el("kbd", {}, kind.key),
     );
   };

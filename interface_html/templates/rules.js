@@ -5,6 +5,12 @@ window.FG = window.FG || {};
   const isInt = (x) => typeof x === "number" && Number.isInteger(x);
 
   FG.kind = (schema, name) => [...schema.errors, ...schema.missing].find((kind) => kind.name === name);
+  // The errors of an annotation, without the spans that are liked, and how many errors and missing items it has.
+  FG.isLiked = (schema, error) => Boolean(FG.kind(schema, error["error type"])?.positive);
+  FG.errorsOf = (schema, doc) => doc.errors.filter((error) => !FG.isLiked(schema, error));
+  FG.countErrors = (schema, doc) => FG.errorsOf(schema, doc).length + doc["missing-info"].length;
+  FG.likedKinds = (schema) => schema.errors.filter((kind) => kind.positive);
+
   FG.textKey = (schema) => schema.fields.outputs[0];
   FG.SOURCE = "source";
   FG.RESPONSE = "response";
@@ -126,6 +132,8 @@ window.FG = window.FG || {};
   function severityProblems(schema, error, field) {
     const names = (schema.severities || []).map((severity) => severity.name),
       problem = (reason) => [{ field: `${field}.severity`, reason }];
+    if (names.length && FG.isLiked(schema, error))
+      return "severity" in error ? problem(`must be left out: ${error["error type"]} is no error`) : [];
     if (!("severity" in error))
       return schema.severity_required ? problem(`is missing: choose ${names.join(" or ")}`) : [];
     if (!names.length) return problem("is not known");
@@ -264,7 +272,7 @@ window.FG = window.FG || {};
   function documentProblems(schema, doc, text) {
     const problems = [],
       add = (key, reason) => problems.push({ field: `feedback.${key}`, reason });
-    const count = doc.errors.length + doc["missing-info"].length,
+    const count = FG.countErrors(schema, doc),
       none = doc["no-error"],
       corrected = doc["corrected-prediction"];
     const isChanged = schema.correction && corrected !== text;
@@ -274,7 +282,7 @@ window.FG = window.FG || {};
     if (none && isChanged)
       add("corrected-prediction", "differs from the text although no error is marked");
     if (!none && !count)
-      add("no-error", "is not ticked and nothing is marked: mark an error, or tick it");
+      add("no-error", "is not ticked and no error is marked: mark one, or tick it");
     if (!none && count && schema.correction && !isChanged)
       add("corrected-prediction", "is the unchanged text: correct what is marked");
     return problems;

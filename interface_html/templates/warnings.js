@@ -6,7 +6,7 @@ window.FG = window.FG || {};
   const MOST_QUOTED = 8;
 
   // The name of an error as in its badge: the letter of its kind and its number.
-  FG.badgeText = (kind, index) => kind.letter + (index + 1);
+  FG.badgeText = (kind, index) => FG.letterOf(kind) + (index + 1);
 
   // A word without case and punctuation.
   const bare = (word) => word.toLowerCase().replace(/[^\p{L}\p{N}\p{M}]/gu, "");
@@ -40,13 +40,13 @@ window.FG = window.FG || {};
       return [
         `The correction is a copy of the reference. Correct the ${noun} itself, with as few changes as possible.`,
       ];
-    if (!doc.errors.length && !doc["missing-info"].length)
-      return [`The ${noun} was changed, but nothing is marked.`];
+    if (!FG.countErrors(schema, doc))
+      return [`The ${noun} was changed, but no error is marked.`];
     const points = FG.points(text),
       changes = FG.diff(text, corrected, true).filter((part) => part.op !== "same"),
       sentences = [];
     const unchanged = doc.errors.flatMap((error, i) =>
-      FG.sideOf(error) === FG.SOURCE || changes.some((change) => touches(change, error))
+      FG.isLiked(schema, error) || FG.sideOf(error) === FG.SOURCE || changes.some((change) => touches(change, error))
         ? []
         : [FG.badgeText(FG.kind(schema, error["error type"]), i)],
     );
@@ -54,7 +54,7 @@ window.FG = window.FG || {};
       sentences.push(
         `${unchanged.join(", ")} ${unchanged.length === 1 ? "is" : "are"} marked, but unchanged in the correction.`,
       );
-    const lost = lostWords(points, corrected, changes, doc.errors);
+    const lost = lostWords(points, corrected, changes, FG.errorsOf(schema, doc));
     if (lost.length > MOST_LOST) {
       const quoted = lost.slice(0, MOST_QUOTED).map(([start, end]) => FG.cut(points, start, end));
       const rest = lost.length > MOST_QUOTED ? " …" : "";
