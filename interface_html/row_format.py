@@ -8,8 +8,9 @@
   response     the first output, in which spans are marked
   responses    all outputs                             if there are several
   spans        errors, with the `evidence` that their type needs, a `severity` if it was chosen, and
-               `"side": "source"` if they are marked in the prompt; and liked spans, which are told
-               by their label: the schema says which kinds are positive
+               `"side": "source"` if they are marked in the prompt, and a `reason` if one was given;
+               and liked spans, which are told by their label: the schema says which kinds are
+               positive
   missing      missing information, with its evidence  if the schema has `missing`
   correction   the corrected response                  if the schema has `correction`
   comment      the annotator's comment on the spans    if there is one
@@ -275,7 +276,7 @@ def _span(schema: Schema, error: Mapping[str, Any]) -> dict[str, Any]:
     span = {"start": error["start"], "end": error["end"], "label": error["error type"]}
     if schema.error_type(error["error type"]).needs != "nothing":
         span["evidence"] = error["explanation"]
-    for key in ("severity", "side"):
+    for key in ("severity", "side", "reason"):
         if key in error:
             span[key] = error[key]
     return span

@@ -12,7 +12,7 @@ An error of a kind that is marked in the source has `"side": "source"`, and its 
 the source; other errors have no `side`. An error has a `severity` if the schema has `severities`
 and one was chosen. `errors` also has the spans that the annotator likes, of the positive kinds of
 the schema. They are no errors: they have no severity, and `no-error` and the correction ignore
-them.
+them. A mark has a `reason`, the annotator's words, if its kind asks for one and it was given.
 A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
 (the second) or 0 (equal), and the order in which the outputs were shown. It may have a `comment`
 too. Offsets count code points. suggestions.py has the keys of items with suggestions, and their
@@ -44,6 +44,7 @@ from interface_html.schema import Schema, Side
 STOPS = ".!?…。"
 CLOSERS = "\"')]}’”»" + STOPS
 DOCUMENT_KEYS = ("errors", "missing-info", "corrected-prediction", "no-error")
+LONGEST_REASON = 1000  # code points; templates/rules.js has the same
 ERROR_KEYS = ("error type", "explanation", "start", "end")
 
 
@@ -130,6 +131,7 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
     optional = (
         *(["severity"] if schema.severities else []),
         *(["side"] if schema.marks_source else []),
+        *(["reason"] if schema.asks_reasons else []),
     )
     spans: dict[Side, list[tuple[int, int, int]]] = {RESPONSE: [], SOURCE: []}
     for i, error in enumerate(errors):
@@ -147,6 +149,7 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         yield from wrong
         if wrong:
             continue
+        yield from _reason(schema, error, field)
         side = schema.error_type(error["error type"]).side
         yield from _side(schema, error, side, field)
         if side_of(error) != side:
@@ -196,6 +199,22 @@ def _severity(schema: Schema, error: Mapping[str, Any], field: str) -> Iterator[
         yield from choice_problems(error, field, "severity", names)
     elif schema.severity_required:
         yield f"{field}.severity", f"is missing: choose {' or '.join(names)}"
+
+
+def _reason(schema: Schema, error: Mapping[str, Any], field: str) -> Iterator[Complaint]:
+    asked = schema.error_type(error["error type"]).reason
+    if "reason" not in error:
+        if asked == "required":
+            yield f"{field}.reason", "is missing: say why"
+        return
+    if asked == "none":
+        if schema.asks_reasons:  # otherwise it is an unknown key
+            yield f"{field}.reason", f"must be left out: {error['error type']} asks for none"
+        return
+    wrong = list(filled_text_problems(error, f"{field}.", "reason"))
+    yield from wrong
+    if not wrong and len(error["reason"]) > LONGEST_REASON:
+        yield f"{field}.reason", f"is too long: at most {LONGEST_REASON} characters"
 
 
 def comment_keys(schema: Schema) -> tuple[str, ...]:

@@ -54,6 +54,9 @@ class ErrorType(MissingType):
         RESPONSE, description="the text in which it is marked; source: the text of `fields.title`"
     )
     positive: bool = Field(False, description="whether it is no error: a span that is liked")
+    reason: Literal["none", "optional", "required"] = Field(
+        "none", description="whether the annotator can or must say why, for each mark"
+    )
 
 
 class Severity(StrictModel):
@@ -291,6 +294,11 @@ class Schema(StrictModel):
     def liked_kinds(self) -> tuple[str, ...]:
         """The names of the positive kinds, whose spans are liked and are no errors."""
         return tuple(kind.name for kind in self.errors if kind.positive)
+
+    @property
+    def asks_reasons(self) -> bool:
+        """Whether a mark of some kind may have a reason."""
+        return any(kind.reason != "none" for kind in self.errors)
 
     def text_of(self, row: Mapping[str, Any], side: Side) -> str:
         """The text of an item in which the spans of a side are."""

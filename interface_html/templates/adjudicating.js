@@ -32,6 +32,7 @@ window.FG = window.FG || {};
     ["spans", spanOf],
     ["evidence", (error) => error.explanation],
     ["severities", (error) => error.severity || ""],
+    ["reasons", (error) => error.reason || ""],
   ];
   const contentOf = (errors) =>
     errors
@@ -122,12 +123,17 @@ window.FG = window.FG || {};
         severity = (schema.severities || []).find(({ name }) => name === error.severity),
         isSource = FG.sideOf(error) === FG.SOURCE,
         quote = short(FG.quote(page.views[FG.sideOf(error)].points, error.start, error.end));
-      const label = `${kind.label}${kind.positive ? ", liked" : ""}${severity ? `, ${severity.label}` : ""}${isSource ? " in the source" : ""}`,
-        words = `${label}: “${quote}”`;
-      if (kind.needs === "nothing" || !error.explanation) return words;
+      const parts = [kind.label, kind.positive && "liked", severity && severity.label],
+        label = `${parts.filter(Boolean).join(", ")}${isSource ? " in the source" : ""}`,
+        reason = error.reason ? `, because: “${short(FG.strip(error.reason))}”` : "";
+      return `${label}: “${quote}”${evidenceWords(kind, error)}${reason}`;
+    }
+
+    function evidenceWords(kind, error) {
+      if (kind.needs === "nothing" || !error.explanation) return "";
       const ids = kind.needs === "sentences" && FG.evidence(schema, error.explanation);
-      if (ids) return `${words}, contradicts ${FG.notation(ids)}`;
-      return `${words}, repeats “${short(FG.strip(error.explanation))}”`;
+      if (ids) return `, contradicts ${FG.notation(ids)}`;
+      return `, repeats “${short(FG.strip(error.explanation))}”`;
     }
 
     const infoWords = (info) =>

@@ -324,6 +324,7 @@
     if (work.step(back)) FG.say(back ? "Undone." : "Redone.", "good");
     page.render();
     page.refreshField();
+    page.refreshReason();
   }
 
   function addView(side, node) {
@@ -353,6 +354,7 @@
   FG.addEvidence(page);
   FG.addSuggesting(page);
   FG.addSeverity(page);
+  FG.addReasons(page);
   FG.addAdjudicating(page);
   FG.addComment((change) => {
     work.commit(change(work.doc), "comment");

@@ -116,6 +116,7 @@ window.FG = window.FG || {};
       ),
       list === "errors" ? FG.severityButtons(page, entry, i) : null,
       ...body,
+      list === "errors" ? FG.reasonField(page, entry, i) : null,
     );
   }
 

@@ -94,7 +94,8 @@ window.FG = window.FG || {};
     for (const { name, value } of fresh.attributes)
       if (name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
     old.style.cssText = fresh.style.cssText; // through the CSSOM, which the content security policy allows
-    if (old.nodeName === "INPUT" && old !== document.activeElement) old.value = fresh.value;
+    const isField = old.nodeName === "INPUT" || old.nodeName === "TEXTAREA";
+    if (isField && old !== document.activeElement) old.value = fresh.value;
     FG.morph(old, [...fresh.childNodes]);
     return true;
   }

@@ -102,7 +102,7 @@ window.FG = window.FG || {};
       const error = { "error type": kind.name, explanation: "", start: range[0], end: range[1] };
       if (side === FG.SOURCE) error.side = side;
       if (old && old.origin) error.origin = old.origin;
-      Object.assign(error, FG.keptSeverity(old, kind));
+      Object.assign(error, FG.keptSeverity(old, kind), FG.keptReason(old, kind));
       const fresh = isSameKind ? { ...old, start: range[0], end: range[1] } : error;
       const errors = old ? replaced(page.doc.errors, index, fresh) : [...page.doc.errors, fresh];
       const at = old ? index : errors.length - 1;

@@ -49,7 +49,7 @@ window.FG = window.FG || {};
       .filter(({ field }) => field.endsWith(".typed"))
       .map(({ field }) => field.slice(0, -"typed".length));
     return problems.filter(({ field }) => {
-      const isEvidence = !/\.(start|end|error type|severity|typed)$/.test(field);
+      const isEvidence = !/\.(start|end|error type|severity|reason|typed)$/.test(field);
       return !(isEvidence && typed.some((prefix) => field.startsWith(prefix)));
     });
   };
@@ -70,13 +70,14 @@ window.FG = window.FG || {};
         reason = "points to no sentence: type 2:4,5 or click sentence numbers";
       let what = "";
       if (["explanation", "typed"].includes(rest)) what = "evidence ";
-      else if (["start", "end", "error type", "severity"].includes(rest)) what = `${rest} `;
+      else if (["start", "end", "error type", "severity", "reason"].includes(rest)) what = `${rest} `;
       return {
         text: `${name[0].toUpperCase()}${name.slice(1)}: ${what}${reason}.`,
         go: () => {
           page.activate(list, i);
           const place =
             (rest === "severity" && document.querySelector(`[data-key^="${list}-${i}-severity-"]`)) ||
+            (rest === "reason" && document.querySelector(`[data-key="${list}-${i}-reason"]`)) ||
             document.querySelector(`[data-key="${list}-${i}-ids"]`) ||
             document.querySelector(`[data-key="${list}-${i}"]`);
           place.focus();

@@ -148,6 +148,25 @@ window.FG = window.FG || {};
     return side === FG.sideOf(error) ? [] : problem(`${error["error type"]} is marked in the ${side}`);
   }
 
+  const LONGEST_REASON = 1000; // code points; rules.py has the same
+  FG.reasonOf = (kind) => kind.reason || "none";
+  const asksReasons = (schema) => schema.errors.some((kind) => FG.reasonOf(kind) !== "none");
+
+  function reasonProblems(schema, error, field) {
+    const asked = FG.reasonOf(FG.kind(schema, error["error type"])),
+      { reason } = error,
+      problem = (text) => [{ field: `${field}.reason`, reason: text }];
+    if (!("reason" in error)) return asked === "required" ? problem("is missing: say why") : [];
+    if (!asksReasons(schema)) return problem("is not known");
+    if (asked === "none") return problem(`must be left out: ${error["error type"]} asks for none`);
+    if (typeof reason !== "string") return problem("must be a string");
+    if (/\p{Surrogate}/u.test(reason)) return problem("holds half of a surrogate pair, which is no text");
+    if (!FG.strip(reason)) return problem("is blank: it must hold a text");
+    return FG.points(reason).length > LONGEST_REASON
+      ? problem(`is too long: at most ${LONGEST_REASON} characters`)
+      : [];
+  }
+
   FG.commentProblems = function (schema, doc, prefix) {
     if (!("comment" in doc)) return [];
     const problem = (reason) => [{ field: `${prefix}comment`, reason }];
@@ -185,6 +204,7 @@ window.FG = window.FG || {};
         return;
       }
       problems.push(...severityProblems(schema, error, field));
+      problems.push(...reasonProblems(schema, error, field));
       problems.push(...sideProblems(schema, error, field));
       const side = FG.kindSide(FG.kind(schema, error["error type"]));
       if (side !== FG.sideOf(error)) return;
