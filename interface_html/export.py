@@ -143,7 +143,7 @@ def _chosen(
         note = None
         if notes:
             of_notes = weights.of("annotation", annotations)
-            errors = [errors_only(schema, one) for one in notes]
+            errors: list[Document] = [errors_only(schema, one) for one in notes]
             best = most_agreed(item.row[schema.text], errors, of_notes)
             note = notes[errors.index(best)]
         vote = None

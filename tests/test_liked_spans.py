@@ -10,6 +10,7 @@ from test_schema import broken
 from test_severities import SEVERITIES
 
 from fgrlhf.data import span_rows
+from fgrlhf.data.agreement import Shared
 from fgrlhf.data.formats import SPANS
 from fgrlhf.data.judgements import from_spans
 from interface_html.adjudicate import items_to_adjudicate
@@ -138,6 +139,14 @@ def test_items_are_ranked_for_adjudication_by_their_errors(tmp_path):
             submissions.append(submission(item, annotator, given))
     ranked = items_to_adjudicate(task.schema, items, submissions)
     assert [item.id for item in ranked] == ["wrong", "liked"]
+
+
+def test_agreement_of_judgements_is_about_errors(tmp_path):
+    schema = task_with(tmp_path, **KINDS).schema
+    document = doc(GOOD, BAD, no_error=False)
+    judgements = annotation_judgements(schema, span_rows.ROWS, "anna", document)
+    shared = Shared(ROW["response"], {"anna": judgements})
+    assert [judgement.label for judgement in shared.spans("anna")] == ["Wrong"]
 
 
 def test_the_majority_is_about_errors(tmp_path):
