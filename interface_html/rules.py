@@ -355,7 +355,7 @@ def _document(schema: Schema, text: str, doc: Mapping[str, Any]) -> Iterator[Com
     if doc["no-error"] and is_changed:
         yield "feedback.corrected-prediction", "differs from the text although no error is marked"
     if not doc["no-error"] and not count:
-        yield "feedback.no-error", "is not ticked and no error is marked: mark one, or tick it"
+        yield "feedback.no-error", "is not ticked and no error is marked: mark an error, or tick it"
     if not doc["no-error"] and count and schema.correction and not is_changed:
         yield "feedback.corrected-prediction", "is the unchanged text: correct what is marked"
 

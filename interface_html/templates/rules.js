@@ -302,7 +302,7 @@ window.FG = window.FG || {};
     if (none && isChanged)
       add("corrected-prediction", "differs from the text although no error is marked");
     if (!none && !count)
-      add("no-error", "is not ticked and no error is marked: mark one, or tick it");
+      add("no-error", "is not ticked and no error is marked: mark an error, or tick it");
     if (!none && count && schema.correction && !isChanged)
       add("corrected-prediction", "is the unchanged text: correct what is marked");
     return problems;
