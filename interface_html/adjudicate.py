@@ -33,7 +33,7 @@ from interface_html.format import (
 )
 from interface_html.items import item_json, rows_text
 from interface_html.reliability import latest_documents
-from interface_html.rules import character_labels
+from interface_html.rules import character_labels, errors_only
 from interface_html.schema import Schema
 from interface_html.stored import Submission, read_database
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -102,7 +102,8 @@ def items_to_adjudicate(
         row = {key: value for key, value in item.row.items() if key not in left_out}
         row[ANNOTATIONS] = [{"annotator": name, **doc} for name, doc in by_annotator.items()]
         row[SHARED] = shared_marks(schema, text, annotations)
-        ranked.append((disagreement(text, annotations), Item(item.id, row)))
+        errors = [errors_only(schema, doc) for doc in annotations]
+        ranked.append((disagreement(text, errors), Item(item.id, row)))
     ranked.sort(key=lambda entry: -entry[0])  # stable: equals stay in the order of the items
     return [item for _, item in ranked]
 

@@ -11,7 +11,7 @@ order. For an undefined figure the report gives the reason.
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from statistics import median
 from typing import Any
@@ -40,7 +40,7 @@ from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.judged import annotation_judgements
 from interface_html.ratings import Ratings
-from interface_html.rules import character_labels, is_weak_order
+from interface_html.rules import character_labels, errors_only, is_weak_order
 from interface_html.schema import Schema
 from interface_html.stored import Submission, read_database
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -252,8 +252,8 @@ def _pair_agreement(
     matches = 0
     marked = 0
     for entry in annotated:
-        a, b = entry.annotations[first], entry.annotations[second]
-        part, whole = _characters(schema, entry.item, a, b)
+        errors = _of_errors(schema, entry).annotations
+        part, whole = _characters(schema, entry.item, errors[first], errors[second])
         matches += part
         marked += whole
     same = 0
@@ -271,8 +271,17 @@ def _pair_agreement(
     )
 
 
+def _of_errors(schema: Schema, entry: Judged) -> Judged:
+    """The item with the errors of its annotators, and without the spans that they like."""
+    annotations = {}
+    for annotator, doc in entry.annotations.items():
+        annotations[annotator] = errors_only(schema, doc)
+    return replace(entry, annotations=annotations)
+
+
 def _annotation_figures(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
     schema = task.schema
+    judged = [_of_errors(schema, entry) for entry in judged]
     is_shared = any(len(entry.annotations) > 1 for entry in judged)
     not_shared = "no item was annotated by two annotators"
 
@@ -305,7 +314,7 @@ def _severity_figure(schema: Schema, judged: Sequence[Judged]) -> Figure:
     for entry in judged:
         by_annotator = {}
         for annotator, doc in entry.annotations.items():
-            by_annotator[annotator] = annotation_judgements(span_rows.ROWS, annotator, doc)
+            by_annotator[annotator] = annotation_judgements(schema, span_rows.ROWS, annotator, doc)
         shared.append(Shared(entry.item.row[schema.text], by_annotator))
     return severity_figure(shared, [severity.name for severity in schema.severities])
 

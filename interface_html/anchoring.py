@@ -29,7 +29,8 @@ from fgrlhf.files import write_json
 from fgrlhf.stats import Interval, paired_ratio_bootstrap, wilson
 from interface_html.agreement import DRAWS, SEED, Figure, overlap_matches, read_record, share
 from interface_html.items import read_items
-from interface_html.rules import side_of
+from interface_html.rules import errors_only, side_of
+from interface_html.schema import Schema
 from interface_html.stored import read_database
 from interface_html.suggestions import ACCEPTED, LIST, SHOWN, verdicts
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -222,15 +223,16 @@ def annotations_in_database(task: FeedbackTask, path: str) -> list[Annotation]:
             item=one.item,
             is_shown=row.get(SHOWN, True),
             suggestions=row[LIST],
-            marks=_response_marks(one.doc),
+            marks=_response_errors(task.schema, one.doc),
             verdicts=verdicts(row, one.doc),
             seconds=seconds,
         )
     return list(latest.values())
 
 
-def _response_marks(doc: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [error for error in doc["errors"] if side_of(error) == RESPONSE]
+def _response_errors(schema: Schema, doc: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    errors = errors_only(schema, doc)["errors"]
+    return [error for error in errors if side_of(error) == RESPONSE]
 
 
 def annotations_in_files(
@@ -270,7 +272,7 @@ def annotations_in_files(
                     item=item.id,
                     is_shown=decisions["shown"],
                     suggestions=item.row[LIST],
-                    marks=_response_marks(feedback),
+                    marks=_response_errors(task.schema, feedback),
                     verdicts=decisions["verdicts"],
                     seconds=entry["seconds"].get("annotation"),
                 )

@@ -20,7 +20,7 @@ from interface_html.checks import left_out_text as checks_text
 from interface_html.format import RATINGS, Item
 from interface_html.items import rows_text
 from interface_html.ratings import median_ratings
-from interface_html.rules import character_labels
+from interface_html.rules import character_labels, errors_only
 from interface_html.schema import PageName, Schema
 from interface_html.skips import Skip
 from interface_html.stored import Submission, read_database
@@ -143,7 +143,9 @@ def _chosen(
         note = None
         if notes:
             of_notes = weights.of("annotation", annotations)
-            note = most_agreed(item.row[schema.text], notes, of_notes)
+            errors: list[Document] = [errors_only(schema, one) for one in notes]
+            best = most_agreed(item.row[schema.text], errors, of_notes)
+            note = notes[errors.index(best)]
         vote = None
         if votes:
             of_votes = weights.of("comparison", comparisons)

@@ -2,7 +2,8 @@
 
 An item that somebody annotated becomes a row with the judgements of all its annotators: the marks
 with annotator, severity, reason, evidence and the suggestion's origin, then missing information.
-Who marked nothing has the judgement `no error`. `comments` and `corrections` of the row are by
+Spans that an annotator likes have the aspect `liked`. Who marked no error has the judgement
+`no error`. `comments` and `corrections` of the row are by
 annotator. The latest annotation of each annotator counts; hidden items and annotations that their
 annotator skipped afterwards are left out.
 """
@@ -14,6 +15,7 @@ from typing import Any
 from fgrlhf.data import span_rows
 from fgrlhf.data.judgements import (
     JUDGEMENTS,
+    LIKED_ASPECT,
     NO_ERROR,
     RESPONSE,
     SOURCE,
@@ -30,6 +32,8 @@ from fgrlhf.files import write_jsonl
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.reliability import latest_documents
 from interface_html.row_format import RowFormat
+from interface_html.rules import errors_only
+from interface_html.schema import Schema
 from interface_html.stored import Study, Submission
 from interface_html.suggestions import LIST
 from interface_html.tasks import FeedbackTask
@@ -56,13 +60,15 @@ def feedback_rows(task: FeedbackTask) -> FeedbackRows:
     return rows
 
 
-def annotation_judgements(rows: FeedbackRows, annotator: str, doc: Document) -> list[Judgement]:
+def annotation_judgements(
+    schema: Schema, rows: FeedbackRows, annotator: str, doc: Document
+) -> list[Judgement]:
     """The judgements in a valid annotation (interface_html/rules.py)."""
     judgements = []
     for error in doc["errors"]:
         judgements.append(
             Judgement(
-                rows.marks,
+                LIKED_ASPECT if error[TYPE] in schema.liked_kinds else rows.marks,
                 error[TYPE],
                 error["start"],
                 error["end"],
@@ -74,7 +80,7 @@ def annotation_judgements(rows: FeedbackRows, annotator: str, doc: Document) -> 
                 origin=error["origin"]["source"] if "origin" in error else None,
             )
         )
-    if not judgements:
+    if not errors_only(schema, doc)["errors"]:
         judgements.append(Judgement(rows.marks, NO_ERROR, annotator=annotator))
     for information in doc["missing-info"]:
         evidence = missing_evidence(information, TYPE)
@@ -105,7 +111,7 @@ def judged_item(
     comments = {}
     corrections = {}
     for annotator, doc in annotations.items():
-        judgements += annotation_judgements(rows, annotator, doc)
+        judgements += annotation_judgements(task.schema, rows, annotator, doc)
         if doc.get("comment"):
             comments[annotator] = doc["comment"]
         if task.schema.correction:

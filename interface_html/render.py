@@ -32,6 +32,7 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
         "textview.js",
         "warnings.js",
         "severity.js",
+        "reason.js",
         "cards.js",
         "evidence.js",
         "panels.js",

@@ -8,7 +8,9 @@
   response     the first output, in which spans are marked
   responses    all outputs                             if there are several
   spans        errors, with the `evidence` that their type needs, a `severity` if it was chosen, and
-               `"side": "source"` if they are marked in the prompt
+               `"side": "source"` if they are marked in the prompt, and a `reason` if one was given;
+               and liked spans, which are told by their label: the schema says which kinds are
+               positive
   missing      missing information, with its evidence  if the schema has `missing`
   correction   the corrected response                  if the schema has `correction`
   comment      the annotator's comment on the spans    if there is one
@@ -54,6 +56,8 @@ from interface_html.rules import (
     annotation_problems,
     character_labels,
     comment_keys,
+    count_errors,
+    errors_only,
     preference_problems,
     sentences,
 )
@@ -110,8 +114,7 @@ class RowFormat:
     def feedback_problems(self, schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
         if "feedback" in row:
             feedback = row["feedback"]
-            is_empty = not feedback["errors"] and not feedback["missing-info"]
-            doc = {**feedback, "no-error": is_empty}
+            doc = {**feedback, "no-error": count_errors(schema, feedback) == 0}
             complaints = annotation_problems(schema, row, doc) + decision_problems(row, doc)
             for field, reason in complaints:
                 yield _row_field(field), reason
@@ -165,7 +168,7 @@ class RowFormat:
     ) -> Mapping[str, Sequence[Sequence[str]]]:
         """The first label in each sentence; "none" if nothing in it is marked."""
         text = item.row[schema.text]
-        labels = [character_labels(text, doc) for doc in annotations]
+        labels = [character_labels(text, errors_only(schema, doc)) for doc in annotations]
         segments = []
         for start, end in sentences(text):
             segments.append([_first_label(characters[start:end]) for characters in labels])
@@ -273,7 +276,7 @@ def _span(schema: Schema, error: Mapping[str, Any]) -> dict[str, Any]:
     span = {"start": error["start"], "end": error["end"], "label": error["error type"]}
     if schema.error_type(error["error type"]).needs != "nothing":
         span["evidence"] = error["explanation"]
-    for key in ("severity", "side"):
+    for key in ("severity", "side", "reason"):
         if key in error:
             span[key] = error[key]
     return span

@@ -12,7 +12,9 @@ of the published interface:
                        if missing
 An error of a kind that is marked in the source has `"side": "source"`, and its offsets are those of
 the source; other errors have no `side`. An error has a `severity` if the schema has `severities`
-and one was chosen.
+and one was chosen. `errors` also has the spans that the annotator likes, of the positive kinds of
+the schema. They are no errors: they have no severity, and `no-error` and the correction ignore
+them. A mark has a `reason`, the annotator's words, if its kind asks for one and it was given.
 A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
 (the second) or 0 (equal), and the order in which the outputs were shown. It may have
   comment, flag        as in an annotation
@@ -49,6 +51,7 @@ STOPS = ".!?…。"
 CLOSERS = "\"')]}’”»" + STOPS
 DOCUMENT_KEYS = ("errors", "missing-info", "corrected-prediction", "no-error")
 MOST_SEEN = {"seconds": 10**7, "share": 1}  # the keys of what was seen of an output
+LONGEST_REASON = 1000  # code points; templates/rules.js has the same
 ERROR_KEYS = ("error type", "explanation", "start", "end")
 
 
@@ -81,10 +84,27 @@ def side_of(error: Mapping[str, Any]) -> Side:
     return SOURCE if error.get("side") == SOURCE else RESPONSE
 
 
+def errors_only(schema: Schema, doc: Mapping[str, Any]) -> dict[str, Any]:
+    """The annotation without the spans that are liked."""
+    liked = schema.liked_kinds
+    errors = [error for error in doc["errors"] if error["error type"] not in liked]
+    return {**doc, "errors": errors}
+
+
+def count_errors(schema: Schema, doc: Mapping[str, Any]) -> int:
+    """The number of errors and missing items. `doc` may have marks of any form."""
+    liked = schema.liked_kinds
+    count = len(doc["missing-info"])
+    for error in doc["errors"]:
+        is_liked = isinstance(error, dict) and error.get("error type") in liked
+        count += not is_liked
+    return count
+
+
 def character_labels(text: str, doc: Mapping[str, Any]) -> list[str | None]:
     """The error type of each character of the response `text`; None for unmarked characters.
 
-    Of several types, it is the last one.
+    Of several types, it is the last one. All marks count: see `errors_only`.
     """
     labels: list[str | None] = [None] * len(text)
     for error in doc["errors"]:
@@ -118,6 +138,7 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
     optional = (
         *(["severity"] if schema.severities else []),
         *(["side"] if schema.marks_source else []),
+        *(["reason"] if schema.asks_reasons else []),
     )
     spans: dict[Side, list[tuple[int, int, int]]] = {RESPONSE: [], SOURCE: []}
     for i, error in enumerate(errors):
@@ -135,6 +156,7 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         yield from wrong
         if wrong:
             continue
+        yield from _reason(schema, error, field)
         side = schema.error_type(error["error type"]).side
         yield from _side(schema, error, side, field)
         if side_of(error) != side:
@@ -176,10 +198,30 @@ def _severity(schema: Schema, error: Mapping[str, Any], field: str) -> Iterator[
     if not schema.severities:
         return
     names = tuple(severity.name for severity in schema.severities)
-    if "severity" in error:
+    kind = error.get("error type")
+    if kind in schema.liked_kinds:
+        if "severity" in error:
+            yield f"{field}.severity", f"must be left out: {kind} is no error"
+    elif "severity" in error:
         yield from choice_problems(error, field, "severity", names)
     elif schema.severity_required:
         yield f"{field}.severity", f"is missing: choose {' or '.join(names)}"
+
+
+def _reason(schema: Schema, error: Mapping[str, Any], field: str) -> Iterator[Complaint]:
+    asked = schema.error_type(error["error type"]).reason
+    if "reason" not in error:
+        if asked == "required":
+            yield f"{field}.reason", "is missing: say why"
+        return
+    if asked == "none":
+        if schema.asks_reasons:  # otherwise it is an unknown key
+            yield f"{field}.reason", f"must be left out: {error['error type']} asks for none"
+        return
+    wrong = list(filled_text_problems(error, f"{field}.", "reason"))
+    yield from wrong
+    if not wrong and len(error["reason"]) > LONGEST_REASON:
+        yield f"{field}.reason", f"is too long: at most {LONGEST_REASON} characters"
 
 
 def comment_keys(schema: Schema) -> tuple[str, ...]:
@@ -317,8 +359,8 @@ def _missing(schema: Schema, row: Mapping[str, Any], missing: list) -> Iterator[
 
 
 def _document(schema: Schema, text: str, doc: Mapping[str, Any]) -> Iterator[Complaint]:
-    """`no-error` must be set exactly if nothing is marked and the correction is the text itself."""
-    count = len(doc["errors"]) + len(doc["missing-info"])
+    """`no-error` must be set exactly if no error is marked and the correction is the text."""
+    count = count_errors(schema, doc)
     corrected = doc["corrected-prediction"]
     is_changed = schema.correction and corrected != text
     if not schema.correction and corrected not in ("", text):
@@ -328,7 +370,7 @@ def _document(schema: Schema, text: str, doc: Mapping[str, Any]) -> Iterator[Com
     if doc["no-error"] and is_changed:
         yield "feedback.corrected-prediction", "differs from the text although no error is marked"
     if not doc["no-error"] and not count:
-        yield "feedback.no-error", "is not ticked and nothing is marked: mark an error, or tick it"
+        yield "feedback.no-error", "is not ticked and no error is marked: mark an error, or tick it"
     if not doc["no-error"] and count and schema.correction and not is_changed:
         yield "feedback.corrected-prediction", "is the unchanged text: correct what is marked"
 

@@ -60,6 +60,10 @@ class ErrorType(MissingType):
     side: Side = Field(
         RESPONSE, description="the text in which it is marked; source: the text of `fields.title`"
     )
+    positive: bool = Field(False, description="whether it is no error: a span that is liked")
+    reason: Literal["none", "optional", "required"] = Field(
+        "none", description="whether the annotator can or must say why, for each mark"
+    )
 
 
 class Severity(StrictModel):
@@ -178,7 +182,7 @@ class Schema(StrictModel):
     unit: Literal["word", "sentence"] = Field(description="the unit of spans")
     fields: Fields
     row: tuple[str, ...] = Field(description="keys of an item's texts, in the order of a file")
-    errors: tuple[ErrorType, ...] = Field(description="kinds of error; []: spans are not marked")
+    errors: tuple[ErrorType, ...] = Field(description="kinds of mark; []: spans are not marked")
     missing: tuple[MissingType, ...] = Field(description="kinds of missing information")
     correction: bool = Field(description="whether the annotator corrects the text")
     comparison: str | None = Field(description="how to compare the outputs; null: no comparison")
@@ -216,6 +220,8 @@ class Schema(StrictModel):
                 raise ValueError(
                     f"{kind.name} is marked in the source: its `needs` must be nothing"
                 )
+            if kind.positive and kind.needs != "nothing":
+                raise ValueError(f"{kind.name} is positive: its `needs` must be nothing")
         needs_sentences = any(kind.needs == "sentences" for kind in self.errors)
         if self.fields.context is None and (self.missing or needs_sentences):
             raise ValueError("types that refer to sentences need `fields.context`, which is null")
@@ -296,7 +302,19 @@ class Schema(StrictModel):
     @property
     def response_kinds(self) -> tuple[str, ...]:
         """The names of the kinds of error that are marked in the response."""
-        return tuple(kind.name for kind in self.errors if kind.side == RESPONSE)
+        return tuple(
+            kind.name for kind in self.errors if kind.side == RESPONSE and not kind.positive
+        )
+
+    @property
+    def liked_kinds(self) -> tuple[str, ...]:
+        """The names of the positive kinds, whose spans are liked and are no errors."""
+        return tuple(kind.name for kind in self.errors if kind.positive)
+
+    @property
+    def asks_reasons(self) -> bool:
+        """Whether a mark of some kind may have a reason."""
+        return any(kind.reason != "none" for kind in self.errors)
 
     def text_of(self, row: Mapping[str, Any], side: Side) -> str:
         """The text of an item in which the spans of a side are."""

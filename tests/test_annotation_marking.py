@@ -456,7 +456,7 @@ def test_warnings_are_one_line_about_what_matters(chromium):
         ]
         assert warn(" \n") == ["The correction is blank. Is there nothing in the answer to keep?"]
         assert warn("A cat.\n")[0].startswith("The correction is a copy of the reference.")
-        assert warn("x", errors=[]) == ["The answer was changed, but nothing is marked."]
+        assert warn("x", errors=[]) == ["The answer was changed, but no error is marked."]
 
 
 def test_few_of_the_real_corrections_get_a_warning(chromium, qa_feedback):

@@ -21,6 +21,7 @@ from page_helpers import QA, TEXT, drag, opened, press, word
 from rating_tasks import rating_task, row
 from rating_tasks import write_page as rating_page
 from test_adjudicate import two
+from test_liked_spans import FLUENT, WRONG
 from test_severities import SEVERITIES
 from test_suggestion_page import THREE
 
@@ -351,6 +352,47 @@ def test_no_english_where_the_source_is_marked(chromium, tmp_path):
         assert not english_in(tab, known)
         press(tab, key)
         assert tab.locator("#errors li").count() == 1
+        assert not english_in(tab, known)
+
+
+def test_no_english_with_liked_spans_and_reasons(chromium, tmp_path):
+    kinds = [{**WRONG, "reason": "required"}, {**FLUENT, "reason": "optional"}]
+    keys = {"errors": kinds, "missing": [], "correction": True, "severities": SEVERITIES}
+    task = task_with(tmp_path, **keys)
+    known = known_texts(task, [ROW]) + "\nThe cat sat the mat. It was red. …"  # a warning quotes it
+    page = page_with(task, [ROW], language=pseudo_language())
+    with opened(chromium, where=page) as tab:
+        assert not english_in(tab, known)
+        drag(tab, 1, 1)
+        press(tab, "2")
+        assert tab.locator("#errors textarea").count() == 1
+        assert not english_in(tab, known)
+        press(tab, "m")  # a liked span has no severity
+        assert not english_in(tab, known)
+        tab.fill("#correction", "x")
+        tab.wait_for_selector("#warnings li")
+        assert not english_in(tab, known)
+        drag(tab, 3, 3)
+        press(tab, "1", "Control+Enter")
+        assert tab.locator("#problems li").count()
+        assert not english_in(tab, known)
+
+
+def test_no_english_where_reasons_are_decided_between(chromium, tmp_path):
+    task = task_with(
+        tmp_path, errors=[{**FLUENT, "reason": "optional"}], missing=[], correction=False
+    )
+    mark = {"error type": "Fluent", "explanation": "", "start": 4, "end": 7}
+    rest = {"missing-info": [], "corrected-prediction": "", "no-error": True}
+    annotations = []
+    for name in ("anna", "ben"):
+        errors = [{**mark, "reason": f"Said by {name}."}]
+        annotations.append({"annotator": name, "errors": errors, **rest})
+    shared = {"errors": [], "missing-info": [], "corrected-prediction": ""}
+    row = {**ROW, "annotations": annotations, "shared": shared}
+    known = known_texts(task, [row]) + "\nABAB"
+    with opened(chromium, where=page_with(task, [row], language=pseudo_language())) as tab:
+        assert "Said by ben." in tab.inner_text("#annotations")
         assert not english_in(tab, known)
 
 

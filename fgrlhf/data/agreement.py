@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fgrlhf.data.judgements import NO_ERROR, RESPONSE, JudgedResponse, Judgement
+from fgrlhf.data.judgements import LIKED_ASPECT, NO_ERROR, RESPONSE, JudgedResponse, Judgement
 from fgrlhf.stats import Interval, ratio_bootstrap
 
 Figure = Interval | str
@@ -227,7 +227,12 @@ class Shared:
     by_annotator: dict[str, list[Judgement]] = field(default_factory=dict)
 
     def spans(self, annotator: str) -> list[Judgement]:
-        return [item for item in self.by_annotator[annotator] if item.span is not None]
+        """The marked errors of an annotator; liked spans are none."""
+        spans = []
+        for item in self.by_annotator[annotator]:
+            if item.span is not None and item.aspect != LIKED_ASPECT:
+                spans.append(item)
+        return spans
 
 
 def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:

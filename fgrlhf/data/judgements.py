@@ -43,6 +43,7 @@ from fgrlhf.text_types import Prompt, SegmentScore
 
 NO_ERROR = "no error"  # the label of a whole text in which an annotator found nothing
 SPAN_ASPECT, STEP_ASPECT = "span", "step"  # of judgements that were spans or steps
+LIKED_ASPECT = "liked"  # of spans that are no errors: their annotator likes them
 MISSING_ASPECT = "missing"  # of missing information, and the key of rows of spans that has it
 STEP_BREAK = "\n"  # between the steps of a response
 

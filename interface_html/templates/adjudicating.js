@@ -33,6 +33,7 @@ window.FG = window.FG || {};
     [t("different spans"), spanOf],
     [t("different evidence"), (error) => error.explanation],
     [t("different severities"), (error) => error.severity || ""],
+    [t("different reasons"), (error) => error.reason || ""],
   ];
   const contentOf = (errors) =>
     errors
@@ -124,16 +125,25 @@ window.FG = window.FG || {};
         severity = (schema.severities || []).find(({ name }) => name === error.severity),
         isSource = FG.sideOf(error) === FG.SOURCE,
         quote = short(FG.quote(page.views[FG.sideOf(error)].points, error.start, error.end));
-      const label = severity
-          ? t("{kind}, {severity}", { kind: kind.label, severity: severity.label })
-          : kind.label,
+      const label = labelWords(kind, severity),
         words = isSource
           ? t("{kind} in the source: “{quote}”", { kind: label, quote })
-          : t("{kind}: “{quote}”", { kind: label, quote });
-      if (kind.needs === "nothing" || !error.explanation) return words;
+          : t("{kind}: “{quote}”", { kind: label, quote }),
+        mark = withEvidence(words, kind, error);
+      if (!error.reason) return mark;
+      return t("{mark}, because: “{reason}”", { mark, reason: short(FG.strip(error.reason)) });
+    }
+
+    function labelWords(kind, severity) {
+      if (kind.positive) return t("{kind} (liked)", { kind: kind.label });
+      return severity ? t("{kind}, {severity}", { kind: kind.label, severity: severity.label }) : kind.label;
+    }
+
+    function withEvidence(mark, kind, error) {
+      if (kind.needs === "nothing" || !error.explanation) return mark;
       const ids = kind.needs === "sentences" && FG.evidence(schema, error.explanation);
-      if (ids) return t("{mark}, contradicts {evidence}", { mark: words, evidence: FG.notation(ids) });
-      return t("{mark}, repeats “{quote}”", { mark: words, quote: short(FG.strip(error.explanation)) });
+      if (ids) return t("{mark}, contradicts {evidence}", { mark, evidence: FG.notation(ids) });
+      return t("{mark}, repeats “{quote}”", { mark, quote: short(FG.strip(error.explanation)) });
     }
 
     const infoWords = (info) =>
@@ -148,7 +158,7 @@ window.FG = window.FG || {};
     // ---- taking over -----------------------------------------------------------------------------------------
     function change(parts, said) {
       const next = { ...page.doc, ...parts },
-        isMarked = next.errors.length + next["missing-info"].length > 0;
+        isMarked = FG.countErrors(schema, next) > 0;
       page.mode = page.active = null;
       page.view.collapse();
       page.change({ ...parts, "no-error": next["no-error"] && !isMarked });
@@ -157,7 +167,7 @@ window.FG = window.FG || {};
 
     function takeAll(i) {
       const { errors, "missing-info": missing, "corrected-prediction": correction } = FG.clone(docs[i]);
-      const isEmpty = !errors.length && !missing.length;
+      const isEmpty = !FG.countErrors(schema, docs[i]);
       change(
         {
           errors: errors.map(plain),

@@ -50,7 +50,11 @@
   // The index of the active error, or -1.
   const current = () => (page.active && page.active.list === "errors" ? page.active.index : -1);
 
-  page.labelOf = (i) => t("error {n} ({kind})", { n: i + 1, kind: FG.kind(schema, work.doc.errors[i]["error type"]).label });
+  page.labelOf = function (i) {
+    const kind = FG.kind(schema, work.doc.errors[i]["error type"]),
+      parts = { n: i + 1, kind: kind.label };
+    return kind.positive ? t("liked span {n} ({kind})", parts) : t("error {n} ({kind})", parts);
+  };
   page.refuse = function (reason) {
     FG.say(reason, "bad");
     return false;
@@ -79,7 +83,7 @@
       errors: FG.clone(feedback.errors),
       "missing-info": FG.clone(feedback["missing-info"]),
       "corrected-prediction": feedback["corrected-prediction"],
-      "no-error": Boolean(item.row.feedback) && !feedback.errors.length && !feedback["missing-info"].length,
+      "no-error": Boolean(item.row.feedback) && !FG.countErrors(schema, feedback),
       ...FG.keptNotes(feedback),
     };
   }
@@ -343,6 +347,7 @@
     if (work.step(back)) FG.say(back ? t("Undone.") : t("Redone."), "good");
     page.render();
     page.refreshField();
+    page.refreshReason();
   }
 
   function addView(side, node) {
@@ -373,6 +378,7 @@
   FG.addEvidence(page);
   FG.addSuggesting(page);
   FG.addSeverity(page);
+  FG.addReasons(page);
   FG.addAdjudicating(page);
   FG.addNotes((change, key) => {
     work.commit(change(work.doc), key);

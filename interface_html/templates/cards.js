@@ -61,6 +61,12 @@ window.FG = window.FG || {};
     return ids.sentences.map((sentence) => source[sentence] || "").join(" … ");
   }
 
+  // The name of the button that removes an entry.
+  function removal(list, i, kind) {
+    if (list !== "errors") return t("Remove missing item {n}", { n: i + 1 });
+    return kind.positive ? t("Remove liked span {n}", { n: i + 1 }) : t("Remove error {n}", { n: i + 1 });
+  }
+
   function card(page, list, i, entry, kind, ...body) {
     const active = page.active && page.active.list === list && page.active.index === i;
     return FG.el(
@@ -89,6 +95,7 @@ window.FG = window.FG || {};
           FG.el("span", { class: "hidden" }, ` ${i + 1}. `),
           " ",
           FG.own(kind.label),
+          kind.positive ? FG.el("span", { class: "hint" }, ` ${t("(liked)")}`) : null,
         ),
         list === "errors"
           ? FG.el(
@@ -96,7 +103,9 @@ window.FG = window.FG || {};
               {
                 type: "button",
                 "data-key": `${list}-${i}-edit`,
-                "aria-label": t("Edit error {n}", { n: i + 1 }),
+                "aria-label": kind.positive
+                  ? t("Edit liked span {n}", { n: i + 1 })
+                  : t("Edit error {n}", { n: i + 1 }),
                 onclick: () => page.edit(i),
               },
               t("Edit"),
@@ -107,10 +116,7 @@ window.FG = window.FG || {};
           {
             type: "button",
             "data-key": `${list}-${i}-remove`,
-            "aria-label":
-              list === "errors"
-                ? t("Remove error {n}", { n: i + 1 })
-                : t("Remove missing item {n}", { n: i + 1 }),
+            "aria-label": removal(list, i, kind),
             onclick: () => page.remove(list, i),
           },
           t("Remove"),
@@ -118,6 +124,7 @@ window.FG = window.FG || {};
       ),
       list === "errors" ? FG.severityButtons(page, entry, i) : null,
       ...body,
+      list === "errors" ? FG.reasonField(page, entry, i) : null,
     );
   }
 
@@ -219,7 +226,9 @@ window.FG = window.FG || {};
         ),
       ),
     );
-    $("error-count").textContent = String(doc.errors.length);
+    const count = FG.errorsOf(schema, doc).length,
+      liked = doc.errors.length - count;
+    $("error-count").textContent = FG.likedKinds(schema).length ? t("{n}, {liked} liked", { n: count, liked }) : String(count);
     $("missing-count").textContent = String(doc["missing-info"].length);
     const target = page.target(),
       ids = target && FG.readField(schema, FG.fieldText(schema, target), FG.sources(schema, page.row));

@@ -31,9 +31,12 @@ window.FG = window.FG || {};
   // Black or white, whichever is easier to read on a colour: at least 4.58 : 1 on any.
   FG.inkOn = (color) => (FG.luminance(color) > 0.179 ? "#000000" : "#ffffff");
 
+  // The letter of a kind as in its badges: a liked kind has a sign, because colour alone must not tell it.
+  FG.letterOf = (kind) => (kind.positive ? `♥${kind.letter}` : kind.letter);
+
   // The badge of a kind, or of an entry of that kind, with `text` such as I3.
   FG.badge = (kind, text) =>
-    FG.el("span", { class: "badge", color: kind.color, "aria-hidden": "true" }, text || kind.letter);
+    FG.el("span", { class: "badge", color: kind.color, "aria-hidden": "true" }, text || FG.letterOf(kind));
 
   // Whether a finger is the pointer here: then texts name taps, and no keys.
   FG.isTouch = window.matchMedia("(pointer: coarse)").matches;
@@ -92,7 +95,8 @@ window.FG = window.FG || {};
     for (const { name, value } of fresh.attributes)
       if (name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
     old.style.cssText = fresh.style.cssText; // through the CSSOM, which the content security policy allows
-    if (old.nodeName === "INPUT" && old !== document.activeElement) old.value = fresh.value;
+    const isField = old.nodeName === "INPUT" || old.nodeName === "TEXTAREA";
+    if (isField && old !== document.activeElement) old.value = fresh.value;
     FG.morph(old, [...fresh.childNodes]);
     return true;
   }

@@ -62,7 +62,7 @@ window.FG = window.FG || {};
       Number.isInteger(error.start) &&
       Number.isInteger(error.end) &&
       FG.sideOf(error) === FG.kindSide(FG.kind(schema, error["error type"])) &&
-      (error.severity === undefined || typeof error.severity === "string");
+      ["severity", "reason"].every((key) => error[key] === undefined || typeof error[key] === "string");
     const isMissing = (info) => {
       if (!schema.fields.context || !isOf(schema.missing, info)) return false;
       const { source, sentences } = FG.missingIds(schema, info);

@@ -22,7 +22,7 @@ window.FG = window.FG || {};
     return FG.el(
       "article",
       { class: "guide-kind" },
-      FG.el("h4", {}, FG.badge(kind), " ", FG.own(kind.label)),
+      FG.el("h4", {}, FG.badge(kind), " ", FG.own(kind.label), kind.positive ? ` ${t("(liked)")}` : null),
       FG.el("p", {}, FG.own(`${kind.help}.`)),
       exampleNodes(kind.examples),
     );

@@ -53,7 +53,8 @@ window.FG = window.FG || {};
 
     // Whether the range may be marked as `kind`. It must not overlap an error, except the one with index `except`.
     function mayMark(range, kind, except) {
-      if (page.doc["no-error"]) return refuse(t("Not marked: “No error” is ticked. Untick it first."));
+      if (page.doc["no-error"] && !kind.positive)
+        return refuse(t("Not marked: “No error” is ticked. Untick it first."));
       if (!range) return refuse(`${t("Not marked: nothing is selected.")} ${FG.hint(schema)}`);
       const other = page.conflict(page.doc.errors, range, kind, except);
       if (other >= 0) {
@@ -132,7 +133,7 @@ window.FG = window.FG || {};
       const error = { "error type": kind.name, explanation: "", start: range[0], end: range[1] };
       if (side === FG.SOURCE) error.side = side;
       if (old && old.origin) error.origin = old.origin;
-      Object.assign(error, FG.keptSeverity(old));
+      Object.assign(error, FG.keptSeverity(old, kind), FG.keptReason(old, kind));
       const fresh = isSameKind ? { ...old, start: range[0], end: range[1] } : error;
       const errors = old ? replaced(page.doc.errors, index, fresh) : [...page.doc.errors, fresh];
       const at = old ? index : errors.length - 1;
@@ -344,7 +345,7 @@ window.FG = window.FG || {};
     };
 
     page.toggleNone = function () {
-      const count = page.doc.errors.length + page.doc["missing-info"].length;
+      const count = FG.countErrors(schema, page.doc);
       if (!page.doc["no-error"] && count)
         refuse(
           tn(

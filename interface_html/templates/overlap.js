@@ -49,13 +49,17 @@ window.FG = window.FG || {};
     return on;
   };
 
-  // Paint a line below a node for each of several marks, [color, lane]; a single mark is painted by the style sheet.
+  // Paint a line below a node for each of several marks, [color, lane, whether it is liked: dotted]; a single mark is
+  // painted by the style sheet.
   FG.paintLines = function (node, lines) {
     node.classList.toggle("stacked", lines.length > 1);
     if (lines.length < 2) return;
-    const layers = lines.map(([color, lane]) => {
-      const mixed = `color-mix(in srgb, ${color} 70%, var(--ink))`;
-      return `linear-gradient(${mixed}, ${mixed}) 0 calc(100% - ${lane * LINE}px) / 100% 3px no-repeat`;
+    const layers = lines.map(([color, lane, isDotted]) => {
+      const mixed = `color-mix(in srgb, ${color} 70%, var(--ink))`,
+        line = isDotted
+          ? `repeating-linear-gradient(90deg, ${mixed} 0 3px, transparent 3px 6px)`
+          : `linear-gradient(${mixed}, ${mixed})`;
+      return `${line} 0 calc(100% - ${lane * LINE}px) / 100% 3px no-repeat`;
     });
     node.style.setProperty("--lines", layers.join(", "));
     node.style.setProperty("--depth", `${(lines[lines.length - 1][1] + 1) * LINE}px`);

@@ -50,7 +50,7 @@ window.FG = window.FG || {};
       .filter(({ field }) => field.endsWith(".typed"))
       .map(({ field }) => field.slice(0, -"typed".length));
     return problems.filter(({ field }) => {
-      const isEvidence = !/\.(start|end|error type|severity|typed)$/.test(field);
+      const isEvidence = !/\.(start|end|error type|severity|reason|typed)$/.test(field);
       return !(isEvidence && typed.some((prefix) => field.startsWith(prefix)));
     });
   };
@@ -63,6 +63,7 @@ window.FG = window.FG || {};
     end: t("end"),
     "error type": t("error type"),
     severity: t("severity"),
+    reason: t("reason"),
   };
 
   // The text of a broken rule for the annotator, and a function that goes to its place.
@@ -89,6 +90,7 @@ window.FG = window.FG || {};
           page.activate(list, i);
           const place =
             (rest === "severity" && document.querySelector(`[data-key^="${list}-${i}-severity-"]`)) ||
+            (rest === "reason" && document.querySelector(`[data-key="${list}-${i}-reason"]`)) ||
             document.querySelector(`[data-key="${list}-${i}-ids"]`) ||
             document.querySelector(`[data-key="${list}-${i}"]`);
           place.focus();
@@ -160,6 +162,7 @@ window.FG = window.FG || {};
       " ",
       FG.own(kind.label),
       " ",
+      kind.positive ? FG.el("span", { class: "hidden" }, `${t("(liked)")} `) : null,
       FG.el("kbd", {}, kind.key),
     );
   };

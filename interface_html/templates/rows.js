@@ -48,7 +48,7 @@ window.FG = window.FG || {};
   function spanOf(schema, error) {
     const span = { start: error.start, end: error.end, label: error["error type"] };
     if (FG.kind(schema, error["error type"]).needs !== "nothing") span.evidence = error.explanation;
-    for (const key of ["severity", "side"]) if (key in error) span[key] = error[key];
+    for (const key of ["severity", "side", "reason"]) if (key in error) span[key] = error[key];
     return span;
   }
 

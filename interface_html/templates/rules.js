@@ -5,6 +5,12 @@ window.FG = window.FG || {};
   const isInt = (x) => typeof x === "number" && Number.isInteger(x);
 
   FG.kind = (schema, name) => [...schema.errors, ...schema.missing].find((kind) => kind.name === name);
+  // The errors of an annotation, without the spans that are liked, and how many errors and missing items it has.
+  FG.isLiked = (schema, error) => Boolean(FG.kind(schema, error["error type"])?.positive);
+  FG.errorsOf = (schema, doc) => doc.errors.filter((error) => !FG.isLiked(schema, error));
+  FG.countErrors = (schema, doc) => FG.errorsOf(schema, doc).length + doc["missing-info"].length;
+  FG.likedKinds = (schema) => schema.errors.filter((kind) => kind.positive);
+
   FG.textKey = (schema) => schema.fields.outputs[0];
   FG.SOURCE = "source";
   FG.RESPONSE = "response";
@@ -126,6 +132,8 @@ window.FG = window.FG || {};
   function severityProblems(schema, error, field) {
     const names = (schema.severities || []).map((severity) => severity.name),
       problem = (reason) => [{ field: `${field}.severity`, reason }];
+    if (names.length && FG.isLiked(schema, error))
+      return "severity" in error ? problem(`must be left out: ${error["error type"]} is no error`) : [];
     if (!("severity" in error))
       return schema.severity_required ? problem(`is missing: choose ${names.join(" or ")}`) : [];
     if (!names.length) return problem("is not known");
@@ -138,6 +146,25 @@ window.FG = window.FG || {};
     if ("side" in error && error.side !== FG.SOURCE) return problem(`must be ${FG.SOURCE}`);
     const side = FG.kindSide(FG.kind(schema, error["error type"]));
     return side === FG.sideOf(error) ? [] : problem(`${error["error type"]} is marked in the ${side}`);
+  }
+
+  const LONGEST_REASON = 1000; // code points; rules.py has the same
+  FG.reasonOf = (kind) => kind.reason || "none";
+  const asksReasons = (schema) => schema.errors.some((kind) => FG.reasonOf(kind) !== "none");
+
+  function reasonProblems(schema, error, field) {
+    const asked = FG.reasonOf(FG.kind(schema, error["error type"])),
+      { reason } = error,
+      problem = (text) => [{ field: `${field}.reason`, reason: text }];
+    if (!("reason" in error)) return asked === "required" ? problem("is missing: say why") : [];
+    if (!asksReasons(schema)) return problem("is not known");
+    if (asked === "none") return problem(`must be left out: ${error["error type"]} asks for none`);
+    if (typeof reason !== "string") return problem("must be a string");
+    if (/\p{Surrogate}/u.test(reason)) return problem("holds half of a surrogate pair, which is no text");
+    if (!FG.strip(reason)) return problem("is blank: it must hold a text");
+    return FG.points(reason).length > LONGEST_REASON
+      ? problem(`is too long: at most ${LONGEST_REASON} characters`)
+      : [];
   }
 
   // The rules that a document's comment and flag break.
@@ -180,6 +207,7 @@ window.FG = window.FG || {};
         return;
       }
       problems.push(...severityProblems(schema, error, field));
+      problems.push(...reasonProblems(schema, error, field));
       problems.push(...sideProblems(schema, error, field));
       const side = FG.kindSide(FG.kind(schema, error["error type"]));
       if (side !== FG.sideOf(error)) return;
@@ -267,7 +295,7 @@ window.FG = window.FG || {};
   function documentProblems(schema, doc, text) {
     const problems = [],
       add = (key, reason) => problems.push({ field: `feedback.${key}`, reason });
-    const count = doc.errors.length + doc["missing-info"].length,
+    const count = FG.countErrors(schema, doc),
       none = doc["no-error"],
       corrected = doc["corrected-prediction"];
     const isChanged = schema.correction && corrected !== text;
@@ -277,7 +305,7 @@ window.FG = window.FG || {};
     if (none && isChanged)
       add("corrected-prediction", "differs from the text although no error is marked");
     if (!none && !count)
-      add("no-error", "is not ticked and nothing is marked: mark an error, or tick it");
+      add("no-error", "is not ticked and no error is marked: mark an error, or tick it");
     if (!none && count && schema.correction && !isChanged)
       add("corrected-prediction", "is the unchanged text: correct what is marked");
     return problems;

@@ -11,13 +11,14 @@ window.FG = window.FG || {};
     return chosen ? chosen.letter : "";
   };
 
-  // The severity that an error keeps when its kind changes, as part of the new error.
-  FG.keptSeverity = (error) => (error && "severity" in error ? { severity: error.severity } : {});
+  // The severity that an error keeps when its kind changes to `kind`, as part of the new error.
+  FG.keptSeverity = (error, kind) =>
+    error && "severity" in error && !kind.positive ? { severity: error.severity } : {};
 
-  // The choices of an error; null if the task has none. Their listeners depend on `i` only: see FG.morph.
+  // The choices of an error; null if it has none. Their listeners depend on `i` only: see FG.morph.
   FG.severityButtons = function (page, error, i) {
     const choices = severities(page.schema);
-    if (!choices.length) return null;
+    if (!choices.length || FG.isLiked(page.schema, error)) return null;
     const buttons = choices.map((severity) =>
       FG.el(
         "button",
@@ -66,7 +67,15 @@ window.FG = window.FG || {};
       const severity = pressed(schema, event),
         { active } = page;
       if (!severity) return false;
-      if (active && active.list === "errors") page.setSeverity(active.index, severity);
+      const isMark = active && active.list === "errors";
+      if (isMark && FG.isLiked(schema, page.doc.errors[active.index]))
+        page.refuse(
+          t("Not {severity}: {mark} is no error.", {
+            severity: severity.label,
+            mark: page.labelOf(active.index),
+          }),
+        );
+      else if (isMark) page.setSeverity(active.index, severity);
       else
         page.refuse(
           t("Not {severity}: move to an error first, in the {noun} or in the list.", {

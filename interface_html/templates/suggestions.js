@@ -57,7 +57,8 @@ window.FG = window.FG || {};
     const { type, start, end, explanation, score, source } = suggestion;
     for (const key of Object.keys(suggestion)) if (!KEYS.includes(key)) add(key, "is not known");
     const kind = schema.errors.find(({ name }) => name === type);
-    if (!kind || FG.kindSide(kind) === FG.SOURCE) add("type", "is not a kind of error of this task");
+    if (!kind || kind.positive || FG.kindSide(kind) === FG.SOURCE)
+      add("type", "is not a kind of error of this task");
     if (typeof explanation !== "string") add("explanation", "must be text");
     if (typeof source !== "string" || !FG.strip(source)) add("source", "must be text that is not blank");
     if (!isProbability(score)) add("score", "must be a number from 0 to 1");

@@ -263,9 +263,9 @@ window.FG = window.FG || {};
           following = this.units[i + 1],
           joined = on[i].filter(({ end }) => following && following[1] <= end),
           begun = on[i].filter(({ start }) => i === 0 || this.units[i - 1][1] <= start),
-          line = ({ kind, lane }) => [kind.color, lane];
+          line = ({ kind, lane }) => [kind.color, lane, Boolean(kind.positive)];
         const look = {
-          mark: mark && [mark.kind.color, mark.active],
+          mark: mark && [mark.kind.color, mark.active, mark.kind.positive],
           isJoined: joined.includes(mark),
           badge: begun.map(({ badge }) => badge).join(" "),
           lines: on[i].map(line),
@@ -291,6 +291,7 @@ window.FG = window.FG || {};
       ]) {
         node.classList.toggle("marked", Boolean(mark));
         node.classList.toggle("active", Boolean(mark && mark[1]));
+        node.classList.toggle("liked", Boolean(mark && mark[2]));
         if (!mark) continue;
         node.style.setProperty("--c", mark[0]);
         node.style.setProperty("--on-c", FG.inkOn(mark[0]));

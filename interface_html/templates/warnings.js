@@ -7,7 +7,7 @@ window.FG = window.FG || {};
   const MOST_QUOTED = 8;
 
   // The name of an error as in its badge: the letter of its kind and its number.
-  FG.badgeText = (kind, index) => kind.letter + (index + 1);
+  FG.badgeText = (kind, index) => FG.letterOf(kind) + (index + 1);
 
   // A word without case and punctuation.
   const bare = (word) => word.toLowerCase().replace(/[^\p{L}\p{N}\p{M}]/gu, "");
@@ -44,13 +44,12 @@ window.FG = window.FG || {};
           { noun },
         ),
       ];
-    if (!doc.errors.length && !doc["missing-info"].length)
-      return [t("The {noun} was changed, but nothing is marked.", { noun })];
+    if (!FG.countErrors(schema, doc)) return [t("The {noun} was changed, but no error is marked.", { noun })];
     const points = FG.points(text),
       changes = FG.diff(text, corrected, true).filter((part) => part.op !== "same"),
       sentences = [];
     const unchanged = doc.errors.flatMap((error, i) =>
-      FG.sideOf(error) === FG.SOURCE || changes.some((change) => touches(change, error))
+      FG.isLiked(schema, error) || FG.sideOf(error) === FG.SOURCE || changes.some((change) => touches(change, error))
         ? []
         : [FG.badgeText(FG.kind(schema, error["error type"]), i)],
     );
@@ -62,7 +61,7 @@ window.FG = window.FG || {};
           { n: unchanged.length, errors: unchanged.join(", ") },
         ),
       );
-    const lost = lostWords(points, corrected, changes, doc.errors);
+    const lost = lostWords(points, corrected, changes, FG.errorsOf(schema, doc));
     if (lost.length > MOST_LOST) {
       const quoted = lost.slice(0, MOST_QUOTED).map(([start, end]) => FG.cut(points, start, end));
       const rest = lost.length > MOST_QUOTED ? " …" : "";

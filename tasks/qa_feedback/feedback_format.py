@@ -23,7 +23,7 @@ from interface_html.format import (
     ItemError,
     read_rows,
 )
-from interface_html.rules import ERROR_KEYS
+from interface_html.rules import ERROR_KEYS, errors_only
 from interface_html.schema import Schema
 from interface_html.suggestions import without_decisions
 from tasks.qa_feedback.feedback import FeedbackRow, load_examples
@@ -80,7 +80,8 @@ class QAFeedbackFormat:
         self, schema: Schema, item: Item, annotations: Sequence[Mapping[str, Any]]
     ) -> Mapping[str, Sequence[Sequence[str]]]:
         """The tags that reward models are trained on, for sub-sentences and for sentences."""
-        rows = [FeedbackRow({**item.row, "feedback": doc}) for doc in annotations]
+        errors = [errors_only(schema, doc) for doc in annotations]
+        rows = [FeedbackRow({**item.row, "feedback": doc}) for doc in errors]
         segmenter = _segmenter()
         relevance = [relevance_tags(row, segmenter) for row in rows]
         factuality = [factuality_tags(row, segmenter) for row in rows]

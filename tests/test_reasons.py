@@ -1,0 +1,238 @@
+"""Reasons of marks: the schema, the rules, the rows, and the field on the page."""
+
+import json
+import random
+
+import pytest
+from hostile import HOSTILE
+from made_tasks import ROW, page_with, saved, task_with, violations
+from page_helpers import QA, drag, opened, press, state, word
+from test_hostile_texts import ALLOWED
+from test_liked_spans import FLUENT, WRONG
+from test_schema import broken
+
+from fgrlhf.data import span_rows
+from fgrlhf.data.formats import SPANS
+from interface_html.adjudicate import shared_marks
+from interface_html.items import item_json, read_items, rows_text
+from interface_html.judged import annotation_judgements
+from interface_html.rules import LONGEST_REASON, annotation_problems
+
+NEEDED = {**WRONG, "reason": "required"}
+ASKED = {**FLUENT, "name": "Odd", "letter": "O", "positive": False, "reason": "optional"}
+PLAIN = {**WRONG, "name": "Typo", "letter": "T", "key": "3"}
+KINDS = {"errors": [NEEDED, ASKED, PLAIN], "missing": [], "correction": False}
+PLACE = ["feedback.errors[0].reason"]
+LONGEST = "😀" * LONGEST_REASON
+BROKEN = [None, 3, "", " \n\u3000", LONGEST + "x", ["why"]]
+FIELD = "[data-key='errors-0-reason']"
+
+
+def mark(kind: str, start: int = 4, end: int = 7, **parts) -> dict:
+    return {"error type": kind, "explanation": "", "start": start, "end": end, **parts}
+
+
+def doc(*errors) -> dict:
+    no_error = {"corrected-prediction": "", "no-error": not errors}
+    return {"errors": list(errors), "missing-info": [], **no_error}
+
+
+def fields(task, document) -> list[str]:
+    row = task.format.item_row(task.schema, ROW, "")
+    return [field for field, _ in annotation_problems(task.schema, row, document)]
+
+
+def test_a_kind_asks_in_one_of_three_ways(tmp_path):
+    kind = {**NEEDED, "reason": "always"}
+    assert "reason" in broken(tmp_path, lambda tree: tree.update(errors=[kind]))
+    assert all(kind.reason == "none" for kind in QA.schema.errors)
+
+
+@pytest.mark.parametrize("kind", ["Wrong", "Odd"])
+def test_a_reason_is_a_text_that_is_not_blank(tmp_path, kind):
+    task = task_with(tmp_path, **KINDS)
+    for reason in ("It sat.", "Sì 😀\nline", LONGEST):
+        assert fields(task, doc(mark(kind, reason=reason))) == []
+    for reason in (*BROKEN, "\ud800"):
+        assert fields(task, doc(mark(kind, reason=reason))) == PLACE, reason
+
+
+def test_only_required_reasons_must_be_there(tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    assert fields(task, doc(mark("Wrong"))) == PLACE
+    assert fields(task, doc(mark("Odd"))) == []
+    assert fields(task, doc(mark("Typo"))) == []
+
+
+def test_other_kinds_refuse_a_reason(tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    assert fields(task, doc(mark("Typo", reason="It is."))) == PLACE
+    silent = task_with(tmp_path, **{**KINDS, "errors": [PLAIN]})
+    assert fields(silent, doc(mark("Typo", reason="It is."))) == PLACE
+
+
+def test_rows_have_the_reason_and_come_back(tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    span = {"start": 4, "end": 7, "label": "Wrong", "reason": "It was a dog."}
+    row = {**ROW, "spans": [span, {"start": 8, "end": 11, "label": "Odd"}]}
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([row]))
+    (item,) = read_items(task, path)
+    assert item.feedback["errors"][0] == mark("Wrong", reason="It was a dog.")
+    assert rows_text([item_json(task, item)]) == rows_text([row])
+    (example,) = SPANS.read(path)
+    assert [span.reason for span in example.spans] == ["It was a dog.", None]
+    judgements = annotation_judgements(task.schema, span_rows.ROWS, "anna", item.feedback)
+    assert [judgement.reason for judgement in judgements] == ["It was a dog.", None]
+
+
+# ---- the page ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kinds", [[NEEDED, ASKED, PLAIN], [PLAIN]])
+def test_the_rules_are_the_same_in_the_browser(chromium, tmp_path, kinds):
+    task = task_with(tmp_path, **{**KINDS, "errors": kinds})
+    row = task.format.item_row(task.schema, ROW, "")
+    rng = random.Random(1)
+    docs = []
+    for _ in range(200):
+        error = mark(rng.choice(kinds)["name"])
+        if rng.random() < 0.8:
+            error["reason"] = rng.choice(["Why.", "Why.", LONGEST, *BROKEN])
+        docs.append(doc(error))
+    with opened(chromium, where=page_with(task, [ROW])) as tab:
+        found = tab.evaluate(
+            "([row, docs]) => docs.map((doc) =>"
+            " FG.annotationProblems(FG_SCHEMA, row, doc).map(({ field }) => field))",
+            [row, docs],
+        )
+        halves = tab.evaluate(
+            "([row, doc]) => { doc.errors[0].reason = 'a\\ud800';"
+            " return FG.annotationProblems(FG_SCHEMA, row, doc).map(({ field }) => field); }",
+            [row, doc(mark(kinds[0]["name"]))],
+        )
+    for document, in_browser in zip(docs, found):
+        expected = [field for field, _ in annotation_problems(task.schema, row, document)]
+        assert in_browser == expected, document
+    assert halves == PLACE
+    assert sum(not one for one in found) > 10
+
+
+def test_a_reason_is_typed_undone_and_stored(chromium, tmp_path):
+    with opened(chromium, where=page_with(task_with(tmp_path, **KINDS), [ROW])) as tab:
+        drag(tab, 1, 1)
+        press(tab, "1")
+        assert "Reason (required)" in tab.inner_text("#errors")
+        tab.click(FIELD)
+        tab.keyboard.type("No cat,\nn 1 [ 😀")
+        assert tab.input_value(FIELD) == "No cat,\nn 1 [ 😀"
+        press(tab, "Control+z")
+        assert tab.input_value(FIELD) == ""
+        assert "reason" not in state(tab)["doc"]["errors"][0]
+        press(tab, "Control+y")
+        assert tab.input_value(FIELD) == "No cat,\nn 1 [ 😀"
+        tab.reload()
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.input_value(FIELD) == "No cat,\nn 1 [ 😀"
+        tab.focus(FIELD)
+        press(tab, "Escape")
+        assert tab.evaluate("document.activeElement.id") == "text"
+        press(tab, "Control+Enter")
+        (row,) = saved(tab, "#download")
+        assert row["spans"][0]["reason"] == "No cat,\nn 1 [ 😀"
+
+
+def test_a_blank_required_reason_prevents_the_submission(chromium, tmp_path):
+    with opened(chromium, where=page_with(task_with(tmp_path, **KINDS), [ROW])) as tab:
+        drag(tab, 1, 1)
+        press(tab, "1")
+        tab.fill(FIELD, "  \n")
+        press(tab, "Control+Enter")
+        assert "Error 1 (Wrong): reason is missing: say why." in tab.inner_text("#problems")
+        assert tab.evaluate("document.activeElement.dataset.key") == "errors-0-reason"
+        tab.fill(FIELD, "x" * (LONGEST_REASON + 1))
+        press(tab, "Control+Enter")
+        assert "reason is too long: at most 1000 characters" in tab.inner_text("#problems")
+        tab.fill(FIELD, "It was a dog.")
+        press(tab, "Control+Enter")
+        assert "Submitted" in tab.inner_text("#message")
+
+
+def test_the_reason_stays_with_another_kind_that_asks(chromium, tmp_path):
+    with opened(chromium, where=page_with(task_with(tmp_path, **KINDS), [ROW])) as tab:
+        drag(tab, 1, 1)
+        press(tab, "1")
+        tab.fill(FIELD, "It was a dog.")
+        word(tab, 1).click()
+        press(tab, "2")
+        assert tab.input_value(FIELD) == "It was a dog."
+        assert "Reason (optional)" in tab.inner_text("#errors")
+        press(tab, "3")
+        assert tab.locator(FIELD).count() == 0
+        assert "reason" not in state(tab)["doc"]["errors"][0]
+
+
+def test_the_card_of_each_mark_has_its_own_reason(chromium, tmp_path):
+    spans = [
+        {"start": 4, "end": 7, "label": "Wrong", "reason": "First."},
+        {"start": 8, "end": 11, "label": "Wrong", "reason": "Second."},
+    ]
+    page = page_with(task_with(tmp_path, **KINDS), [{**ROW, "spans": spans}])
+    with opened(chromium, where=page, bypass_csp=True) as tab:
+        assert violations(tab) == []
+        tab.click("[data-key='errors-0-remove']")
+        assert tab.input_value(FIELD) == "Second."
+        press(tab, "Control+z")
+        assert tab.input_value(FIELD) == "First."
+        assert saved(tab, "#download") == [{**ROW, "spans": spans}]
+
+
+def test_adjudicators_see_the_reasons(chromium, tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    first = doc(mark("Wrong", reason="It was a dog."))
+    second = doc(mark("Wrong", reason="<b>No</b> sitting."))
+    text = ROW["response"]
+    annotations = [{"annotator": name, **one} for name, one in (("a", first), ("b", second))]
+    shared = shared_marks(task.schema, text, [first, second])
+    row = {**ROW, "annotations": annotations, "shared": shared}
+    with opened(chromium, where=page_with(task, [row])) as tab:
+        shown = tab.inner_text("#annotations")
+        assert "Difference 1: different reasons" in shown
+        assert "because: “It was a dog.”" in shown and "“<b>No</b> sitting.”" in shown
+        tab.get_by_role("button", name="Take B (Difference 1").click()
+        assert tab.input_value(FIELD) == "<b>No</b> sitting."
+
+
+def test_hostile_reasons_stay_texts(chromium, tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    rows = []
+    for i, text in enumerate(HOSTILE):
+        reason = text if text.strip() else "blank"
+        span = {"start": 4, "end": 7, "label": "Wrong", "reason": reason[:LONGEST_REASON]}
+        annotation = {"annotator": text, **doc(mark("Wrong", reason=reason))}
+        annotations = [annotation, {"annotator": "other", **doc()}]
+        shared = doc()
+        del shared["no-error"]
+        row = {**ROW, "id": str(i), "spans": [span]}
+        rows.append({**row, "annotations": annotations, "shared": shared})
+    wrong = """async ([rows, allowed, field]) => {
+        const wrong = [];
+        for (const [i, row] of rows.entries()) {
+            const shown = document.querySelector(field).value,
+                reason = row.spans[0].reason.replace(/\\r\\n?/g, "\\n");
+            if (shown !== reason) wrong.push([shown, reason]);
+            const cells = document.querySelector("#annotations").textContent;
+            if (!cells.includes("because: “")) wrong.push(["not in the table", reason]);
+            for (const node of document.body.querySelectorAll("*")) {
+                if (!allowed.includes(node.tagName)) wrong.push(node.outerHTML.slice(0, 80));
+                for (const { name } of node.attributes)
+                    if (name.startsWith("on")) wrong.push([reason, name]);
+            }
+            if (i < rows.length - 1) document.querySelector("#next").click();
+            await null;
+        }
+        if ("hit" in window || "hit" in Object.prototype) wrong.push("something ran");
+        return wrong.slice(0, 5);
+    }"""
+    with opened(chromium, where=page_with(task, rows)) as tab:
+        assert tab.evaluate(wrong, [rows, sorted(ALLOWED), FIELD]) == []
