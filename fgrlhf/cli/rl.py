@@ -22,9 +22,10 @@ from fgrlhf.files import read_json, sha256, write_json
 from fgrlhf.kernels.choice import slow_bf16_note, use_kernels
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.lora import AdapterFree
+from fgrlhf.models.sharding import unsharded
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
-from fgrlhf.runs.distributed import share_of, stop_together
+from fgrlhf.runs.distributed import shards_models, share_of, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
@@ -48,7 +49,8 @@ def dev_evaluation(
 ) -> DevEvaluation:
     """A function policy -> dev metrics with 95% intervals over prompts.
 
-    The processes share the prompts; metrics cover all of them. The KL has the same temperature as
+    The processes share the prompts; metrics cover all of them. A sharded policy must be called
+    within `unsharded`; the reference is unsharded here. The KL has the same temperature as
     in training: `logprob_temperature` in an RL run, 1 in DPO.
     """
     sampling = config.model.policy_model.eval_generation_kwargs.sampling(
@@ -66,20 +68,21 @@ def dev_evaluation(
     metrics = (*task.metrics(own_prompts), *named_metrics)
 
     def evaluate(policy: Policy) -> dict[str, Interval]:
-        rows = stop_together(
-            accelerator,
-            lambda: evaluate_rows(
-                policy,
-                own_prompts,
-                reward,
-                sampling,
-                config.train.seed,
-                metrics,
-                reference,
-                progress=accelerator.is_main_process,
-                temperature=temperature,
-            ),
-        )
+        with unsharded(reference):
+            rows = stop_together(
+                accelerator,
+                lambda: evaluate_rows(
+                    policy,
+                    own_prompts,
+                    reward,
+                    sampling,
+                    config.train.seed,
+                    metrics,
+                    reference,
+                    progress=accelerator.is_main_process,
+                    temperature=temperature,
+                ),
+            )
         rows = gather_object(rows) if accelerator.num_processes > 1 else rows
         return summarize(rows)
 
@@ -144,8 +147,9 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
         reference = policy.copy_sharing_frozen()
     else:
         reference = _policy(config)
-    policy.to(accelerator.device)
-    reference.to(accelerator.device)
+    if not shards_models(config.parallel, accelerator):  # the trainer moves sharded models in parts
+        policy.to(accelerator.device)
+        reference.to(accelerator.device)
     evaluate = dev_evaluation(task, config, dev_prompts, reward, reference, accelerator)
     return make_trainer(
         config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator

@@ -364,9 +364,14 @@ class Policy(nn.Module):
         """Hidden states (..., D) -> logits (..., V), as in the model's own forward pass."""
         return project_states(self.model, hidden)
 
-    def save(self, folder: str | Path) -> None:
-        """Write model (safetensors, adapters merged) and tokenizer as a folder of transformers."""
-        weights = merged_weights(self.model) if has_adapters(self.model) else None
+    def save(self, folder: str | Path, weights: dict[str, Tensor] | None = None) -> None:
+        """Write model (safetensors, adapters merged) and tokenizer as a folder of transformers.
+
+        Args:
+          weights: the model's whole tensors, if the model itself is sharded.
+        """
+        if has_adapters(self.model):
+            weights = merged_weights(self.model)
         self.model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
         if self.source is not None:

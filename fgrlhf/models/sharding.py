@@ -1,0 +1,172 @@
+"""Fully sharded data parallelism (FSDP2 of PyTorch): each process stores a part of every weight.
+
+    layer            its weights are gathered before it computes, and freed after it
+    root             everything outside the layers (embeddings, norms, heads), gathered in a forward
+                     and kept until the backward pass has ended
+    gradient         summed over the processes and divided again; each optimiser sees its own part
+
+A sharded module computes in one of two ways:
+
+- in the forward pass of the root, with gradients. Every layer communicates, so all processes must
+  make equally many passes through every layer (`encode_prompts` sees to that in the encoder);
+- within `unsharded`, in which every process holds the whole weights. Nothing communicates there, so
+  processes may generate, score and evaluate as much as each of them needs.
+
+Any other use fails: a part of a weight cannot be multiplied with a whole hidden state.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel
+
+from fgrlhf.errors import UserError
+
+
+def shard(module: nn.Module, mesh: DeviceMesh, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """The same module with its weights divided among the processes of `mesh`.
+
+    Create the optimiser after this call, which replaces the parameters. Their names and their order
+    do not change, and tied ones stay tied.
+
+    Args:
+      module: its forward pass must use all trained parameters. It may be on any device; its layers
+        are moved one by one, so no device has to hold the whole module.
+      mesh: one axis of processes.
+      dtype: of the gathered weights. The stored parts and the sum of the gradients keep fp32.
+
+    Raises:
+      UserError: a model in it does not name its layers.
+    """
+    # T5's layers return a view, the position bias. The warning is about writing into one in place,
+    # which no layer of transformers does.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    precision = MixedPrecisionPolicy()
+    if dtype != torch.float32:
+        precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    for model in _models(module):
+        for layer in _layers(model):
+            fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
+    fully_shard(module, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+    # The first module that computes would become the root. A rollout begins with a layer.
+    _as_fsdp(module)._get_fsdp_state()._lazy_init()
+    return module
+
+
+def _models(module: nn.Module) -> list[PreTrainedModel]:
+    """The outermost models of transformers in a module."""
+    if isinstance(module, PreTrainedModel):
+        return [module]
+    models = []
+    for child in module.children():
+        models += _models(child)
+    return models
+
+
+def _layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The layers of a model, in the order in which they compute."""
+    names = model._no_split_modules or ()
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    if not layers:
+        raise UserError(
+            f"parallel.strategy=fsdp2 cannot divide {type(model).__name__}: transformers does not"
+            " name its layers (`_no_split_modules`). Use parallel.strategy=ddp"
+        )
+    return layers
+
+
+def _as_fsdp(module: nn.Module) -> FSDPModule:
+    assert isinstance(module, FSDPModule), "the root of a sharded module"
+    return module
+
+
+def _parts(module: nn.Module) -> list[FSDPModule]:
+    """The root and the layers that are sharded; [] if the module is not sharded."""
+    return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+def is_sharded(module: nn.Module) -> bool:
+    return any(isinstance(part, FSDPModule) for part in module.modules())
+
+
+@contextmanager
+def unsharded(*roots: nn.Module) -> Iterator[None]:
+    """Every process holds the whole weights while the block runs, without gradients.
+
+    They have the dtype given to `shard`. All processes must enter it together. Modules that are not
+    sharded are left alone.
+    """
+    with ExitStack() as stack:
+        for root in roots:
+            if is_sharded(root):
+                stack.enter_context(_unsharded(root))
+        yield
+
+
+@contextmanager
+def _unsharded(root: nn.Module) -> Iterator[None]:
+    parts = _parts(root)
+    for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        # frees the whole weights, and forgets the forward passes, which no backward pass follows
+        _as_fsdp(root).reset_iter_state()
+        for part in parts:
+            part.set_reshard_after_forward(part is not root, recurse=False)
+
+
+# ---- whole tensors, for files --------------------------------------------------------------------
+
+
+def whole(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
+    """The whole tensors of sharded ones, on the CPU. All processes must call this together.
+
+    A tensor with several names is gathered once, and other tensors are returned as they are.
+
+    Args:
+      keep: whether this process needs the result; otherwise it returns {}.
+    """
+    result: dict[str, Tensor] = {}
+    gathered: dict[int, Tensor] = {}
+    for name, tensor in tensors.items():
+        full = tensor
+        if isinstance(tensor, DTensor):
+            if id(tensor) not in gathered:
+                full = tensor.detach().full_tensor()
+                gathered[id(tensor)] = full.cpu() if keep else torch.empty(0)
+            full = gathered[id(tensor)]
+        if keep:
+            result[name] = full
+    return result
+
+
+def like(part: Tensor, full: Tensor) -> Tensor:
+    """A whole tensor, divided like `part` if that is sharded. Nothing is communicated."""
+    if not isinstance(part, DTensor):
+        return full
+    return distribute_tensor(
+        full.to(part.device), part.device_mesh, part.placements, src_data_rank=None
+    )
+
+
+# ---- gradients -----------------------------------------------------------------------------------
+
+
+def clip_grad_norm(parameters: Sequence[nn.Parameter], bound: float) -> Tensor:
+    """`torch.nn.utils.clip_grad_norm_` for whole or sharded parameters.
+
+    Returns:
+      The norm over all processes before clipping, the same on each of them.
+    """
+    norm = torch.nn.utils.clip_grad_norm_(parameters, bound)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
