@@ -72,7 +72,7 @@ def trainer(name: str, folder: Path, world: int, **changes):
         "env__train_num_samples_per_input": 4,
         "train__total_episodes": 16 * STEPS,
         "train__sampling_batch_size_per_card": 4 // world,
-        "train__training_batch_size_per_card": 8 // world,
+        "train__training_batch_size_per_card": 8,
         "train__n_minibatches": 1,
         "train__eval_interval": 5,
         # Adam would turn the rounding error of a tiny gradient into a full step
@@ -169,7 +169,7 @@ def main() -> None:
     accelerator = Accelerator(cpu=True)
     rank, world = accelerator.process_index, accelerator.num_processes
     # one process encodes the prompts in several passes, but the other in one
-    encoder_decoder.ENCODED_AT_ONCE = 16
+    encoder_decoder.ENCODED_AT_ONCE = 8
     for name in names:
         run, results = run_case(name, folder, world)
         for part, tensors in results.items():
