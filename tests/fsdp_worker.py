@@ -1,25 +1,32 @@
 """One rank of tests/test_sharding.py: trains every case (RANK and WORLD_SIZE are set)."""
 
 import json
+import os
 import sys
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import dpo_helpers
 import tiny
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from rl_helpers import PROMPTS, CountWord, config
 from safetensors.torch import save_file
 
+from fgrlhf.cli import dpo, rl
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
+from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.models import encoder_decoder
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.sharding import whole
+from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
 from fgrlhf.trainer import make_trainer
 from fgrlhf.value import ActorCritic, Value
+from tasks.qa_feedback.data import mini_world
 
 STEPS = 10
 EMBEDDINGS = 27  # not divisible by the number of processes
@@ -35,10 +42,14 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
         {"model__value_model": {"ckpt": "tiny", "freeze_value_model": True}},
     ),
     "still": ("t5", True, {}),  # with learning rate 0
+    "loaded-t5": ("t5", True, {}),  # as fgrlhf/cli/rl.py does: only the first process reads files
+    "loaded-llama": ("llama", True, {"train__total_episodes": 16 * 3}),
     "bf16": ("t5", True, {"model__dtype": "bf16"}),
     "interrupted": ("t5", True, {}),  # after step 5, and resumed
     "from-one": ("t5", True, {}),  # one process trains to step 5, several continue
 }
+COMMANDS = ("rl", "dpo-pairs")
+TRAINING = Path(__file__).parents[1] / "tasks/qa_feedback/training"
 PRECISIONS = {"fp32": "no", "bf16": "bf16"}
 DPO_CASES = {"dpo": "t5", "dpo-llama": "llama"}
 
@@ -50,6 +61,19 @@ def policy(kind: str, seed: int = 0):
         torch.manual_seed(seed)
         result.model.resize_token_embeddings(EMBEDDINGS, mean_resizing=False)
     result.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    return result
+
+
+def loaded(root: Path, kind: str, seed: int = 0):
+    """The same policy from a folder; processes other than the first do not read its weights."""
+    state = PartialState()
+    folder = root / f"start-{kind}-{seed}"
+    if state.is_main_process:
+        policy(kind, seed).save(folder)
+    state.wait_for_everyone()
+    empty = not state.is_main_process
+    result = load_policy(folder, max_input_len=64, empty=empty)
+    assert (result.device.type == "meta") == empty
     return result
 
 
@@ -82,18 +106,20 @@ def trainer(name: str, folder: Path, world: int, **changes):
         **changes,
     }
     cfg = config(folder / name, **settings)
-    trained = policy(kind)
-    trunk = policy(kind, seed=1) if own_value else None
+    AcceleratorState._reset_state()  # a process has only one precision, unless it is forgotten
+    accelerator = Accelerator(cpu=True, mixed_precision=PRECISIONS[cfg.model.dtype])
+    load = partial(loaded, folder) if name.startswith("loaded") else policy
+    trained = load(kind)
+    trunk = load(kind, seed=1) if own_value else None
+    reference = load(kind)
     torch.manual_seed(0)
     value = None
     if cfg.needs_values:
         value = Value(trained.hidden_size, trunk, cfg.model.value_model.freeze_value_model)
-    AcceleratorState._reset_state()  # a process has only one precision, unless it is forgotten
-    accelerator = Accelerator(cpu=True, mixed_precision=PRECISIONS[cfg.model.dtype])
     run = make_trainer(
         cfg,
         ActorCritic(trained, value),
-        policy(kind),
+        reference,
         CombinedReward({"cat": CountWord()}),
         PROMPTS,
         dev_metrics(accelerator),
@@ -150,6 +176,49 @@ def whole_weights(run) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
+def prepare_commands(folder: Path) -> None:
+    """Write the files that `run_command` reads."""
+    for split in ("train", "dev"):
+        rows = [mini_world.make_row(0, split, i) for i in range(4)]
+        write_json(folder / f"{split}.json", rows)
+    pairs = []
+    for text, better, worse in zip(dpo_helpers.TEXTS, dpo_helpers.BETTER, dpo_helpers.WORSE):
+        pairs.append({"prompt": text, "chosen": better, "rejected": worse})
+    write_jsonl(folder / "pairs.jsonl", pairs)
+    policy("t5").save(folder / "sft")
+
+
+def run_command(name: str, data: Path, save_dir: Path, world: int) -> None:
+    """`fgrlhf rl` or `fgrlhf dpo` with whole models or, in several processes, sharded ones."""
+    os.environ |= {"OUTPUT_DIR": str(data), "DATA_DIR": str(data)}
+    changes = [
+        "parallel.strategy=fsdp2",
+        "env.max_generated_len=6",
+        "env.max_input_len=64",
+        "train.training_batch_size_per_card=2",
+        "train.adam_eps=1e-2",
+        f"logging.save_dir={save_dir}",
+    ]
+    if name == "rl":
+        changes += [
+            "env.train_num_samples_per_input=2",
+            f"train.sampling_batch_size_per_card={4 // world}",
+            "train.total_episodes=16",
+        ]
+        # with equal rewards, whitening would turn rounding errors into advantages
+        reward = CombinedReward({"gold": CountWord("d")})
+        with mock.patch.object(rl, "build_reward", lambda *_: reward):
+            rl.main(["tasks.qa_feedback", str(TRAINING / "mini_oracle_config.yml"), *changes])
+    else:
+        changes += [
+            "train.batch_size=4",
+            "data.pairs=comparisons",
+            "data.train_file=null",
+            f"data.feedback_file={data}/pairs.jsonl",
+        ]
+        dpo.main(["tasks.qa_feedback", str(TRAINING / "mini_dpo_config.yml"), *changes])
+
+
 def run_case(name: str, folder: Path, world: int):
     """Train a case from its start to its end, with an interruption if its name asks for one."""
     if name in DPO_CASES:
@@ -171,6 +240,10 @@ def main() -> None:
     # one process encodes the prompts in several passes, but the other in one
     encoder_decoder.ENCODED_AT_ONCE = 8
     for name in names:
+        if name in COMMANDS:
+            AcceleratorState._reset_state()
+            run_command(name, folder, folder / f"{name}-command", world)
+            continue
         run, results = run_case(name, folder, world)
         for part, tensors in results.items():
             save_file(tensors, folder / f"{name}-{part}-rank{rank}.safetensors")

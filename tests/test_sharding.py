@@ -22,7 +22,19 @@ from fgrlhf.errors import UserError
 from fgrlhf.models.sharding import is_sharded, shard, unsharded
 from fgrlhf.runs import checkpoint
 
-AS_ONE = ["t5", "llama", "gpt2", "grpo", "grpo-llama", "frozen-critic", "still", "dpo", "dpo-llama"]
+AS_ONE = [
+    "t5",
+    "llama",
+    "gpt2",
+    "grpo",
+    "grpo-llama",
+    "frozen-critic",
+    "still",
+    "loaded-t5",
+    "loaded-llama",
+    "dpo",
+    "dpo-llama",
+]
 ALL = [*AS_ONE, "bf16", "interrupted", "from-one"]
 
 
@@ -62,7 +74,8 @@ def two_processes(tmp_path_factory) -> Path:
     """Results of two ranks, which have trained every case of tests/fsdp_worker.py."""
     folder = tmp_path_factory.mktemp("two")
     fsdp_worker.trainer("from-one", folder, world=1).train(until=5)
-    start_ranks(2, folder, *ALL)
+    fsdp_worker.prepare_commands(folder)
+    start_ranks(2, folder, *ALL, *fsdp_worker.COMMANDS)
     return folder
 
 
@@ -96,13 +109,17 @@ def check_against_one_process(name: str, folder: Path, tmp_path: Path, world: in
         assert max(moved) == 0
         return  # without a reward, whitening turns the rounding errors of the KL into advantages
     assert max(moved) > 1e-3
-    curves = metrics(tmp_path / name), metrics(folder / name)
-    assert len(curves[0]) == len(curves[1])
+    check_same_curves(tmp_path / name, folder / name)
+
+
+def check_same_curves(alone: Path, together: Path) -> None:
+    curves = metrics(alone), metrics(together)
+    assert len(curves[0]) == len(curves[1]) > 2
     for one, two in zip(*curves):
         if one["step"] == 0 and "dpo/accuracy" in one:  # all margins are 0 except for rounding
             one["dpo/accuracy"] = two["dpo/accuracy"]
         # as in tests/test_distributed.py
-        assert two == pytest.approx(one, abs=5e-5, rel=5e-4), (name, one["step"])
+        assert two == pytest.approx(one, abs=5e-5, rel=5e-4), one["step"]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -110,7 +127,23 @@ def test_a_process_stores_its_part(name, two_processes):
     ranks = [json.loads((two_processes / f"{name}-rank{rank}.json").read_text()) for rank in (0, 1)]
     assert ranks[0]["stored"] + ranks[1]["stored"] == ranks[0]["total"]
     assert 0.4 < ranks[0]["stored"] / ranks[0]["total"] < 0.6
-    assert ranks[0]["step"] == 10 and ranks[0]["best"] == ranks[1]["best"]
+    assert (
+        ranks[0]["step"] == (3 if name == "loaded-llama" else 10)
+        and ranks[0]["best"] == ranks[1]["best"]
+    )
+
+
+@pytest.mark.parametrize("name", fsdp_worker.COMMANDS)
+def test_the_entry_points_train_as_one_process(name, two_processes, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    fsdp_worker.run_command(name, two_processes, tmp_path / name, world=1)
+    check_same_curves(tmp_path / name, two_processes / f"{name}-command")
+    finals = (
+        load_file(folder / "final" / "model.safetensors")
+        for folder in (tmp_path / name, two_processes / f"{name}-command")
+    )
+    for tensor, other in zip(*(weights.values() for weights in finals), strict=True):
+        assert float((tensor - other).abs().max()) <= 1e-5
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from fgrlhf.task import Task, build_reward, code_of, rl_config
 from fgrlhf.text_types import Prompt
 from fgrlhf.trainer import OnPolicyTrainer, make_trainer
 from fgrlhf.utils import seeded
-from fgrlhf.value import ActorCritic, load_value
+from fgrlhf.value import ActorCritic, Value, load_value
 
 USAGE = "usage: fgrlhf rl TASK config.yml [section.key=value ...]"
 
@@ -127,27 +127,34 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     dev_used = dev_prompts[: config.train.eval_examples]
     check_prompts_fit(unloaded, dev_used, task.core_text, data.dev_file or "dev", quiet)
     reward = build_reward(task, config.reward, device, config.model.dtype)
-    with seeded(config.train.seed, "init"):
-        policy = _policy(config, **trained)
-        value = None
-        if config.needs_values:
-            value = load_value(
-                model.value_model.ckpt,
-                policy,
-                model.value_model.freeze_value_model,
-                model.value_model.policy_value_sharing,
-                top_layers=model.value_model.train_top_layers,
-                same_ckpt=model.value_model.ckpt == model.policy_model.ckpt,
-            )
-    # fp32 weights under autocast, like the policy: with bf16 weights the KL would not be 0 at the
-    # first step
-    if model.policy_model.lora is not None:
-        reference = AdapterFree(policy)
-    elif model.policy_model.train_top_layers is not None:
-        reference = policy.copy_sharing_frozen()
-    else:
-        reference = _policy(config)
-    if not shards_models(config.parallel, accelerator):  # the trainer moves sharded models in parts
+    sharded = shards_models(config.parallel, accelerator)
+    # the trainer sends the other processes their parts of sharded models
+    empty = sharded and not accelerator.is_main_process
+
+    def load() -> tuple[Policy, Value | None, nn.Module]:
+        with seeded(config.train.seed, "init"):
+            policy = _policy(config, **trained, empty=empty)
+            value = None
+            if config.needs_values:
+                value = load_value(
+                    model.value_model.ckpt,
+                    policy,
+                    model.value_model.freeze_value_model,
+                    model.value_model.policy_value_sharing,
+                    top_layers=model.value_model.train_top_layers,
+                    same_ckpt=model.value_model.ckpt == model.policy_model.ckpt,
+                    empty=empty,
+                )
+        # fp32 weights under autocast, like the policy: with bf16 weights the KL would not be 0 at
+        # the first step
+        if model.policy_model.lora is not None:
+            return policy, value, AdapterFree(policy)
+        if model.policy_model.train_top_layers is not None:
+            return policy, value, policy.copy_sharing_frozen()
+        return policy, value, _policy(config, empty=empty)
+
+    policy, value, reference = stop_together(accelerator, load)
+    if not sharded:
         policy.to(accelerator.device)
         reference.to(accelerator.device)
     evaluate = dev_evaluation(task, config, dev_prompts, reward, reference, accelerator)

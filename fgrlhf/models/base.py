@@ -238,7 +238,9 @@ class Policy(nn.Module):
                     f"a prompt has no tokens (its text is {shorten(repr(text), 80)}), so there is"
                     " nothing to respond to: remove it from the data"
                 )
-        return batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)
+        # a policy without weights, on the meta device, can encode too
+        device = torch.device("cpu") if self.device.type == "meta" else self.device
+        return batch["input_ids"].to(device), batch["attention_mask"].to(device)
 
     # ---- responses -------------------------------------------------------------------------------
 

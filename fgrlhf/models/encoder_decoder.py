@@ -16,7 +16,7 @@ from fgrlhf.models.decoder_prefix import CONFIG_KEY, decoder_prefix_ids, stored_
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.packing import pack_responses
-from fgrlhf.models.sharding import is_sharded
+from fgrlhf.models.sharding import communicates
 
 ENCODED_AT_ONCE = 4096  # prompt tokens in one pass of the encoder, padding included
 
@@ -181,11 +181,10 @@ def encode_prompts(model: PreTrainedModel, ids_GP: Tensor, mask_GP: Tensor) -> T
     """encoded_GPD, the encoder's states, 0 on padding.
 
     Prompts of similar length go through the encoder together, without needless padding. In the
-    training of a sharded model all of them do, because each process must make as many passes.
+    updates of a sharded model all of them do, because each process must make as many passes.
     """
     P = ids_GP.shape[1]
-    one_pass = torch.is_grad_enabled() and is_sharded(model)
-    limit = ids_GP.numel() if one_pass else ENCODED_AT_ONCE
+    limit = ids_GP.numel() if communicates(model) else ENCODED_AT_ONCE
     encoder = model.get_encoder()
     lengths_G = mask_GP.sum(1)
     order_G = lengths_G.argsort(stable=True)

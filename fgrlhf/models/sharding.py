@@ -18,6 +18,7 @@ Any other use fails: a part of a weight cannot be multiplied with a whole hidden
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +37,9 @@ def shard(module: nn.Module, mesh: DeviceMesh, dtype: torch.dtype = torch.float3
     do not change, and tied ones stay tied.
 
     Args:
-      module: its forward pass must use all trained parameters. It may be on any device; its layers
-        are moved one by one, so no device has to hold the whole module.
+      module: its forward pass must use all trained parameters. The weights are those of the first
+        process. On the others they may be on the meta device, so that only the first one reads
+        files and holds the whole module. Layers move to the mesh's device one by one.
       mesh: one axis of processes.
       dtype: of the gathered weights. The stored parts and the sum of the gradients keep fp32.
 
@@ -47,16 +49,59 @@ def shard(module: nn.Module, mesh: DeviceMesh, dtype: torch.dtype = torch.float3
     # T5's layers return a view, the position bias. The warning is about writing into one in place,
     # which no layer of transformers does.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    layers = [layer for model in _models(module) for layer in _layers(model)]
     precision = MixedPrecisionPolicy()
     if dtype != torch.float32:
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    for model in _models(module):
-        for layer in _layers(model):
-            fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
+    is_first = mesh.get_local_rank() == 0
+    first_tensors = {name: tensor.detach() for name, tensor in _tensors(module)} if is_first else {}
+    for layer in layers:
+        _allocate(layer)
+        fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
+    _allocate(module)
     fully_shard(module, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
     # The first module that computes would become the root. A rollout begins with a layer.
     _as_fsdp(module)._get_fsdp_state()._lazy_init()
+    _send(module, first_tensors, mesh)
     return module
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Parameters and buffers with their names, also the buffers that are not saved."""
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+def _allocate(module: nn.Module) -> None:
+    """Give memory to tensors on the meta device; their values are arbitrary. Ties are kept."""
+    allocated: dict[int, Tensor] = {}
+    for part in module.modules():
+        registered: list[dict[str, Any]] = [part._parameters, part._buffers]
+        for tensors in registered:
+            for name, tensor in tensors.items():
+                if tensor is None or tensor.device.type != "meta":
+                    continue
+                if id(tensor) not in allocated:
+                    empty = torch.empty_like(tensor, device="cpu")
+                    if isinstance(tensor, nn.Parameter):
+                        empty = nn.Parameter(empty, tensor.requires_grad)
+                    allocated[id(tensor)] = empty
+                tensors[name] = allocated[id(tensor)]
+
+
+@torch.no_grad()
+def _send(module: nn.Module, first_tensors: dict[str, Tensor], mesh: DeviceMesh) -> None:
+    """Send each process its part of the first process's tensors, one tensor at a time."""
+    for name, tensor in _tensors(module):
+        full = first_tensors.pop(name, None)
+        if full is None:
+            full = torch.empty(tensor.shape, dtype=tensor.dtype)
+        full = full.to(tensor.device)
+        if isinstance(tensor, DTensor):
+            part = distribute_tensor(full, mesh, tensor.placements)
+            tensor.to_local().copy_(part.to_local())
+        else:
+            torch.distributed.broadcast(full, group=mesh.get_group(), group_src=0)
+            tensor.copy_(full)
 
 
 def _models(module: nn.Module) -> list[PreTrainedModel]:
@@ -93,6 +138,11 @@ def _parts(module: nn.Module) -> list[FSDPModule]:
 
 def is_sharded(module: nn.Module) -> bool:
     return any(isinstance(part, FSDPModule) for part in module.modules())
+
+
+def communicates(module: nn.Module) -> bool:
+    """Whether a forward pass gathers weights: the module is sharded, and not in `unsharded`."""
+    return any(isinstance(parameter, DTensor) for parameter in module.parameters())
 
 
 @contextmanager
@@ -142,7 +192,8 @@ def whole(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
         full = tensor
         if isinstance(tensor, DTensor):
             if id(tensor) not in gathered:
-                full = tensor.detach().full_tensor()
+                part: Any = tensor.detach()
+                full = part.full_tensor()
                 gathered[id(tensor)] = full.cpu() if keep else torch.empty(0)
             full = gathered[id(tensor)]
         if keep:
