@@ -13,9 +13,10 @@ from tqdm import tqdm
 
 from fgrlhf.errors import UserError
 from fgrlhf.models.recompute import recompute_layers
+from fgrlhf.models.sharding import clip_grad_norm, unsharded, whole
 from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint
-from fgrlhf.runs.distributed import check_launcher
+from fgrlhf.runs.distributed import check_launcher, shard_over_processes, shards_models
 from fgrlhf.runs.progress import paused
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.stats import Interval
@@ -70,13 +71,18 @@ class BaseTrainer:
         self.evaluate = evaluate
         self.accelerator = accelerator
         self.folder = Path(config.logging.save_dir)
-        self.actor_critic = actor_critic.to(accelerator.device)
+        self.sharded = shards_models(config.parallel, accelerator)
+        self.actor_critic = actor_critic
+        if not self.sharded:
+            actor_critic.to(accelerator.device)
         if config.train.gradient_checkpointing:
-            recompute_layers(self.actor_critic)
+            recompute_layers(actor_critic)
+        if self.sharded:  # before the optimiser, which trains this process's part
+            shard_over_processes(actor_critic, accelerator, config.model.dtype)
         self.optimizer = torch.optim.AdamW(
             self._parameter_groups(), eps=config.train.adam_eps, weight_decay=0.0, fused=True
         )
-        if accelerator.num_processes > 1:
+        if accelerator.num_processes > 1 and not self.sharded:
             self.model = accelerator.prepare_model(self.actor_critic)
         else:
             self.model = self.actor_critic
@@ -134,7 +140,7 @@ class BaseTrainer:
         bound = train.max_grad_norm if train.clip_grad else torch.inf
         norms = {}
         for name, group in zip(("grad_norm", "grad_norm/value"), self.optimizer.param_groups):
-            norms[name] = torch.nn.utils.clip_grad_norm_(group["params"], bound)
+            norms[name] = clip_grad_norm(group["params"], bound)
         for norm in norms.values():
             self.check_finite(norm)
         self.optimizer.step()
@@ -162,7 +168,12 @@ class BaseTrainer:
         return {name: float(value) for name, value in totals.items()}
 
     def _no_sync(self, more_to_come: bool):
-        """A context that skips gradient synchronisation if more micro-batches follow."""
+        """A context that skips gradient synchronisation if more micro-batches follow.
+
+        Sharded gradients are always synchronised: otherwise each process would hold whole ones.
+        """
+        if self.sharded:
+            return nullcontext()
         return self.accelerator.no_sync(self.model) if more_to_come else nullcontext()
 
     def precision(self):
@@ -176,7 +187,7 @@ class BaseTrainer:
         if self.evaluate is None:
             return
         self.actor_critic.eval()
-        with paused(bar), torch.no_grad(), self.precision():
+        with paused(bar), torch.no_grad(), self.precision(), unsharded(self.actor_critic):
             metrics, columns = dev_columns(self.evaluate(self.policy))
         self.log.log(self.step, columns)
         name = self.config.train.best_metric
@@ -208,9 +219,13 @@ class BaseTrainer:
         return True
 
     def _save_policy(self, name: str) -> None:
-        if self.accelerator.is_main_process:
+        is_main = self.accelerator.is_main_process
+        weights = None
+        if self.sharded:
+            weights = whole(self.policy.model.state_dict(keep_vars=True), keep=is_main)
+        if is_main:
             with checkpoint.new_folder(self.folder / name) as folder:
-                self.policy.save(folder)
+                self.policy.save(folder, weights)
         self.accelerator.wait_for_everyone()
 
     def _quiet(self) -> bool:

@@ -29,6 +29,7 @@ from fgrlhf.data.comparisons import Comparison, ComparisonSource
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.token_comparisons import ComparisonBatch, TokenComparison, collate
 from fgrlhf.errors import UserError
+from fgrlhf.models.sharding import unsharded
 from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.batching import shuffled_batches
@@ -123,7 +124,8 @@ class DPOTrainer(BaseTrainer):
 
     def _train(self, until: int | None) -> None:
         if self.ref_logprobs is None:
-            self.ref_logprobs = self.reference_logprobs()
+            with unsharded(self.actor_critic):
+                self.ref_logprobs = self.reference_logprobs()
         resumed = checkpoint.load_latest(self)
         self.log = RunLog(
             self.folder,
@@ -159,7 +161,8 @@ class DPOTrainer(BaseTrainer):
     def reference_logprobs(self) -> list[list[Tensor]]:
         """The log pi(y_t) of every answer under the current policy: comparison -> answer -> tokens.
 
-        The processes share the work, and each gets the results of all.
+        The processes share the work, and each gets the results of all. A sharded policy must be
+        called within `unsharded`.
         """
         self.actor_critic.eval()
         size = self.config.train.training_batch_size_per_card
@@ -206,20 +209,27 @@ class DPOTrainer(BaseTrainer):
         share = share_of(places, self.accelerator.process_index, world)
         size = train.training_batch_size_per_card
         micro_batches = [share[start : start + size] for start in range(0, len(share), size)]
+        n_real = len(micro_batches)
+        if self.sharded:
+            # Every process must make as many passes as the one with most comparisons. The last
+            # passes of the others count for nothing.
+            largest_share = -(-len(places) // world)
+            micro_batches += [places[:1]] * (-(-largest_share // size) - n_real)
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
         for i, micro in enumerate(micro_batches):
             batch = self._collate(
                 [self.comparisons[j] for j in micro], [self.ref_logprobs[j] for j in micro]
             )
+            counts = i < n_real
             with self._no_sync(i + 1 < len(micro_batches)):
                 with self.precision():
                     logprobs_BT = self._logprobs(self.model, batch)
                 losses_N, metrics = self.pair_losses(logprobs_BT, batch)
-                # DDP averages gradients over processes, but their sum is needed
-                (losses_N.sum() * world / n_pairs).backward()
+                # gradients are averaged over processes, but their sum is needed
+                (losses_N.sum() * counts * world / n_pairs).backward()
             for name, metric_N in metrics.items():
-                totals[name] = totals.get(name, 0) + metric_N.sum() / n_pairs
+                totals[name] = totals.get(name, 0) + metric_N.sum() * counts / n_pairs
             if i == 0:
                 self._write_samples(micro, logprobs_BT.detach(), batch)
         metrics = self._summed(totals) | self._clip_and_step()

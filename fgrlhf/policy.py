@@ -12,12 +12,14 @@ models/causal.py. Other modules import them from here.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
 )
@@ -72,7 +74,8 @@ def load_policy(
       padding_side: side on which prompts are padded; None: the default of the class.
       chat_template: see `load_chat_template` in models/chat.py.
       lora: settings of the adapters; None: no adapters.
-      empty: do not read the weights; enough to find every error in the settings.
+      empty: do not read the weights, which stay on the meta device; enough to find every error in
+        the settings, and for the processes that receive their part of a sharded model.
       top_layers: train only these top layers of the model; None: all of it.
       decoder_prefix: tokens that the decoder reads before every response
         (models/decoder_prefix.py); None: those of the checkpoint.
@@ -91,7 +94,7 @@ def load_policy(
         tokenizer = load_tokenizer(ckpt)
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         if empty:
-            model = _without_weights(auto_class, config)
+            model = _without_weights(auto_class, ckpt, config, DTYPES[dtype])
         else:
             model = load_weights(auto_class, ckpt, config=config, dtype=DTYPES[dtype])
     except (OSError, ValueError) as error:
@@ -125,19 +128,24 @@ def load_policy(
     return policy
 
 
-def _without_weights(auto_class: type, config: PretrainedConfig) -> PreTrainedModel:
-    """The model of a config, with tensors on the meta device, which use no memory.
+def _without_weights(
+    auto_class: type, ckpt: str | Path, config: PretrainedConfig, dtype: torch.dtype
+) -> PreTrainedModel:
+    """The model of a folder, with tensors on the meta device, which use no memory.
 
     Raises:
       ValueError: the config does not describe a model.
     """
     try:
         with torch.device("meta"):
-            return auto_class.from_config(config, **SAFE)
+            model = auto_class.from_config(config, dtype=dtype, **SAFE)
     except Exception as error:  # a config can contain anything, so building can raise anything
         raise ValueError(
             f"its config describes no language model ({type(error).__name__}: {shorten(error)})."
         ) from None
+    with suppress(OSError):  # as `from_pretrained` does: it has the tokens that end a response
+        model.generation_config = GenerationConfig.from_pretrained(ckpt)
+    return model
 
 
 def _check_special_tokens(policy: Policy) -> None:

@@ -17,11 +17,17 @@ from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.registry import algorithm_class
 from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.errors import UserError
+from fgrlhf.models.sharding import unsharded
 from fgrlhf.policy import Policy, cut_prompts
 from fgrlhf.reward import BasicReward, normalized
 from fgrlhf.rollout import collect, response_seeds
 from fgrlhf.runs import checkpoint
-from fgrlhf.runs.distributed import gather_rollouts, share_of, stop_together
+from fgrlhf.runs.distributed import (
+    gather_rollouts,
+    shard_over_processes,
+    share_of,
+    stop_together,
+)
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog
@@ -90,7 +96,11 @@ class OnPolicyTrainer(BaseTrainer):
         self.algorithm = algorithm
         self.reward = reward
         self.prompts = prompts
-        self.reference = reference.to(accelerator.device).eval().requires_grad_(False)
+        self.reference = reference.eval().requires_grad_(False)
+        if self.sharded:
+            shard_over_processes(self.reference, accelerator, config.model.dtype)
+        else:
+            self.reference.to(accelerator.device)
         settings = config.algorithm
         self.kl = KLController(settings.kl_coef, settings.kl_target, settings.kl_horizon)
         self.high_kl_count = 0
@@ -156,11 +166,12 @@ class OnPolicyTrainer(BaseTrainer):
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         places = share_of(range(len(batch)), rank, world)
 
-        def sample_and_score() -> tuple[Rollout, TokenReward]:
-            rollout = self.sample([batch[i] for i in places], places[0])
-            return rollout, self.reward.token_rewards(rollout)
+        def sample() -> Rollout:
+            return self.sample([batch[i] for i in places], places[0])
 
-        rollout, rewards = stop_together(self.accelerator, sample_and_score)
+        with unsharded(self.actor_critic, self.reference):
+            rollout = stop_together(self.accelerator, sample)
+        rewards = stop_together(self.accelerator, lambda: self.reward.token_rewards(rollout))
         tokenizer = self.policy.tokenizer
         left_padded = tokenizer.padding_side == "left"
         return gather_rollouts(

@@ -94,6 +94,7 @@ def load_value(
     dtype: str = "fp32",
     top_layers: int | None = None,
     same_ckpt: bool = False,
+    empty: bool = False,
 ) -> Value:
     """Load the critic that a config describes.
 
@@ -106,6 +107,7 @@ def load_value(
       top_layers: train only these top layers of the trunk; None: all of it.
       same_ckpt: whether the policy was loaded from `ckpt` too. If it trains as many top layers, the
         trunk shares its frozen ones.
+      empty: do not read the trunk's weights, as in `load_policy`.
 
     Raises:
       UserError: the trunk cannot be loaded, or cannot read the policy's token ids.
@@ -123,6 +125,7 @@ def load_value(
         dtype,
         policy.max_input_len,
         chat_template=False,
+        empty=empty,
         top_layers=top_layers,
         decoder_prefix=policy.decoder_prefix,
     )

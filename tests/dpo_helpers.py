@@ -44,7 +44,7 @@ def config(folder: Path, **changes) -> DPOConfig:
     }
     for path, value in changes.items():
         section, key = path.split("__")
-        tree[section][key] = value
+        tree.setdefault(section, {})[key] = value
     return validate(DPOConfig, tree, "test config")
 
 

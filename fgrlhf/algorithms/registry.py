@@ -35,17 +35,15 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "nlpo": NLPO,
 }
 
-# Attributes that the class of an algorithm must have; `Algorithm` defines the last four.
+HOOKS = ("training_policy", "before_rollout", "after_rollout", "update")
+# Attributes that the class of an algorithm must have; `Algorithm` defines the hooks.
 REQUIRED = (
     "config_class",
     "needs_values",
     "reuses_rollouts",
     "advantages",
     "loss",
-    "training_policy",
-    "before_rollout",
-    "after_rollout",
-    "update",
+    *HOOKS,
 )
 
 
@@ -61,6 +59,11 @@ def algorithm_class(config: AlgorithmConfig) -> type[Algorithm]:
     if isinstance(config, PythonAlgorithmConfig):
         return import_algorithm(config.of)
     return ALGORITHMS[config.name]
+
+
+def has_own_hooks(algorithm: type[Algorithm]) -> bool:
+    """Whether an algorithm changes the policy, its rollouts or its update by a hook of its own."""
+    return any(getattr(algorithm, name) is not getattr(Algorithm, name) for name in HOOKS)
 
 
 def import_algorithm(path: str) -> type[Algorithm]:

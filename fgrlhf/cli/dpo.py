@@ -18,6 +18,7 @@ from fgrlhf.errors import run_main
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models import frozen_layers
 from fgrlhf.policy import Policy, load_policy
+from fgrlhf.runs.distributed import shard_over_processes, shards_models, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.task import Task
@@ -38,14 +39,22 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     dev_prompts = task.prompts(data.dev_file, "dev")
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
     use_kernels(config.model.kernels, config.logging.save_dir)
-    policy = load_policy(
-        settings.ckpt,
-        "fp32",
-        config.env.max_input_len,
-        settings.input_padding_side,
-        top_layers=settings.train_top_layers,
-        decoder_prefix=settings.decoder_prefix,
-    ).to(accelerator.device)
+    sharded = shards_models(config.parallel, accelerator)
+    policy = stop_together(
+        accelerator,
+        lambda: load_policy(
+            settings.ckpt,
+            "fp32",
+            config.env.max_input_len,
+            settings.input_padding_side,
+            # the first process sends the others their parts of sharded models
+            empty=sharded and not accelerator.is_main_process,
+            top_layers=settings.train_top_layers,
+            decoder_prefix=settings.decoder_prefix,
+        ),
+    )
+    if not sharded:
+        policy.to(accelerator.device)
     train_prompts = list({c.prompt.id: c.prompt for c in comparisons}.values())
     train_file = data.train_file or data.feedback_file
     dev_used = dev_prompts[: config.train.eval_examples]
@@ -62,6 +71,8 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     if not keeps_frozen_states(policy, encoded, accelerator.num_processes):
         policy.frozen = None
     reference = policy.copy_sharing_frozen().eval().requires_grad_(False)
+    if sharded:
+        shard_over_processes(reference, accelerator, config.model.dtype)
     evaluate = dev_evaluation(task, config, dev_prompts, None, reference, accelerator)
     with seeded(config.train.seed, "init"):
         return DPOTrainer(config, policy, encoded, evaluate, accelerator)

@@ -22,9 +22,10 @@ from fgrlhf.files import read_json, sha256, write_json
 from fgrlhf.kernels.choice import slow_bf16_note, use_kernels
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.lora import AdapterFree
+from fgrlhf.models.sharding import unsharded
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
-from fgrlhf.runs.distributed import share_of, stop_together
+from fgrlhf.runs.distributed import shards_models, share_of, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
@@ -33,7 +34,7 @@ from fgrlhf.task import Task, build_reward, code_of, rl_config
 from fgrlhf.text_types import Prompt
 from fgrlhf.trainer import OnPolicyTrainer, make_trainer
 from fgrlhf.utils import seeded
-from fgrlhf.value import ActorCritic, load_value
+from fgrlhf.value import ActorCritic, Value, load_value
 
 USAGE = "usage: fgrlhf rl TASK config.yml [section.key=value ...]"
 
@@ -48,7 +49,8 @@ def dev_evaluation(
 ) -> DevEvaluation:
     """A function policy -> dev metrics with 95% intervals over prompts.
 
-    The processes share the prompts; metrics cover all of them. The KL has the same temperature as
+    The processes share the prompts; metrics cover all of them. A sharded policy must be called
+    within `unsharded`; the reference is unsharded here. The KL has the same temperature as
     in training: `logprob_temperature` in an RL run, 1 in DPO.
     """
     sampling = config.model.policy_model.eval_generation_kwargs.sampling(
@@ -66,20 +68,21 @@ def dev_evaluation(
     metrics = (*task.metrics(own_prompts), *named_metrics)
 
     def evaluate(policy: Policy) -> dict[str, Interval]:
-        rows = stop_together(
-            accelerator,
-            lambda: evaluate_rows(
-                policy,
-                own_prompts,
-                reward,
-                sampling,
-                config.train.seed,
-                metrics,
-                reference,
-                progress=accelerator.is_main_process,
-                temperature=temperature,
-            ),
-        )
+        with unsharded(reference):
+            rows = stop_together(
+                accelerator,
+                lambda: evaluate_rows(
+                    policy,
+                    own_prompts,
+                    reward,
+                    sampling,
+                    config.train.seed,
+                    metrics,
+                    reference,
+                    progress=accelerator.is_main_process,
+                    temperature=temperature,
+                ),
+            )
         rows = gather_object(rows) if accelerator.num_processes > 1 else rows
         return summarize(rows)
 
@@ -124,28 +127,36 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     dev_used = dev_prompts[: config.train.eval_examples]
     check_prompts_fit(unloaded, dev_used, task.core_text, data.dev_file or "dev", quiet)
     reward = build_reward(task, config.reward, device, config.model.dtype)
-    with seeded(config.train.seed, "init"):
-        policy = _policy(config, **trained)
-        value = None
-        if config.needs_values:
-            value = load_value(
-                model.value_model.ckpt,
-                policy,
-                model.value_model.freeze_value_model,
-                model.value_model.policy_value_sharing,
-                top_layers=model.value_model.train_top_layers,
-                same_ckpt=model.value_model.ckpt == model.policy_model.ckpt,
-            )
-    # fp32 weights under autocast, like the policy: with bf16 weights the KL would not be 0 at the
-    # first step
-    if model.policy_model.lora is not None:
-        reference = AdapterFree(policy)
-    elif model.policy_model.train_top_layers is not None:
-        reference = policy.copy_sharing_frozen()
-    else:
-        reference = _policy(config)
-    policy.to(accelerator.device)
-    reference.to(accelerator.device)
+    sharded = shards_models(config.parallel, accelerator)
+    # the trainer sends the other processes their parts of sharded models
+    empty = sharded and not accelerator.is_main_process
+
+    def load() -> tuple[Policy, Value | None, nn.Module]:
+        with seeded(config.train.seed, "init"):
+            policy = _policy(config, **trained, empty=empty)
+            value = None
+            if config.needs_values:
+                value = load_value(
+                    model.value_model.ckpt,
+                    policy,
+                    model.value_model.freeze_value_model,
+                    model.value_model.policy_value_sharing,
+                    top_layers=model.value_model.train_top_layers,
+                    same_ckpt=model.value_model.ckpt == model.policy_model.ckpt,
+                    empty=empty,
+                )
+        # fp32 weights under autocast, like the policy: with bf16 weights the KL would not be 0 at
+        # the first step
+        if model.policy_model.lora is not None:
+            return policy, value, AdapterFree(policy)
+        if model.policy_model.train_top_layers is not None:
+            return policy, value, policy.copy_sharing_frozen()
+        return policy, value, _policy(config, empty=empty)
+
+    policy, value, reference = stop_together(accelerator, load)
+    if not sharded:
+        policy.to(accelerator.device)
+        reference.to(accelerator.device)
     evaluate = dev_evaluation(task, config, dev_prompts, reward, reference, accelerator)
     return make_trainer(
         config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator

@@ -238,7 +238,9 @@ class Policy(nn.Module):
                     f"a prompt has no tokens (its text is {shorten(repr(text), 80)}), so there is"
                     " nothing to respond to: remove it from the data"
                 )
-        return batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)
+        # a policy without weights, on the meta device, can encode too
+        device = torch.device("cpu") if self.device.type == "meta" else self.device
+        return batch["input_ids"].to(device), batch["attention_mask"].to(device)
 
     # ---- responses -------------------------------------------------------------------------------
 
@@ -364,9 +366,14 @@ class Policy(nn.Module):
         """Hidden states (..., D) -> logits (..., V), as in the model's own forward pass."""
         return project_states(self.model, hidden)
 
-    def save(self, folder: str | Path) -> None:
-        """Write model (safetensors, adapters merged) and tokenizer as a folder of transformers."""
-        weights = merged_weights(self.model) if has_adapters(self.model) else None
+    def save(self, folder: str | Path, weights: dict[str, Tensor] | None = None) -> None:
+        """Write model (safetensors, adapters merged) and tokenizer as a folder of transformers.
+
+        Args:
+          weights: the model's whole tensors, if the model itself is sharded.
+        """
+        if has_adapters(self.model):
+            weights = merged_weights(self.model)
         self.model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
         if self.source is not None:

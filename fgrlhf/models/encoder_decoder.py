@@ -16,6 +16,7 @@ from fgrlhf.models.decoder_prefix import CONFIG_KEY, decoder_prefix_ids, stored_
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.packing import pack_responses
+from fgrlhf.models.sharding import communicates
 
 ENCODED_AT_ONCE = 4096  # prompt tokens in one pass of the encoder, padding included
 
@@ -179,14 +180,16 @@ def can_pack(model: PreTrainedModel) -> bool:
 def encode_prompts(model: PreTrainedModel, ids_GP: Tensor, mask_GP: Tensor) -> Tensor:
     """encoded_GPD, the encoder's states, 0 on padding.
 
-    Prompts of similar length go through the encoder together, without needless padding.
+    Prompts of similar length go through the encoder together, without needless padding. In the
+    updates of a sharded model all of them do, because each process must make as many passes.
     """
     P = ids_GP.shape[1]
+    limit = ids_GP.numel() if communicates(model) else ENCODED_AT_ONCE
     encoder = model.get_encoder()
     lengths_G = mask_GP.sum(1)
     order_G = lengths_G.argsort(stable=True)
     encoded_parts = []
-    for rows in _split_by_tokens(order_G, lengths_G[order_G].tolist(), ENCODED_AT_ONCE):
+    for rows in _split_by_tokens(order_G, lengths_G[order_G].tolist(), limit):
         # columns that hold a token of one of these prompts
         columns = mask_GP[rows].any(0).nonzero()[:, 0].tolist() or [0]
         start = columns[0]

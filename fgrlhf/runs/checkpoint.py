@@ -25,17 +25,19 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor
 
 from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.files import read_json, sha256, sync, write_json
 from fgrlhf.models.lora import names_under_adapters
+from fgrlhf.models.sharding import like, whole
 from fgrlhf.runs.stage import recover
 from fgrlhf.secrets import mask_tree
 
 CHECKPOINTS_KEPT = 2
 FILES = ("model.safetensors", "optimizer.safetensors")
 # settings that may change when a run is resumed
-MAY_CHANGE_ON_RESUME = ("logging.", "train.save_interval:")
+MAY_CHANGE_ON_RESUME = ("logging.", "train.save_interval:", "parallel")
 # settings that may also change if the number of processes does and the global batch does not
 PER_PROCESS = ("train.sampling_batch_size_per_card:", "train.training_batch_size_per_card:")
 
@@ -64,14 +66,17 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 def save(trainer) -> None:
     """Write the trainer's state after `trainer.step` steps, and remove all but the last two.
 
-    Only rank 0 writes.
+    Only rank 0 writes. The files do not depend on the number of processes.
     """
     accelerator = trainer.accelerator
-    if accelerator.is_main_process:
+    is_main = accelerator.is_main_process
+    model_tensors = whole(weights(trainer.actor_critic), keep=is_main)
+    tensors, groups = optimizer_tensors(trainer.optimizer)
+    tensors = whole(tensors, keep=is_main)
+    if is_main:
         root = trainer.folder / "checkpoints"
         with new_folder(root / f"step-{trainer.step}") as folder:
-            save_file(weights(trainer.actor_critic), str(folder / "model.safetensors"))
-            tensors, groups = optimizer_tensors(trainer.optimizer)
+            save_file(model_tensors, str(folder / "model.safetensors"))
             save_file(tensors, str(folder / "optimizer.safetensors"))
             state = {
                 **trainer.progress(),
@@ -129,11 +134,12 @@ def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     frozen = names_under_adapters(model)
     tensors = {}
     seen = set()
-    for name, tensor in model.state_dict().items():
-        memory = (tensor.data_ptr(), tensor.shape)
-        if name not in frozen and memory not in seen:
-            tensors[name] = tensor.contiguous()
-            seen.add(memory)
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        # a part of a sharded tensor may be empty, and empty tensors have the same address
+        identity = id(tensor) if isinstance(tensor, DTensor) else (tensor.data_ptr(), tensor.shape)
+        if name not in frozen and identity not in seen:
+            tensors[name] = tensor.detach().contiguous()
+            seen.add(identity)
     return tensors
 
 
@@ -146,8 +152,10 @@ def load_weights(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> No
             f" ({', '.join(sorted(tensors.keys() ^ expected)[:3])}, ...): it was written by another"
             " release. Delete the folder of checkpoints to start over"
         )
+    parts = model.state_dict()
+    divided = {name: like(parts[name], tensor) for name, tensor in tensors.items()}
     # not strict, because a tied tensor is stored under one of its names only
-    model.load_state_dict(tensors, strict=False)
+    model.load_state_dict(divided, strict=False)
 
 
 def optimizer_tensors(
@@ -166,9 +174,13 @@ def load_optimizer(
     optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor], groups: list[dict]
 ) -> None:
     """The inverse of `optimizer_tensors`."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     entries: dict[int, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         index, _, name = key.partition(".")
+        parameter = parameters[int(index)]
+        if tensor.shape == parameter.shape:  # not the number of steps
+            tensor = like(parameter, tensor)
         entries.setdefault(int(index), {})[name] = tensor
     optimizer.load_state_dict({"state": entries, "param_groups": groups})
 

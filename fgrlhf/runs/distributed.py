@@ -12,12 +12,16 @@ from typing import Any, TypeVar
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, gather_object
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from fgrlhf.errors import UserError
+from fgrlhf.models.sharding import shard
+from fgrlhf.runs.rl_config import ParallelConfig
 from fgrlhf.types import Rollout, TokenReward
 
 Result = TypeVar("Result")
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 SUPPORTED = (DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)
 
 
@@ -26,7 +30,7 @@ def check_launcher(distributed_type: DistributedType) -> None:
 
     Only DistributedDataParallel trains correctly here. Under DeepSpeed the model would stay
     unwrapped, and every process would train its own copy. FSDP would shard parameters that the
-    optimiser no longer sees.
+    optimiser no longer sees; `parallel.strategy: fsdp2` needs no mode of the launcher.
 
     Args:
       distributed_type: of accelerate's `Accelerator` or `PartialState`.
@@ -47,6 +51,22 @@ def share_of(items: Sequence, rank: int, world: int) -> Sequence:
     """The contiguous part of `items` that belongs to `rank`. The ranks' parts cover `items`."""
     bounds = [len(items) * r // world for r in range(world + 1)]
     return items[bounds[rank] : bounds[rank + 1]]
+
+
+def shards_models(parallel: ParallelConfig, accelerator: Accelerator) -> bool:
+    """Whether models are divided among the processes. A single process holds whole models."""
+    return parallel.strategy == "fsdp2" and accelerator.num_processes > 1
+
+
+def shard_over_processes(module: ModuleT, accelerator: Accelerator, dtype: str) -> ModuleT:
+    """The same module, divided among all processes (fgrlhf/models/sharding.py).
+
+    Args:
+      dtype: `model.dtype`, of forward passes.
+    """
+    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+    shard(module, mesh, torch.bfloat16 if dtype == "bf16" else torch.float32)
+    return module
 
 
 def stop_together(accelerator: Accelerator, work: Callable[[], Result]) -> Result:

@@ -25,7 +25,7 @@ from fgrlhf.config import (
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
 from fgrlhf.models.config import ABOUT_DECODER_PREFIX
-from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig
+from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig, ParallelConfig
 
 
 class DPOPolicyConfig(StrictModel):
@@ -148,11 +148,18 @@ class DPOConfig(StrictModel):
     env: DPOEnvConfig = DPOEnvConfig()
     train: DPOTrainConfig = Field(default=DPOTrainConfig(), description="rows of train.json")
     data: DPODataConfig
+    parallel: ParallelConfig = ParallelConfig()
     evaluation_metrics: EvaluationMetrics = Field(default=[], description=ABOUT_METRICS)
     logging: LoggingConfig
 
     @model_validator(mode="after")
-    def _best_metric_is_computed(self):
-        mistakes = best_metric_mistakes(self.train.best_metric, self.evaluation_metrics)
+    def _sections_fit(self):
+        top_layers = self.model.policy_model.train_top_layers
+        mistakes = [
+            *best_metric_mistakes(self.train.best_metric, self.evaluation_metrics),
+            *self.parallel.mistakes(
+                {"model.policy_model.train_top_layers": top_layers is not None}
+            ),
+        ]
         refuse([("", text) for text in mistakes])
         return self

@@ -5,13 +5,14 @@ unread keys only cause a note at the start, because a single setting enables the
 algorithms (`RLConfig.unused_settings`), and those of a disabled tracker (`LoggingConfig.notes`).
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from fgrlhf.algorithms.ppo import PPOConfig
 from fgrlhf.algorithms.published import read_with_ppo_section
-from fgrlhf.algorithms.registry import ALGORITHMS, AnyAlgorithm, algorithm_class
+from fgrlhf.algorithms.registry import ALGORITHMS, AnyAlgorithm, algorithm_class, has_own_hooks
 from fgrlhf.config import (
     BatchSize,
     Count,
@@ -281,6 +282,31 @@ class DataConfig(StrictModel):
     seed: Seed = Field(default=0, description="of generated prompts")
 
 
+class ParallelConfig(StrictModel):
+    strategy: Literal["ddp", "fsdp2"] = Field(
+        default="ddp",
+        description=(
+            "with several processes. ddp: each holds whole models; fsdp2: each stores a part of the"
+            " weights, gradients and optimiser state"
+        ),
+    )
+
+    def mistakes(self, unsupported: Mapping[str, bool]) -> list[str]:
+        """Mistakes of a config with settings that fsdp2 does not support.
+
+        Args:
+          unsupported: setting -> whether the config has it.
+        """
+        if self.strategy != "fsdp2":
+            return []
+        return [
+            f"parallel.strategy is fsdp2, which does not support {setting} yet: leave it out, or"
+            " set parallel.strategy=ddp"
+            for setting, is_set in unsupported.items()
+            if is_set
+        ]
+
+
 class RLConfig(StrictModel):
     """The config of a whole run. `fgrlhf.task.rl_config` adds a task's reward kinds."""
 
@@ -290,6 +316,7 @@ class RLConfig(StrictModel):
     algorithm: AnyAlgorithm = PPOConfig()
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
+    parallel: ParallelConfig = ParallelConfig()
     evaluation_metrics: EvaluationMetrics = Field(default=[], description=ABOUT_METRICS)
     logging: LoggingConfig
 
@@ -307,6 +334,7 @@ class RLConfig(StrictModel):
             *self._model_mistakes(),
             *self._critic_mistakes(),
             *self.algorithm.mistakes(self),
+            *self._parallel_mistakes(),
             *best_metric_mistakes(self.train.best_metric, self.evaluation_metrics),
         ]
         refuse([("", text) for text in mistakes])
@@ -339,6 +367,19 @@ class RLConfig(StrictModel):
                 f" {', '.join(with_critic)}"
             ]
         return []
+
+    def _parallel_mistakes(self) -> list[str]:
+        policy = self.model.policy_model
+        critic = self.model.value_model
+        algorithm = f"algorithm.name={self.algorithm.name}"
+        return self.parallel.mistakes(
+            {
+                "model.policy_model.lora": policy.lora is not None,
+                "model.policy_model.train_top_layers": policy.train_top_layers is not None,
+                "model.value_model.train_top_layers": critic.train_top_layers is not None,
+                algorithm: has_own_hooks(algorithm_class(self.algorithm)),
+            }
+        )
 
     @property
     def needs_values(self) -> bool:

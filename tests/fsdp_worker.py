@@ -1,0 +1,260 @@
+"""One rank of tests/test_sharding.py: trains every case (RANK and WORLD_SIZE are set)."""
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import dpo_helpers
+import tiny
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
+from rl_helpers import PROMPTS, CountWord, config
+from safetensors.torch import save_file
+
+from fgrlhf.cli import dpo, rl
+from fgrlhf.data.token_comparisons import encode_comparisons
+from fgrlhf.dpo import DPOTrainer
+from fgrlhf.files import write_json, write_jsonl
+from fgrlhf.models import encoder_decoder
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.sharding import whole
+from fgrlhf.policy import load_policy
+from fgrlhf.reward import CombinedReward
+from fgrlhf.trainer import make_trainer
+from fgrlhf.value import ActorCritic, Value
+from tasks.qa_feedback.data import mini_world
+
+STEPS = 10
+EMBEDDINGS = 27  # not divisible by the number of processes
+CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
+    "t5": ("t5", True, {}),
+    "llama": ("llama", True, {"train__training_batch_size_per_card": 4}),
+    "gpt2": ("gpt2", False, {"train__gradient_checkpointing": True}),
+    "grpo": ("t5", False, {"algorithm__name": "grpo"}),
+    "grpo-llama": ("llama", False, {"algorithm__name": "grpo", "algorithm__kl_in": "loss"}),
+    "frozen-critic": (
+        "flan",
+        True,
+        {"model__value_model": {"ckpt": "tiny", "freeze_value_model": True}},
+    ),
+    "still": ("t5", True, {}),  # with learning rate 0
+    "loaded-t5": ("t5", True, {}),  # as fgrlhf/cli/rl.py does: only the first process reads files
+    "loaded-llama": ("llama", True, {"train__total_episodes": 16 * 3}),
+    "bf16": ("t5", True, {"model__dtype": "bf16"}),
+    "interrupted": ("t5", True, {}),  # after step 5, and resumed
+    "from-one": ("t5", True, {}),  # one process trains to step 5, several continue
+}
+COMMANDS = ("rl", "dpo-pairs")
+TRAINING = Path(__file__).parents[1] / "tasks/qa_feedback/training"
+PRECISIONS = {"fp32": "no", "bf16": "bf16"}
+DPO_CASES = {"dpo": "t5", "dpo-llama": "llama"}
+
+
+def policy(kind: str, seed: int = 0):
+    """A tiny policy with an odd number of embeddings."""
+    result = tiny.policy(kind, seed=seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        result.model.resize_token_embeddings(EMBEDDINGS, mean_resizing=False)
+    result.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    return result
+
+
+def loaded(root: Path, kind: str, seed: int = 0):
+    """The same policy from a folder; processes other than the first do not read its weights."""
+    state = PartialState()
+    folder = root / f"start-{kind}-{seed}"
+    if state.is_main_process:
+        policy(kind, seed).save(folder)
+    state.wait_for_everyone()
+    empty = not state.is_main_process
+    result = load_policy(folder, max_input_len=64, empty=empty)
+    assert (result.device.type == "meta") == empty
+    return result
+
+
+def dev_metrics(accelerator: Accelerator):
+    """A function policy -> a metric of its greedy responses; ranks do unequal work."""
+
+    def evaluate(current) -> dict[str, float]:
+        for _ in range(1 + accelerator.process_index):
+            ids, mask = current.encode([prompt.text for prompt in PROMPTS])
+            response = current.generate(ids, mask, Sampling(8, do_sample=False))
+        return {"reward": float(response.logprobs_BT.sum())}
+
+    return evaluate
+
+
+def trainer(name: str, folder: Path, world: int, **changes):
+    """The case's trainer, with its global batch divided among `world` processes."""
+    kind, own_value, own_changes = CASES[name]
+    settings = {
+        "env__train_num_samples_per_input": 4,
+        "train__total_episodes": 16 * STEPS,
+        "train__sampling_batch_size_per_card": 4 // world,
+        "train__training_batch_size_per_card": 8,
+        "train__n_minibatches": 1,
+        "train__eval_interval": 5,
+        # Adam would turn the rounding error of a tiny gradient into a full step
+        "train__adam_eps": 1e-2,
+        "parallel__strategy": "fsdp2",
+        **own_changes,
+        **changes,
+    }
+    cfg = config(folder / name, **settings)
+    AcceleratorState._reset_state()  # a process has only one precision, unless it is forgotten
+    accelerator = Accelerator(cpu=True, mixed_precision=PRECISIONS[cfg.model.dtype])
+    load = partial(loaded, folder) if name.startswith("loaded") else policy
+    trained = load(kind)
+    trunk = load(kind, seed=1) if own_value else None
+    reference = load(kind)
+    torch.manual_seed(0)
+    value = None
+    if cfg.needs_values:
+        value = Value(trained.hidden_size, trunk, cfg.model.value_model.freeze_value_model)
+    run = make_trainer(
+        cfg,
+        ActorCritic(trained, value),
+        reference,
+        CombinedReward({"cat": CountWord()}),
+        PROMPTS,
+        dev_metrics(accelerator),
+        accelerator,
+    )
+    if name == "still":
+        for group in run.optimizer.param_groups:
+            group["peak_lr"] = 0.0
+    return run
+
+
+def dpo_trainer(name: str, folder: Path):
+    """DPO of four answers per question, five questions: the last batch is uneven."""
+    cfg = dpo_helpers.config(
+        folder / name,
+        train__training_batch_size_per_card=1,
+        train__adam_eps=1e-2,
+        parallel__strategy="fsdp2",
+    )
+    trained = policy(DPO_CASES[name])
+    encoded = encode_comparisons(trained, dpo_helpers.fours(), cfg.env.max_generated_len)
+    return DPOTrainer(cfg, trained, encoded, None, Accelerator(cpu=True))
+
+
+def gradients_of_first_step(run) -> dict[str, torch.Tensor]:
+    """The whole gradients of the first optimiser step before clipping, by parameter."""
+    recorded = {}
+    clip_and_step = run._clip_and_step
+
+    def record():
+        if not recorded:
+            gradients = {
+                name: parameter.grad
+                for name, parameter in run.actor_critic.named_parameters()
+                if parameter.grad is not None
+            }
+            recorded.update({n: t.clone() for n, t in whole(gradients, keep=True).items()})
+        return clip_and_step()
+
+    run._clip_and_step = record
+    return recorded
+
+
+def train(run, until: int | None = None) -> dict[str, dict[str, torch.Tensor]]:
+    """Train; return whole gradients of the first step, and whole weights before and after."""
+    gradients = gradients_of_first_step(run)
+    before = whole_weights(run)
+    run.train(until)
+    return {"gradients": gradients, "before": before, "after": whole_weights(run)}
+
+
+def whole_weights(run) -> dict[str, torch.Tensor]:
+    tensors = whole(run.actor_critic.state_dict(), keep=True)
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def prepare_commands(folder: Path) -> None:
+    """Write the files that `run_command` reads."""
+    for split in ("train", "dev"):
+        rows = [mini_world.make_row(0, split, i) for i in range(4)]
+        write_json(folder / f"{split}.json", rows)
+    pairs = []
+    for text, better, worse in zip(dpo_helpers.TEXTS, dpo_helpers.BETTER, dpo_helpers.WORSE):
+        pairs.append({"prompt": text, "chosen": better, "rejected": worse})
+    write_jsonl(folder / "pairs.jsonl", pairs)
+    policy("t5").save(folder / "sft")
+
+
+def run_command(name: str, data: Path, save_dir: Path, world: int) -> None:
+    """`fgrlhf rl` or `fgrlhf dpo` with whole models or, in several processes, sharded ones."""
+    os.environ |= {"OUTPUT_DIR": str(data), "DATA_DIR": str(data)}
+    changes = [
+        "parallel.strategy=fsdp2",
+        "env.max_generated_len=6",
+        "env.max_input_len=64",
+        "train.training_batch_size_per_card=2",
+        "train.adam_eps=1e-2",
+        f"logging.save_dir={save_dir}",
+    ]
+    if name == "rl":
+        changes += [
+            "env.train_num_samples_per_input=2",
+            f"train.sampling_batch_size_per_card={4 // world}",
+            "train.total_episodes=16",
+        ]
+        # with equal rewards, whitening would turn rounding errors into advantages
+        reward = CombinedReward({"gold": CountWord("d")})
+        with mock.patch.object(rl, "build_reward", lambda *_: reward):
+            rl.main(["tasks.qa_feedback", str(TRAINING / "mini_oracle_config.yml"), *changes])
+    else:
+        changes += [
+            "train.batch_size=4",
+            "data.pairs=comparisons",
+            "data.train_file=null",
+            f"data.feedback_file={data}/pairs.jsonl",
+        ]
+        dpo.main(["tasks.qa_feedback", str(TRAINING / "mini_dpo_config.yml"), *changes])
+
+
+def run_case(name: str, folder: Path, world: int):
+    """Train a case from its start to its end, with an interruption if its name asks for one."""
+    if name in DPO_CASES:
+        run = dpo_trainer(name, folder)
+    elif name == "interrupted":
+        trainer(name, folder, world).train(until=5)
+        run = trainer(name, folder, world)
+    else:
+        run = trainer(name, folder, world)
+    return run, train(run)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    names = sys.argv[2:]
+    accelerator = Accelerator(cpu=True)
+    rank, world = accelerator.process_index, accelerator.num_processes
+    # one process encodes the prompts in several passes, but the other in one
+    encoder_decoder.ENCODED_AT_ONCE = 8
+    for name in names:
+        if name in COMMANDS:
+            AcceleratorState._reset_state()
+            run_command(name, folder, folder / f"{name}-command", world)
+            continue
+        run, results = run_case(name, folder, world)
+        for part, tensors in results.items():
+            save_file(tensors, folder / f"{name}-{part}-rank{rank}.safetensors")
+        parameters = list(run.actor_critic.parameters())
+        stored = sum(parameter.to_local().numel() for parameter in parameters)
+        total = sum(parameter.numel() for parameter in parameters)
+        (folder / f"{name}-rank{rank}.json").write_text(
+            json.dumps({"step": run.step, "best": run.best, "stored": stored, "total": total})
+        )
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()

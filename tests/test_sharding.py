@@ -1,0 +1,285 @@
+"""FSDP2 (`parallel.strategy: fsdp2`) in real processes: it trains as one process does."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import dpo_helpers
+import fsdp_worker
+import pytest
+import tiny
+import torch
+from rl_helpers import config, metrics
+from safetensors.torch import load_file
+from test_distributed import wait_for_all
+from transformers import T5ForConditionalGeneration
+
+from fgrlhf.errors import UserError
+from fgrlhf.models.sharding import is_sharded, shard, unsharded
+from fgrlhf.runs import checkpoint
+
+AS_ONE = [
+    "t5",
+    "llama",
+    "gpt2",
+    "grpo",
+    "grpo-llama",
+    "frozen-critic",
+    "still",
+    "loaded-t5",
+    "loaded-llama",
+    "dpo",
+    "dpo-llama",
+]
+ALL = [*AS_ONE, "bf16", "interrupted", "from-one"]
+
+
+def start_ranks(world: int, *arguments) -> None:
+    """Run tests/fsdp_worker.py on `world` processes, and fail if one of them does."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(world),
+        "OMP_NUM_THREADS": "1",
+        "ACCELERATE_USE_CPU": "true",
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        ),
+    }
+    folder = Path(arguments[0])
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, fsdp_worker.__file__, *map(str, arguments)]
+    ranks = []
+    logs = [folder / f"rank{rank}.log" for rank in range(world)]
+    for rank, path in enumerate(logs):
+        environment = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        with open(path, "wb") as log:
+            ranks.append(
+                subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            )
+    wait_for_all(ranks)
+    codes = [rank.returncode for rank in ranks]
+    assert codes == [0] * world, "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory) -> Path:
+    """Results of two ranks, which have trained every case of tests/fsdp_worker.py."""
+    folder = tmp_path_factory.mktemp("two")
+    fsdp_worker.trainer("from-one", folder, world=1).train(until=5)
+    fsdp_worker.prepare_commands(folder)
+    start_ranks(2, folder, *ALL, *fsdp_worker.COMMANDS)
+    return folder
+
+
+def make(name: str, folder: Path):
+    """The case's trainer in this process alone, which holds whole models."""
+    if name in fsdp_worker.DPO_CASES:
+        return fsdp_worker.dpo_trainer(name, folder)
+    return fsdp_worker.trainer(name, folder, world=1)
+
+
+@pytest.mark.parametrize("name", AS_ONE)
+def test_two_processes_train_as_one(name, two_processes, tmp_path):
+    check_against_one_process(name, two_processes, tmp_path, world=2)
+
+
+def check_against_one_process(name: str, folder: Path, tmp_path: Path, world: int) -> None:
+    run = make(name, tmp_path)
+    assert not run.sharded
+    alone = fsdp_worker.train(run)
+    for part, tensors in alone.items():
+        for rank in range(world):
+            together = load_file(folder / f"{name}-{part}-rank{rank}.safetensors")
+            assert together.keys() == tensors.keys()
+            for key, tensor in tensors.items():
+                difference = float((together[key] - tensor).abs().max())
+                assert difference <= 1e-5, (part, rank, key, difference)
+    moved = [
+        float((alone["after"][key] - tensor).abs().max()) for key, tensor in alone["before"].items()
+    ]
+    if name == "still":
+        assert max(moved) == 0
+        return  # without a reward, whitening turns the rounding errors of the KL into advantages
+    assert max(moved) > 1e-3
+    check_same_curves(tmp_path / name, folder / name)
+
+
+def check_same_curves(alone: Path, together: Path) -> None:
+    curves = metrics(alone), metrics(together)
+    assert len(curves[0]) == len(curves[1]) > 2
+    for one, two in zip(*curves):
+        if one["step"] == 0 and "dpo/accuracy" in one:  # all margins are 0 except for rounding
+            one["dpo/accuracy"] = two["dpo/accuracy"]
+        # as in tests/test_distributed.py
+        assert two == pytest.approx(one, abs=5e-5, rel=5e-4), one["step"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_process_stores_its_part(name, two_processes):
+    ranks = [json.loads((two_processes / f"{name}-rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert ranks[0]["stored"] + ranks[1]["stored"] == ranks[0]["total"]
+    assert 0.4 < ranks[0]["stored"] / ranks[0]["total"] < 0.6
+    assert (
+        ranks[0]["step"] == (3 if name == "loaded-llama" else 10)
+        and ranks[0]["best"] == ranks[1]["best"]
+    )
+
+
+@pytest.mark.parametrize("name", fsdp_worker.COMMANDS)
+def test_the_entry_points_train_as_one_process(name, two_processes, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    fsdp_worker.run_command(name, two_processes, tmp_path / name, world=1)
+    check_same_curves(tmp_path / name, two_processes / f"{name}-command")
+    finals = (
+        load_file(folder / "final" / "model.safetensors")
+        for folder in (tmp_path / name, two_processes / f"{name}-command")
+    )
+    for tensor, other in zip(*(weights.values() for weights in finals), strict=True):
+        assert float((tensor - other).abs().max()) <= 1e-5
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.safetensors"))}
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(two_processes):
+    straight, resumed = (two_processes / name for name in ("t5", "interrupted"))
+    assert sorted(path.name for path in (resumed / "checkpoints").iterdir()) == [
+        "step-10",
+        "step-5",
+    ]
+    for name in ("checkpoints/step-10", "best", "final"):
+        assert files_of(straight / name) and files_of(straight / name) == files_of(resumed / name)
+    assert metrics(straight) == metrics(resumed)
+
+
+def test_one_process_continues_a_run_of_two(two_processes, tmp_path):
+    folder = shutil.copytree(two_processes / "interrupted", tmp_path / "interrupted")
+    shutil.rmtree(folder / "checkpoints" / "step-10")
+    run = fsdp_worker.trainer("interrupted", tmp_path, world=1)
+    assert checkpoint.load_latest(run) and run.step == 5
+    saved = load_file(folder / "checkpoints" / "step-5" / "model.safetensors")
+    assert {name: t.tolist() for name, t in checkpoint.weights(run.actor_critic).items()} == {
+        name: t.tolist() for name, t in saved.items()
+    }
+    run.train()
+    assert run.step == 10
+    check_weights(run, two_processes / "t5-after-rank0.safetensors")
+
+
+def test_two_processes_continue_a_run_of_one(two_processes, tmp_path):
+    run = fsdp_worker.trainer("t5", tmp_path, world=1)
+    run.train()
+    check_weights(run, two_processes / "from-one-after-rank1.safetensors")
+    steps = [row["step"] for row in metrics(two_processes / "from-one") if "kl" in row]
+    assert steps == list(range(10))
+
+
+def check_weights(run, path: Path) -> None:
+    others = load_file(path)
+    for name, tensor in run.actor_critic.state_dict().items():
+        assert float((tensor - others[name]).abs().max()) <= 1e-5, name
+
+
+def test_the_saved_policy_is_an_ordinary_folder(two_processes):
+    model = T5ForConditionalGeneration.from_pretrained(two_processes / "t5" / "final")
+    trained = load_file(two_processes / "t5-after-rank0.safetensors")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, trained[f"policy.model.{name}"]), name
+    assert sorted(path.name for path in (two_processes / "t5" / "final").iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+
+
+# ---- precision -----------------------------------------------------------------------------------
+
+
+def test_bf16_rounds_policy_and_reference_alike(two_processes):
+    rows = [row for row in metrics(two_processes / "bf16") if "kl" in row]
+    assert rows[0]["kl"] == 0.0 and rows[-1]["kl"] != 0.0
+    exact = [row for row in metrics(two_processes / "t5") if "kl" in row]
+    assert rows[0]["entropy"] == pytest.approx(exact[0]["entropy"], rel=1e-2)
+    assert rows[0]["entropy"] != exact[0]["entropy"]
+    weights = load_file(two_processes / "bf16" / "checkpoints" / "step-10" / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    moved = load_file(two_processes / "bf16-before-rank0.safetensors")
+    assert any(not torch.equal(tensor, moved[name]) for name, tensor in weights.items())
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+REFUSED = {
+    "model.policy_model.lora": {"model__policy_model__lora": {"r": 2}},
+    "model.policy_model.train_top_layers": {"model__policy_model__train_top_layers": 1},
+    "model.value_model.train_top_layers": {
+        "model__value_model": {"ckpt": "tiny", "train_top_layers": 1}
+    },
+    "algorithm.name=trpo": {
+        "algorithm__name": "trpo",
+        "model__value_model": {"ckpt": "tiny"},
+    },
+    "algorithm.name=nlpo": {"algorithm__name": "nlpo"},
+}
+
+
+@pytest.mark.parametrize("setting", REFUSED)
+def test_what_is_not_supported_is_refused(setting, tmp_path):
+    config(tmp_path, **REFUSED[setting])
+    with pytest.raises(UserError, match=f"fsdp2, which does not support {setting} yet"):
+        config(tmp_path, **REFUSED[setting], parallel__strategy="fsdp2")
+
+
+def test_dpo_refuses_frozen_layers(tmp_path):
+    policy = {"ckpt": "tiny", "train_top_layers": 1}
+    dpo_helpers.config(tmp_path, model__policy_model=policy)
+    with pytest.raises(UserError, match="does not support model.policy_model.train_top_layers yet"):
+        dpo_helpers.config(tmp_path, model__policy_model=policy, parallel__strategy="fsdp2")
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "FSDP2", "deepspeed", None])
+def test_other_strategies_are_refused(strategy, tmp_path):
+    for make_config in (config, dpo_helpers.config):
+        with pytest.raises(UserError, match="parallel.strategy"):
+            make_config(tmp_path, parallel__strategy=strategy)
+
+
+def test_a_model_without_named_layers_is_refused():
+    with pytest.raises(UserError, match="cannot divide MarianMTModel.*parallel.strategy=ddp"):
+        shard(tiny.policy("marian"), mesh=None)
+
+
+def test_unsharded_leaves_whole_models_alone():
+    policy = tiny.policy("t5")
+    with unsharded(policy):
+        assert torch.is_grad_enabled() and not is_sharded(policy)
+
+
+# ---- more processes ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_four_processes(tmp_path_factory, two_processes, tmp_path):
+    folder = tmp_path_factory.mktemp("four")
+    resumed = shutil.copytree(two_processes / "interrupted", folder / "from-one")
+    shutil.rmtree(resumed / "checkpoints" / "step-10")
+    start_ranks(4, folder, "t5", "llama", "grpo", "dpo", "from-one")
+    for name in ("t5", "llama", "grpo", "dpo"):
+        check_against_one_process(name, folder, tmp_path, world=4)
+    run = fsdp_worker.trainer("t5", tmp_path / "again", world=1)
+    run.train()
+    check_weights(run, folder / "from-one-after-rank3.safetensors")
