@@ -163,12 +163,12 @@ class SubmitLauncher:
         self.executor.update_parameters(**_resources(config))
 
     def start(self, command: Command) -> Job:
-        import submitit
+        from submitit.core.utils import FailedJobError
 
         self.executor.update_parameters(name=command.name.replace("/", "-"))
         try:
             job = self.executor.submit(StageCommand(command))
-        except (submitit.core.utils.FailedJobError, OSError) as error:
+        except (FailedJobError, OSError) as error:
             raise UserError(
                 f"stage {command.name} could not be submitted: {shorten(error)}. Check `submit`"
             ) from None
