@@ -9,8 +9,7 @@
   responses    all outputs                             if there are several
   spans        errors, with the `evidence` that their type needs, a `severity` if it was chosen, and
                `"side": "source"` if they are marked in the prompt, and a `reason` if one was given;
-               and liked spans, which are told by their label: the schema says which kinds are
-               positive
+               and liked spans, whose labels are positive kinds of the schema
   missing      missing information, with its evidence  if the schema has `missing`
   correction   the corrected response                  if the schema has `correction`
   comment      the annotator's comment on the spans    if there is one

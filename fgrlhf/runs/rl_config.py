@@ -299,12 +299,14 @@ class ParallelConfig(StrictModel):
         """
         if self.strategy != "fsdp2":
             return []
-        return [
-            f"parallel.strategy is fsdp2, which does not support {setting} yet: leave it out, or"
-            " set parallel.strategy=ddp"
-            for setting, is_set in unsupported.items()
-            if is_set
-        ]
+        found = []
+        for setting, is_set in unsupported.items():
+            if is_set:
+                found.append(
+                    f"parallel.strategy is fsdp2, which does not support {setting} yet: leave it"
+                    " out, or set parallel.strategy=ddp"
+                )
+        return found
 
 
 class RLConfig(StrictModel):
