@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from fgrlhf.runs.orphan import end_with_parent
+from fgrlhf.runs.process_group import end_process_of_group
 from fgrlhf.secrets import mask_secrets
 
 CLOSED_OUTPUT = 141  # exit code of a program that SIGPIPE has ended, in a shell
@@ -28,6 +29,7 @@ def run_main(main) -> None:
     try:
         main()
         sys.stdout.flush()
+        end_process_of_group()
     except BrokenPipeError:
         # the reader of our output has ended, such as `head`; what is still buffered has no reader
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

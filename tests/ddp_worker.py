@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from rl_helpers import config, trainer
 
 from fgrlhf.kernels import choice as kernels
+from fgrlhf.runs.process_group import end_process_of_group
 from fgrlhf.runs.rl_config import LoRAConfig
 
 STEPS = 4
@@ -133,7 +134,7 @@ def main() -> None:
         (folder / f"{name}-rank{trained.accelerator.process_index}.json").write_text(
             json.dumps(result)
         )
-    trained.accelerator.end_training()
+    end_process_of_group()
 
 
 if __name__ == "__main__":

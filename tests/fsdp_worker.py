@@ -24,6 +24,7 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.sharding import whole
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
+from fgrlhf.runs.process_group import end_process_of_group
 from fgrlhf.trainer import make_trainer
 from fgrlhf.value import ActorCritic, Value
 from tasks.qa_feedback.data import mini_world
@@ -235,6 +236,11 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     names = sys.argv[2:]
+    train_cases(folder, names)
+    end_process_of_group()
+
+
+def train_cases(folder: Path, names: list[str]) -> None:
     accelerator = Accelerator(cpu=True)
     rank, world = accelerator.process_index, accelerator.num_processes
     # one process encodes the prompts in several passes, but the other in one
@@ -253,7 +259,6 @@ def main() -> None:
         (folder / f"{name}-rank{rank}.json").write_text(
             json.dumps({"step": run.step, "best": run.best, "stored": stored, "total": total})
         )
-    accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def test_without_a_demo_the_message_names_it(tmp_path):
 class Stages:
     """Replaces `Pipeline`: records the stages and writes their outputs."""
 
-    def __init__(self, stages, root, folder, environment, lanes):
+    def __init__(self, stages, root, folder, environment, lanes, launcher=None):
         Stages.last = stages
         Stages.lanes = lanes
         Stages.environment = environment

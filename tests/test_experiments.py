@@ -111,7 +111,7 @@ def test_cores_are_shared_by_lanes(monkeypatch, tmp_path):
     seen = []
 
     class Stages:
-        def __init__(self, stages, root, folder, environment, lanes):
+        def __init__(self, stages, root, folder, environment, lanes, launcher=None):
             seen.append(environment)
 
         def run(self):

@@ -113,7 +113,7 @@ def test_metric_and_threshold_come_from_the_config(tmp_path):
 class Stages:
     """Replaces `Pipeline`: each run's dev score is its learning rate plus its seed."""
 
-    def __init__(self, stages, root, folder, environment, lanes):
+    def __init__(self, stages, root, folder, environment, lanes, launcher=None):
         self.stages = stages
         self.folder = folder
 

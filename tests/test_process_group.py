@@ -1,0 +1,50 @@
+"""The end of a process that trained together with others."""
+
+import os
+import socket
+import subprocess
+import sys
+
+PROGRAM = """
+import atexit
+import torch.distributed as distributed
+from fgrlhf.errors import run_main
+
+class Late:
+    def __del__(self):
+        print("the interpreter has ended", flush=True)
+
+late = Late()
+atexit.register(print, "exit function")
+
+def main():
+    if {grouped}:
+        distributed.init_process_group("gloo", rank=0, world_size=1)
+    print("trained")
+
+run_main(main)
+print("after run_main")
+"""
+
+
+def output_of(grouped: bool) -> list[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(grouped=grouped)],
+        env=os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def test_a_process_of_a_group_ends_before_the_interpreter():
+    assert output_of(grouped=True) == ["trained", "exit function"]
+
+
+def test_other_processes_end_as_usual():
+    lines = ["trained", "after run_main", "exit function", "the interpreter has ended"]
+    assert output_of(grouped=False) == lines
