@@ -1,4 +1,4 @@
-# make setup | lint | test | test-slow | faults | demo | real | tasks | feedback-check | probe | science | bench | bench-peers | profile
+# make setup | lint | test | test-slow | faults | demo | real | tasks | feedback-check | probe | science | bench | gpu | bench-peers | profile
 # ARGS="..." gives arguments to the program, e.g. make test ARGS="-k ppo".
 SHELL := /bin/bash
 STAMP := .venv/.stamp
@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM := false
 # Programs run as if the environment were activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 
-.PHONY: feedback-check setup lint test test-slow faults demo real tasks probe science bench profile bench-peers
+.PHONY: feedback-check setup lint test test-slow faults demo real tasks probe science bench gpu profile bench-peers
 
 setup: $(STAMP)
 
@@ -62,6 +62,11 @@ science: setup
 # the keys.
 bench: setup
 	@$(RUN) python -m benchmarks.bench $(ARGS)
+
+# Everything that must be measured on a GPU, in pieces of at most nine minutes; finished pieces are not run again.
+# ARGS="minutes=9" stops after nine minutes, ARGS="rehearsal=true" tries it with tiny models.
+gpu: setup
+	@$(RUN) python -m benchmarks.gpu $(ARGS)
 
 # Profile a training step. ARGS="size=t5_small prompts=1"
 profile: setup

@@ -17,14 +17,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from benchmarks.measure import gradients, gradients_apart
+from benchmarks.measure import gradients, gradients_apart, synchronized_time
 from benchmarks.peer_grpo import (
     BETA,
     LR,
@@ -103,26 +102,36 @@ class Plain:
         self.size = work.size
         self.prompts = work.prompts
         self.tokenizer = AutoTokenizer.from_pretrained(work.ckpt)
-        self.model: Any = AutoModelForCausalLM.from_pretrained(work.ckpt)
-        self.reference = AutoModelForCausalLM.from_pretrained(work.ckpt).requires_grad_(False)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model: Any = AutoModelForCausalLM.from_pretrained(work.ckpt)
+        reference: Any = AutoModelForCausalLM.from_pretrained(work.ckpt)
+        self.model = model.to(self.device)
+        self.reference = reference.to(self.device).requires_grad_(False)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, weight_decay=0.0)
         self.replay = replay
 
     def step(self, number: int) -> dict[str, float]:
         """Seconds of each phase of a step."""
-        start = perf_counter()
-        ids_BL, advantages_B, ref_logprobs_BT, old_logprobs_BT = self.rollout(number)
-        sampled = perf_counter()
+        start = synchronized_time()
+        with self.autocast():
+            ids_BL, advantages_B, ref_logprobs_BT, old_logprobs_BT = self.rollout(number)
+        sampled = synchronized_time()
         self.update(ids_BL, advantages_B, ref_logprobs_BT, old_logprobs_BT)
-        end = perf_counter()
+        end = synchronized_time()
         return {"rollout": sampled - start, "update": end - sampled, "step": end - start}
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(
+            self.device.type, dtype=torch.bfloat16, enabled=self.size.dtype == "bf16"
+        )
 
     @torch.no_grad()
     def rollout(self, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(ids_BL, advantages_B, ref_logprobs_BT, old_logprobs_BT)."""
         size = self.size
         chosen = self.prompts[step * size.prompts : (step + 1) * size.prompts]
-        prompt_GP = self.tokenizer([p.text for p in chosen], return_tensors="pt")["input_ids"]
+        encoded = self.tokenizer([p.text for p in chosen], return_tensors="pt")
+        prompt_GP = encoded["input_ids"].to(self.device)
         if self.replay is None:
             ids_BL = self.model.generate(
                 input_ids=prompt_GP,
@@ -133,10 +142,11 @@ class Plain:
                 max_new_tokens=size.tokens,
             )
         else:
-            response_BT = torch.tensor(self.replay[step])
+            response_BT = torch.tensor(self.replay[step], device=self.device)
             ids_BL = torch.cat([prompt_GP.repeat_interleave(size.samples, 0), response_BT], 1)
         texts = self.tokenizer.batch_decode(ids_BL[:, -size.tokens :], skip_special_tokens=True)
-        rewards_GK = torch.tensor([reward_of(text) for text in texts]).view(-1, size.samples)
+        rewards_B = torch.tensor([reward_of(text) for text in texts], device=self.device)
+        rewards_GK = rewards_B.view(-1, size.samples)
         centred_GK = rewards_GK - rewards_GK.mean(1, keepdim=True)
         advantages_B = (centred_GK / (rewards_GK.std(1, keepdim=True) + EPS)).flatten()
         old = [self.logprobs(self.model, part) for part in ids_BL.split(MICRO)]
@@ -148,7 +158,7 @@ class Plain:
         T = self.size.tokens
         logits_BTV = model(ids_BL, logits_to_keep=T + 1, use_cache=False).logits[:, :-1]
         chosen_BT1 = ids_BL[:, -T:, None]
-        return logits_BTV.log_softmax(-1).gather(-1, chosen_BT1)[..., 0]
+        return logits_BTV.float().log_softmax(-1).gather(-1, chosen_BT1)[..., 0]
 
     def update(
         self,
@@ -160,7 +170,8 @@ class Plain:
         """One optimiser step of the clipped loss with k3 as its KL penalty."""
         self.optimizer.zero_grad()
         for rows in torch.arange(len(ids_BL)).split(MICRO):
-            new_BT = self.logprobs(self.model, ids_BL[rows])
+            with self.autocast():
+                new_BT = self.logprobs(self.model, ids_BL[rows])
             ratio_BT = (new_BT - old_logprobs_BT[rows]).exp()
             advantages_B1 = advantages_B[rows][:, None]
             clipped_BT = ratio_BT.clamp(0.8, 1.2)
@@ -183,13 +194,13 @@ class _Timed:
         self.trainer = our_trainer(work, choice)
 
     def step(self, number: int) -> dict[str, float]:
-        start = perf_counter()
+        start = synchronized_time()
         rollout, rewards = self.trainer.collect_and_score()
         _, advantages = self.trainer.compute_advantages(rollout, rewards)
-        sampled = perf_counter()
+        sampled = synchronized_time()
         self.trainer.update(rollout, advantages)
         self.trainer.step = number + 1
-        end = perf_counter()
+        end = synchronized_time()
         return {"rollout": sampled - start, "update": end - sampled, "step": end - start}
 
 
@@ -199,7 +210,7 @@ def checked(folder: Path, size: Size) -> float:
     Raises:
       UserError: they differ by more than `TOLERANCE`.
     """
-    work = prepare(folder, replace(size, **CHECKED))
+    work = prepare(folder, replace(size, dtype="fp32", **CHECKED))
     ours = _Timed(work)
     ours.step(0)
     plain = Plain(work, ours.trainer.sampled)
@@ -243,17 +254,21 @@ def bench(say, size: Size = SIZE) -> dict[str, dict]:
             "ratio": times["baseline"] / times["ours"],
         }
     facts = {key: getattr(size, key) for key in ("prompts", "samples", "prompt_tokens", "tokens")}
-    facts["steps"] = size.steps - 1
+    facts |= {"steps": size.steps - 1, "dtype": size.dtype}
     return {**result, "workload": facts, "equality": {"gradients": apart}}
 
 
 def size_table(result: dict[str, dict]) -> str:
     """The table of the phases, under a description of the workload."""
+    return sized_table(NAME, "a decoder of the size of SmolLM2-135M", result)
+
+
+def sized_table(name: str, what: str, result: dict[str, dict]) -> str:
     facts = result["workload"]
     about = (
-        f"**{NAME}**: a decoder of the size of SmolLM2-135M, GRPO, {facts['prompts']} prompts of"
+        f"**{name}**: {what}, GRPO, {facts['prompts']} prompts of"
         f" {facts['prompt_tokens']} tokens with {facts['samples']} responses of {facts['tokens']},"
-        f" one epoch, fp32. Steps timed per side: {facts['steps']}."
+        f" one epoch, {facts['dtype']}. Steps timed per side: {facts['steps']}."
     )
     rows = []
     for phase in PHASES:

@@ -41,9 +41,11 @@ class Step:
     peak_mb: dict[str, float] = field(default_factory=dict)
 
 
-def _synchronize() -> None:
+def synchronized_time() -> float:
+    """Seconds of a clock, when the GPU has finished its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+    return perf_counter()
 
 
 def run_step(side, state, memory: "PeakMemory | None" = None) -> Step:
@@ -53,11 +55,9 @@ def run_step(side, state, memory: "PeakMemory | None" = None) -> Step:
     def phase(name: str, function: Callable, *arguments):
         if memory is not None:
             memory.reset()
-        _synchronize()
-        started = perf_counter()
+        started = synchronized_time()
         result = function(*arguments)
-        _synchronize()
-        step.seconds[name] = perf_counter() - started
+        step.seconds[name] = synchronized_time() - started
         if memory is not None:
             step.peak_mb[name] = memory.peak_mb()
         return result

@@ -18,6 +18,7 @@ from typing import Any
 import datasets
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import nn
 from transformers import AutoModelForCausalLM, PrinterCallback, Trainer
 from transformers.utils import logging as transformers_logging
@@ -60,6 +61,7 @@ class Size:
     samples: int = 4
     steps: int = 3
     words: int = 12_000
+    dtype: str = "fp32"
 
     @property
     def responses(self) -> int:
@@ -151,6 +153,7 @@ def our_config(work: Work, micro: int) -> RLConfig:
         "model": {
             "policy_model": {"ckpt": work.ckpt, "train_generation_kwargs": {"top_k": TOP_K}},
             "value_model": {"policy_value_sharing": True},  # unused: grpo has no critic
+            "dtype": size.dtype,
         },
         "reward": {"letters": {"kind": "letters"}},
         "env": {"max_generated_len": size.tokens, "train_num_samples_per_input": size.samples},
@@ -179,6 +182,7 @@ def our_trainer(work: Work, choice: Choice) -> _Ours:
     # otherwise the previous run would be continued
     shutil.rmtree(work.folder / "ours", ignore_errors=True)
     config = our_config(work, choice["micro"])
+    AcceleratorState._reset_state(reset_partial_state=True)  # runs may differ in precision
     trainer = _Ours(
         config,
         GRPO(config.algorithm),
@@ -187,7 +191,10 @@ def our_trainer(work: Work, choice: Choice) -> _Ours:
         CombinedReward({"letters": _Letters()}),
         work.prompts,
         None,
-        Accelerator(cpu=not torch.cuda.is_available()),
+        Accelerator(
+            mixed_precision="bf16" if work.size.dtype == "bf16" else "no",
+            cpu=not torch.cuda.is_available(),
+        ),
     )
     trainer.clock = Clock()
     trainer.sampled = []

@@ -1,0 +1,419 @@
+"""`make gpu`: everything that has to be measured on a GPU, in pieces that can be resumed.
+
+    make gpu                                    all pieces; finished ones are not run again
+    make gpu ARGS="minutes=9"                   stop after nine minutes; call it again to go on
+    make gpu ARGS="rehearsal=true"              tiny models, also without a GPU
+
+Each piece is a process of its own with at most nine minutes, so that a GPU that is lent for minutes
+at a time is enough. Results are kept by GPU and commit in `output_dir`. When all pieces are done,
+the table in `benchmarks/RESULTS.md` is replaced.
+
+All weights are random; nothing is downloaded.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Any
+
+import torch
+from pydantic import Field, PositiveFloat
+from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from benchmarks import bench, causal, ours, workload
+from benchmarks.flops import step_flops
+from benchmarks.measure import PHASES, PeakMemory, response_tokens, run_step
+from benchmarks.tables import number, replace_part, table
+from benchmarks.workload import SIZES, RMDims, Size, T5Dims
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import StrictModel, validate
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import read_json, write_json, write_text
+from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
+from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.runs.runlog import git_commit
+from tasks.qa_feedback.feedback import rm_prefix
+
+ROOT = Path(__file__).parents[1]
+MINUTES = 9.0  # of a piece
+THREADS = 2
+# Dense bf16 peaks of the makers' data sheets in TFLOP/s.
+PEAK_TFLOPS = {
+    "H200": 989.0,
+    "H100 PCIe": 756.0,
+    "H100": 989.0,
+    "A100": 312.0,
+    "L40S": 362.0,
+    "L4": 121.0,
+    "A10": 125.0,
+}
+BF16_APART = 0.05  # nats per token; bf16 keeps 8 bits, so a logit of 10 is off by up to 0.04
+
+_DIMS = T5Dims(32, 48, 8, 4, 2, 300)
+REHEARSAL = Size(
+    "rehearsal",
+    _DIMS,
+    _DIMS,
+    RMDims(32, 48, 4, 1, 8),
+    prompts=2,
+    samples=2,
+    epochs=2,
+    micro_batch=2,
+    input_limit=64,
+    answer_tokens=12,
+    prompt_tokens=40,
+    bf16=True,
+    reps=1,
+)
+# A decoder of 0.6 billion weights.
+DECODER = replace(
+    causal.SIZE,
+    vocab=151_936,
+    width=1152,
+    layers=31,
+    heads=12,
+    tokens=128,
+    prompts=8,
+    steps=3,
+    dtype="bf16",
+)
+REHEARSAL_DECODER = replace(
+    causal.SIZE, vocab=300, width=24, layers=2, heads=3, prompt_tokens=20, tokens=5, dtype="bf16"
+)
+
+
+class Settings(StrictModel):
+    """`make gpu`."""
+
+    piece: str | None = Field(None, description="run only this piece, in this process")
+    minutes: PositiveFloat | None = Field(
+        None, description="stop after so many minutes; the next call goes on. null: no limit"
+    )
+    rehearsal: bool = Field(
+        False, description="tiny models, with or without a GPU, to see that everything runs"
+    )
+    output_dir: str = "outputs/gpu"
+    results: str | None = Field(
+        None, description="a document whose `gpu` part is replaced by the results"
+    )
+
+
+# ---- pieces --------------------------------------------------------------------------------------
+
+
+def correctness(rehearsal: bool) -> dict[str, Any]:
+    """What bf16 and a device can break. Raises `UserError` if a check fails."""
+    size = REHEARSAL if rehearsal else replace(SIZES["t5_large"], prompts=2)
+    values = {
+        **policy_checks(size),
+        "reward models, saved - loaded": reward_model_difference(size),
+    }
+    limits = {
+        "policy - reference at step 0, nats": 0.0,
+        "bf16 - fp32, mean nats per token": BF16_APART,
+        "tensors on another device": 0.0,
+        "weights that are not finite after a step": 0.0,
+        "reward models, saved - loaded": 0.0,
+    }
+    wrong = []
+    for name, limit in limits.items():
+        if not values[name] <= limit:
+            wrong.append(f"{name}: {values[name]:g}")
+    if not values["largest change of a weight"] > 0:
+        wrong.append("a step changes no weight")
+    if wrong:
+        raise UserError(f"the checks fail on this device: {'; '.join(wrong)}")
+    return {"checks": values}
+
+
+@torch.no_grad()
+def _use_reference_weights(trainer) -> None:
+    """Make the policy equal to its reference, as at the start of a run."""
+    trainer.actor_critic.policy.model.load_state_dict(trainer.reference.model.state_dict())
+
+
+def policy_checks(size: Size) -> dict[str, float]:
+    """Step 0 in bf16: the KL, the distance to fp32, devices, and whether an update is finite."""
+    logprobs = {}
+    values: dict[str, float] = {}
+    for bf16 in (False, True):
+        trainer = ours.build(replace(size, bf16=bf16, dropout=0.0))
+        _use_reference_weights(trainer)
+        if not bf16:
+            generated = ours.generate(trainer)
+        rollout = ours.score(trainer, generated)
+        logprobs[bf16] = rollout.ref_logprobs_BT[rollout.response_mask_BT.bool()]
+        apart = (rollout.logprobs_BT - rollout.ref_logprobs_BT).abs().max()
+        values["policy - reference at step 0, nats"] = float(apart)
+    values["bf16 - fp32, mean nats per token"] = float(
+        (logprobs[True] - logprobs[False]).abs().mean()
+    )
+    device = trainer.accelerator.device.type
+    tensors = [*trainer.actor_critic.parameters(), *trainer.reference.parameters()]
+    tensors += [value for value in vars(rollout).values() if isinstance(value, torch.Tensor)]
+    values["tensors on another device"] = sum(tensor.device.type != device for tensor in tensors)
+    before = [parameter.detach().clone() for parameter in trainer.actor_critic.parameters()]
+    ours.update(trainer, rollout, ours.rewards(trainer, rollout))
+    after = list(trainer.actor_critic.parameters())
+    values["weights that are not finite after a step"] = sum(
+        int((~torch.isfinite(parameter)).sum()) for parameter in after
+    )
+    values["largest change of a weight"] = max(
+        float((new.detach() - old).abs().max()) for new, old in zip(after, before)
+    )
+    return values
+
+
+def reward_model_difference(size: Size) -> float:
+    """The largest difference of bf16 logits of a reward model and of its saved and loaded copy."""
+    trainer = ours.build(size)
+    rollout = ours.score(trainer, ours.generate(trainer))
+    largest = 0.0
+    assert isinstance(trainer.reward, CombinedReward)
+    for aspect in trainer.reward.aspects.values():
+        assert isinstance(aspect, (SegmentClassifierReward, SequenceScorerReward))
+        scorer = aspect.scorer
+        assert isinstance(scorer.model, PreTrainedModel)
+        with TemporaryDirectory() as folder:
+            scorer.model.save_pretrained(folder)
+            scorer.inputs.tokenizer.save_pretrained(folder)
+            scorer.spec.save(folder)
+            loaded = load_reward_model(folder, rm_prefix, str(trainer.accelerator.device), "bf16")
+        inputs = scorer.encode(rollout.prompts, rollout.texts)
+        for mine, other in zip(scorer.logits(inputs), loaded.logits(inputs), strict=True):
+            largest = max(largest, float((mine - other).abs().max()))
+    return largest
+
+
+def paper_step(rehearsal: bool) -> dict[str, Any]:
+    """Our step at the paper's scale: seconds, tokens per second, utilisation, memory by phase."""
+    size = REHEARSAL if rehearsal else SIZES["t5_large"]
+    memory = PeakMemory()
+    trainer = ours.build(size)
+    models_mb = memory.peak_mb()
+    steps = [run_step(ours, trainer, memory) for _ in range(1 + size.reps)]
+    last = steps[-1]
+    responses = last.generated.responses()
+    lengths = [len(row) for row in responses]
+    answers = [lengths[at : at + size.samples] for at in range(0, len(lengths), size.samples)]
+    judged = ours.judged_tokens(trainer, last.scored)
+    flops = step_flops(size, workload.prompt_lengths(size), answers, judged)
+    phases = {}
+    for phase in PHASES:
+        seconds = sorted(step.seconds[phase] for step in steps[1:])[size.reps // 2]
+        phases[phase] = {
+            "seconds": seconds,
+            "tokens_per_s": response_tokens(responses) / seconds,
+            "tflops": flops[phase] / seconds / 1e12,
+            "peak_mb": max(step.peak_mb[phase] for step in steps),
+        }
+    return {
+        "phases": phases,
+        "models_mb": models_mb,
+        "prompts": size.prompts,
+        "samples": size.samples,
+        "steps": size.reps,
+    }
+
+
+def compared(name: str) -> Callable[[bool], dict[str, Any]]:
+    """A piece that times a size against the published baseline."""
+
+    def piece(rehearsal: bool) -> dict[str, Any]:
+        size = REHEARSAL if rehearsal else SIZES[name]
+        settings = validate(
+            bench.Settings, {"threads": THREADS, "peak_tflops": peak_tflops()}, "the settings"
+        )
+        return {"bench": bench.bench_size(size, settings, bench.Progress())}
+
+    return piece
+
+
+def decoder(rehearsal: bool) -> dict[str, Any]:
+    """A GRPO step of a decoder of 0.6 billion weights, against transformers' own generate."""
+    size = REHEARSAL_DECODER if rehearsal else DECODER
+    memory = PeakMemory()
+    memory.reset()
+    result = causal.bench(bench.Progress(), size)
+    return {"causal": result, "peak_mb": memory.peak_mb()}
+
+
+PIECES: dict[str, Callable[[bool], dict[str, Any]]] = {
+    "correctness": correctness,
+    "paper_step": paper_step,
+    "t5_base": compared("t5_base"),
+    "t5_large": compared("t5_large"),
+    "decoder": decoder,
+}
+
+
+# ---- running them --------------------------------------------------------------------------------
+
+
+def device_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+
+
+def peak_tflops() -> float | None:
+    """The GPU's dense bf16 peak; None if it is not in `PEAK_TFLOPS`."""
+    for part, peak in PEAK_TFLOPS.items():
+        if part.casefold() in device_name().casefold():
+            return peak
+    return None
+
+
+def folder_of(settings: Settings) -> Path:
+    """Where results are kept: those of another GPU, commit or kind are never mixed with them."""
+    commit = (git_commit() or "unknown")[:12]
+    device = re.sub(r"[^A-Za-z0-9]+", "-", device_name())
+    kind = "-rehearsal" if settings.rehearsal else ""
+    return Path(settings.output_dir) / f"{device}-{commit}{kind}"
+
+
+def run_piece(name: str, settings: Settings) -> None:
+    """Measure one piece in this process and write its file."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    torch.set_num_threads(THREADS)
+    result = PIECES[name](settings.rehearsal)
+    write_json(folder_of(settings) / f"{name}.json", result)
+
+
+def run_pieces(settings: Settings) -> dict[str, str]:
+    """Run the pieces that have no result yet, each in its own process.
+
+    Returns:
+      piece -> why it has no result: it failed, or the time was up.
+    """
+    folder = folder_of(settings)
+    end = monotonic() + 60 * settings.minutes if settings.minutes else float("inf")
+    missing = {}
+    for name in PIECES:
+        if (folder / f"{name}.json").is_file():
+            print(f"{name}: measured before", flush=True)
+            continue
+        seconds = min(60 * MINUTES, end - monotonic())
+        if seconds <= 0:
+            missing[name] = "the time was up: call `make gpu` again"
+            continue
+        print(f"{name}: at most {seconds / 60:.0f} minutes", flush=True)
+        reason = run_in_process(name, settings, seconds)
+        if reason is not None:
+            missing[name] = reason
+            print(f"{name}: {reason}", file=sys.stderr, flush=True)
+    return missing
+
+
+def run_in_process(name: str, settings: Settings, seconds: float) -> str | None:
+    """None, or why the piece failed."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu",
+        f"piece={name}",
+        f"rehearsal={json.dumps(settings.rehearsal)}",
+        f"output_dir={Path(settings.output_dir).resolve()}",
+    ]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace", timeout=seconds
+        )
+    except subprocess.TimeoutExpired:
+        return f"not finished within {seconds / 60:.1f} minutes"
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines()
+    return lines[-1].rstrip(".") if lines else f"ended with code {done.returncode}"
+
+
+# ---- the document --------------------------------------------------------------------------------
+
+
+def document(results: Mapping[str, dict], missing: Mapping[str, str]) -> str:
+    """The results as markdown."""
+    peak = peak_tflops()
+    peak_text = f", peak {peak:,.0f} TFLOP/s in bf16" if peak else ""
+    commit = (git_commit() or "unknown")[:12]
+    parts = [
+        f"{device_name()}{peak_text}, torch {torch.__version__}, commit {commit}. Random weights.",
+    ]
+    if "correctness" in results:
+        rows = [[name, f"{value:.3g}"] for name, value in results["correctness"]["checks"].items()]
+        parts.append(table(["check", "value"], rows))
+    if "paper_step" in results:
+        parts.append(paper_table(results["paper_step"], peak))
+    for name in ("t5_base", "t5_large"):
+        if name in results:
+            parts.append(bench.size_table(name, results[name]["bench"]))
+    if "decoder" in results:
+        what = "a decoder of 0.6 billion weights"
+        parts.append(causal.sized_table("decoder", what, results["decoder"]["causal"]))
+    for name, reason in missing.items():
+        parts.append(f"**{name}** has no result: {reason}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def paper_table(result: Mapping[str, Any], peak: float | None) -> str:
+    header = ["phase", "s", "tokens/s", "TFLOP/s", "utilisation", "peak MB"]
+    rows = []
+    for phase, row in result["phases"].items():
+        utilisation = f"{row['tflops'] / peak:.1%}" if peak else ""
+        rows.append(
+            [
+                phase,
+                number(row["seconds"]),
+                number(row["tokens_per_s"]),
+                number(row["tflops"]),
+                utilisation,
+                number(row["peak_mb"]),
+            ]
+        )
+    about = (
+        f"**paper_step**: ours, {result['prompts']} prompts with {result['samples']} samples; the"
+        f" models take {number(result['models_mb'])} MB. Medians of {result['steps']} steps after"
+        " one that warms up."
+    )
+    return f"{about}\n\n{table(header, rows)}"
+
+
+def run(settings: Settings) -> None:
+    """`make gpu`.
+
+    Raises:
+      UserError: there is no GPU, an unknown piece, or a piece without a result.
+    """
+    if settings.piece is not None and settings.piece not in PIECES:
+        raise UserError(f"there is no piece {settings.piece}; choose from {', '.join(PIECES)}")
+    if not torch.cuda.is_available() and not settings.rehearsal:
+        raise UserError(
+            "PyTorch sees no GPU here, so there is nothing to measure. `make gpu"
+            ' ARGS="rehearsal=true"` runs all pieces with tiny models on the CPU'
+        )
+    if settings.piece is not None:
+        run_piece(settings.piece, settings)
+        return
+    folder = folder_of(settings)
+    missing = run_pieces(settings)
+    results = {
+        name: read_json(folder / f"{name}.json")
+        for name in PIECES
+        if (folder / f"{name}.json").is_file()
+    }
+    text = document(results, missing)
+    write_text(folder / "gpu.md", text)
+    print(f"\n{text}\n{folder / 'gpu.md'}", flush=True)
+    if missing:
+        raise UserError(f"no result: {', '.join(missing)}. Finished pieces are kept in {folder}")
+    if settings.results:
+        replace_part(settings.results, "gpu", text)
+
+
+if __name__ == "__main__":
+    run_main(lambda: run(settings_from(Settings)))

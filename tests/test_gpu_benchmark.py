@@ -1,0 +1,129 @@
+"""`make gpu`, with tiny models on a CPU: pieces, resuming, failures, and the document."""
+
+import json
+import subprocess
+
+import pytest
+import torch
+
+from benchmarks import bench, gpu, ours
+from benchmarks.gpu import Settings
+from fgrlhf.errors import UserError
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(
+        rehearsal=True, output_dir=str(tmp_path), piece=None, minutes=None, results=None
+    )
+
+
+def test_a_gpu_is_needed(monkeypatch, settings, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="no GPU here"):
+        gpu.run(settings.model_copy(update={"rehearsal": False}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_checks_pass_and_can_fail(monkeypatch):
+    checks = gpu.correctness(rehearsal=True)["checks"]
+    assert 0 < checks["bf16 - fp32, mean nats per token"] < gpu.BF16_APART
+    assert checks["largest change of a weight"] > 0
+    monkeypatch.setattr(gpu, "_use_reference_weights", lambda trainer: None)
+    monkeypatch.setattr(ours, "update", lambda *arguments: {})
+    with pytest.raises(UserError, match="at step 0, nats: .*; a step changes no weight"):
+        gpu.correctness(rehearsal=True)
+
+
+def test_a_reward_model_that_changes_when_it_is_saved_is_noticed(monkeypatch):
+    load = gpu.load_reward_model
+
+    def damaged(*arguments):
+        scorer = load(*arguments)
+        for parameter in scorer.model.parameters():
+            parameter.data.mul_(2)
+        return scorer
+
+    monkeypatch.setattr(gpu, "load_reward_model", damaged)
+    assert gpu.reward_model_difference(gpu.REHEARSAL) > 0.01
+
+
+def test_the_document(monkeypatch):
+    monkeypatch.setattr(gpu, "device_name", lambda: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(bench, "memory_of", lambda *arguments: {})
+    results = {name: piece(True) for name, piece in gpu.PIECES.items() if name != "t5_large"}
+    text = gpu.document(json.loads(json.dumps(results)), {"t5_large": "out of memory"})
+    assert "NVIDIA H100 80GB HBM3, peak 989 TFLOP/s in bf16" in text
+    assert "| policy - reference at step 0, nats | 0 |" in text
+    assert text.count("| updates |") == 2 and "| update |" in text
+    assert "a decoder of 0.6 billion weights, GRPO, 2 prompts" in text and "bf16" in text
+    assert "**t5_large** has no result: out of memory." in text
+
+
+@pytest.mark.parametrize(
+    "name, peak", [("NVIDIA H100 PCIe", 756.0), ("NVIDIA H200", 989.0), ("Radeon", None)]
+)
+def test_peaks(monkeypatch, name, peak):
+    monkeypatch.setattr(gpu, "device_name", lambda: name)
+    assert gpu.peak_tflops() == peak
+
+
+class Processes:
+    """Replaces the processes of pieces. `outcome` says how each ends: error text, or `late`."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.started: list[str] = []
+        self.outcome: dict[str, str] = {}
+
+    def run(self, command, timeout, **_):
+        name = next(part for part in command if part.startswith("piece=")).removeprefix("piece=")
+        self.started.append(name)
+        outcome = self.outcome.get(name, "")
+        if outcome == "late":
+            raise subprocess.TimeoutExpired(command, timeout)
+        if not outcome:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / f"{name}.json").write_text("{}")
+        return subprocess.CompletedProcess(command, int(bool(outcome)), stderr=outcome)
+
+
+@pytest.fixture
+def processes(monkeypatch, settings):
+    result = Processes(gpu.folder_of(settings))
+    monkeypatch.setattr(gpu.subprocess, "run", result.run)
+    monkeypatch.setattr(gpu, "document", lambda results, missing: f"{sorted(results)} {missing}")
+    monkeypatch.setattr(gpu, "folder_of", lambda _: result.folder)  # needs git, a process too
+    return result
+
+
+def test_finished_pieces_are_not_run_again(processes, settings, tmp_path):
+    processes.outcome = {"t5_base": "late", "t5_large": "Traceback\nCUDA out of memory."}
+    document = tmp_path / "results.md"
+    document.write_text("<!-- gpu -->\n<!-- /gpu -->")
+    settings = settings.model_copy(update={"results": str(document)})
+    with pytest.raises(UserError, match="no result: t5_base, t5_large"):
+        gpu.run(settings)
+    text = (processes.folder / "gpu.md").read_text()
+    assert "not finished within 9.0 minutes" in text and "CUDA out of memory" in text
+    assert "CUDA" not in document.read_text()  # it is replaced when all pieces are done
+    assert processes.started == list(gpu.PIECES)
+    processes.started = []
+    processes.outcome = {}
+    gpu.run(settings)
+    assert processes.started == ["t5_base", "t5_large"]
+    assert "paper_step" in document.read_text()
+
+
+def test_the_minutes_are_kept(processes, settings, monkeypatch):
+    clock = iter([0.0, 0.0, 400.0, 550.0, 550.0, 550.0])
+    monkeypatch.setattr(gpu, "monotonic", lambda: next(clock))
+    missing = gpu.run_pieces(settings.model_copy(update={"minutes": 9.0}))
+    assert processes.started == ["correctness", "paper_step"]
+    assert list(missing) == ["t5_base", "t5_large", "decoder"]
+    assert "call `make gpu` again" in missing["t5_base"]
+
+
+def test_unknown_pieces_are_refused(settings):
+    with pytest.raises(UserError, match="no piece huge; choose from correctness"):
+        gpu.run(settings.model_copy(update={"piece": "huge"}))
