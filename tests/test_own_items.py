@@ -229,7 +229,10 @@ def test_the_end_of_a_lease_is_counted_down_and_announced_once(chromium, tmp_pat
             tab.mouse.move(300, 300)  # activity renews it
             tab.clock.run_for(2000)
         wait_until(tab, "() => document.querySelector('#lease').hidden")
-        tab.clock.run_for(56 * 60_000)
+        for _ in range(2 * 60):  # minutes; a late message about the mouse may renew it once more
+            tab.clock.run_for(60_000)
+            if tab.is_visible("#lease"):
+                break
         assert tab.is_visible("#lease")
         press(tab, "n", "Control+Enter")
         tab.wait_for_selector("#empty:not([hidden])")
