@@ -1,0 +1,158 @@
+"""Memory of weights, gradients and optimiser states in RL, computed: which model fits on which GPU.
+
+    python -m benchmarks.memory                            the table in docs/scale.md
+    python -m benchmarks.memory results=docs/scale.md      replaces it
+
+With P weights in fp32 and A of adapters, on each of N GPUs:
+
+    all weights   ddp: 4 P + 4 P + 8 P        weights, gradients, Adam's two moments
+                  reference: 4 P              forward passes compute in bf16 from fp32 weights
+    LoRA          ddp: 4 P + 16 A             the reference is the policy without its adapters
+    fsdp2         all of this divided by N, and 2 P for the whole bf16 weights during rollouts
+
+Under autocast, a forward pass of `ddp` also keeps a bf16 copy of the weights: 2 P. Activations, the
+cache of keys and values and the reward models come on top; `make gpu` measures them.
+tests/test_memory.py compares these sums with real trainers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    T5Config,
+)
+
+from benchmarks.tables import replace_part, table
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import StrictModel
+from fgrlhf.errors import run_main
+from fgrlhf.models.config import LoRAConfig
+from fgrlhf.models.lora import add_adapters
+
+GB = 1e9
+LORA = LoRAConfig(r=16, alpha=32)
+GPUS = (1, 8, 16)
+
+# The published dimensions of each model.
+MODELS: Mapping[str, PretrainedConfig] = {
+    "t5-large": T5Config(
+        vocab_size=32_128, d_model=1024, d_ff=4096, d_kv=64, num_heads=16, num_layers=24
+    ),
+    "Qwen3-0.6B": Qwen3Config(
+        vocab_size=151_936,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        tie_word_embeddings=True,
+    ),
+    "Qwen3-1.7B": Qwen3Config(
+        vocab_size=151_936,
+        hidden_size=2048,
+        intermediate_size=6144,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        tie_word_embeddings=True,
+    ),
+    "Llama-2-7B": LlamaConfig(
+        vocab_size=32_000,
+        hidden_size=4096,
+        intermediate_size=11_008,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=32,
+        tie_word_embeddings=False,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Numbers of weights: of the model, and of LoRA's adapters on all its linear layers."""
+
+    model: int
+    adapters: int
+
+    @classmethod
+    def of(cls, config: PretrainedConfig) -> "Weights":
+        """Count them without memory for them. Tied weights count once."""
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        with torch.device("meta"):
+            model = kind.from_config(config)
+        assert isinstance(model, PreTrainedModel)
+        all_weights = sum(parameter.numel() for parameter in model.parameters())
+        with torch.device("meta"):
+            add_adapters(model, LORA)
+        adapters = sum(p.numel() for name, p in model.named_parameters() if ".lora_" in name)
+        return cls(all_weights, adapters)
+
+
+def trained(weights: int) -> int:
+    """Bytes of trained fp32 weights with gradients and Adam's moments: 4 + 4 + 8 per weight."""
+    return 16 * weights
+
+
+def with_all_weights(weights: Weights) -> int:
+    """Bytes of a policy that is trained whole, and of its reference."""
+    return trained(weights.model) + 4 * weights.model
+
+
+def with_lora(weights: Weights) -> int:
+    """Bytes of a frozen policy with trained adapters, which is its own reference."""
+    return 4 * weights.model + trained(weights.adapters)
+
+
+def in_bf16(weights: Weights) -> int:
+    """Bytes of the whole bf16 weights that a forward pass or a rollout needs."""
+    return 2 * weights.model
+
+
+def per_gpu(weights: Weights, static: Callable[[Weights], int], gpus: int) -> float:
+    """Bytes on each GPU: `ddp` on one, `fsdp2` on several."""
+    return static(weights) / gpus + in_bf16(weights)
+
+
+class Settings(StrictModel):
+    """Options of the program."""
+
+    results: str | None = Field(
+        None, description="a document whose `memory` part is replaced by the table"
+    )
+
+
+def memory_table() -> str:
+    """GB per GPU of each model. FSDP2 refuses LoRA, so that column is for one GPU or `ddp`."""
+    columns = ["model", "weights", "LoRA, ddp"]
+    columns += ["all, ddp" if gpus == 1 else f"all, fsdp2, {gpus} GPUs" for gpus in GPUS]
+    rows = []
+    for name, config in MODELS.items():
+        weights = Weights.of(config)
+        sizes = [per_gpu(weights, with_lora, 1)]
+        sizes += [per_gpu(weights, with_all_weights, gpus) for gpus in GPUS]
+        millions = f"{weights.model / 1e6:,.0f} M"
+        rows.append([name, millions, *(f"{size / GB:.1f}" for size in sizes)])
+    return table(columns, rows)
+
+
+def run(settings: Settings) -> None:
+    """Print the table, and insert it if asked to."""
+    text = memory_table()
+    print(text, flush=True)
+    if settings.results:
+        replace_part(settings.results, "memory", text)
+
+
+if __name__ == "__main__":
+    run_main(lambda: run(settings_from(Settings)))
