@@ -6,6 +6,7 @@ from faults.disk import Disk
 from faults.folders import Folders
 from faults.kill import Kill
 from faults.numbers import Numbers
+from faults.ranks import Ranks
 from faults.rows import Rows
 from faults.together import Together
 
@@ -18,6 +19,7 @@ _ALL = (
     Checkpoints,
     Folders,
     Together,
+    Ranks,
     Numbers,
 )
 KINDS = {kind.name: kind for kind in _ALL}

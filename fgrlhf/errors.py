@@ -103,8 +103,14 @@ _RUST_CODE = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
 _RUST_PATH = re.compile(r'at path "([^"]*)"')
 
 
+# gloo and NCCL, when the connection to another process is lost
+_LOST_PROCESS = re.compile(
+    r"gloo.*(Connection (closed|reset) by peer|Broken pipe)|remote process exited"
+)
+
+
 def why_refused(error: BaseException) -> str | None:
-    """The message for an error of the operating system; None for any other error."""
+    """The message for an error of the operating system or a lost process; None for any other."""
     if isinstance(error, OSError):
         number = getattr(error, "errno", None)
         # `filename2` is the destination of a rename
@@ -116,6 +122,12 @@ def why_refused(error: BaseException) -> str | None:
             return (
                 f"a file could not be written completely: {shorten(text)}. The disk is probably"
                 f" full. {_WAYS_OUT[errno.ENOSPC]}"
+            )
+        if isinstance(error, RuntimeError) and _LOST_PROCESS.search(text):
+            return (
+                f"another process of this run has ended or cannot be reached: {shorten(text)}. Its"
+                " own message says why, unless it was killed. Run the same command again: the run"
+                " continues from its last complete checkpoint"
             )
         code = _RUST_CODE.search(text)
         number = int(code[1] or code[2]) if code else None

@@ -155,21 +155,23 @@ def load_task(name: str) -> Task:
     )
 
 
-def code_of(task: Task) -> list[str]:
+def code_of(task: Task) -> dict[str, str]:
     """The Python files in the folder of the task's `task.py`, except its tests.
 
-    Paths are relative to the working directory. [] for a task that is not in a `task.py`.
+    Returns:
+      the file's name in that folder -> its path, relative to the working directory; {} for a task
+      that is not in a `task.py`.
     """
     for module in list(sys.modules.values()):
         file = Path(getattr(module, "__file__", None) or "")
         if file.name == "task.py" and vars(module).get("TASK") is task:
-            folder = file.parent
-            files = []
-            for path in sorted(folder.rglob("*.py")):
-                if "tests" not in path.relative_to(folder).parts:
-                    files.append(os.path.relpath(path))
+            files = {}
+            for path in sorted(file.parent.rglob("*.py")):
+                name = path.relative_to(file.parent)
+                if "tests" not in name.parts:
+                    files[name.as_posix()] = os.path.relpath(path)
             return files
-    return []
+    return {}
 
 
 def _shipped_tasks() -> list[str]:

@@ -5,6 +5,10 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
+from fgrlhf.errors import why_refused
+
 PROGRAM = """
 import atexit
 import torch.distributed as distributed
@@ -48,3 +52,19 @@ def test_a_process_of_a_group_ends_before_the_interpreter():
 def test_other_processes_end_as_usual():
     lines = ["trained", "after run_main", "exit function", "the interpreter has ended"]
     assert output_of(grouped=False) == lines
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:64172. This is",
+        "[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:5: Connection reset by peer.",
+        "ncclRemoteError: NCCL detected that a remote process exited prematurely",
+    ],
+)
+def test_a_lost_process_is_named(text):
+    message = why_refused(RuntimeError(text))
+    assert message is not None and "another process of this run has ended" in message
+    assert "Run the same command again" in message
+    assert why_refused(ValueError(text)) is None
+    assert why_refused(RuntimeError("shapes differ")) is None

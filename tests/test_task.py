@@ -31,21 +31,22 @@ def test_an_unknown_task_gets_a_suggestion():
 
 
 def test_the_code_of_a_task_is_its_folder_without_tests():
-    assert code_of(load_task("hanoi")) == [
-        "tasks/hanoi/__init__.py",
-        "tasks/hanoi/data/__init__.py",
-        "tasks/hanoi/data/demonstrations.py",
-        "tasks/hanoi/puzzle.py",
-        "tasks/hanoi/reward.py",
-        "tasks/hanoi/task.py",
+    names = [
+        "__init__.py",
+        "data/__init__.py",
+        "data/demonstrations.py",
+        "puzzle.py",
+        "reward.py",
+        "task.py",
     ]
-    assert code_of(Task(name="elsewhere")) == []
+    assert code_of(load_task("hanoi")) == {name: f"tasks/hanoi/{name}" for name in names}
+    assert code_of(Task(name="elsewhere")) == {}
 
 
 def test_a_change_of_the_code_is_noted(tmp_path, monkeypatch, capsys):
     code = tmp_path / "reward.py"
     code.write_text("1")
-    monkeypatch.setattr("fgrlhf.cli.rl.code_of", lambda task: [str(code)])
+    monkeypatch.setattr("fgrlhf.cli.rl.code_of", lambda task: {"reward.py": str(code)})
     run = tmp_path / "run"
     run.mkdir()
     for text, is_noted in (("1", False), ("1", False), ("2", True)):
@@ -53,8 +54,8 @@ def test_a_change_of_the_code_is_noted(tmp_path, monkeypatch, capsys):
         with noted_code(Task(name="t"), run, is_main_process=True):
             pass
         printed = capsys.readouterr().out
-        assert (f"note: {code} changed since the run in {run} began" in printed) == is_noted
-    assert list(read_json(run / "task_code.json")) == [str(code)]
+        assert (f"note: reward.py changed since the run in {run} began" in printed) == is_noted
+    assert list(read_json(run / "task_code.json")) == ["reward.py"]
 
 
 # ---- generated prompts ---------------------------------------------------------------------------

@@ -126,7 +126,7 @@ def metrics_of(settings: Settings, config: RLConfig) -> EvaluationMetrics:
 def inputs_of(task: Task, settings: Settings, config: RLConfig) -> list[str | Path]:
     """Every file and checkpoint that affects the result, the task's code included."""
     inputs: list[str | Path] = [
-        *code_of(task),
+        *code_of(task).values(),
         settings.policy,
         settings.config,
         config.model.policy_model.ckpt,
