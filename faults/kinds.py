@@ -8,6 +8,7 @@ from faults.kill import Kill
 from faults.numbers import Numbers
 from faults.ranks import Ranks
 from faults.rows import Rows
+from faults.servers import Servers
 from faults.together import Together
 
 _ALL = (
@@ -20,6 +21,7 @@ _ALL = (
     Folders,
     Together,
     Ranks,
+    Servers,
     Numbers,
 )
 KINDS = {kind.name: kind for kind in _ALL}

@@ -109,7 +109,7 @@ class Ranks(Kind):
     def _death(self, case: Case, index: int, reference: Reference) -> tuple[int, dict[str, Any]]:
         """The process that dies, and when. Only the first one writes files."""
         if case.death == "checkpoint":
-            return 0, {"crash": CrashPoint(near=r"checkpoints?/.*\.(safetensors|json)")}
+            return 0, {"crash": CrashPoint(near=r"checkpoints/.*step-2")}
         if case.death == "log":
             return 0, {"crash": CrashPoint(near=r"metrics\.jsonl")}
         low = {"early": 0.0, "half": 0.4, "late": 0.8}[case.death]

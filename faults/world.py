@@ -29,6 +29,7 @@ MODULES = (
     "fgrlhf.cli.evaluate",
     "tasks.qa_feedback.training.train_finegrained",
     "fgrlhf.cli.dpo",
+    "fgrlhf.cli.reward_serve",
     "tasks.qa_feedback.training.corrected_examples",
     "tasks.qa_feedback.data.collect_feedback",
     "transformers.models.t5.modeling_t5",
@@ -103,6 +104,7 @@ def stages(world: World) -> dict[str, Stage]:
         trained("ppo", TRAIN_RL, "rl"),
         trained("grpo", TRAIN_RL, "oracle", *grpo),
         trained("oracle", TRAIN_RL, "oracle"),
+        trained("served", TRAIN_RL, "served"),
         on_task("dpo", "fgrlhf.cli.dpo", "dpo"),
         used(
             "generate",
@@ -253,7 +255,19 @@ def _write_configs(world: World) -> None:
         "train.n_warmup_steps": 0,
         "logging.n_samples": 2,
     }
+    served = rl | {
+        "reward.factuality_model": None,
+        "reward.relevance_model": None,
+        "reward.completeness_model": None,
+        "reward.relevance": {
+            "kind": "http",
+            "url": "${SERVER_URL}",
+            "model_sha256": "${SERVER_SHA256}",
+            "retries": 4,
+        },
+    }
     configs = {
+        "served": shrunk(TRAINING / "mini_fine_grained_config.yml", served),
         "sft": shrunk(TRAINING / "mini_sft_config.yml", sft),
         "fg_rm": shrunk(REWARD_MODELING / "mini_rel_rm_config.yml", reward_model),
         "pref_rm": shrunk(REWARD_MODELING / "mini_comp_rm_config.yml", reward_model),
