@@ -16,6 +16,9 @@ TEST = [
 SLURM = {"slurm": ["submitit>=1.5"]}  # runs of comparisons and sweeps as jobs of a cluster
 CHECK = ["schemathesis>=4", "krippendorff>=0.8"]  # for `make feedback-check`
 
+# files that programs read or that users copy and change; `**` also finds folders that are no packages
+DATA = [f"**/*.{ending}" for ending in "css html j2 js json jsonl md sh txt yml".split()]
+
 setup(
     name="fgrlhf",
     version="0.1.0",
@@ -24,7 +27,7 @@ setup(
     packages=find_packages(
         include=["fgrlhf*", "sft*", "reward_modeling*", "interface_html*", "tasks*"]
     ),
-    package_data={"": ["*.txt", "*.jsonl", "*.j2", "*.yml", "*.html", "*.js", "*.css"]},
+    package_data={package: DATA for package in ("fgrlhf", "interface_html", "tasks")},
     entry_points={"console_scripts": ["fgrlhf = fgrlhf.cli.main:entry_point"]},
     # the lowest releases that are known to work; `make setup` installs the pins of constraints.txt
     install_requires=[
