@@ -16,8 +16,9 @@ TEST = [
 SLURM = {"slurm": ["submitit>=1.5"]}  # runs of comparisons and sweeps as jobs of a cluster
 CHECK = ["schemathesis>=4", "krippendorff>=0.8"]  # for `make feedback-check`
 
-# files that programs read or that users copy and change; `**` also finds folders that are no packages
-DATA = [f"**/*.{ending}" for ending in "css html j2 js json jsonl md sh txt yml".split()]
+# endings of the files that programs read, or that users copy and change
+ENDINGS = ["css", "html", "j2", "js", "json", "jsonl", "md", "sh", "txt", "yml"]
+DATA = [f"**/*.{ending}" for ending in ENDINGS]  # `**`: also in folders that are no packages
 
 setup(
     name="fgrlhf",
