@@ -3,7 +3,6 @@
 fgrlhf feedback serve NAME items=items.json db=feedback.sqlite per_item=3
 """
 
-import ipaddress
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
+from fgrlhf.reward_models.remote import is_local
 from interface_html.checks import Plan, gold_tell
 from interface_html.database import Database
 from interface_html.format import Item
@@ -67,14 +67,6 @@ class Settings(StrictModel):
     new_tokens: bool = Field(
         default=False, description="give all annotators new links; their old ones stop working"
     )
-
-
-def is_local(host: str) -> bool:
-    """Whether a server on `host` can be reached from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def allowed_hosts(settings: Settings) -> list[str]:
