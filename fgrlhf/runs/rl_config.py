@@ -344,12 +344,9 @@ class RLConfig(StrictModel):
 
     def _model_mistakes(self) -> list[str]:
         lora = self.model.policy_model.lora
-        if lora is None or not lora.dropout or self.train.dropout:
+        if lora is None:
             return []
-        return [
-            f"model.policy_model.lora.dropout is {lora.dropout}, but train.dropout is false,"
-            " which turns all dropout off: set train.dropout=true, or leave lora.dropout out"
-        ]
+        return lora.mistakes("model.policy_model.lora", self.train.dropout)
 
     def _critic_mistakes(self) -> list[str]:
         name = self.algorithm.name
