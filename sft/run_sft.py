@@ -42,8 +42,9 @@ from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes, models_of
 from fgrlhf.metrics.registry import build_metrics
-from fgrlhf.models.config import ABOUT_DECODER_PREFIX
+from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig
 from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs import hf_trainer
@@ -62,6 +63,7 @@ from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
+from fgrlhf.utils import seeded
 from sft.data import (
     IGNORED,
     Collator,
@@ -77,6 +79,9 @@ from sft.data import (
 class ModelSection(StrictModel):
     ckpt: FilePath = Field(
         description="folder or hub name of an encoder-decoder or decoder-only model"
+    )
+    lora: LoRAConfig | None = Field(
+        default=None, description="train adapters, which are merged into the saved model"
     )
     train_top_layers: Count | None = Field(
         default=None, description="train only the top layers; null: all"
@@ -132,6 +137,7 @@ class TrainSection(StrictModel):
         default=False, description="batch answers of similar length, which reduces padding"
     )
     bf16: bool = Field(default=False, description="mixed precision; weights stay fp32")
+    gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
     seed: Seed = Field(default=42, description="of everything random in the run")
 
 
@@ -227,7 +233,7 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         if self.responses_only:
             mean_loss = response_loss(model, self.policy, inputs)
         else:
-            output = model(**inputs)
+            output = model(**inputs, use_cache=False)
             mean_loss = output.loss
         tokens = (inputs["labels"] != IGNORED).sum()
         share = tokens / (tokens if num_items_in_batch is None else num_items_in_batch)
@@ -366,12 +372,16 @@ def _train(config: SFTConfig, task: Task) -> Path:
         return folder
     arguments = training_arguments(config, folder / "checkpoints")
     use_kernels(config.model.kernels, folder)
-    policy = load_policy(
-        config.model.ckpt,
-        max_input_len=config.model.max_input_len,
-        top_layers=config.model.train_top_layers,
-        decoder_prefix=config.model.decoder_prefix,
-    )
+    with seeded(config.train.seed, "init"):  # of new adapters
+        policy = load_policy(
+            config.model.ckpt,
+            max_input_len=config.model.max_input_len,
+            lora=config.model.lora,
+            top_layers=config.model.train_top_layers,
+            decoder_prefix=config.model.decoder_prefix,
+        )
+    if config.train.gradient_checkpointing:
+        recompute_layers(policy.model)
     dev_prompts = [example.prompt for example in dev]
     metrics = [
         *build_metrics(config.evaluation_metrics, str(arguments.device), prefix=task.rm_prefix),
@@ -399,12 +409,13 @@ def _train(config: SFTConfig, task: Task) -> Path:
         use_run_log(trainer, log, config.logging.run_name)
         for note in config.logging.notes():
             say(note)
-        parameters = cast(PreTrainedModel, policy.model).num_parameters()
+        model = cast(PreTrainedModel, policy.model)
+        parameters = f"{model.num_parameters():,} parameters"
+        if config.model.lora is not None:
+            trained = model.num_parameters(only_trainable=True)
+            parameters = f"{parameters}, of which {trained:,} are trained"
         continuing = f", continuing from step {resume_step}" if checkpoint else ""
-        say(
-            f"{len(examples)} training examples, {len(dev)} dev examples, {parameters:,} parameters"
-            f"{continuing}"
-        )
+        say(f"{len(examples)} training examples, {len(dev)} dev examples, {parameters}{continuing}")
         unseen = count_unseen(policy, examples, config.model.max_generated_len)
         say(unseen.describe(config.model.max_input_len, config.model.max_generated_len))
         trainer.train(resume_from_checkpoint=checkpoint)

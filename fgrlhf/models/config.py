@@ -10,6 +10,9 @@ ABOUT_DECODER_PREFIX = (
 )
 
 
+ABOUT_CHECKPOINTING = "compute layers twice instead of storing activations: slower, less memory"
+
+
 class LoRAConfig(StrictModel):
     r: Count = Field(default=16, description="rank")
     alpha: Positive = Field(

@@ -24,7 +24,7 @@ from fgrlhf.config import (
 )
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
-from fgrlhf.models.config import ABOUT_DECODER_PREFIX, LoRAConfig
+from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig
 from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig, ParallelConfig
 
 
@@ -85,10 +85,7 @@ class DPOTrainConfig(StrictModel):
     clip_grad: bool = Field(default=True, description="clip the norm of the gradient")
     max_grad_norm: Positive = Field(default=1.0, description="bound of the norm")
     dropout: bool = Field(default=False, description="use dropout in training")
-    gradient_checkpointing: bool = Field(
-        default=False,
-        description="compute layers twice instead of storing activations: slower, less memory",
-    )
+    gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
     eval_interval: Count = Field(
         default=50, description="optimiser steps between evaluations on dev"
     )
