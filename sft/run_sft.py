@@ -74,6 +74,7 @@ from sft.data import (
     keeps_logits,
     response_loss,
 )
+from sft.packing import EXAMPLES, check_packing, pack, packed_loss
 
 
 class ModelSection(StrictModel):
@@ -135,6 +136,10 @@ class TrainSection(StrictModel):
     max_grad_norm: Positive = Field(default=1.0, description="bound of the norm of the gradient")
     group_by_length: bool = Field(
         default=False, description="batch answers of similar length, which reduces padding"
+    )
+    packing: bool = Field(
+        default=False,
+        description="decoder-only: several examples in one row where that reduces padding",
     )
     bf16: bool = Field(default=False, description="mixed precision; weights stay fp32")
     gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
@@ -219,6 +224,10 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         self.rouge = RougeLsum()
         is_encoder_decoder = cast(PretrainedConfig, policy.model.config).is_encoder_decoder
         self.responses_only = not is_encoder_decoder and keeps_logits(policy.model)
+        # of this process since the last line of the log, with `train.packing`
+        self._tokens_real = 0
+        self._tokens_packed = 0
+        self._tokens_unpacked = 0
         # so that `compute_loss` receives the number of tokens of the whole batch
         self.model_accepts_loss_kwargs = True
 
@@ -230,7 +239,9 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         averaged.
         """
         output: Any = {}  # nothing reads it: the evaluation needs the loss only
-        if self.responses_only:
+        if EXAMPLES in inputs:
+            mean_loss = packed_loss(model, inputs)
+        elif self.responses_only:
             mean_loss = response_loss(model, self.policy, inputs)
         else:
             output = model(**inputs, use_cache=False)
@@ -239,6 +250,25 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         share = tokens / (tokens if num_items_in_batch is None else num_items_in_batch)
         loss = mean_loss * share * self.args.world_size  # DDP averages gradients over processes
         return (loss, output) if return_outputs else loss
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        if self.config.train.packing:
+            self._tokens_unpacked += inputs["attention_mask"].numel()
+            pad_id = self.policy.tokenizer.pad_token_id
+            inputs = pack(inputs, pad_id, self.policy.hidden_size)
+            self._tokens_packed += inputs["attention_mask"].numel()
+            self._tokens_real += int(inputs["attention_mask"].sum())
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
+        """Add the share of real tokens in the rows since the last such line, if they are packed."""
+        if "loss" in logs and self._tokens_packed:
+            logs["fill"] = self._tokens_real / self._tokens_packed
+            logs["fill_unpacked"] = self._tokens_real / self._tokens_unpacked
+            self._tokens_real = 0
+            self._tokens_packed = 0
+            self._tokens_unpacked = 0
+        super().log(logs, *args, **kwargs)
 
     def _get_train_sampler(self, train_dataset=None):
         train = self.config.train
@@ -380,6 +410,8 @@ def _train(config: SFTConfig, task: Task) -> Path:
             top_layers=config.model.train_top_layers,
             decoder_prefix=config.model.decoder_prefix,
         )
+    if config.train.packing:
+        check_packing(policy)
     if config.train.gradient_checkpointing:
         recompute_layers(policy.model)
     dev_prompts = [example.prompt for example in dev]
