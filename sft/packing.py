@@ -1,7 +1,7 @@
 """Several demonstrations in one row of a decoder-only model: `train.packing`.
 
-The examples of a batch differ in length. Padded to the longest one, a batch of B examples has B rows
-of L tokens. Here examples follow one another in R < B longer rows,
+The examples of a batch differ in length. Padded to the longest one, a batch of B examples has B
+rows of L tokens. Here examples follow one another in R < B longer rows,
 
     tokens       x_1 y_1 | x_2 y_2 | x_3 y_3 | padding
     example      1 1 1 1 | 2 2 2 . | 3 3 .   | 0 ...
