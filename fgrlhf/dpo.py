@@ -8,7 +8,8 @@ It needs no samples from the policy and no reward model.
 
 w_t is 1, or `dpo.span_weight` on tokens with marked characters (docs/algorithms.md derives it). The
 reference is the policy before the first step. Its log-probabilities are computed once, before
-training. Frozen layers (`train_top_layers`) are computed in this pass only, if their states fit.
+training. With `lora` it is the policy without its adapters. Frozen layers (`train_top_layers`) are
+computed in this pass only, if their states fit.
 """
 
 from collections.abc import Callable, Mapping, Sequence

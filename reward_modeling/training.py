@@ -32,9 +32,12 @@ from fgrlhf.config import (
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.models.config import ABOUT_CHECKPOINTING, LoRAConfig
 from fgrlhf.models.loading import load_config, load_weights
+from fgrlhf.models.lora import add_adapters, has_adapters, merged_weights
+from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.models.source import ModelSource, read_source
-from fgrlhf.models.top_layers import train_top_layers
+from fgrlhf.models.top_layers import check_top_layers, train_top_layers
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.loading import check_vocabulary, load_tokenizer
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
@@ -93,6 +96,10 @@ class ModelSection(StrictModel):
             " often judge better than the last ones; null: all"
         ),
     )
+    lora: LoRAConfig | None = Field(
+        default=None,
+        description="train the head and adapters, which are merged into the saved model",
+    )
     train_top_layers: Count | None = Field(
         default=None,
         description=(
@@ -125,6 +132,7 @@ class TrainSection(StrictModel):
     adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of AdamW")
     max_grad_norm: Positive = Field(default=1.0, description="bound of the norm of the gradient")
     bf16: bool = Field(default=False, description="mixed precision; weights stay fp32")
+    gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
     seed: Seed = Field(default=42, description="of everything random in the run")
 
 
@@ -218,6 +226,7 @@ def load_network(
                 layers=model.layers,
                 text_features=model.text_features,
             )
+            _add_adapters(scorer.trunk, model)
             if model.train_top_layers is not None:
                 scorer.train_top_layers(model.train_top_layers, TOP_LAYERS_KEY)
             check_vocabulary(tokenizer, scorer)
@@ -230,6 +239,7 @@ def load_network(
             network_class, model.ckpt, new_head=True, config=config, dtype=torch.float32
         )
         check_direction(network, shape)
+        _add_adapters(network.base_model, model)
         if model.train_top_layers is not None:
             train_top_layers(network.base_model, model.train_top_layers, TOP_LAYERS_KEY)
         check_vocabulary(tokenizer, network)
@@ -246,6 +256,19 @@ def load_network(
             f"no network of shape `{shape}` could be loaded from model.ckpt `{model.ckpt}`:"
             f" {reason}"
         ) from None
+
+
+def _add_adapters(trunk: PreTrainedModel, model: ModelSection) -> None:
+    """Add the adapters of `model.lora`, if it is set. The head is not in the trunk: it is trained.
+
+    Raises:
+      UserError: the trunk has no layers of these names, or fewer than `train_top_layers`.
+    """
+    if model.lora is None:
+        return
+    if model.train_top_layers is not None:
+        check_top_layers(trunk, model.train_top_layers, TOP_LAYERS_KEY)
+    add_adapters(trunk, model.lora, model.train_top_layers)
 
 
 def _check_settings(model: ModelSection, config: PretrainedConfig, shape: Shape) -> None:
@@ -374,6 +397,8 @@ def run_training(
     log = RunLog(folder, config, resume_step, **config.logging.trackers())
     with log, log.stage(config.logging.run_name):
         trainer = make_trainer(arguments)
+        if config.train.gradient_checkpointing:
+            recompute_layers(trainer.accelerator.unwrap_model(trainer.model))
         use_run_log(trainer, log, config.logging.run_name)
         for message in (*config.logging.notes(), *start_messages):
             say(message)
@@ -425,12 +450,16 @@ def _without_timings(metrics: Mapping[str, float]) -> dict[str, float]:
 def install_model(
     trainer: StageTrainer, folder: Path, spec: RewardModelSpec, source: ModelSource | None = None
 ) -> None:
-    """Write model, tokenizer, source and spec into `folder`, each atomically and the spec last."""
+    """Write model, tokenizer, source and spec into `folder`, each atomically and the spec last.
+
+    Adapters are merged into the model's weights.
+    """
     tokenizer: Any = trainer.processing_class
     network: Any = trainer.accelerator.unwrap_model(trainer.model)
     forget_last_call(tokenizer)
     with model_to_install(folder) as temporary:
-        network.save_pretrained(temporary)
+        weights = merged_weights(network) if has_adapters(network) else None
+        network.save_pretrained(temporary, state_dict=weights)
         tokenizer.save_pretrained(temporary)
         if source is not None:
             source.save(temporary)

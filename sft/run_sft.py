@@ -42,8 +42,9 @@ from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes, models_of
 from fgrlhf.metrics.registry import build_metrics
-from fgrlhf.models.config import ABOUT_DECODER_PREFIX
+from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig
 from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs import hf_trainer
@@ -62,6 +63,7 @@ from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
+from fgrlhf.utils import seeded
 from sft.data import (
     IGNORED,
     Collator,
@@ -72,11 +74,15 @@ from sft.data import (
     keeps_logits,
     response_loss,
 )
+from sft.packing import EXAMPLES, check_packing, pack, packed_loss
 
 
 class ModelSection(StrictModel):
     ckpt: FilePath = Field(
         description="folder or hub name of an encoder-decoder or decoder-only model"
+    )
+    lora: LoRAConfig | None = Field(
+        default=None, description="train adapters, which are merged into the saved model"
     )
     train_top_layers: Count | None = Field(
         default=None, description="train only the top layers; null: all"
@@ -131,7 +137,12 @@ class TrainSection(StrictModel):
     group_by_length: bool = Field(
         default=False, description="batch answers of similar length, which reduces padding"
     )
+    packing: bool = Field(
+        default=False,
+        description="decoder-only: several examples in one row where that reduces padding",
+    )
     bf16: bool = Field(default=False, description="mixed precision; weights stay fp32")
+    gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
     seed: Seed = Field(default=42, description="of everything random in the run")
 
 
@@ -213,6 +224,10 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         self.rouge = RougeLsum()
         is_encoder_decoder = cast(PretrainedConfig, policy.model.config).is_encoder_decoder
         self.responses_only = not is_encoder_decoder and keeps_logits(policy.model)
+        # of this process since the last line of the log, with `train.packing`
+        self._tokens_real = 0
+        self._tokens_packed = 0
+        self._tokens_unpacked = 0
         # so that `compute_loss` receives the number of tokens of the whole batch
         self.model_accepts_loss_kwargs = True
 
@@ -224,15 +239,36 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         averaged.
         """
         output: Any = {}  # nothing reads it: the evaluation needs the loss only
-        if self.responses_only:
+        if EXAMPLES in inputs:
+            mean_loss = packed_loss(model, inputs)
+        elif self.responses_only:
             mean_loss = response_loss(model, self.policy, inputs)
         else:
-            output = model(**inputs)
+            output = model(**inputs, use_cache=False)
             mean_loss = output.loss
         tokens = (inputs["labels"] != IGNORED).sum()
         share = tokens / (tokens if num_items_in_batch is None else num_items_in_batch)
         loss = mean_loss * share * self.args.world_size  # DDP averages gradients over processes
         return (loss, output) if return_outputs else loss
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        if self.config.train.packing:
+            self._tokens_unpacked += inputs["attention_mask"].numel()
+            pad_id = self.policy.tokenizer.pad_token_id
+            inputs = pack(inputs, pad_id, self.policy.hidden_size)
+            self._tokens_packed += inputs["attention_mask"].numel()
+            self._tokens_real += int(inputs["attention_mask"].sum())
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
+        """Add the share of real tokens in the rows since the last such line, if they are packed."""
+        if "loss" in logs and self._tokens_packed:
+            logs["fill"] = self._tokens_real / self._tokens_packed
+            logs["fill_unpacked"] = self._tokens_real / self._tokens_unpacked
+            self._tokens_real = 0
+            self._tokens_packed = 0
+            self._tokens_unpacked = 0
+        super().log(logs, *args, **kwargs)
 
     def _get_train_sampler(self, train_dataset=None):
         train = self.config.train
@@ -366,12 +402,18 @@ def _train(config: SFTConfig, task: Task) -> Path:
         return folder
     arguments = training_arguments(config, folder / "checkpoints")
     use_kernels(config.model.kernels, folder)
-    policy = load_policy(
-        config.model.ckpt,
-        max_input_len=config.model.max_input_len,
-        top_layers=config.model.train_top_layers,
-        decoder_prefix=config.model.decoder_prefix,
-    )
+    with seeded(config.train.seed, "init"):  # of new adapters
+        policy = load_policy(
+            config.model.ckpt,
+            max_input_len=config.model.max_input_len,
+            lora=config.model.lora,
+            top_layers=config.model.train_top_layers,
+            decoder_prefix=config.model.decoder_prefix,
+        )
+    if config.train.packing:
+        check_packing(policy)
+    if config.train.gradient_checkpointing:
+        recompute_layers(policy.model)
     dev_prompts = [example.prompt for example in dev]
     metrics = [
         *build_metrics(config.evaluation_metrics, str(arguments.device), prefix=task.rm_prefix),
@@ -399,12 +441,13 @@ def _train(config: SFTConfig, task: Task) -> Path:
         use_run_log(trainer, log, config.logging.run_name)
         for note in config.logging.notes():
             say(note)
-        parameters = cast(PreTrainedModel, policy.model).num_parameters()
+        model = cast(PreTrainedModel, policy.model)
+        parameters = f"{model.num_parameters():,} parameters"
+        if config.model.lora is not None:
+            trained = model.num_parameters(only_trainable=True)
+            parameters = f"{parameters}, of which {trained:,} are trained"
         continuing = f", continuing from step {resume_step}" if checkpoint else ""
-        say(
-            f"{len(examples)} training examples, {len(dev)} dev examples, {parameters:,} parameters"
-            f"{continuing}"
-        )
+        say(f"{len(examples)} training examples, {len(dev)} dev examples, {parameters}{continuing}")
         unseen = count_unseen(policy, examples, config.model.max_generated_len)
         say(unseen.describe(config.model.max_input_len, config.model.max_generated_len))
         trainer.train(resume_from_checkpoint=checkpoint)

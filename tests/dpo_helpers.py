@@ -9,6 +9,7 @@ from fgrlhf.config import validate
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
+from fgrlhf.models.config import LoRAConfig
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.text_types import Prompt
 
@@ -80,10 +81,15 @@ def fours() -> list[Comparison]:
 
 
 def trainer(
-    cfg: DPOConfig, kind: str = "t5", comparisons=None, evaluate=None, dropout: float = 0.0
+    cfg: DPOConfig,
+    kind: str = "t5",
+    comparisons=None,
+    evaluate=None,
+    lora: LoRAConfig | None = None,
+    **noise: float,
 ) -> DPOTrainer:
     """A DPO trainer; the same arguments give the same trainer."""
-    policy = tiny.policy(kind, dropout=dropout)
+    policy = tiny.policy(kind, lora=lora, **noise)
     encoded = encode_comparisons(
         policy,
         pairs() if comparisons is None else comparisons,

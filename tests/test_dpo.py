@@ -19,6 +19,7 @@ from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.errors import UserError
 from fgrlhf.models import causal, frozen_layers
+from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
@@ -318,18 +319,24 @@ def evaluate(policy):
     return {"rougeLsum": sum(p.double().sum().item() for p in policy.parameters())}
 
 
+@pytest.mark.parametrize("lora", [None, LoRAConfig(r=2, dropout=0.1)])
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
-def test_a_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
+def test_a_resumed_run_is_the_uninterrupted_one(kind, lora, tmp_path):
     settings = {
         "train__dropout": True,
         "train__epochs": 5,
         "train__eval_interval": 2,
         "train__save_interval": 3,
     }
-    whole = trainer(config(tmp_path / "a", **settings), kind, evaluate=evaluate, dropout=0.1)
+
+    def start(name):
+        cfg = config(tmp_path / name, **settings)
+        return trainer(cfg, kind, evaluate=evaluate, lora=lora, dropout=0.1)
+
+    whole = start("a")
     whole.train()
-    trainer(config(tmp_path / "b", **settings), kind, evaluate=evaluate, dropout=0.1).train(until=5)
-    resumed = trainer(config(tmp_path / "b", **settings), kind, evaluate=evaluate, dropout=0.1)
+    start("b").train(until=5)
+    resumed = start("b")
     resumed.train()
     assert whole.step == resumed.step == 10 and whole.best == resumed.best
     assert all(torch.equal(t, weights_of(resumed)[name]) for name, t in weights_of(whole).items())

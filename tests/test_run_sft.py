@@ -9,12 +9,15 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file
+from test_policy import sampled
 
 from fgrlhf.config import load_config
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
+from fgrlhf.models import recompute
 from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.task import Task
@@ -795,3 +798,78 @@ def test_a_metric_that_cannot_be_built_stops_before_anything_is_written(world):
     with pytest.raises(UserError, match="no language model could be loaded"):
         train(config(world, metric))
     assert not (world / "sft").exists()
+
+
+# ---- adapters, and layers that are computed twice ------------------------------------------------
+
+LORA = ["model.lora={r: 2, dropout: 0.1}"]
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
+def test_adapters_are_merged_into_the_model_that_later_stages_load(world, monkeypatch, kind):
+    tiny.policy(kind).save(world / "base")
+    trainers, install = [], run_sft.install_model
+    monkeypatch.setattr(
+        run_sft,
+        "install_model",
+        lambda policy, folder: trainers.append(policy) or install(policy, folder),
+    )
+    folder = train(config(world, "model.lora.r=4", "train.max_steps=20"))
+    losses = [line["loss"] for line in read_jsonl(folder / "metrics.jsonl") if "loss" in line]
+    assert losses[-1] < losses[0]
+    (trained,) = trainers
+    assert has_adapters(trained.model)
+    start = tiny.policy(kind).state_dict()
+    for name, tensor in trained.state_dict().items():
+        if ".lora_" not in name:
+            assert torch.equal(tensor, start[name.replace(".base_layer.", ".")])
+    loaded = load_policy(folder).eval()
+    assert not has_adapters(loaded.model)
+    batch = sampled(loaded)
+    with torch.no_grad():
+        expected_BT = trained.eval()(*batch)[0].logprobs_BT
+        logprobs_BT = loaded(*batch)[0].logprobs_BT
+        of_start_BT = tiny.policy(kind).eval()(*batch)[0].logprobs_BT
+    torch.testing.assert_close(logprobs_BT, expected_BT, atol=1e-5, rtol=0)
+    assert not torch.allclose(of_start_BT, expected_BT, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_an_interrupted_run_with_adapters_ends_as_an_uninterrupted_one(world, monkeypatch, kind):
+    tiny.policy(kind, dropout=0.1).save(world / "base")
+    options = [*LORA, "train.batch_size=16", "logging.log_interval=3"]
+    whole = train(config(world, *options))
+    other = config(world, *options, f"logging.save_dir={world}/other")
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 6)
+        with pytest.raises(KeyboardInterrupt):
+            train(other)
+    saved = weights(world / "other" / "checkpoints" / "checkpoint-4")
+    assert saved and all(".lora_" in name for name in saved)
+    train(other)
+    assert equal(weights(whole), weights(world / "other"))
+    assert read_jsonl(whole / "metrics.jsonl") == read_jsonl(world / "other" / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("lora", [[], LORA])
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_gradient_checkpointing_is_the_same_run(world, monkeypatch, kind, lora):
+    tiny.policy(kind, dropout=0.1).save(world / "base")
+    recomputed = []
+    original = recompute.checkpoint
+    monkeypatch.setattr(
+        recompute, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
+    )
+    options = [*lora, "train.max_steps=3", "logging.log_interval=1"]
+    plain = train(config(world, *options))
+    assert not recomputed
+    options += ["train.gradient_checkpointing=true", f"logging.save_dir={world}/other"]
+    again = train(config(world, *options))
+    assert recomputed
+    for name, tensor in weights(plain).items():
+        torch.testing.assert_close(weights(again)[name], tensor, atol=1e-6, rtol=0)
+    norms = [
+        [line["grad_norm"] for line in read_jsonl(folder / "metrics.jsonl") if "loss" in line]
+        for folder in (plain, again)
+    ]
+    assert norms[1] == pytest.approx(norms[0], abs=1e-6)

@@ -244,10 +244,11 @@ def test_what_is_not_supported_is_refused(setting, tmp_path):
         config(tmp_path, **REFUSED[setting], parallel__strategy="fsdp2")
 
 
-def test_dpo_refuses_frozen_layers(tmp_path):
-    policy = {"ckpt": "tiny", "train_top_layers": 1}
+@pytest.mark.parametrize("key, value", [("train_top_layers", 1), ("lora", {"r": 2})])
+def test_dpo_refuses_frozen_weights(key, value, tmp_path):
+    policy = {"ckpt": "tiny", key: value}
     dpo_helpers.config(tmp_path, model__policy_model=policy)
-    with pytest.raises(UserError, match="does not support model.policy_model.train_top_layers yet"):
+    with pytest.raises(UserError, match=f"does not support model.policy_model.{key} yet"):
         dpo_helpers.config(tmp_path, model__policy_model=policy, parallel__strategy="fsdp2")
 
 

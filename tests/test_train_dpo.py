@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
 from rl_helpers import metrics
+from test_policy import sampled
 
 from fgrlhf.cli import data
 from fgrlhf.cli import dpo as train_dpo
@@ -14,7 +16,8 @@ from fgrlhf.data.comparisons import new_words
 from fgrlhf.dpo import load_comparisons
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
-from fgrlhf.policy import load_policy
+from fgrlhf.models.lora import has_adapters
+from fgrlhf.policy import Policy, load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data import mini_world
@@ -381,3 +384,50 @@ def test_corrected_sft_goes_on_from_sft(yml, monkeypatch):
         and loaded.data.train_file == "d/train_corrected.json"
         and loaded.logging.save_dir == "o/corrected_sft"
     )
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_adapters_are_trained_through_the_entry_point(kind, world, monkeypatch):
+    """The reference is the policy without its adapters, and later stages load merged weights."""
+    tiny.POLICIES[kind]("bpe").save(world / "sft")
+    trainers, build = [], train_dpo.build_trainer
+
+    def remember(*arguments):
+        trainers.append(build(*arguments))
+        return trainers[0]
+
+    monkeypatch.setattr(train_dpo, "build_trainer", remember)
+    monkeypatch.setattr(Policy, "copy_sharing_frozen", lambda self: pytest.fail("a second copy"))
+    train_dpo.main(
+        [
+            "tasks.qa_feedback",
+            str(TRAINING / "mini_dpo_config.yml"),
+            *SMALL,
+            "train.epochs=8",
+            "train.lr=1e-2",
+            "train.dropout=true",
+            "model.policy_model.lora={r: 2, dropout: 0.1}",
+            f"logging.save_dir={world}/dpo",
+        ]
+    )
+    rows = metrics(world / "dpo")
+    losses = [r["loss/total"] for r in rows if "loss/total" in r]
+    kls = [r["eval/kl"] for r in rows if "eval/kl" in r]
+    assert losses[-1] < losses[0]
+    assert abs(kls[0]) < 1e-5 and abs(kls[-1]) > 1e-3
+    trained = trainers[0].policy.eval()
+    loaded = load_policy(world / "dpo" / "final").eval()
+    assert has_adapters(trained.model) and not has_adapters(loaded.model)
+    batch = sampled(loaded)
+    with torch.no_grad():
+        expected_BT, logprobs_BT = trained(*batch)[0].logprobs_BT, loaded(*batch)[0].logprobs_BT
+    torch.testing.assert_close(logprobs_BT, expected_BT, atol=1e-5, rtol=0)
+
+
+def test_dropout_of_adapters_needs_dropout(world):
+    with pytest.raises(
+        UserError, match="lora.dropout is 0.1, but train.dropout is false.*train.dropout=true"
+    ):
+        load_config(
+            DPOConfig, TRAINING / "mini_dpo_config.yml", ["model.policy_model.lora.dropout=0.1"]
+        )

@@ -17,6 +17,7 @@ from fgrlhf.dpo import DPOTrainer, load_comparisons
 from fgrlhf.errors import run_main
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models import frozen_layers
+from fgrlhf.models.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.runs.distributed import shard_over_processes, shards_models, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
@@ -40,19 +41,22 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
     use_kernels(config.model.kernels, config.logging.save_dir)
     sharded = shards_models(config.parallel, accelerator)
-    policy = stop_together(
-        accelerator,
-        lambda: load_policy(
-            settings.ckpt,
-            "fp32",
-            config.env.max_input_len,
-            settings.input_padding_side,
-            # the first process sends the others their parts of sharded models
-            empty=sharded and not accelerator.is_main_process,
-            top_layers=settings.train_top_layers,
-            decoder_prefix=settings.decoder_prefix,
-        ),
-    )
+
+    def load() -> Policy:
+        with seeded(config.train.seed, "init"):  # of new adapters
+            return load_policy(
+                settings.ckpt,
+                "fp32",
+                config.env.max_input_len,
+                settings.input_padding_side,
+                lora=settings.lora,
+                # the first process sends the others their parts of sharded models
+                empty=sharded and not accelerator.is_main_process,
+                top_layers=settings.train_top_layers,
+                decoder_prefix=settings.decoder_prefix,
+            )
+
+    policy = stop_together(accelerator, load)
     if not sharded:
         policy.to(accelerator.device)
     train_prompts = list({c.prompt.id: c.prompt for c in comparisons}.values())
@@ -70,7 +74,10 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
         print(f"{pairs} pairs of {answers} answers to {len(encoded)} prompts", flush=True)
     if not keeps_frozen_states(policy, encoded, accelerator.num_processes):
         policy.frozen = None
-    reference = policy.copy_sharing_frozen().eval().requires_grad_(False)
+    if settings.lora is None:
+        reference = policy.copy_sharing_frozen().eval().requires_grad_(False)
+    else:
+        reference = AdapterFree(policy)
     if sharded:
         shard_over_processes(reference, accelerator, config.model.dtype)
     evaluate = dev_evaluation(task, config, dev_prompts, None, reference, accelerator)

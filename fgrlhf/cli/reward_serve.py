@@ -33,7 +33,7 @@ from fgrlhf.config import (
 )
 from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.reward_models.kind import RewardContext, RewardKind
+from fgrlhf.reward_models.kind import OnDevice, RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind
 from fgrlhf.reward_models.remote import VariableName, is_local, read_token
 from fgrlhf.reward_models.reward_protocol import sent_prefix
@@ -106,6 +106,8 @@ class _WithReward(ServerSettings):
     def _no_unread_keys(self):
         reward: RewardKind = getattr(self, "reward")  # noqa: B009 (declared by `settings_class`)
         mistakes = unread_keys(reward, ("weight", "place"), "set it in the config of the run")
+        if isinstance(reward, OnDevice):
+            mistakes += unread_keys(reward, ["device"], "set device of the server instead")
         refuse([(f"reward.{key}", text) for key, text in mistakes])
         return self
 

@@ -10,14 +10,34 @@ ABOUT_DECODER_PREFIX = (
 )
 
 
+ABOUT_CHECKPOINTING = "compute layers twice instead of storing activations: slower, less memory"
+
+
 class LoRAConfig(StrictModel):
     r: Count = Field(default=16, description="rank")
     alpha: Positive = Field(
         default=32.0, description="the output of adapters is scaled by alpha / r"
     )
     dropout: float = Field(
-        default=0.0, ge=0, lt=1, description="on the input of adapters; needs train.dropout"
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="on the input of adapters; in RL and DPO it needs train.dropout",
     )
     target_modules: list[str] | None = Field(
         default=None, description="names of linear layers; null: all but the output"
     )
+
+    def mistakes(self, key: str, dropout_is_on: bool) -> list[str]:
+        """Mistakes of a config with these settings.
+
+        Args:
+          key: where the section is in the config, such as model.policy_model.lora.
+          dropout_is_on: `train.dropout`.
+        """
+        if not self.dropout or dropout_is_on:
+            return []
+        return [
+            f"{key}.dropout is {self.dropout}, but train.dropout is false, which turns all dropout"
+            " off: set train.dropout=true, or leave lora.dropout out"
+        ]

@@ -7,7 +7,7 @@ penalty. It is computed by leaving out the second term, so its weights are not c
 are injected into the transformers model without a wrapper, so it is used like any other model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 
 from peft import LoraConfig, inject_adapter_in_model
@@ -28,6 +28,9 @@ def add_adapters(
 ) -> PreTrainedModel:
     """The same model with adapters on its linear layers. Only the adapters are trained.
 
+    The pooler of an encoder gets no adapters and stays trained: a checkpoint may lack it, so its
+    weights may be random.
+
     Args:
       top_layers: only these top layers of the model get adapters; None: all layers.
 
@@ -36,7 +39,12 @@ def add_adapters(
     """
     targets = _targets(model, settings.target_modules)
     if top_layers is not None:
-        targets = _names_in_top_layers(model, targets, top_layers)
+        targets = _full_names(model, targets, _modules_of(*top_layers_of(model, top_layers)))
+    pooler = getattr(model, "pooler", None)
+    if pooler is not None:
+        in_pooler = _modules_of(pooler)
+        outside = {module for module in model.modules() if module not in in_pooler}
+        targets = _full_names(model, targets, outside)
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]  # peft takes any number
@@ -45,6 +53,8 @@ def add_adapters(
         fan_in_fan_out=_stores_transposed_weights(model, targets),
     )
     inject_adapter_in_model(config, model, ADAPTER)
+    if pooler is not None:
+        pooler.requires_grad_(True)
     return model
 
 
@@ -58,7 +68,7 @@ def _targets(model: PreTrainedModel, requested: Sequence[str] | None) -> list[st
     unknown = sorted(set(requested or ()) - available)
     if unknown:
         raise UserError(
-            "model.policy_model.lora.target_modules names"
+            "lora.target_modules names"
             f" {', '.join(f'`{name}`' for name in unknown)}, but adapters need linear layers other"
             f" than the output layer, and {type(model).__name__} has these:"
             f" {', '.join(sorted(available))}. Name some of them, or leave target_modules out to"
@@ -67,14 +77,21 @@ def _targets(model: PreTrainedModel, requested: Sequence[str] | None) -> list[st
     return sorted(requested or available)
 
 
-def _names_in_top_layers(model: PreTrainedModel, targets: Sequence[str], n: int) -> list[str]:
-    """Full names of the target layers that are in the model's top n layers."""
-    in_top_layers = set()
-    for layer in top_layers_of(model, n):
-        in_top_layers.update(layer.modules())
+def _modules_of(*parts: nn.Module) -> set[nn.Module]:
+    modules: set[nn.Module] = set()
+    for part in parts:
+        modules.update(part.modules())
+    return modules
+
+
+def _full_names(
+    model: PreTrainedModel, targets: Sequence[str], modules: Set[nn.Module]
+) -> list[str]:
+    """Full names of the target layers among `modules`. Targets are full names or last parts."""
     names = []
     for name, module in model.named_modules():
-        if module in in_top_layers and _last_part(name) in targets:
+        is_target = name in targets or _last_part(name) in targets
+        if is_target and module in modules:
             names.append(name)
     return names
 

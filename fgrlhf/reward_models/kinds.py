@@ -31,7 +31,14 @@ from fgrlhf.reward_models.classifier import ClassifierReward, LabelScorer
 from fgrlhf.reward_models.http_reward import HttpReward
 from fgrlhf.reward_models.increment import IncrementReward
 from fgrlhf.reward_models.judge import JudgeReward
-from fgrlhf.reward_models.kind import ClassPath, RewardContext, RewardKind, kind_of, make_object
+from fgrlhf.reward_models.kind import (
+    ClassPath,
+    OnDevice,
+    RewardContext,
+    RewardKind,
+    kind_of,
+    make_object,
+)
 from fgrlhf.reward_models.loading import load_segment_classifier, load_sequence_scorer
 from fgrlhf.reward_models.remote import RemoteSettings, VariableName
 from fgrlhf.reward_models.reward_protocol import Sha256
@@ -55,7 +62,7 @@ def _not_zero(value: float) -> float:
     return value
 
 
-class SegmentClassifier(RewardKind):
+class SegmentClassifier(OnDevice, RewardKind):
     """A reward model that labels every segment; each label has a value."""
 
     kind: Literal["segment_classifier"] = "segment_classifier"
@@ -76,6 +83,7 @@ class SegmentClassifier(RewardKind):
         return self
 
     def build(self, context: RewardContext) -> SegmentClassifierReward:
+        context = self.placed(context)
         scorer = load_segment_classifier(
             self.ckpt,
             context.prefix,
@@ -89,7 +97,7 @@ class SegmentClassifier(RewardKind):
         return (self.ckpt,)
 
 
-class SequenceScorer(RewardKind):
+class SequenceScorer(OnDevice, RewardKind):
     """A reward model that gives the whole response one score.
 
     The reward is scale * clip((score - mean) / std, -clip, clip) + bias.
@@ -107,6 +115,7 @@ class SequenceScorer(RewardKind):
     with_context: bool | None = Field(default=None, description="likewise")
 
     def build(self, context: RewardContext) -> SequenceScorerReward:
+        context = self.placed(context)
         scorer = load_sequence_scorer(
             self.ckpt,
             context.prefix,
@@ -138,6 +147,7 @@ class Classifier(ClassifierSettings, RewardKind):
     threshold: Amount = Field(default=0.0, description="subtracted from the score before scaling")
 
     def build(self, context: RewardContext) -> ClassifierReward:
+        context = self.placed(context)
         return ClassifierReward(LabelScorer.load(self, context.device, context.dtype), self)
 
     def model_folders(self) -> tuple[str, ...]:

@@ -46,12 +46,22 @@ class Limits:
     max_body: int
 
 
+# keys of a reward, and of its scorers, that do not change its values
+NOT_OF_VALUES: Any = {
+    "weight": True,
+    "place": True,
+    "device": True,
+    "scorer": {"device"},
+    "scorers": {"__all__": {"device"}},
+}
+
+
 def model_sha256(config: RewardKind, dtype: str) -> str:
     """SHA-256 of all that a reward's values depend on: its files, its settings, and the dtype.
 
     The files are those whose digests stages record: config.json, tokenizer.json, the weights and
-    the description of a reward model. Where a folder lies does not count, and neither do `weight`
-    and `place`, which belong to the run.
+    the description of a reward model. Where a folder lies and on which device it computes does not
+    count, and neither do `weight` and `place`, which belong to the run.
 
     Raises:
       UserError: a model is not a folder on this machine.
@@ -67,7 +77,7 @@ def model_sha256(config: RewardKind, dtype: str) -> str:
             )
         paths = sorted(path for pattern in WEIGHTS for path in Path(folder).glob(pattern))
         files.append({path.name: sha256(path) for path in paths})
-    settings = config.model_dump(mode="json", exclude={"weight", "place"})
+    settings = config.model_dump(mode="json", exclude=NOT_OF_VALUES)
     return content_hash(_without_places(settings, folders), files, dtype)
 
 

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from fgrlhf.config import Amount, Count, FilePath, Positive, StrictModel, refuse
 from fgrlhf.errors import UserError
-from fgrlhf.reward_models.kind import ClassPath, RewardContext, kind_of, make_object
+from fgrlhf.reward_models.kind import ClassPath, OnDevice, RewardContext, kind_of, make_object
 from fgrlhf.reward_models.remote import RemoteSettings, VariableName, is_local
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class TextScorerKind(StrictModel):
         return ()
 
 
-class ClassifierSettings(StrictModel):
+class ClassifierSettings(OnDevice):
     """Settings of a Hugging Face text classifier."""
 
     ckpt: FilePath = Field(description="folder or hub name of a sequence classifier")
@@ -78,13 +78,14 @@ class ClassifierScorer(ClassifierSettings, TextScorerKind):
     def build(self, context: RewardContext) -> TextScorer:
         from fgrlhf.reward_models.classifier import LabelScorer
 
+        context = self.placed(context)
         return LabelScorer.load(self, context.device, context.dtype)
 
     def model_folders(self) -> tuple[str, ...]:
         return (self.ckpt,)
 
 
-class SequenceModelScorer(TextScorerKind):
+class SequenceModelScorer(OnDevice, TextScorerKind):
     """A reward model of whole responses: (score - mean) / std."""
 
     kind: Literal["sequence_scorer"] = "sequence_scorer"
@@ -93,6 +94,7 @@ class SequenceModelScorer(TextScorerKind):
     def build(self, context: RewardContext) -> TextScorer:
         from fgrlhf.reward_models.loading import load_sequence_scorer
 
+        context = self.placed(context)
         model = load_sequence_scorer(
             self.ckpt, context.prefix, device=context.device, dtype=context.dtype
         )
@@ -102,7 +104,7 @@ class SequenceModelScorer(TextScorerKind):
         return (self.ckpt,)
 
 
-class SegmentModelScorer(TextScorerKind):
+class SegmentModelScorer(OnDevice, TextScorerKind):
     """A segment reward model as a scorer of texts: how probable it is that there is no error.
 
     p_s is the probability that segment s has no error. A text without segments scores 1.
@@ -117,6 +119,7 @@ class SegmentModelScorer(TextScorerKind):
     def build(self, context: RewardContext) -> TextScorer:
         from fgrlhf.reward_models.loading import load_segment_classifier
 
+        context = self.placed(context)
         model = load_segment_classifier(
             self.ckpt, context.prefix, device=context.device, dtype=context.dtype
         )

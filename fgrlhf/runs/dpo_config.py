@@ -24,7 +24,7 @@ from fgrlhf.config import (
 )
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
-from fgrlhf.models.config import ABOUT_DECODER_PREFIX
+from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig
 from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig, ParallelConfig
 
 
@@ -34,6 +34,9 @@ class DPOPolicyConfig(StrictModel):
         default=None, description="null: the tokenizer's side"
     )
     decoder_prefix: str | None = Field(default=None, description=ABOUT_DECODER_PREFIX)
+    lora: LoRAConfig | None = Field(
+        default=None, description="train adapters; the reference is the policy without them"
+    )
     train_top_layers: Count | None = Field(
         default=None, description="train only the top layers; null: all"
     )
@@ -82,10 +85,7 @@ class DPOTrainConfig(StrictModel):
     clip_grad: bool = Field(default=True, description="clip the norm of the gradient")
     max_grad_norm: Positive = Field(default=1.0, description="bound of the norm")
     dropout: bool = Field(default=False, description="use dropout in training")
-    gradient_checkpointing: bool = Field(
-        default=False,
-        description="compute layers twice instead of storing activations: slower, less memory",
-    )
+    gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
     eval_interval: Count = Field(
         default=50, description="optimiser steps between evaluations on dev"
     )
@@ -154,12 +154,17 @@ class DPOConfig(StrictModel):
 
     @model_validator(mode="after")
     def _sections_fit(self):
-        top_layers = self.model.policy_model.train_top_layers
+        policy = self.model.policy_model
         mistakes = [
             *best_metric_mistakes(self.train.best_metric, self.evaluation_metrics),
             *self.parallel.mistakes(
-                {"model.policy_model.train_top_layers": top_layers is not None}
+                {
+                    "model.policy_model.lora": policy.lora is not None,
+                    "model.policy_model.train_top_layers": policy.train_top_layers is not None,
+                }
             ),
         ]
+        if policy.lora is not None:
+            mistakes += policy.lora.mistakes("model.policy_model.lora", self.train.dropout)
         refuse([("", text) for text in mistakes])
         return self

@@ -1,10 +1,10 @@
 """Shared code of the stages that train with transformers' `Trainer`: SFT and reward models.
 
-Checkpoints are those of transformers: weights as safetensors, and `optimizer.pt`, `scheduler.pt`
-and `rng_state*.pth` written by `torch.save`. They are read with `weights_only=True`, which builds
-tensors and plain containers and runs no code, and only after their SHA-256 is verified
-(`fgrlhf.runs.stage.last_complete_checkpoint`). `training_args.bin`, the only file that needs a full
-unpickler, is removed.
+Checkpoints are those of transformers: weights as safetensors (with LoRA, the trained ones), and
+`optimizer.pt`, `scheduler.pt` and `rng_state*.pth` written by `torch.save`. They are read with
+`weights_only=True`, which builds tensors and plain containers and runs no code, and only after
+their SHA-256 is verified (`fgrlhf.runs.stage.last_complete_checkpoint`). `training_args.bin`, the
+only file that needs a full unpickler, is removed.
 """
 
 import math
@@ -33,6 +33,7 @@ from transformers import (
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import sync
 from fgrlhf.kernels.choice import slow_bf16_note
+from fgrlhf.models.lora import has_adapters
 from fgrlhf.runs.distributed import check_launcher
 from fgrlhf.runs.runlog import RunLog, say
 from fgrlhf.runs.stage import CHECKPOINT_NAME, write_digests
@@ -234,6 +235,24 @@ class StageTrainer(Trainer):
             step=self.state.global_step + 1,
         )
         return grad_norm
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        """Write a checkpoint's weights; with adapters, only the trained ones.
+
+        The frozen weights are those of the folder from which training started.
+        """
+        model: Any = self.accelerator.unwrap_model(self.model)
+        if has_adapters(model):
+            parameters = model.named_parameters(remove_duplicate=False)
+            frozen = {name for name, parameter in parameters if not parameter.requires_grad}
+            tensors = model.state_dict() if state_dict is None else state_dict
+            state_dict = {name: x for name, x in tensors.items() if name not in frozen}
+        super()._save(output_dir, state_dict)
+
+    def _issue_warnings_after_load(self, load_result) -> None:
+        """Checkpoints with adapters lack the frozen weights, so a warning would mislead."""
+        if not has_adapters(self.accelerator.unwrap_model(self.model)):
+            super()._issue_warnings_after_load(load_result)
 
     def _run_epoch(self, *args, **kwargs):
         """Skip the epoch if the last step has been taken.

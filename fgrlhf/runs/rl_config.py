@@ -31,7 +31,7 @@ from fgrlhf.config import (
     unread_keys,
 )
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
-from fgrlhf.models.config import ABOUT_DECODER_PREFIX, LoRAConfig
+from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward_models.kind import RewardKind
 
@@ -212,10 +212,7 @@ class TrainConfig(StrictModel):
     dropout_in_rollouts: bool | None = Field(
         default=None, description="null: as `dropout`; false with dropout=true is as published (D4)"
     )
-    gradient_checkpointing: bool = Field(
-        default=False,
-        description="compute layers twice instead of storing activations: slower, less memory",
-    )
+    gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
     shuffle: bool = Field(default=True, description="false: as published (D6)")
     average_microbatches: bool = Field(
         default=True, description="false: sum the losses of micro-batches, as published (D6)"
@@ -344,12 +341,9 @@ class RLConfig(StrictModel):
 
     def _model_mistakes(self) -> list[str]:
         lora = self.model.policy_model.lora
-        if lora is None or not lora.dropout or self.train.dropout:
+        if lora is None:
             return []
-        return [
-            f"model.policy_model.lora.dropout is {lora.dropout}, but train.dropout is false,"
-            " which turns all dropout off: set train.dropout=true, or leave lora.dropout out"
-        ]
+        return lora.mistakes("model.policy_model.lora", self.train.dropout)
 
     def _critic_mistakes(self) -> list[str]:
         name = self.algorithm.name

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from fgrlhf.config import Amount, FilePath, refuse
 from fgrlhf.errors import UserError
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
-from fgrlhf.reward_models.kind import RewardContext, RewardKind
+from fgrlhf.reward_models.kind import OnDevice, RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import SequenceScorer, model_facts
 from fgrlhf.reward_models.loading import load_segment_classifier, load_sequence_scorer
 
@@ -56,7 +56,7 @@ FineGrainedReward = CombinedReward
 BaselineReward = CombinedReward
 
 
-class _SegmentKind(RewardKind):
+class _SegmentKind(OnDevice, RewardKind):
     """Keys of the published segment rewards."""
 
     reward: ClassVar[type[_OneLevelReward]]
@@ -87,6 +87,7 @@ class _SegmentKind(RewardKind):
         return self
 
     def build(self, context: RewardContext) -> _OneLevelReward:
+        context = self.placed(context)
         scorer = load_segment_classifier(
             self.ckpt,
             context.prefix,
@@ -119,6 +120,7 @@ class Preference(SequenceScorer):
     )
 
     def build(self, context: RewardContext) -> PreferenceReward:
+        context = self.placed(context)
         scorer = load_sequence_scorer(
             self.ckpt,
             context.prefix,
