@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import rl_helpers
+import sampler_worker
 import tiny
 import torch
 from fake_sampler import (
@@ -27,12 +28,13 @@ from fake_sampler import (
 )
 from rl_helpers import PROMPTS, config, metrics, trainer
 from safetensors.torch import load_file, save_file
+from test_sharding import start_ranks
 from torch import Tensor
 
 from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weights
 from fgrlhf.background import run_parallel
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json
+from fgrlhf.files import read_json, write_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import LoRAConfig
 from fgrlhf.rollout import response_seeds
@@ -125,6 +127,21 @@ def test_a_run_continues_exactly_on_another_server(fake, local, tmp_path):
         assert len(other.requests) == 16
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_processes_share_a_server(strategy, fake, tmp_path):
+    sampler = settings(fake, importance_cap=2.0)
+    two = tmp_path / "two"
+    start_ranks(2, two, strategy, json.dumps(sampler), script=sampler_worker.__file__)
+    sampler_worker.run(tmp_path / "one", "ddp")
+    rows = metrics(two / "run")
+    assert len(rows) == 4
+    for alone, together in zip(metrics(tmp_path / "one"), rows):
+        assert together["sampler/gap_max"] < 1e-4
+        for key, value in alone.items():
+            assert together[key] == pytest.approx(value, rel=5e-4, abs=5e-5), key
+    assert fake.calls.count("/collective_rpc") == 4  # only the first process publishes
+
+
 def test_adapters_are_published_merged(fake, tmp_path):
     lora = {"r": 2, "alpha": 4}
     result = run(tmp_path / "run", settings(fake), model__policy_model__lora=lora)
@@ -147,6 +164,21 @@ def test_a_critic_free_run_learns_over_a_server(fake, tmp_path):
     assert all(abs(row["importance/weight"] - 1) < 1e-4 for row in result["rows"])
 
 
+def test_a_run_of_a_release_without_samplers_continues(local, tmp_path):
+    run(tmp_path, until=2)
+    file = tmp_path / "checkpoints" / "step-2" / "state.json"
+    state = read_json(file)
+    del state["config"]["sampler"], state["own_sha256"]
+    write_json(file, state)
+    assert_equal(local, run(tmp_path))
+
+
+def test_a_run_does_not_change_its_sampler(fake, tmp_path):
+    run(tmp_path / "run", until=1)
+    with pytest.raises(UserError, match="sampler.kind: 'local' then, 'vllm' now"):
+        run(tmp_path / "run", settings(fake))
+
+
 # ---- faults that pass ----------------------------------------------------------------------------
 
 
@@ -166,10 +198,12 @@ def assert_same_responses(response: Response, expected: Response) -> None:
     torch.testing.assert_close(response.logprobs_BT, expected.logprobs_BT, atol=1e-5, rtol=0)
 
 
-def test_the_same_responses_as_in_this_process(fake):
-    policy = tiny.policy("gpt2")
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3"])
+def test_the_same_responses_as_in_this_process(kind, tmp_path):
+    policy = tiny.policy(kind)
     here = sample(LocalSampler(), policy)
-    there = sample(client(fake), policy)
+    with FakeSampler(tmp_path, kind) as fake:
+        there = sample(client(fake), policy)
     assert_same_responses(there, here)
     assert here.of_policy and not there.of_policy
 
