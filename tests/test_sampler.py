@@ -5,6 +5,7 @@ A server that fails is survived with equal results, or stops the run with the fa
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import rl_helpers
 import sampler_worker
 import tiny
 import torch
+import yaml
 from fake_sampler import (
     API_KEY,
     FakeSampler,
@@ -39,6 +41,7 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import LoRAConfig
 from fgrlhf.rollout import response_seeds
 from fgrlhf.runs.distributed import join_rollouts
+from fgrlhf.samplers.config import VllmSamplerConfig
 from fgrlhf.samplers.sampler import LocalSampler
 from fgrlhf.samplers.shared_weights import VERSION_FILE, publish_weights, weights_version
 from fgrlhf.samplers.vllm import NotComplete, completion_request, make_sampler, read_completion
@@ -521,6 +524,15 @@ def test_impossible_settings_are_refused(changes, part, tmp_path):
     with pytest.raises(UserError) as error:
         config(tmp_path, **{"sampler": sampler, **changes})
     assert part in str(error.value)
+
+
+def test_the_config_of_the_document_is_valid(tmp_path):
+    document = Path(__file__).parents[1] / "docs" / "scale.md"
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", document.read_text(), flags=re.M | re.S)
+    sampler = config(tmp_path, **yaml.safe_load(block)).sampler
+    assert sampler.kind == "vllm" and sampler.importance_cap == 2.0
+    described = set(re.findall(r"`(\w+)`", document.read_text()))
+    assert set(VllmSamplerConfig.model_fields) - {"kind"} <= described
 
 
 def test_the_settings_of_a_server_need_its_kind(tmp_path):
