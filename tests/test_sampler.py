@@ -431,6 +431,7 @@ def test_the_request_by_hand():
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "stop_token_ids": [1, 2],
+        "ignore_eos": True,
         "logprobs": 1,
         "return_token_ids": True,
         "skip_special_tokens": False,

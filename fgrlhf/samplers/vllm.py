@@ -318,7 +318,8 @@ def completion_request(
 ) -> dict[str, Any]:
     """The body of POST /v1/completions for one response.
 
-    Every setting that the model's generation config could change is given.
+    Every setting that the model's generation config could change is given. The server's own
+    end-of-sequence token is ignored, since `eos_ids` are those at which the policy's responses end.
     """
     return {
         "model": model,
@@ -334,6 +335,7 @@ def completion_request(
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "stop_token_ids": list(eos_ids),
+        "ignore_eos": True,
         "logprobs": 1,
         "return_token_ids": True,
         "skip_special_tokens": False,
