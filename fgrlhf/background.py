@@ -1,7 +1,8 @@
 """Calls in a thread, such as requests that wait for another machine."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -54,3 +55,30 @@ def within(
     if not wait(running.done, seconds):
         raise TimeoutError(f"no complete answer within {seconds:g} seconds")
     return running.result()
+
+
+def run_parallel(calls: Sequence[Callable[[], Result]], limit: int) -> list[Result]:
+    """The results of the calls, in their order; at most `limit` of them run at the same time.
+
+    After an error or an interruption no further call starts.
+
+    Raises:
+      The error of the first call, in their order, that failed.
+    """
+    stopped = threading.Event()
+
+    def run(call: Callable[[], Result]) -> list[Result]:
+        if stopped.is_set():
+            return []
+        try:
+            return [call()]
+        except BaseException:
+            stopped.set()
+            raise
+
+    with ThreadPoolExecutor(limit) as pool:
+        running = [pool.submit(run, call) for call in calls]
+        try:
+            return [result for future in running for result in future.result()]
+        finally:
+            stopped.set()

@@ -10,6 +10,7 @@ from fgrlhf.alignment import decode
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.logprobs import check_logprobs
 from fgrlhf.policy import Policy
+from fgrlhf.samplers.sampler import LocalSampler, Sampler
 from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Response, Rollout
@@ -46,6 +47,7 @@ def collect(
     row_seeds: Sequence[int],
     temperature: float,
     texts_known: TextsKnown = lambda prompts, texts: None,
+    sampler: Sampler | None = None,
 ) -> Rollout:
     """Sample `num_samples` responses to each prompt and score them.
 
@@ -54,10 +56,12 @@ def collect(
 
     Args:
       texts_known: called between sampling and scoring with the prompt and text of each response.
+      sampler: draws the responses; None: the policy itself.
     """
-    prompt_ids_GP, prompt_mask_GP = actor_critic.policy.encode(prompts)
-    response = actor_critic.policy.generate(
-        prompt_ids_GP, prompt_mask_GP, sampling, row_seeds, num_samples, temperature
+    policy = actor_critic.policy
+    prompt_ids_GP, prompt_mask_GP = policy.encode(prompts)
+    response = (sampler or LocalSampler()).sample(
+        policy, prompt_ids_GP, prompt_mask_GP, sampling, row_seeds, num_samples, temperature
     )
     return score(
         actor_critic,
@@ -90,8 +94,9 @@ def score(
     together, so memory does not grow with the number of rollouts.
 
     The policy's log-probabilities are reused from sampling, except (1) with dropout in scoring, (2)
-    with a critic on the policy's trunk, which needs the hidden states, and (3) under bf16, where
-    step-by-step and parallel rounding differ by as much as a PPO update.
+    with a critic on the policy's trunk, which needs the hidden states, (3) under bf16, where
+    step-by-step and parallel rounding differ by as much as a PPO update, and (4) if another program
+    sampled, whose log-probabilities become `behaviour_logprobs_BT`.
 
     Raises:
       UserError: a model's log-probabilities or values are not finite.
@@ -123,7 +128,7 @@ def score(
     under_bf16 = torch.is_autocast_enabled(policy.device.type)
     logprobs_BT = response.logprobs_BT
     values_BT = None
-    if policy.training or shared_trunk or under_bf16:
+    if policy.training or shared_trunk or under_bf16 or not response.of_policy:
         outputs = in_parts(policy_and_critic, batch, num_samples)
         logprobs_BT = outputs[0]
         values_BT = outputs[1] if critic is not None else None
@@ -150,6 +155,7 @@ def score(
         group_B=group_G.repeat_interleave(num_samples),
         left_padded=policy.tokenizer.padding_side == "left",
         finished=finished_responses(response, policy.eos_ids),
+        behaviour_logprobs_BT=None if response.of_policy else response.logprobs_BT,
     )
 
 

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 
 import torch
@@ -11,13 +12,14 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weights
 from fgrlhf.algorithms.kl import KLController, kl_k3
 from fgrlhf.algorithms.metrics import add_token_means
 from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.registry import algorithm_class
 from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.errors import UserError
-from fgrlhf.models.sharding import unsharded
+from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.policy import Policy, cut_prompts
 from fgrlhf.reward import BasicReward, normalized
 from fgrlhf.rollout import collect, response_seeds
@@ -33,6 +35,8 @@ from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import hold
 from fgrlhf.runs.step_metrics import cut_inputs, mean_of, rollout_metrics, sample_rows
+from fgrlhf.samplers.config import VllmSamplerConfig
+from fgrlhf.samplers.vllm import make_sampler
 from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
@@ -74,7 +78,8 @@ class OnPolicyTrainer(BaseTrainer):
       evaluate: policy -> dev metrics by name; called on all ranks.
       accelerator: device and processes.
     Raises:
-      UserError: the batch sizes are incompatible, or there are no prompts.
+      UserError: the batch sizes are incompatible, there are no prompts, or the sampler does not
+        support the policy.
     """
 
     config: RLConfig
@@ -94,6 +99,7 @@ class OnPolicyTrainer(BaseTrainer):
         actor_critic.policy = algorithm.training_policy(actor_critic.policy)
         super().__init__(config, actor_critic, evaluate, accelerator)
         self.algorithm = algorithm
+        self.sampler = make_sampler(config.sampler, self.policy)
         self.reward = reward
         self.prompts = prompts
         self.reference = reference.eval().requires_grad_(False)
@@ -131,18 +137,23 @@ class OnPolicyTrainer(BaseTrainer):
 
             with seeded(self.config.train.seed, "step", self.step):
                 started = perf_counter()
+                self.publish_weights()
+                published = perf_counter()
                 rollout, rewards = self.collect_and_score()
+                gap = self.check_sampler(rollout)
                 rewards_BT, advantages = self.compute_advantages(rollout, rewards)
                 collected = perf_counter()
                 update_metrics = self.update(rollout, advantages)
                 updated = perf_counter()
 
             metrics = rollout_metrics(rollout, rewards, rewards_BT, advantages)
-            metrics |= update_metrics
+            metrics |= update_metrics | gap
             metrics["kl_coef"] = self.kl.coef
             metrics["prompts/cut"] = self._share_cut(rollout)
             metrics |= cut_inputs(self.reward)
-            metrics["time/rollout"] = collected - started
+            if self.sampler.has_own_weights:
+                metrics["time/publish"] = published - started
+            metrics["time/rollout"] = collected - published
             metrics["time/update"] = updated - collected
             self._log_step(metrics, rollout, rewards, advantages, bar)
 
@@ -156,6 +167,24 @@ class OnPolicyTrainer(BaseTrainer):
         self.log.close()
 
     # ---- the steps of the loop -------------------------------------------------------------------
+
+    def publish_weights(self) -> None:
+        """Give the policy's current weights to a sampler that has its own.
+
+        Called before every rollout: after every update, and when a run starts or is resumed.
+        """
+        if not self.sampler.has_own_weights:
+            return
+        is_main = self.accelerator.is_main_process
+        weights = None
+        if self.sharded:
+            weights = whole(self.policy.model.state_dict(keep_vars=True), keep=is_main)
+
+        def publish() -> None:
+            if is_main:
+                self.sampler.publish(lambda folder: self.policy.save(folder, weights))
+
+        stop_together(self.accelerator, publish)
 
     def collect_and_score(self) -> tuple[Rollout, TokenReward]:
         """Sample and score this step's rollouts; every rank gets those of all ranks."""
@@ -204,8 +233,34 @@ class OnPolicyTrainer(BaseTrainer):
                 seeds,
                 temperature,
                 self.reward.start,  # a server scores while this process computes log-probabilities
+                self.sampler,
             )
             return self.algorithm.after_rollout(rollout, temperature, num_samples)
+
+    def check_sampler(self, rollout: Rollout) -> dict[str, float]:
+        """The metrics of the gap between the sampler's and the recomputed log-probabilities.
+
+        Raises:
+          UserError: the gap exceeds `sampler.max_gap`. All ranks have the same rollout: all stop.
+        """
+        settings = self.config.sampler
+        if rollout.behaviour_logprobs_BT is None or not isinstance(settings, VllmSamplerConfig):
+            return {}
+        gap = sampler_gap(
+            rollout.logprobs_BT, rollout.behaviour_logprobs_BT, rollout.response_mask_BT
+        )
+        mean = gap["sampler/gap"]
+        if settings.max_gap is not None and not mean <= settings.max_gap:
+            raise UserError(
+                f"at step {self.step} the log-probabilities of {settings.url} differ from the"
+                f" policy's by {mean:.3g} per token, which exceeds sampler.max_gap="
+                f"{settings.max_gap:g}. Likely causes: it did not load the last weights (does it"
+                f" serve sampler.sync_dir={settings.sync_dir}?), it reports raw log-probabilities"
+                " (start it with --logprobs-mode processed_logprobs), or a lower precision"
+                " (--dtype, quantization). Correct that, or raise sampler.max_gap, then run the"
+                " same command again"
+            )
+        return gap
 
     def compute_advantages(
         self, rollout: Rollout, rewards: TokenReward
@@ -278,11 +333,15 @@ class OnPolicyTrainer(BaseTrainer):
         return self._summed(totals) | self._clip_and_step()
 
     def token_loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
-        """The algorithm's loss, plus the optional KL penalty and entropy bonus."""
+        """The algorithm's loss, plus the optional KL penalty and entropy bonus.
+
+        With `sampler.importance_cap`, the policy's loss has a weight per token.
+        """
         settings = self.config.algorithm
+        advantages, weight_metrics = self.weighted(advantages, old)
         algorithm_loss = self.algorithm.loss(new, old, advantages)
         loss_BT = algorithm_loss.loss_BT
-        metrics = dict(algorithm_loss.metrics)
+        metrics = {**algorithm_loss.metrics, **weight_metrics}
         if settings.kl_in == "loss":
             kl_BT = kl_k3(new.logprobs_BT, old.ref_logprobs_BT)
             loss_BT = loss_BT + self.kl.coef * kl_BT
@@ -292,6 +351,27 @@ class OnPolicyTrainer(BaseTrainer):
             loss_BT = loss_BT - settings.entropy_coef * new.entropy_BT
         metrics["loss/total"] = loss_BT.detach()
         return TokenLoss(loss_BT, metrics)
+
+    def weighted(
+        self, advantages: Advantages, old: Rollout
+    ) -> tuple[Advantages, dict[str, Tensor]]:
+        """Advantages times truncated importance weights, and metrics of the weights per token.
+
+        The policy's loss is A_t times a function of the log-probabilities, or for PPO the larger of
+        two such terms. Weights are not negative, so a weighted advantage weights that loss. The
+        critic's loss reads the returns, which stay as they are.
+        """
+        settings = self.config.sampler
+        cap = settings.importance_cap if isinstance(settings, VllmSamplerConfig) else None
+        if cap is None or old.behaviour_logprobs_BT is None:
+            return advantages, {}
+        weights_BT = truncated_importance_weights(old.logprobs_BT, old.behaviour_logprobs_BT, cap)
+        metrics = {
+            "importance/weight": weights_BT,
+            "importance/capped": (weights_BT >= cap).float(),
+        }
+        weighted_BT = advantages.advantages_BT * weights_BT
+        return replace(advantages, advantages_BT=weighted_BT), metrics
 
     def set_learning_rates(self) -> None:
         """Set this step's learning rates of policy and critic."""

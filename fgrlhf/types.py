@@ -26,6 +26,8 @@ class Response:
     ids_BT: Tensor  # the pad token's id on padding
     mask_BT: Tensor
     logprobs_BT: Tensor  # under the model in eval mode, at the requested temperature; 0 on padding
+    # whether the policy itself computed `logprobs_BT`; false: a sampler with a copy of it did
+    of_policy: bool = True
 
     def __post_init__(self):
         B, T = self.ids_BT.shape
@@ -53,6 +55,9 @@ class Rollout:
     left_padded: bool
     # whether each response ended with an end-of-sequence token; None: not recorded
     finished: tuple[bool, ...] | None = None
+    # log-probabilities of a sampler that has a copy of the policy; 0 on padding; None: the policy
+    # itself sampled, and they are `logprobs_BT`
+    behaviour_logprobs_BT: Tensor | None = None
 
     def __post_init__(self):
         B, P = self.prompt_ids_BP.shape
@@ -62,6 +67,8 @@ class Rollout:
             check_shape(f"Rollout.{name}", getattr(self, name), (B, T))
         if self.values_BT is not None:
             check_shape("Rollout.values_BT", self.values_BT, (B, T))
+        if self.behaviour_logprobs_BT is not None:
+            check_shape("Rollout.behaviour_logprobs_BT", self.behaviour_logprobs_BT, (B, T))
         check_shape("Rollout.group_B", self.group_B, (B,))
         for name in ("prompts", "texts", "char_ends", "finished"):
             entries = getattr(self, name)

@@ -38,8 +38,12 @@ AS_ONE = [
 ALL = [*AS_ONE, "bf16", "interrupted", "from-one"]
 
 
-def start_ranks(world: int, *arguments) -> None:
-    """Run tests/fsdp_worker.py on `world` processes, and fail if one of them does."""
+def start_ranks(world: int, *arguments, script: str = fsdp_worker.__file__) -> None:
+    """Run a script on `world` processes, and fail if one of them does.
+
+    Args:
+      arguments: of the script; the first one is a folder.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -55,7 +59,7 @@ def start_ranks(world: int, *arguments) -> None:
     }
     folder = Path(arguments[0])
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, fsdp_worker.__file__, *map(str, arguments)]
+    command = [sys.executable, script, *map(str, arguments)]
     ranks = []
     logs = [folder / f"rank{rank}.log" for rank in range(world)]
     for rank, path in enumerate(logs):

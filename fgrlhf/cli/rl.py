@@ -29,6 +29,7 @@ from fgrlhf.runs.distributed import shards_models, share_of, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
+from fgrlhf.samplers.vllm import make_sampler
 from fgrlhf.stats import Interval
 from fgrlhf.task import Task, build_reward, code_of, rl_config
 from fgrlhf.text_types import Prompt
@@ -119,6 +120,7 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     # without weights, to find mistakes before anything large is loaded
     trained = {"lora": model.policy_model.lora, "top_layers": model.policy_model.train_top_layers}
     unloaded = _policy(config, **trained, empty=True)
+    make_sampler(config.sampler, unloaded)
     data = config.data
     train_prompts = task.prompts(data.train_file, "train", data.seed)
     dev_prompts = task.prompts(data.dev_file, "dev", data.seed)

@@ -13,10 +13,10 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fgrlhf.background import wait_for, within
+from fgrlhf.background import run_parallel, wait_for, within
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json
 from fgrlhf.reward_models.answer_cache import AnswerCache, content_hash
@@ -90,22 +90,15 @@ class JudgeClient:
         """
         if self.cache is not None:
             self.cache.refresh()
-        stopped = threading.Event()  # by an error or an interruption: nothing more is asked
         known: dict[str, list[float]] = {}
 
         def ask(key: str, body: bytes, count: int) -> None:
-            if stopped.is_set():
-                return
-            try:
-                known[key] = self._ask(body, count)
-            except BaseException:
-                stopped.set()
-                raise
+            known[key] = self._ask(body, count)
             if self.cache is not None:
                 self.cache.add(key, known[key])
 
         keys = []
-        queries = {}
+        queries: dict[str, Callable[[], None]] = {}
         for prompt, text, parts in zip(prompts, texts, segments, strict=True):
             body = self._body(prompt, text, parts)
             key = content_hash(self.settings.url, body)
@@ -115,14 +108,8 @@ class JudgeClient:
             if cached is not None and self._problem(cached, count) is None:
                 known[key] = cached
             else:
-                queries[key] = (key, json.dumps(body).encode("ascii"), count)
-        with ThreadPoolExecutor(self.settings.parallel) as pool:
-            running = [pool.submit(ask, *query) for query in queries.values()]
-            try:
-                for query in running:
-                    query.result()
-            finally:
-                stopped.set()
+                queries[key] = partial(ask, key, json.dumps(body).encode("ascii"), count)
+        run_parallel(list(queries.values()), self.settings.parallel)
         return [known[key] for key in keys]
 
     def _body(self, prompt: Prompt, text: str, segments: Sequence[str]) -> dict[str, Any]:

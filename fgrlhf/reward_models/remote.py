@@ -120,8 +120,8 @@ def without(message: str, token: str | None) -> str:
     return message.replace(token, MASK) if token else message
 
 
-class RemoteSettings(StrictModel):
-    """How to reach a service: address, token, deadline, attempts, cache."""
+class ServiceSettings(StrictModel):
+    """How to reach a service: address, token, deadline, attempts."""
 
     url: Address = Field(description="address of the service, without a path below it")
     token_file: FilePath | None = Field(
@@ -133,9 +133,6 @@ class RemoteSettings(StrictModel):
     retries: Annotated[int, Field(ge=0, le=100)] = Field(
         default=6, description="further attempts after a failure that may pass"
     )
-    cache: FilePath | None = Field(
-        default=None, description="JSONL file of known answers; none is asked for twice"
-    )
     plain_http: bool = Field(
         default=False, description="allow http:// to another machine, without encryption"
     )
@@ -146,6 +143,14 @@ class RemoteSettings(StrictModel):
         if problem is not None:
             refuse([("url", problem)])
         return self
+
+
+class RemoteSettings(ServiceSettings):
+    """How to reach a service whose answers can be stored."""
+
+    cache: FilePath | None = Field(
+        default=None, description="JSONL file of known answers; none is asked for twice"
+    )
 
 
 # ---- queries -------------------------------------------------------------------------------------

@@ -37,7 +37,21 @@ from fgrlhf.secrets import mask_tree
 CHECKPOINTS_KEPT = 2
 FILES = ("model.safetensors", "optimizer.safetensors")
 # settings that may change when a run is resumed
-MAY_CHANGE_ON_RESUME = ("logging.", "train.save_interval:", "parallel")
+MAY_CHANGE_ON_RESUME = (
+    "logging.",
+    "train.save_interval:",
+    "parallel",
+    "sampler: None then, {'kind': 'local'} now",  # older releases had no such section
+    "sampler.url:",
+    "sampler.plain_http:",
+    "sampler.token_file:",
+    "sampler.token_env:",
+    "sampler.timeout_s:",
+    "sampler.retries:",
+    "sampler.parallel:",
+    "sampler.sync_dir:",
+    "sampler.max_gap:",
+)
 # settings that may also change if the number of processes does and the global batch does not
 PER_PROCESS = ("train.sampling_batch_size_per_card:", "train.training_batch_size_per_card:")
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fgrlhf.algorithms.ppo import PPOConfig
+from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.published import read_with_ppo_section
 from fgrlhf.algorithms.registry import ALGORITHMS, AnyAlgorithm, algorithm_class, has_own_hooks
 from fgrlhf.config import (
@@ -34,6 +35,7 @@ from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_
 from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward_models.kind import RewardKind
+from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig, VllmSamplerConfig
 
 
 class GenerationConfig(StrictModel):
@@ -316,6 +318,7 @@ class RLConfig(StrictModel):
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
     parallel: ParallelConfig = ParallelConfig()
+    sampler: AnySampler = LocalSamplerConfig()
     evaluation_metrics: EvaluationMetrics = Field(default=[], description=ABOUT_METRICS)
     logging: LoggingConfig
 
@@ -334,6 +337,7 @@ class RLConfig(StrictModel):
             *self._critic_mistakes(),
             *self.algorithm.mistakes(self),
             *self._parallel_mistakes(),
+            *self._sampler_mistakes(),
             *best_metric_mistakes(self.train.best_metric, self.evaluation_metrics),
         ]
         refuse([("", text) for text in mistakes])
@@ -376,6 +380,37 @@ class RLConfig(StrictModel):
                 algorithm: has_own_hooks(algorithm_class(self.algorithm)),
             }
         )
+
+    def _sampler_mistakes(self) -> list[str]:
+        """Settings under which a server would not sample from the policy that is trained."""
+        if not isinstance(self.sampler, VllmSamplerConfig):
+            return []
+        generation = self.model.policy_model.train_generation_kwargs
+        algorithm = algorithm_class(self.algorithm)
+        way_out = "change it, or set sampler.kind=local"
+        mistakes = []
+        if not generation.do_sample:
+            mistakes.append(
+                "model.policy_model.train_generation_kwargs.do_sample is false, but the server of"
+                f" `sampler` samples by probabilities: {way_out}"
+            )
+        elif self.logprob_temperature != generation.temperature:
+            mistakes.append(
+                f"env.logprob_temperature is {self.logprob_temperature}, but the server of"
+                " `sampler` reports log-probabilities at the sampling temperature"
+                f" {generation.temperature}: {way_out}"
+            )
+        if self.dropout_in_rollouts:
+            mistakes.append(
+                "train.dropout is true, but the server of `sampler` has no dropout: set"
+                " train.dropout_in_rollouts=false, or set sampler.kind=local"
+            )
+        if algorithm.training_policy is not Algorithm.training_policy:
+            mistakes.append(
+                f"algorithm.name is {self.algorithm.name}, which samples from a masked policy, but"
+                f" the server of `sampler` has the whole one: {way_out}"
+            )
+        return mistakes
 
     @property
     def needs_values(self) -> bool:

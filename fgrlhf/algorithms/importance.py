@@ -1,0 +1,58 @@
+"""Corrections for responses that another program sampled, with slightly other probabilities.
+
+An engine rounds differently than the trainer, or has older weights. Its distribution mu is then not
+the policy pi that the update assumes.
+"""
+
+import torch
+from torch import Tensor
+
+from fgrlhf.algorithms.kl import kl_k3
+from fgrlhf.utils import check_same_shape, masked_mean
+
+
+def truncated_importance_weights(
+    logprobs_BT: Tensor, behaviour_logprobs_BT: Tensor, cap: float
+) -> Tensor:
+    """weights_BT = min(pi(a_t) / mu(a_t), cap) = min(exp(logprobs - behaviour_logprobs), cap).
+
+    The mean of w_t f(a_t) over samples of mu is the mean of f(a_t) over samples of pi as soon as no
+    ratio exceeds the cap. A smaller cap bounds the variance and biases the mean.
+
+    Source: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
+    training" (truncated importance sampling); Espeholt et al. 2018, IMPALA, arXiv 1802.01561,
+    section 4.1 (the truncated weights of V-trace).
+
+    Args:
+      logprobs_BT: log pi(a_t), of the policy before the update; 0 on padding.
+      behaviour_logprobs_BT: log mu(a_t), of the sampler; 0 on padding.
+      cap: at least 1.
+    Returns:
+      weights_BT without a gradient; 1 on padding.
+    """
+    check_same_shape(logprobs_BT=logprobs_BT, behaviour_logprobs_BT=behaviour_logprobs_BT)
+    log_ratio_BT = (logprobs_BT - behaviour_logprobs_BT).detach()
+    return torch.exp(log_ratio_BT).clamp(max=cap)
+
+
+def sampler_gap(
+    logprobs_BT: Tensor, behaviour_logprobs_BT: Tensor, mask_BT: Tensor
+) -> dict[str, float]:
+    """How far the sampler's log-probabilities are from the recomputed ones, over real tokens.
+
+    With d_t = logprobs - behaviour_logprobs:
+
+        sampler/gap      mean of |d_t|
+        sampler/gap_max  maximum of |d_t|
+        sampler/gap_k3   mean of exp(d_t) - 1 - d_t, an estimate of KL(mu || pi) per token
+
+    Args:
+      logprobs_BT, behaviour_logprobs_BT: as above.
+      mask_BT: 1 on real tokens.
+    """
+    difference_BT = (logprobs_BT - behaviour_logprobs_BT).abs() * mask_BT
+    return {
+        "sampler/gap": float(masked_mean(difference_BT, mask_BT)),
+        "sampler/gap_max": float(difference_BT.max()),
+        "sampler/gap_k3": float(masked_mean(kl_k3(behaviour_logprobs_BT, logprobs_BT), mask_BT)),
+    }

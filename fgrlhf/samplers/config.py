@@ -1,0 +1,50 @@
+"""The section `sampler:` of an RL run: where responses are sampled."""
+
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from fgrlhf.config import FilePath, Positive, StrictModel
+from fgrlhf.reward_models.kind import kind_of
+from fgrlhf.reward_models.remote import ServiceSettings, VariableName
+
+
+class LocalSamplerConfig(StrictModel):
+    """The policy samples in the run's own processes."""
+
+    kind: Literal["local"] = "local"
+
+
+class VllmSamplerConfig(ServiceSettings):
+    """A vLLM server samples; for decoder-only policies: docs/scale.md."""
+
+    kind: Literal["vllm"] = "vllm"
+    token_env: VariableName | None = Field(
+        default=None, description="environment variable with the server's API key; null: none"
+    )
+    sync_dir: FilePath = Field(
+        description="folder that the server serves; the policy is written there before each rollout"
+    )
+    parallel: Annotated[int, Field(ge=1, le=1024)] = Field(
+        default=64, description="requests at the same time, one per response"
+    )
+    max_gap: Positive | None = Field(
+        default=0.1,
+        description=(
+            "stop if the sampler's log-probabilities differ from recomputed ones by more than this"
+            " (mean over tokens, in nats); null: never"
+        ),
+    )
+    importance_cap: Annotated[float, Field(ge=1, le=1e6)] | None = Field(
+        default=None,
+        description=(
+            "weight the policy loss per token with min(recomputed / sampler's probability, cap);"
+            " null: no weights"
+        ),
+    )
+
+
+AnySampler = Annotated[
+    Annotated[LocalSamplerConfig, Tag("local")] | Annotated[VllmSamplerConfig, Tag("vllm")],
+    Discriminator(kind_of),
+]

@@ -1,0 +1,421 @@
+"""A vLLM server as the sampler of a decoder-only policy: `sampler: {kind: vllm}`, docs/scale.md.
+
+    publish                          sample, a request per response
+      write weights to sync_dir        POST /v1/completions
+      POST /pause                        prompt token ids, seed, sampling settings
+      POST /collective_rpc               -> token ids and their log-probabilities
+             reload_weights          GET /weight_info: still the published version?
+      POST /reset_prefix_cache
+      POST /update_weight_version
+      POST /resume
+      GET /weight_info
+
+All routes outside /v1 are those of vLLM's development mode. Older servers lack
+/update_weight_version and /weight_info; they are then left out.
+
+A request that fails for a reason that may pass is repeated: its seed makes the answer the same. Any
+other fault stops the run. No token and no log-probability is made up.
+"""
+
+import json
+import math
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fgrlhf.background import run_parallel, wait_for, within
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import parse_json
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.policy import CausalPolicy, Policy
+from fgrlhf.reward_models.remote import (
+    GivenUp,
+    Refused,
+    TooLong,
+    read_token,
+    send,
+    with_attempts,
+    without,
+)
+from fgrlhf.samplers.config import LocalSamplerConfig, VllmSamplerConfig
+from fgrlhf.samplers.sampler import LocalSampler, Sampler, SavePolicy
+from fgrlhf.samplers.shared_weights import publish_weights
+from fgrlhf.types import Response
+
+LARGEST_ANSWER = 64 << 20  # bytes
+NO_ROUTE = (404, 405)
+ROUNDING = 1e-3  # a log-probability may be this far above 0
+
+# token ids and log-probabilities of a response
+Sampled = tuple[list[int], list[float]]
+
+
+def make_sampler(config: LocalSamplerConfig | VllmSamplerConfig, policy: Policy) -> Sampler:
+    """The sampler of a config. Nothing is asked of a server yet.
+
+    Args:
+      policy: whose responses are sampled; it may be without weights.
+    Raises:
+      UserError: the sampler cannot sample from this policy.
+    """
+    if isinstance(config, LocalSamplerConfig):
+        return LocalSampler()
+    if not isinstance(policy, CausalPolicy):
+        raise UserError(
+            f"sampler.kind is vllm, but the policy {type(policy.model).__name__} is an"
+            " encoder-decoder, which vLLM does not serve: use sampler.kind=local, or a decoder-only"
+            " policy"
+        )
+    return VllmSampler(config)
+
+
+class NotComplete(OSError):  # noqa: N818
+    """An answer without a complete response, which the next attempt may give."""
+
+
+class VllmSampler:
+    """Samples on a vLLM server that serves the model in `config.sync_dir`.
+
+    Attributes:
+      version: of the weights that this process published; None before that, and in processes that
+        do not publish.
+
+    Args:
+      pause: waits between attempts; tests replace it.
+      wait: waits for an answer until its deadline; tests replace it.
+    """
+
+    has_own_weights = True
+
+    def __init__(
+        self,
+        config: VllmSamplerConfig,
+        pause: Callable[[float], None] = time.sleep,
+        wait: Callable[[threading.Event, float], bool] = wait_for,
+    ):
+        self.config = config
+        self.version: str | None = None
+        self._reports_version = True
+        self._served_model: str | None = None
+        self._pause = pause
+        self._wait = wait
+
+    # ---- weights ---------------------------------------------------------------------------------
+
+    def publish(self, save: SavePolicy) -> None:
+        """Write the policy to `sync_dir` and let the server load it.
+
+        Raises:
+          UserError: the folder cannot be written, the server cannot be reached, or does not report
+            the new version.
+        """
+        self.version = publish_weights(self.config.sync_dir, save)
+        # If one of these fails, the server stays paused, so nobody samples with such weights. The
+        # next `publish` resumes it.
+        self._control("/pause")
+        self._control("/collective_rpc", {"method": "reload_weights"})
+        self._control("/reset_prefix_cache")
+        self._label_weights()
+        self._control("/resume")
+        self.check_version()
+
+    def _label_weights(self) -> None:
+        """Tell the server the version of its weights, unless it has no such route."""
+        if not self._reports_version:
+            return
+        try:
+            self._query("/update_weight_version", {"new_version": self.version})
+        except Refused as refusal:
+            if refusal.code not in NO_ROUTE:
+                raise self._refused(refusal, "/update_weight_version") from None
+            self._reports_version = False
+
+    def check_version(self) -> None:
+        """Raise `UserError` if the server reports other weights than this process published."""
+        if self.version is None or not self._reports_version:
+            return
+        try:
+            answer = self._json(self._query("/weight_info", None))
+        except Refused as refusal:
+            if refusal.code not in NO_ROUTE:
+                raise self._refused(refusal, "/weight_info") from None
+            self._reports_version = False
+            return
+        reported = answer.get("weight_version")
+        if reported != self.version:
+            raise UserError(
+                f"{self._name} has the weights {shorten(repr(reported), 80)}, but the policy's are"
+                f" {self.version!r}: it was restarted, another run uses it, or it did not load"
+                f" them. Give it to this run alone, check that it serves {self.config.sync_dir},"
+                " then run the same command again"
+            )
+
+    # ---- responses -------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        policy: Policy,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        sampling: Sampling,
+        row_seeds: Sequence[int],
+        num_samples: int,
+        temperature: float,
+    ) -> Response:
+        """`Sampler.sample`. The log-probabilities are the server's, at the sampling temperature.
+
+        Raises:
+          UserError: any fault of the server; the message names it.
+        """
+        if temperature != sampling.temperature or not sampling.do_sample:
+            raise ValueError("RLConfig refuses these settings with sampler.kind=vllm")
+        model = self._model()
+        calls = []
+        for row, seed in enumerate(row_seeds):
+            prompt = row // num_samples
+            prompt_ids_P = prompt_ids_GP[prompt][prompt_mask_GP[prompt].bool()]
+            request = completion_request(
+                model, prompt_ids_P.tolist(), sampling, seed, policy.eos_ids
+            )
+            check = partial(
+                read_completion,
+                max_tokens=sampling.max_new_tokens,
+                eos_ids=policy.eos_ids,
+                num_embeddings=policy.num_embeddings,
+            )
+            calls.append(partial(self._complete, request, check))
+        responses = run_parallel(calls, self.config.parallel)
+        self.check_version()
+        return _as_response(responses, policy.tokenizer.pad_token_id, prompt_ids_GP.device)
+
+    def _complete(
+        self, request: dict[str, Any], check: Callable[[dict[str, Any]], Sampled]
+    ) -> Sampled:
+        """The response to one request."""
+        read: list[Sampled] = []
+
+        def accept(body: bytes) -> None:
+            try:
+                read.append(check(self._json(body)))
+            except ValueError as error:
+                raise self._fault(str(error)) from None
+
+        try:
+            self._query("/v1/completions", request, accept)
+        except Refused as refusal:
+            raise self._refused(refusal, "/v1/completions") from None
+        return read[-1]
+
+    def _model(self) -> str:
+        """The name of the served model."""
+        if self._served_model is None:
+            try:
+                answer = self._json(self._query("/v1/models", None))
+            except Refused as refusal:
+                raise self._refused(refusal, "/v1/models") from None
+            try:
+                (model,) = answer["data"]
+                name = model["id"]
+            except (KeyError, TypeError, ValueError):
+                name = None
+            if not isinstance(name, str):
+                raise self._fault("not the name of exactly one model at /v1/models")
+            self._served_model = name
+        return self._served_model
+
+    # ---- queries ---------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return f"the sampler {self.config.url}"
+
+    def _token(self) -> str | None:
+        return read_token(self.config.token_file, self.config.token_env, self._name)
+
+    def _control(self, path: str, body: dict[str, Any] | None = None) -> None:
+        """POST to a route of the development mode; the answer's body has no meaning."""
+        try:
+            self._query(path, body or {})
+        except Refused as refusal:
+            raise self._refused(refusal, path) from None
+
+    def _query(
+        self,
+        path: str,
+        body: dict[str, Any] | None,
+        accept: Callable[[bytes], None] = lambda answer: None,
+    ) -> bytes:
+        """The body of an answer: to POST, or to GET if `body` is None.
+
+        Args:
+          accept: reads the answer; if it raises `NotComplete`, the query is repeated.
+        Raises:
+          Refused: the server refuses the query.
+          UserError: it does not answer.
+        """
+        token = self._token()
+        headers = {"Content-Type": "application/json"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        data = None if body is None else json.dumps(body).encode("ascii")
+        request = urllib.request.Request(self.config.url + path, data, headers)
+        timeout = self.config.timeout_s
+
+        def query() -> bytes:
+            answer = within(timeout, lambda: send(request, timeout, LARGEST_ANSWER), self._wait)
+            accept(answer)
+            return answer
+
+        try:
+            return with_attempts(query, self.config.retries + 1, self._pause, _message_of)
+        except GivenUp as error:
+            message = (
+                f"{self._name} gave no answer to {path} in {error}. Check that it runs and can be"
+                " reached, raise sampler.timeout_s if it is slow, then run the same command again"
+            )
+        except TooLong as error:
+            message = f"{self._name}, {path}: {error}. Check sampler.url"
+        raise UserError(without(message, token))
+
+    def _json(self, body: bytes) -> dict[str, Any]:
+        try:
+            answer = parse_json(body.decode("utf-8"))
+        except ValueError as error:
+            raise self._fault(f"text that is not valid JSON ({shorten(error)})") from None
+        if not isinstance(answer, dict):
+            raise self._fault("JSON that is not an object")
+        return answer
+
+    def _fault(self, fault: str) -> UserError:
+        """The error for an answer that must not be used."""
+        message = (
+            f"{self._name} gave {shorten(fault, 300)}. No response was used. Check that sampler.url"
+            " is a vLLM server that was started as docs/scale.md describes, and that no proxy"
+            " answers in its place"
+        )
+        return UserError(without(message, self._token()))
+
+    def _refused(self, refusal: Refused, path: str) -> UserError:
+        way_out = "Check sampler.url, and the options of the server (docs/scale.md)"
+        if refusal.code in (401, 403):
+            way_out = "Name its API key by sampler.token_env or sampler.token_file"
+        elif refusal.code in NO_ROUTE and not path.startswith("/v1/"):
+            way_out = "Start it with VLLM_SERVER_DEV_MODE=1: the run must replace its weights"
+        message = (
+            f"{self._name} refuses {path}: {refusal.code} {_message_of(refusal.body)}. {way_out}"
+        )
+        return UserError(without(message, self._token()))
+
+
+def completion_request(
+    model: str, prompt_ids: list[int], sampling: Sampling, seed: int, eos_ids: Sequence[int]
+) -> dict[str, Any]:
+    """The body of POST /v1/completions for one response.
+
+    Every setting that the model's generation config could change is given. The server's own
+    end-of-sequence token is ignored, since `eos_ids` are those at which the policy's responses end.
+    """
+    return {
+        "model": model,
+        "prompt": prompt_ids,
+        "max_tokens": sampling.max_new_tokens,
+        "n": 1,
+        "seed": seed,
+        "temperature": sampling.temperature,
+        "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "stop_token_ids": list(eos_ids),
+        "ignore_eos": True,
+        "logprobs": 1,
+        "return_token_ids": True,
+        "skip_special_tokens": False,
+        "stream": False,
+    }
+
+
+def read_completion(
+    answer: dict[str, Any], max_tokens: int, eos_ids: Sequence[int], num_embeddings: int
+) -> Sampled:
+    """Token ids and log-probabilities in the answer to a request.
+
+    Args:
+      max_tokens: length limit of the response.
+      eos_ids: tokens that end a response.
+      num_embeddings: number of token ids that the policy can read.
+    Raises:
+      NotComplete: the server has aborted the request.
+      ValueError: the answer is not a complete response with its log-probabilities; the text
+        completes a sentence that begins with "the server gave ...".
+    """
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        count = f"{len(choices)} choices" if isinstance(choices, list) else "no choices"
+        raise ValueError(f"{count} instead of one response")
+    choice = choices[0]
+    if choice.get("finish_reason") == "abort":
+        raise NotComplete("the server has aborted the request")
+    ids = choice.get("token_ids")
+    if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
+        raise ValueError("a response without token ids (`return_token_ids`)")
+    outside = [token for token in ids if not 0 <= token < num_embeddings]
+    if outside:
+        raise ValueError(
+            f"the token id {outside[0]}, but the policy's are 0 to {num_embeddings - 1}: it serves"
+            " another model"
+        )
+    logprobs = choice.get("logprobs")
+    values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
+    if not isinstance(values, list) or len(values) != len(ids):
+        raise ValueError("a response without a log-probability for each token")
+    for value in values:
+        if not _is_logprob(value):
+            raise ValueError(f"{shorten(repr(value), 40)} as a log-probability")
+    ends = [place for place, token in enumerate(ids) if token in eos_ids]
+    if len(ids) > max_tokens or (ends and ends[0] != len(ids) - 1):
+        raise ValueError("a response that goes on after its end")
+    if not ends and len(ids) < max_tokens:
+        raise ValueError(
+            f"a truncated response: {len(ids)} of {max_tokens} tokens, without an end token (its"
+            " --max-model-len may be too small)"
+        )
+    return ids, [min(float(value), 0.0) for value in values]
+
+
+def _is_logprob(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value <= ROUNDING
+
+
+def _as_response(responses: Sequence[Sampled], pad_id: int, device: torch.device) -> Response:
+    B = len(responses)
+    T = max(len(ids) for ids, _ in responses)
+    ids_BT = torch.full((B, T), pad_id)
+    mask_BT = torch.zeros(B, T, dtype=torch.long)
+    logprobs_BT = torch.zeros(B, T)
+    for row, (ids, logprobs) in enumerate(responses):
+        length = len(ids)
+        ids_BT[row, :length] = torch.tensor(ids)
+        mask_BT[row, :length] = 1
+        logprobs_BT[row, :length] = torch.tensor(logprobs)
+    return Response(ids_BT.to(device), mask_BT.to(device), logprobs_BT.to(device), of_policy=False)
+
+
+def _message_of(body: bytes) -> str:
+    """The reason of a refusal: {"error": {"message": reason}}, or the body itself."""
+    try:
+        reason: Any = parse_json(body.decode("utf-8"))
+        for name in ("error", "message"):
+            reason = reason[name]
+    except (ValueError, KeyError, TypeError):
+        reason = None
+    return shorten(reason if isinstance(reason, str) else body.decode("utf-8", "replace"))
