@@ -18,7 +18,7 @@ from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.errors import UserError
-from fgrlhf.models import causal, frozen_layers
+from fgrlhf.models import causal, frozen_layers, recompute
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
@@ -344,6 +344,31 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind, lora, tmp_path):
     assert all(torch.equal(t, states[1][name]) for name, t in states[0].items())
     assert metrics(tmp_path / "a") == metrics(tmp_path / "b")
     assert json.loads((tmp_path / "b" / "run.json").read_text())["resumed_at"] == [4]
+
+
+@pytest.mark.parametrize("lora", [None, LoRAConfig(r=2, dropout=0.1)])
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
+def test_gradient_checkpointing_does_not_change_the_curve(kind, lora, tmp_path, monkeypatch):
+    recomputed = []
+    original = recompute.checkpoint
+    monkeypatch.setattr(
+        recompute, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
+    )
+    noise = {} if kind == "llama" else {"dropout": 0.1}
+    rows = []
+    for on in (False, True):
+        cfg = config(
+            tmp_path / str(on),
+            train__dropout=True,
+            train__epochs=2,
+            train__gradient_checkpointing=on,
+        )
+        trainer(cfg, kind, lora=lora, **noise).train()
+        assert bool(recomputed) == on
+        rows.append(metrics(tmp_path / str(on)))
+    assert len(rows[0]) == 4
+    for plain, again in zip(*rows, strict=True):
+        assert again == pytest.approx(plain, abs=1e-6)
 
 
 def test_micro_batches_do_not_change_the_curve(tmp_path):

@@ -275,6 +275,23 @@ def test_two_processes_train_as_one(world, grouped):
         assert other == pytest.approx(line, rel=1e-4)
 
 
+@pytest.mark.slow
+def test_two_processes_train_adapters_as_one(world):
+    tiny.gpt2().save(world / "base")
+    options = [
+        "model.lora={r: 2}",
+        "train.gradient_checkpointing=true",
+        "train.packing=true",
+        "train.lr=1e-3",
+    ]
+    one = train(config(world, *options))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    program = ["-m", "sft.run_sft", str(world / "config.yml"), *options]
+    subprocess.run([*command, *program, f"logging.save_dir={world}/two"], check=True)
+    for name, tensor in weights(one).items():
+        torch.testing.assert_close(weights(world / "two")[name], tensor, atol=1e-5, rtol=0)
+
+
 def test_encode():
     examples = [
         Demonstration(Prompt("0", "the red cat"), "one two three ."),
