@@ -35,6 +35,7 @@ from torch import Tensor
 
 from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weights
 from fgrlhf.background import run_parallel
+from fgrlhf.cli.rl import build_trainer
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.models.decoding import Sampling
@@ -45,6 +46,7 @@ from fgrlhf.samplers.config import VllmSamplerConfig
 from fgrlhf.samplers.sampler import LocalSampler
 from fgrlhf.samplers.shared_weights import VERSION_FILE, publish_weights, weights_version
 from fgrlhf.samplers.vllm import NotComplete, completion_request, make_sampler, read_completion
+from fgrlhf.task import load_task
 from fgrlhf.types import Advantages, PolicyOutput, Response, TokenReward
 
 SAMPLING = Sampling(6)
@@ -307,6 +309,19 @@ def test_no_server_at_all(tmp_path):
         pass
     with pytest.raises(UserError, match="no answer to /pause in 4 attempts"):
         sample(client(fake), tiny.policy("gpt2"))
+
+
+def test_a_run_asks_for_the_server_before_it_loads_anything(tmp_path):
+    tiny.policy("gpt2").save(tmp_path / "policy")
+    (tmp_path / "policy" / "model.safetensors").unlink()
+    with FakeSampler(tmp_path / "sync") as fake:
+        pass
+    changes = {
+        "model__policy_model__ckpt": str(tmp_path / "policy"),
+        "sampler": settings(fake, retries=0),
+    }
+    with pytest.raises(UserError, match="no answer to /v1/models in 1 attempt"):
+        build_trainer(load_task("tasks.numbers"), config(tmp_path / "run", **changes))
 
 
 def test_a_server_without_the_development_mode(fake):
