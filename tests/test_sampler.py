@@ -154,7 +154,6 @@ def test_adapters_are_published_merged(fake, tmp_path):
 
 
 def test_a_critic_free_run_learns_over_a_server(fake, tmp_path):
-    """Its log-probabilities are recomputed, although no critic needs the hidden states."""
     changes = {
         "algorithm__name": "grpo",
         "algorithm__kl_coef": 0.0,
@@ -361,9 +360,11 @@ def test_a_server_that_keeps_its_weights_is_found_by_the_gap(fake, tmp_path):
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_without_a_bound_the_gap_is_only_logged(fake, tmp_path):
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
+def test_without_a_bound_the_gap_is_only_logged(name, fake, tmp_path):
+    """Also without a critic, for which nothing else needs the recomputed log-probabilities."""
     fake.loads_weights = False
-    result = run(tmp_path / "run", settings(fake, max_gap=None))
+    result = run(tmp_path / "run", settings(fake, max_gap=None), algorithm__name=name)
     assert all(gap["sampler/gap"] > 0.1 for gap in result["gaps"])
 
 
