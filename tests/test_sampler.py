@@ -6,6 +6,9 @@ A server that fails is survived with equal results, or stops the run with the fa
 import json
 import math
 import re
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from fake_sampler import (
     API_KEY,
     FakeSampler,
     altered,
+    answer,
     choices,
     client,
     cut,
@@ -130,6 +134,30 @@ def test_a_run_continues_exactly_on_another_server(fake, local, tmp_path):
     with FakeSampler(tmp_path / "other") as other:
         assert_equal(local, run(tmp_path / "run", settings(other)))
         assert len(other.requests) == 16
+
+
+def test_a_killed_run_continues_exactly(fake, tmp_path):
+    """It is killed in its third rollout, while the server answers."""
+    sampler = settings(fake, parallel=1)
+    arguments = [sampler_worker.__file__, str(tmp_path), "ddp", json.dumps(sampler)]
+    killed = []
+
+    def kill(handler, body: dict) -> None:
+        process.kill()
+        killed.append(len(fake.requests))
+
+    fake.faults = [answer] * 18 + [kill]
+    process = subprocess.Popen([sys.executable, *arguments])
+    assert process.wait() == -signal.SIGKILL and killed == [19]
+    assert (tmp_path / "run" / "checkpoints" / "step-2").is_dir()
+    fake.paused = True  # as if it had been killed while it published
+    sampler_worker.run(tmp_path / "run", "ddp", sampler=sampler)
+    sampler_worker.run(tmp_path / "whole", "ddp", sampler=sampler)
+    rows = metrics(tmp_path / "run")
+    assert len(rows) == 4 and rows == metrics(tmp_path / "whole")
+    weights = [tmp_path / name / "checkpoints" / "step-4" for name in ("run", "whole")]
+    one, other = (load_file(folder / "model.safetensors") for folder in weights)
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
@@ -470,7 +498,7 @@ def test_answers_by_hand():
     assert read(completion([1], [1e-6])) == ([1], [0.0])  # rounding
     with pytest.raises(NotComplete):
         read(completion([4], [-1], finish_reason="abort"))
-    for answer in (
+    for wrong in (
         {},
         {"choices": {}},
         {"choices": [None]},
@@ -482,7 +510,7 @@ def test_answers_by_hand():
         completion([4, 1], [-1, "-1"]),
     ):
         with pytest.raises(ValueError):
-            read(answer)
+            read(wrong)
 
 
 def test_prompts_are_sent_without_padding(fake):
