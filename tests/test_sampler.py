@@ -6,6 +6,9 @@ A server that fails is survived with equal results, or stops the run with the fa
 import json
 import math
 import re
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from fake_sampler import (
     API_KEY,
     FakeSampler,
     altered,
+    answer,
     choices,
     client,
     cut,
@@ -35,6 +39,7 @@ from torch import Tensor
 
 from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weights
 from fgrlhf.background import run_parallel
+from fgrlhf.cli.rl import build_trainer
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.models.decoding import Sampling
@@ -45,6 +50,7 @@ from fgrlhf.samplers.config import VllmSamplerConfig
 from fgrlhf.samplers.sampler import LocalSampler
 from fgrlhf.samplers.shared_weights import VERSION_FILE, publish_weights, weights_version
 from fgrlhf.samplers.vllm import NotComplete, completion_request, make_sampler, read_completion
+from fgrlhf.task import load_task
 from fgrlhf.types import Advantages, PolicyOutput, Response, TokenReward
 
 SAMPLING = Sampling(6)
@@ -130,6 +136,30 @@ def test_a_run_continues_exactly_on_another_server(fake, local, tmp_path):
         assert len(other.requests) == 16
 
 
+def test_a_killed_run_continues_exactly(fake, tmp_path):
+    """It is killed in its third rollout, while the server answers."""
+    sampler = settings(fake, parallel=1)
+    arguments = [sampler_worker.__file__, str(tmp_path), "ddp", json.dumps(sampler)]
+    killed = []
+
+    def kill(handler, body: dict) -> None:
+        process.kill()
+        killed.append(len(fake.requests))
+
+    fake.faults = [answer] * 18 + [kill]
+    process = subprocess.Popen([sys.executable, *arguments])
+    assert process.wait() == -signal.SIGKILL and killed == [19]
+    assert (tmp_path / "run" / "checkpoints" / "step-2").is_dir()
+    fake.paused = True  # as if it had been killed while it published
+    sampler_worker.run(tmp_path / "run", "ddp", sampler=sampler)
+    sampler_worker.run(tmp_path / "whole", "ddp", sampler=sampler)
+    rows = metrics(tmp_path / "run")
+    assert len(rows) == 4 and rows == metrics(tmp_path / "whole")
+    weights = [tmp_path / name / "checkpoints" / "step-4" for name in ("run", "whole")]
+    one, other = (load_file(folder / "model.safetensors") for folder in weights)
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_two_processes_share_a_server(strategy, fake, tmp_path):
     sampler = settings(fake, importance_cap=2.0)
@@ -152,7 +182,6 @@ def test_adapters_are_published_merged(fake, tmp_path):
 
 
 def test_a_critic_free_run_learns_over_a_server(fake, tmp_path):
-    """Its log-probabilities are recomputed, although no critic needs the hidden states."""
     changes = {
         "algorithm__name": "grpo",
         "algorithm__kl_coef": 0.0,
@@ -309,6 +338,19 @@ def test_no_server_at_all(tmp_path):
         sample(client(fake), tiny.policy("gpt2"))
 
 
+def test_a_run_asks_for_the_server_before_it_loads_anything(tmp_path):
+    tiny.policy("gpt2").save(tmp_path / "policy")
+    (tmp_path / "policy" / "model.safetensors").unlink()
+    with FakeSampler(tmp_path / "sync") as fake:
+        pass
+    changes = {
+        "model__policy_model__ckpt": str(tmp_path / "policy"),
+        "sampler": settings(fake, retries=0),
+    }
+    with pytest.raises(UserError, match="no answer to /v1/models in 1 attempt"):
+        build_trainer(load_task("tasks.numbers"), config(tmp_path / "run", **changes))
+
+
 def test_a_server_without_the_development_mode(fake):
     fake.dev_mode = False
     with pytest.raises(UserError, match="VLLM_SERVER_DEV_MODE=1"):
@@ -346,9 +388,11 @@ def test_a_server_that_keeps_its_weights_is_found_by_the_gap(fake, tmp_path):
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_without_a_bound_the_gap_is_only_logged(fake, tmp_path):
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
+def test_without_a_bound_the_gap_is_only_logged(name, fake, tmp_path):
+    """Also without a critic, for which nothing else needs the recomputed log-probabilities."""
     fake.loads_weights = False
-    result = run(tmp_path / "run", settings(fake, max_gap=None))
+    result = run(tmp_path / "run", settings(fake, max_gap=None), algorithm__name=name)
     assert all(gap["sampler/gap"] > 0.1 for gap in result["gaps"])
 
 
@@ -454,7 +498,7 @@ def test_answers_by_hand():
     assert read(completion([1], [1e-6])) == ([1], [0.0])  # rounding
     with pytest.raises(NotComplete):
         read(completion([4], [-1], finish_reason="abort"))
-    for answer in (
+    for wrong in (
         {},
         {"choices": {}},
         {"choices": [None]},
@@ -466,7 +510,7 @@ def test_answers_by_hand():
         completion([4, 1], [-1, "-1"]),
     ):
         with pytest.raises(ValueError):
-            read(answer)
+            read(wrong)
 
 
 def test_prompts_are_sent_without_padding(fake):

@@ -120,7 +120,8 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     # without weights, to find mistakes before anything large is loaded
     trained = {"lora": model.policy_model.lora, "top_layers": model.policy_model.train_top_layers}
     unloaded = _policy(config, **trained, empty=True)
-    make_sampler(config.sampler, unloaded)
+    sampler = make_sampler(config.sampler, unloaded)
+    stop_together(accelerator, sampler.check)
     data = config.data
     train_prompts = task.prompts(data.train_file, "train", data.seed)
     dev_prompts = task.prompts(data.dev_file, "dev", data.seed)

@@ -25,6 +25,10 @@ class Sampler(Protocol):
 
     has_own_weights: bool
 
+    def check(self) -> None:
+        """Raise `UserError` if it cannot be used, before a run loads anything large."""
+        ...
+
     def publish(self, save: SavePolicy) -> None:
         """Give it the policy's current weights. Only the first process calls this."""
         ...
@@ -53,6 +57,9 @@ class LocalSampler:
     """Samples with the policy itself (`Policy.generate`)."""
 
     has_own_weights = False
+
+    def check(self) -> None:
+        """Do nothing: the policy can always sample."""
 
     def publish(self, save: SavePolicy) -> None:
         """Do nothing: the policy's weights are the sampler's."""

@@ -106,6 +106,10 @@ class VllmSampler:
         self._pause = pause
         self._wait = wait
 
+    def check(self) -> None:
+        """Raise `UserError` if the server cannot be reached or does not serve exactly one model."""
+        self._model()
+
     # ---- weights ---------------------------------------------------------------------------------
 
     def publish(self, save: SavePolicy) -> None:
