@@ -57,7 +57,8 @@ def measured(
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _size(tree: dict) -> Size:
+def size_of(tree: dict) -> Size:
+    """The size of `asdict(size)`."""
     dims = {
         "policy": T5Dims(**tree["policy"]),
         "value": T5Dims(**tree["value"]),
@@ -73,7 +74,7 @@ def main() -> None:
     memory = PeakMemory()
     memory.reset()
     imports_mb = memory.peak_mb()
-    state = side.build(_size(spec["size"]), spec["responses"])
+    state = side.build(size_of(spec["size"]), spec["responses"])
     built_mb = memory.peak_mb()
     seconds, peak_mb = [], {}
     for _ in range(spec["reps"]):

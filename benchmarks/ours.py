@@ -4,12 +4,14 @@ All calls into the training loop are here.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -29,7 +31,7 @@ from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer
 from fgrlhf.rollout import response_seeds
 from fgrlhf.rollout import score as score_responses
-from fgrlhf.runs.rl_config import RLConfig
+from fgrlhf.runs.rl_config import ParallelConfig, RLConfig
 from fgrlhf.types import Response, Rollout, TokenReward
 from fgrlhf.value import ActorCritic, Value
 from tasks.qa_feedback.feedback import rm_prefix
@@ -49,14 +51,25 @@ class Generated:
         return [row[:length] for row, length in zip(self.response.ids_BT.tolist(), lengths)]
 
 
-def build(size: Size, responses: list[list[int]] | None = None) -> PPOTrainer:
-    """A trainer at step 0. `responses` is ignored: only the baseline needs them."""
+def build(
+    size: Size,
+    responses: list[list[int]] | None = None,
+    strategy: Literal["ddp", "fsdp2"] = "ddp",
+) -> PPOTrainer:
+    """A trainer at step 0.
+
+    Args:
+      responses: ignored; only the baseline needs them.
+      strategy: how several processes hold the models. They share the prompts of the size.
+    """
     AcceleratorState._reset_state(reset_partial_state=True)  # one process builds several trainers
     torch.backends.mkldnn.set_flags(size.onednn)
     accelerator = Accelerator(
         mixed_precision="bf16" if size.bf16 else "no", cpu=not torch.cuda.is_available()
     )
-    config = workload.config(size)
+    share = size.prompts // accelerator.num_processes
+    config = workload.config(replace(size, prompts=share))
+    config = config.model_copy(update={"parallel": ParallelConfig(strategy=strategy)})
     tokenizer = workload.tokenizer(size.policy.vocab)
     policy = T5Policy(workload.policy_model(size), tokenizer, size.input_limit)
     reference = T5Policy(workload.reference_model(size), tokenizer, size.input_limit)
@@ -78,14 +91,19 @@ def _reward(size: Size, tokenizer, accelerator: Accelerator) -> BasicReward:
     """The combined reward; its reward models are saved and loaded, as in a real run."""
     aspects: dict[str, AspectReward] = {}
     for seed, (name, (spec, amount)) in enumerate(ASPECTS.items()):
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as own_folder:
+            # transformers saves in the first process only
+            (folder,) = broadcast_object_list([own_folder])
             model = workload.reward_model(size, spec.kind, seed)
             assert isinstance(model, PreTrainedModel)
-            model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-            spec.save(folder)
+            if accelerator.is_main_process:
+                model.save_pretrained(folder)
+                tokenizer.save_pretrained(folder)
+                spec.save(folder)
+            accelerator.wait_for_everyone()
             dtype = "bf16" if size.bf16 else "fp32"
             scorer = load_reward_model(folder, rm_prefix, str(accelerator.device), dtype)
+            accelerator.wait_for_everyone()
         if isinstance(scorer, SegmentScorer):
             aspects[name] = SegmentClassifierReward(scorer, {"ok": amount, "error": -amount})
         else:
