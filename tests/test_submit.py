@@ -148,6 +148,21 @@ def test_a_failed_job_stops_the_others_and_shows_its_log(cluster, tmp_path, slur
     assert not state["slow"]["complete"] and not (tmp_path / "out/slow.out").exists()
 
 
+def test_jobs_of_a_command_in_the_background_are_cancelled(tmp_path):
+    """A script's background commands ignore SIGINT, by which submitit cancels local jobs."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        launcher = SubmitLauncher(config(), tmp_path)
+        job = launcher.start(
+            Command("slow", ("sleep", "600"), tmp_path, {}, tmp_path / "log", False)
+        )
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        job.stop()
+        job.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_job_without_a_result_is_named(tmp_path, slurm, monkeypatch):
     monkeypatch.setattr(module, "RESULT_SECONDS", 0.0)
     kill = stage("killed", "kill -9 $PPID; exit")

@@ -13,8 +13,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -75,6 +75,23 @@ class StageCommand:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(StageCommand(replace(self.command, appends=True)))
+
+
+@contextmanager
+def _interruptible_children() -> Iterator[None]:
+    """Processes that start in this block can be interrupted, even if this one ignores it.
+
+    submitit cancels a local job by SIGINT. A script's background commands (`... &`) ignore that
+    signal, and so would their jobs.
+    """
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _ignore_limit() -> None:
@@ -167,7 +184,8 @@ class SubmitLauncher:
 
         self.executor.update_parameters(name=command.name.replace("/", "-"))
         try:
-            job = self.executor.submit(StageCommand(command))
+            with _interruptible_children():
+                job = self.executor.submit(StageCommand(command))
         except (FailedJobError, OSError) as error:
             raise UserError(
                 f"stage {command.name} could not be submitted: {shorten(error)}. Check `submit`"
