@@ -5,10 +5,18 @@ import subprocess
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 
 from benchmarks import bench, gpu, ours
 from benchmarks.gpu import Settings
 from fgrlhf.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def precision():
+    """Pieces in this process set a precision, which later tests of the process must not find."""
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture
