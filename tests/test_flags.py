@@ -55,7 +55,7 @@ def test_a_flag_is_in_the_record_and_in_no_row(chromium, tmp_path, page):
         tab.check("#flag")
         assert "changed since submitted" in tab.inner_text("#position") and violations(tab) == []
         tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        wait_until(tab, "() => document.querySelector('#work:not([hidden])') !== null")
         assert tab.is_checked("#flag")
         press(tab, "Control+Enter")
         assert saved(tab, "#download") == [plain]
