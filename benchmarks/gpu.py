@@ -401,11 +401,10 @@ def run(settings: Settings) -> None:
         return
     folder = folder_of(settings)
     missing = run_pieces(settings)
-    results = {
-        name: read_json(folder / f"{name}.json")
-        for name in PIECES
-        if (folder / f"{name}.json").is_file()
-    }
+    results = {}
+    for name in PIECES:
+        if (folder / f"{name}.json").is_file():
+            results[name] = read_json(folder / f"{name}.json")
     text = document(results, missing)
     write_text(folder / "gpu.md", text)
     print(f"\n{text}\n{folder / 'gpu.md'}", flush=True)

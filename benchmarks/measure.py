@@ -187,11 +187,10 @@ class Equality:
     responses: list[list[int]]
 
     def failures(self) -> list[str]:
-        failures = [
-            f"{name} differ by {value:.2g}"
-            for name, value in self.differences.items()
-            if not value <= TOLERANCE
-        ]
+        failures = []
+        for name, value in self.differences.items():
+            if not value <= TOLERANCE:
+                failures.append(f"{name} differ by {value:.2g}")
         if self.sampled_alike < SAMPLED_ALIKE:
             failures.append(f"only {self.sampled_alike:.2%} of the sampled tokens agree")
         return failures

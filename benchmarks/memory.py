@@ -3,7 +3,8 @@
     python -m benchmarks.memory                            the table in docs/scale.md
     python -m benchmarks.memory results=docs/scale.md      replaces it
 
-With P weights in fp32 and A of adapters, on each of N GPUs:
+docs/real_models.md has the sums for one process. With P weights in fp32 and A of adapters, on each
+of N GPUs:
 
     all weights   ddp: 4 P + 4 P + 8 P        weights, gradients, Adam's two moments
                   reference: 4 P              forward passes compute in bf16 from fp32 weights
@@ -23,9 +24,9 @@ from pydantic import Field
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
-    LlamaConfig,
     PretrainedConfig,
     PreTrainedModel,
+    Qwen2Config,
     Qwen3Config,
     T5Config,
 )
@@ -41,38 +42,34 @@ GB = 1e9
 LORA = LoRAConfig(r=16, alpha=32)
 GPUS = (1, 8, 16)
 
+
+def _qwen3(width: int, feed_forward: int) -> Qwen3Config:
+    return Qwen3Config(
+        vocab_size=151_936,
+        hidden_size=width,
+        intermediate_size=feed_forward,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        tie_word_embeddings=True,
+    )
+
+
 # The published dimensions of each model.
 MODELS: Mapping[str, PretrainedConfig] = {
     "t5-large": T5Config(
         vocab_size=32_128, d_model=1024, d_ff=4096, d_kv=64, num_heads=16, num_layers=24
     ),
-    "Qwen3-0.6B": Qwen3Config(
-        vocab_size=151_936,
-        hidden_size=1024,
-        intermediate_size=3072,
+    "Qwen3-0.6B": _qwen3(1024, 3072),
+    "Qwen3-1.7B": _qwen3(2048, 6144),
+    "Qwen2.5-7B": Qwen2Config(
+        vocab_size=152_064,
+        hidden_size=3584,
+        intermediate_size=18_944,
         num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        tie_word_embeddings=True,
-    ),
-    "Qwen3-1.7B": Qwen3Config(
-        vocab_size=151_936,
-        hidden_size=2048,
-        intermediate_size=6144,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        tie_word_embeddings=True,
-    ),
-    "Llama-2-7B": LlamaConfig(
-        vocab_size=32_000,
-        hidden_size=4096,
-        intermediate_size=11_008,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=32,
+        num_attention_heads=28,
+        num_key_value_heads=4,
         tie_word_embeddings=False,
     ),
 }

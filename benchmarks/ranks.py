@@ -9,7 +9,6 @@ imports. Writes `ranks.json` and a plot.
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
-from fgrlhf.runs.process_group import end_process_of_group
+from fgrlhf.runs.process_group import end_process_of_group, environments_of_group
 
 RANKS = 2
 STRATEGIES = ("ddp", "fsdp2")
@@ -98,22 +97,10 @@ def measured(size: Size, strategy: str, result: Path) -> dict[str, float]:
     Raises:
       UserError: a process failed.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     spec = {"size": asdict(size), "strategy": strategy, "result": str(result)}
     processes = []
-    for rank in range(RANKS):
-        environment = os.environ | {
-            SPEC: json.dumps(spec),
-            "ACCELERATE_USE_CPU": "true",
-            "OMP_NUM_THREADS": "1",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "WORLD_SIZE": str(RANKS),
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-        }
+    for variables in environments_of_group(RANKS):
+        environment = {**os.environ, SPEC: json.dumps(spec), **variables}
         command = [sys.executable, "-m", "benchmarks.ranks"]
         processes.append(
             subprocess.Popen(

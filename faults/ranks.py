@@ -7,7 +7,6 @@ end; the files must be those of two processes that nobody interrupted.
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from faults.child import Command, CrashPoint, Ended, Running, start
 from faults.compare import compare, snapshot
 from faults.disk import make_room, mount_small_disk, why_no_mount
 from faults.world import Stage
+from fgrlhf.runs.process_group import environments_of_group
 
 RANKS = 2
 STAGES = {  # with arguments that two processes can divide
@@ -161,20 +161,9 @@ def run_together(
       log: start of the names of the logs, in `folder` if it is relative.
       plans: further arguments of `start` by rank, such as when to die.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     running: list[Running] = []
-    for rank in range(RANKS):
-        environment = {
-            **command.environment,
-            "ACCELERATE_USE_CPU": "true",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "WORLD_SIZE": str(RANKS),
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-        }
+    for rank, variables in enumerate(environments_of_group(RANKS)):
+        environment = {**command.environment, **variables}
         mine = Command(command.module, command.arguments, environment)
         path = folder / f"{log}-rank{rank}.txt"
         running.append(start(mine, folder, path, **(plans or {}).get(rank, {})))

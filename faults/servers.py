@@ -87,7 +87,8 @@ class Servers(Kind):
             {**world.environment, "FGRLHF_REWARD_TOKEN": TOKEN},
         )
         folder.mkdir(parents=True, exist_ok=True)
-        running = start(command, folder, folder / f"logs/{log}.txt", below="served-by-nobody")
+        # a server writes no files: count changes in a folder that does not exist
+        running = start(command, folder, folder / f"logs/{log}.txt", below="no-folder")
         try:
             wait_until_ready(running)
             yield running

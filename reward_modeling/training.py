@@ -44,6 +44,7 @@ from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.rm_input import Kind, Shape
 from fgrlhf.reward_models.shapes import check_direction, check_stacks, other_shape, shape_of_config
 from fgrlhf.reward_models.spec import RewardModelSpec, with_current_names
+from fgrlhf.runs.hf_log import use_run_log
 from fgrlhf.runs.hf_trainer import (
     Decay,
     Epochs,
@@ -52,7 +53,6 @@ from fgrlhf.runs.hf_trainer import (
     forget_last_call,
     model_to_install,
     training_arguments,
-    use_run_log,
 )
 from fgrlhf.runs.rl_config import LoggingConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say

@@ -49,13 +49,13 @@ from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs import hf_trainer
 from fgrlhf.runs.distributed import share_of
+from fgrlhf.runs.hf_log import use_run_log
 from fgrlhf.runs.hf_trainer import (
     Decay,
     Epochs,
     StageTrainer,
     forget_last_call,
     model_to_install,
-    use_run_log,
 )
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.rl_config import LoggingConfig
@@ -378,6 +378,36 @@ def install_model(policy: Policy, folder: Path) -> None:
         policy.save(temporary)
 
 
+def load_start(config: SFTConfig) -> Policy:
+    """The policy from which training starts, with new adapters if the config asks for them.
+
+    Raises:
+      UserError: it cannot be loaded, or `train.packing` does not suit it.
+    """
+    with seeded(config.train.seed, "init"):  # of new adapters
+        policy = load_policy(
+            config.model.ckpt,
+            max_input_len=config.model.max_input_len,
+            lora=config.model.lora,
+            top_layers=config.model.train_top_layers,
+            decoder_prefix=config.model.decoder_prefix,
+        )
+    if config.train.packing:
+        check_packing(policy)
+    if config.train.gradient_checkpointing:
+        recompute_layers(policy.model)
+    return policy
+
+
+def described_parameters(policy: Policy, has_adapters: bool) -> str:
+    """How many parameters the policy has and, with adapters, how many of them are trained."""
+    model = cast(PreTrainedModel, policy.model)
+    text = f"{model.num_parameters():,} parameters"
+    if has_adapters:
+        text += f", of which {model.num_parameters(only_trainable=True):,} are trained"
+    return text
+
+
 def train(config: SFTConfig, task: Task = NO_TASK) -> Path:
     """Run the stage and return the folder of the best model. See the module's docstring."""
     with hold(config.logging.save_dir):
@@ -402,18 +432,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
         return folder
     arguments = training_arguments(config, folder / "checkpoints")
     use_kernels(config.model.kernels, folder)
-    with seeded(config.train.seed, "init"):  # of new adapters
-        policy = load_policy(
-            config.model.ckpt,
-            max_input_len=config.model.max_input_len,
-            lora=config.model.lora,
-            top_layers=config.model.train_top_layers,
-            decoder_prefix=config.model.decoder_prefix,
-        )
-    if config.train.packing:
-        check_packing(policy)
-    if config.train.gradient_checkpointing:
-        recompute_layers(policy.model)
+    policy = load_start(config)
     dev_prompts = [example.prompt for example in dev]
     metrics = [
         *build_metrics(config.evaluation_metrics, str(arguments.device), prefix=task.rm_prefix),
@@ -441,11 +460,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
         use_run_log(trainer, log, config.logging.run_name)
         for note in config.logging.notes():
             say(note)
-        model = cast(PreTrainedModel, policy.model)
-        parameters = f"{model.num_parameters():,} parameters"
-        if config.model.lora is not None:
-            trained = model.num_parameters(only_trainable=True)
-            parameters = f"{parameters}, of which {trained:,} are trained"
+        parameters = described_parameters(policy, config.model.lora is not None)
         continuing = f", continuing from step {resume_step}" if checkpoint else ""
         say(f"{len(examples)} training examples, {len(dev)} dev examples, {parameters}{continuing}")
         unseen = count_unseen(policy, examples, config.model.max_generated_len)

@@ -1,6 +1,6 @@
 """A server with vLLM's routes in a thread of the test, which runs the tiny causal model.
 
-It loads its weights from the shared folder when it is told to, like a vLLM server. Its tokens are
+It loads its weights from the shared folder on request, like a vLLM server. Its tokens are
 those of the policy in this process, since both draw from the seed of a request.
 """
 

@@ -17,6 +17,7 @@ from benchmarks import (
     causal,
     child,
     flops,
+    gpu,
     measure,
     ours,
     profile,
@@ -26,28 +27,14 @@ from benchmarks import (
     tables,
     workload,
 )
-from benchmarks.workload import RMDims, Size, T5Dims
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.text_types import Prompt
 
 ROOT = Path(__file__).parents[1]
-DIMS = T5Dims(32, 48, 8, 4, 2, 300)
-SMALL = Size(
-    "small",
-    DIMS,
-    DIMS,
-    RMDims(32, 48, 4, 1, 8),
-    prompts=2,
-    samples=2,
-    epochs=2,
-    micro_batch=2,
-    input_limit=64,
-    answer_tokens=12,
-    prompt_tokens=40,
-    reps=2,
-)
+SMALL = replace(gpu.REHEARSAL, name="small", bf16=False, reps=2)
+DIMS = SMALL.policy
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from rl_helpers import lengths_mask, metrics, rollout
 
 from fgrlhf.runs.distributed import join_rollouts, share_of
+from fgrlhf.runs.process_group import environments_of_group
 from fgrlhf.text_types import SegmentScore
 from fgrlhf.types import TokenReward
 
@@ -74,25 +74,11 @@ def test_joined_rollouts_are_those_of_one_process(left):
 def two_processes(tmp_path_factory) -> Path:
     """Results of both ranks, which have trained every case of tests/ddp_worker.py."""
     folder = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = os.environ | {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "OMP_NUM_THREADS": "1",
-        "ACCELERATE_USE_CPU": "true",
-        "PYTHONPATH": os.pathsep.join(
-            [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        ),
-    }
     command = [sys.executable, ddp_worker.__file__, str(folder)]
     ranks, logs = [], []
-    for rank in range(2):
+    for rank, environment in enumerate(rank_environments(2)):
         logs.append(folder / f"rank{rank}.log")
         with open(logs[rank], "wb") as log:
-            environment = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             ranks.append(
                 subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
             )
@@ -100,6 +86,16 @@ def two_processes(tmp_path_factory) -> Path:
     codes = [rank.returncode for rank in ranks]
     assert codes == [0, 0], "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
     return folder
+
+
+def rank_environments(world: int) -> list[dict[str, str]]:
+    """The environment of each process of a group whose program is in tests/."""
+    root = str(Path(__file__).parents[1])
+    path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    environments = []
+    for variables in environments_of_group(world):
+        environments.append({**os.environ, **variables, "PYTHONPATH": path})
+    return environments
 
 
 def wait_for_all(processes: list[subprocess.Popen], at_most: float = 3600) -> None:

@@ -16,7 +16,7 @@ from fgrlhf.models.lora import AdapterFree
         ("t5-large", 737_668_096),
         ("Qwen3-0.6B", 596_049_920),
         ("Qwen3-1.7B", 1_720_574_976),
-        ("Llama-2-7B", 6_738_415_616),
+        ("Qwen2.5-7B", 7_615_616_512),
     ],
 )
 def test_models_have_their_published_sizes(name, weights):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config
-from transformers import Qwen3Config as Qwen3
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
 
+from benchmarks import memory
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.models.loading import load_tokenizer
 from fgrlhf.policy import load_policy
@@ -24,8 +24,6 @@ RANK = 16  # of the adapters
 CONTEXT = 1000  # tokens
 BLOCK = 1024  # tokens whose logits exist at a time
 
-QWEN3 = {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8}
-QWEN3 |= {"head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": True}
 MODELS: dict[str, PretrainedConfig] = {
     "SmolLM2-135M": LlamaConfig(
         num_hidden_layers=30,
@@ -36,17 +34,7 @@ MODELS: dict[str, PretrainedConfig] = {
         vocab_size=49_152,
         tie_word_embeddings=True,
     ),
-    "Qwen3-0.6B": Qwen3(hidden_size=1024, intermediate_size=3072, **QWEN3),
-    "Qwen3-1.7B": Qwen3(hidden_size=2048, intermediate_size=6144, **QWEN3),
-    "Qwen2.5-7B": Qwen2Config(
-        num_hidden_layers=28,
-        hidden_size=3584,
-        num_attention_heads=28,
-        num_key_value_heads=4,
-        intermediate_size=18_944,
-        vocab_size=152_064,
-        tie_word_embeddings=False,
-    ),
+    **{name: memory.MODELS[name] for name in ("Qwen3-0.6B", "Qwen3-1.7B", "Qwen2.5-7B")},
 }
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ import tiny
 import torch
 from rl_helpers import config, metrics
 from safetensors.torch import load_file
-from test_distributed import wait_for_all
+from test_distributed import rank_environments, wait_for_all
 from transformers import T5ForConditionalGeneration
 
 from fgrlhf.errors import UserError
@@ -44,26 +43,12 @@ def start_ranks(world: int, *arguments, script: str = fsdp_worker.__file__) -> N
     Args:
       arguments: of the script; the first one is a folder.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = os.environ | {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(world),
-        "OMP_NUM_THREADS": "1",
-        "ACCELERATE_USE_CPU": "true",
-        "PYTHONPATH": os.pathsep.join(
-            [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        ),
-    }
     folder = Path(arguments[0])
     folder.mkdir(exist_ok=True)
     command = [sys.executable, script, *map(str, arguments)]
     ranks = []
     logs = [folder / f"rank{rank}.log" for rank in range(world)]
-    for rank, path in enumerate(logs):
-        environment = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    for path, environment in zip(logs, rank_environments(world)):
         with open(path, "wb") as log:
             ranks.append(
                 subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)

@@ -202,7 +202,7 @@ def noted_code(task: Task, folder: Path, is_main_process: bool) -> Iterator[None
     A run can be continued or reused after such a change, since most changes do not affect it.
     """
     path = folder / "task_code.json"
-    code = {name: sha256(path) for name, path in code_of(task).items()}
+    code = {name: sha256(file) for name, file in code_of(task).items()}
     if is_main_process and path.is_file():
         before = read_json(path)
         changed = sorted(file for file in {*code, *before} if code.get(file) != before.get(file))

@@ -166,7 +166,7 @@ class Refused(Exception):  # noqa: N818
 
 
 class GivenUp(Exception):  # noqa: N818
-    """A service has not answered in any attempt.
+    """No attempt got an answer from a service.
 
     Attributes:
       attempts: how many there were.

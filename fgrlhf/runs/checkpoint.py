@@ -31,6 +31,7 @@ from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.files import read_json, sha256, sync, write_json
 from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.models.sharding import like, whole
+from fgrlhf.runs.older_configs import with_new_keys
 from fgrlhf.runs.stage import recover
 from fgrlhf.secrets import mask_tree
 
@@ -41,7 +42,6 @@ MAY_CHANGE_ON_RESUME = (
     "logging.",
     "train.save_interval:",
     "parallel",
-    "sampler: None then, {'kind': 'local'} now",  # older releases had no such section
     "sampler.url:",
     "sampler.plain_http:",
     "sampler.token_file:",
@@ -286,7 +286,7 @@ def _differences(old, new, path: str = "") -> list[str]:
 
 def _check_same_run(trainer, state: dict, folder: Path) -> None:
     """Raise `UserError` if the checkpoint's settings differ from the trainer's."""
-    old = state["config"]
+    old = with_new_keys(state["config"], trainer.config)
     new = mask_tree(trainer.config.model_dump(mode="json"))
     old_processes = state["num_processes"]
     processes = trainer.accelerator.num_processes

@@ -1,8 +1,28 @@
-"""Ends a process of a group: one of several that train together."""
+"""A group of processes that train together: how they find each other, and how one of them ends."""
 
 import atexit
 import os
+import socket
 import sys
+
+
+def environments_of_group(processes: int) -> list[dict[str, str]]:
+    """Environment variables of processes on this machine's CPU that form a group, by rank.
+
+    It does what a launcher does, for programs that need the processes themselves. They meet at a
+    port that is free now.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {
+        "ACCELERATE_USE_CPU": "true",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(processes),
+        "OMP_NUM_THREADS": "1",
+    }
+    return [{**common, "RANK": str(i), "LOCAL_RANK": str(i)} for i in range(processes)]
 
 
 def end_process_of_group() -> None:

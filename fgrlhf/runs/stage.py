@@ -23,6 +23,7 @@ from pathlib import Path
 from fgrlhf.config import StrictModel, read_yaml
 from fgrlhf.errors import UserError, first_problems, shorten, why_refused
 from fgrlhf.files import read_json, sha256, sync, write_json
+from fgrlhf.runs.older_configs import with_new_keys
 from fgrlhf.runs.runlog import command_line, is_main_rank
 from fgrlhf.secrets import mask_tree
 
@@ -477,9 +478,10 @@ def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) ->
     if not os.path.lexists(folder / "config.yaml"):
         return []
     try:
-        before = _flat(mask_tree(read_yaml(folder / "config.yaml")))
+        recorded = read_yaml(folder / "config.yaml")
     except UserError as error:
         return [f"{error}, so its settings are not known"]
+    before = _flat(mask_tree(with_new_keys(recorded, config)))
     now = _flat(mask_tree(config.model_dump(mode="json")))
     changes = []
     for key in {**before, **now}:

@@ -16,8 +16,8 @@ def publish_weights(folder: str | Path, save: SavePolicy) -> str:
 
     Every file appears by a rename once it is on disk, the weights after the other files and
     `fgrlhf_version.json` last. Weights of an earlier model are removed. The folder itself stays,
-    since it may be mounted elsewhere. The set of files changes one by one, so a program must not
-    read them before it is told to.
+    since it may be mounted elsewhere. The set of files changes one by one, so a program must
+    read them only when it is asked to.
 
     Args:
       save: writes the model into a folder.
