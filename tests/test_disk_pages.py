@@ -22,9 +22,25 @@ def written(path: Path, rows) -> Path:
     return path
 
 
+# Counts the files whose text the page has read. A timer runs after the page has used the text.
+COUNT_FILES = """() => {
+    if (window.filesRead !== undefined) return;
+    window.filesRead = 0;
+    const read = Blob.prototype.text;
+    Blob.prototype.text = async function () {
+        const text = await read.call(this);
+        setTimeout(() => { window.filesRead += 1; });
+        return text;
+    };
+}"""
+
+
 def pick(tab, path: Path) -> None:
+    """Open a file. What was shown before may look like its items, so wait until it is read."""
+    tab.evaluate(COUNT_FILES)
+    before = tab.evaluate("() => window.filesRead")
     tab.set_input_files("#file", path)
-    tab.wait_for_selector("#work:not([hidden]), #use-file")
+    wait_until(tab, "before => window.filesRead > before", before)
 
 
 def correct(tab, text: str) -> None:
