@@ -132,6 +132,27 @@ def press(tab, *keys: str) -> None:
         tab.keyboard.press(key)
 
 
+STORED = "() => ({ ...localStorage })"
+STORE_AGAIN = "stored => { for (const key in stored) localStorage.setItem(key, stored[key]); }"
+
+
+def reload(tab, shows: str = "#work:not([hidden])") -> None:
+    """Reload the page, and wait until it shows the selector `shows`.
+
+    On a busy machine, Chromium sometimes starts the reloaded page with an empty localStorage, even
+    if all that was stored are the keys of a blank page. They are then stored again, up to three
+    times: a page that deletes them itself does so every time.
+    """
+    before = tab.evaluate(STORED)
+    tab.reload()
+    for _ in range(3):
+        if not before.keys() - tab.evaluate(STORED).keys():
+            break
+        tab.evaluate(STORE_AGAIN, before)
+        tab.reload()
+    tab.wait_for_selector(shows)
+
+
 def word(tab, number: int):
     return tab.locator(f"#text .w[data-i='{number}']")
 

@@ -5,7 +5,7 @@ import json
 import random
 
 import pytest
-from page_helpers import ITEM, QA, TEXT, downloaded, drag, opened, press, state, word
+from page_helpers import ITEM, QA, TEXT, downloaded, drag, opened, press, reload, state, word
 
 from fgrlhf.data.problems import is_inner_boundary, is_unspaced
 from fgrlhf.errors import UserError
@@ -133,8 +133,7 @@ def test_mistyped_evidence_is_never_stored_as_other_evidence(chromium, tmp_path,
         assert entry.get("explanation", "") == ""
         assert entry.get("sentence_id", []) == []
         assert annotation_problems(SCHEMA, ROW, state(tab)["doc"]) != []
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         field = tab.locator(f"[data-key='{kind}-0-ids']")
         assert field.input_value() == "1:3,99"
         assert field.get_attribute("aria-invalid") == "true"
@@ -643,14 +642,12 @@ def test_the_guideline_is_open_until_it_was_read(chromium, tmp_path):
         assert SCHEMA.errors[0].examples[0].why in body.inner_text()
         tab.click("#guide-read")
         assert not body.is_visible()
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         assert not body.is_visible()
         tab.click("#guide-button")
         assert body.is_visible()
         tab.evaluate("localStorage.setItem('fgrlhf/qa_feedback/guideline', 'an older version')")
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         assert body.is_visible()
 
 

@@ -13,6 +13,7 @@ from page_helpers import (
     identify,
     opened,
     press,
+    reload,
     row_with,
     state,
     wait_until,
@@ -80,8 +81,7 @@ def test_a_whole_annotation_by_keyboard_with_a_reload_after_every_step(chromium,
         for step in by_keyboard(tab):
             step()
             before = state(tab)
-            tab.reload()
-            tab.wait_for_selector("#work:not([hidden])")
+            reload(tab)
             assert state(tab) == before
             assert tab.locator("#errors > li").count() == len(before["doc"]["errors"])
         assert state(tab)["doc"] == EXPECTED
@@ -152,7 +152,7 @@ def test_undo_and_redo_fifty_times_over_reloads(chromium, tmp_path):
             press(tab, "Control+z")
             assert state(tab)["doc"] == docs[48 - back]
             if back % 10 == 0:
-                tab.reload()
+                reload(tab)
         press(tab, "Control+z", "Control+z")
         assert state(tab)["doc"]["errors"] == []
         for doc in docs:
@@ -245,7 +245,7 @@ def test_real_rows_come_back_byte_for_byte(chromium, qa_feedback):
                 f" {len(json.loads(path.read_text()))}')",
             )
             assert downloaded(tab) == path.read_bytes()
-            tab.reload()
+            reload(tab)
             assert downloaded(tab) == path.read_bytes()
 
 

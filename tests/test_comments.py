@@ -5,7 +5,7 @@ import json
 import pytest
 from hostile import HOSTILE
 from made_tasks import ROW, page_with, saved, task_with, violations
-from page_helpers import ITEM, QA, opened, press, state
+from page_helpers import ITEM, QA, opened, press, reload, state
 from rating_tasks import QUALITY
 from server_helpers import Client, serving
 from test_annotation_page import ROW as QA_ROW
@@ -81,8 +81,7 @@ def test_the_page_stores_the_comment_in_the_row_and_in_the_record(chromium, tmp_
     with opened(chromium, where=page_with(task_with(tmp_path, comment="optional"), [ROW])) as tab:
         press(tab, "n")
         tab.fill("#comment", "Hard to say.")
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         assert tab.input_value("#comment") == "Hard to say."
         press(tab, "Control+Enter")
         (row,) = saved(tab, "#download")
@@ -164,8 +163,7 @@ def test_the_rating_page_has_a_comment(chromium, tmp_path):
         press(tab, *"1234")
         tab.fill("#comment", "Hard to say.")
         assert violations(tab) == []
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         assert tab.input_value("#comment") == "Hard to say."
         press(tab, "Control+Enter")
         assert tab.input_value("#comment") == ""

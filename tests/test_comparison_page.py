@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from page_helpers import ITEM, QA, downloaded, opened, press, state
+from page_helpers import ITEM, QA, downloaded, opened, press, reload, state
 
 PAIRS = QA.schema.pairs
 QUALITY = [2, 0, 3, 2]  # of predictions 1..4; 1 and 4 are equally good
@@ -32,8 +32,7 @@ def test_pairs_by_keyboard_with_reloads(chromium, tmp_path):
         order = state(tab, "comparison")["order"]
         for number, value in enumerate(judge(tab)):
             press(tab, *["ArrowDown"] * number, str(value))
-            tab.reload()
-            tab.wait_for_selector(".pair")
+            reload(tab, ".pair")
         assert state(tab, "comparison")["order"] == order
         press(tab, "Control+Enter")
         assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED
@@ -91,7 +90,7 @@ def test_refusals_and_warnings(chromium, tmp_path):
 def test_undo_goes_back_to_nothing_chosen(chromium, tmp_path):
     with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
         press(tab, *"101201")
-        tab.reload()
+        reload(tab, ".pair")
         press(tab, *["Control+z"] * 6)
         assert tab.locator("#choices input:checked").count() == 0
         press(tab, *["Control+Shift+Z"] * 6)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from page_helpers import ITEM, QA, downloaded, identify, opened, press, wait_until
+from page_helpers import ITEM, QA, downloaded, identify, opened, press, reload, wait_until
 
 from interface_html.items import read_items
 from interface_html.pages import self_contained
@@ -107,8 +107,7 @@ def test_a_name_is_needed_and_checked(chromium, tmp_path):
     with opened(chromium, items=None) as tab:
         rename(tab, "anna")
         tab.evaluate("localStorage.clear()")
-        tab.reload()
-        tab.wait_for_selector("#name")
+        reload(tab, "#name")
         for bad, reason in (("  ", "type a name"), ("x" * 61, "at most 60")):
             tab.fill("#name", bad)
             tab.click("#start")
@@ -129,8 +128,7 @@ def test_two_tabs_show_each_others_work_and_lose_nothing(chromium, tmp_path):
         tab.wait_for_selector("#errors > li")
         assert "changed in another tab" in tab.inner_text("#notice")
         press(tab, "Escape", "Home", "ArrowRight", "ArrowRight", "4")
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         assert tab.locator("#errors > li").count() == 2
 
 
@@ -150,8 +148,7 @@ def test_a_tab_that_missed_a_change_does_not_overwrite_it(chromium, tmp_path):
         assert tab.input_value("#correction") == "Theirs."
         press(tab, "Escape", "Home", "4")
         assert tab.locator("#errors > li").count() == 1
-        tab.reload()
-        tab.wait_for_selector("#errors > li")
+        reload(tab, "#errors > li")
         assert tab.input_value("#correction") == "Theirs."
 
 
@@ -235,8 +232,7 @@ def test_a_file_has_its_own_position_and_stays_open_on_a_page_with_items(chromiu
         assert tab.inner_text("#position").startswith("Item 1 of 2")
         press(tab, "]")
         assert tab.inner_text("#position").startswith("Item 2 of 2")
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         assert tab.inner_text("#position").startswith("Item 2 of 2")
         tab.locator("#notice button").click()
         assert tab.inner_text("#position").startswith("Item 3 of 3")
@@ -342,8 +338,7 @@ def test_ranking_is_remembered(chromium, tmp_path):
     with opened(chromium, "comparison", items=items_of(2), tmp_path=tmp_path) as tab:
         press(tab, "m", "1", "2", "3", "4", "Control+Enter")
         assert tab.is_checked("input[value=ranks]")
-        tab.reload()
-        tab.wait_for_selector("#choices .pair")
+        reload(tab, "#choices .pair")
         assert tab.is_checked("input[value=ranks]")
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from made_tasks import ROW, page_with, saved, task_with, violations
-from page_helpers import opened, press, said, wait_until
+from page_helpers import opened, press, reload, said, wait_until
 from rating_tasks import QUALITY
 from server_helpers import serving
 from test_annotation_page import ROW as QA_ROW
@@ -54,8 +54,7 @@ def test_a_flag_is_in_the_record_and_in_no_row(chromium, tmp_path, page):
         assert saved(tab, "#record")[0]["flag"][page] is False
         tab.check("#flag")
         assert "changed since submitted" in tab.inner_text("#position") and violations(tab) == []
-        tab.reload()
-        wait_until(tab, "() => document.querySelector('#work:not([hidden])') !== null")
+        reload(tab)
         assert tab.is_checked("#flag")
         press(tab, "Control+Enter")
         assert saved(tab, "#download") == [plain]

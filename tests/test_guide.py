@@ -3,7 +3,7 @@
 import pytest
 from hostile import HOSTILE
 from made_tasks import ROW, page_with, task_with, violations
-from page_helpers import QA, drag, opened, press
+from page_helpers import QA, drag, opened, press, reload
 from rating_tasks import QUALITY
 from test_annotation_marking import PHONE, in_view
 
@@ -30,8 +30,7 @@ def test_each_page_shows_the_guideline_examples_and_questions(chromium, task, pa
         assert violations(tab) == []
         tab.click("#guide-read")
         assert not tab.is_visible("#guide-body")
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         assert not tab.is_visible("#guide-body")
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -92,8 +91,7 @@ def test_the_texts_beside_are_hidden_and_shown(chromium, task, page):
         assert not tab.is_visible("#sources")
         assert tab.get_attribute("#hide-sources", "aria-expanded") == "false"
         assert violations(tab) == []
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         assert not tab.is_visible("#sources")
         tab.click("#hide-sources")
         assert tab.is_visible("#sources")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from page_helpers import downloaded, opened, press, state, wait_until
+from page_helpers import downloaded, opened, press, reload, state, wait_until
 from rating_tasks import CLARITY, QUALITY, rating_task, row, write_page, write_schema
 from server_helpers import Client, serving
 from test_ratings import CASES, IN_ROW
@@ -66,8 +66,7 @@ def test_a_reload_keeps_the_order_and_the_ratings(chromium, task):
         first = VALUES[order[0]]
         for keys in ([str(first[0])], ["ArrowDown", "7"], ["ArrowDown", "End", "5"]):
             press(tab, *keys)
-            tab.reload()
-            tab.wait_for_selector(".pair")
+            reload(tab, ".pair")
             assert shown(tab) == order
         stored = state(tab, "rating")["doc"]["ratings"]
         assert stored[order[0]] == {"quality": first[0], "clarity": 75}
@@ -91,8 +90,7 @@ def test_nothing_is_preselected_and_problems_lead_to_their_place(chromium, task)
         slider = tab.locator("input[type=range]").nth(1)
         assert slider.get_attribute("aria-valuetext") == "7" and slider.input_value() == "7"
         assert tab.inner_text("#rated") == "2 of 4 ratings given"
-        tab.reload()
-        tab.wait_for_selector(".pair")
+        reload(tab, ".pair")
         assert tab.locator("input.percent").nth(0).input_value() == "101"
 
 
@@ -288,8 +286,7 @@ def test_the_same_rows_as_from_disk(chromium, tmp_path, monkeypatch):
                 quality, clarity = VALUES[output]
                 press(tab, str(quality), *str(clarity), "Enter")
                 drafts_stored(tab)
-                tab.reload()
-                tab.wait_for_selector(".pair")
+                reload(tab, ".pair")
                 assert shown(tab) == order
                 press(tab, *["ArrowDown"] * 2)
             press(tab, "Control+Enter")

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from made_tasks import saved, violations
-from page_helpers import ITEM, QA, downloaded, opened, press
+from page_helpers import ITEM, QA, downloaded, opened, press, reload
 from server_helpers import serving
 from test_annotation_page import ROW as QA_ROW
 from test_served_pages import visiting
@@ -118,8 +118,7 @@ def test_no_answer_is_acceptable(chromium, tmp_path):
     with opened(chromium, "comparison", tmp_path=tmp_path, bypass_csp=True) as tab:
         press(tab, *"000000", "b")
         assert tab.is_checked("#all-bad") and violations(tab) == []
-        tab.reload()
-        tab.wait_for_selector(".pair")
+        reload(tab, ".pair")
         assert tab.is_checked("#all-bad")
         press(tab, "Control+z")
         assert not tab.is_checked("#all-bad")

@@ -6,7 +6,7 @@ import random
 import pytest
 from hostile import HOSTILE
 from made_tasks import ROW, page_with, saved, task_with, violations
-from page_helpers import QA, drag, opened, press, state, word
+from page_helpers import QA, drag, opened, press, reload, state, word
 from test_hostile_texts import ALLOWED
 from test_liked_spans import FLUENT, WRONG
 from test_schema import broken
@@ -131,8 +131,7 @@ def test_a_reason_is_typed_undone_and_stored(chromium, tmp_path):
         assert "reason" not in state(tab)["doc"]["errors"][0]
         press(tab, "Control+y")
         assert tab.input_value(FIELD) == "No cat,\nn 1 [ 😀"
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         assert tab.input_value(FIELD) == "No cat,\nn 1 [ 😀"
         tab.focus(FIELD)
         press(tab, "Escape")

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from page_helpers import ITEM, QA, downloaded, identify, opened, press, row_with, wait_until
+from page_helpers import ITEM, QA, downloaded, identify, opened, press, reload, row_with, wait_until
 from test_comparison_page import EXPECTED, judge
 
 from fgrlhf.errors import UserError
@@ -116,8 +116,7 @@ def test_the_file_picker_takes_the_payload_too(chromium, tmp_path):
             identify(tab)
             tab.set_input_files("#file", tmp_path / name)
             tab.wait_for_selector("#work:not([hidden])")
-            tab.reload()
-            tab.wait_for_selector("#work:not([hidden])")
+            reload(tab)
             press(tab, "n", "Control+Enter")
             none = {"errors": [], "missing-info": [], "corrected-prediction": row["prediction 1"]}
             assert downloaded(tab).decode() == rows_text([{**row, "feedback": none}])

@@ -3,7 +3,17 @@
 import json
 from contextlib import contextmanager
 
-from page_helpers import ITEM, described, new_context, press, row_with, said, wait_until, word
+from page_helpers import (
+    ITEM,
+    described,
+    new_context,
+    press,
+    reload,
+    row_with,
+    said,
+    wait_until,
+    word,
+)
 from server_helpers import Client, Server, serving
 from test_annotation_page import EXPECTED, SCHEMA, by_keyboard, write
 from test_comparison_page import EXPECTED as PREFERENCE
@@ -68,8 +78,7 @@ def test_the_same_bytes_as_from_disk(chromium, tmp_path):
                 kept(tab)
                 tab.evaluate("localStorage.clear()")  # only the server has it
                 tab.evaluate("localStorage.setItem('fgrlhf/served/qa_feedback/annotator', 'anna')")
-                tab.reload()
-                tab.wait_for_selector("#work:not([hidden])")
+                reload(tab)
             press(tab, "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
             assert "1 of 1 done" in tab.inner_text("#empty")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from made_tasks import ROW, page_with, saved, task_with, violations
-from page_helpers import ITEM, QA, downloaded, opened, press
+from page_helpers import ITEM, QA, downloaded, opened, press, reload
 from server_helpers import Client, serving
 from test_database import DOC, Clock
 from test_own_items import said
@@ -213,8 +213,7 @@ def test_skipping_on_a_served_page(chromium, tmp_path):
             assert "broken or cut off" in tab.inner_text("#skipped")
             assert "this item: skipped" in tab.inner_text("#position")
             assert Client(server.port, "ben").next()["item"]["question"] == "Question 0?"
-            tab.reload()
-            tab.wait_for_selector("#work:not([hidden])")
+            reload(tab)
             assert tab.inner_text("#item-title") == "Question 1?"
             press(tab, "[")
             tab.click("#skipped button")
@@ -251,8 +250,7 @@ def test_skipping_from_disk(chromium, tmp_path):
         assert agreement.read_record(QA.schema, str(write), 1) == [first]
         press(tab, "n", "Control+Enter")
         assert "All items are done" in tab.inner_text("#notice")  # none is left to do
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         press(tab, "[")
         assert "Item 2 of 3 (skipped), 2 done" in tab.inner_text("#position")
         assert "It is 2 in the morning." in tab.inner_text("#skipped")

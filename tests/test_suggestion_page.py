@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 from made_tasks import ROW as MADE_ROW
 from made_tasks import page_with, task_with
-from page_helpers import ITEM, QA, TEXT, downloaded, drag, opened, press, state, wait_until, word
+from page_helpers import (
+    ITEM,
+    QA,
+    TEXT,
+    downloaded,
+    drag,
+    opened,
+    press,
+    reload,
+    state,
+    wait_until,
+    word,
+)
 from server_helpers import serving
 from test_served_pages import visiting
 
@@ -264,8 +276,7 @@ def test_hidden_suggestions_leave_no_trace_but_the_record(chromium, tmp_path):
 def test_suggestions_survive_reloads_and_the_downloaded_file(chromium, tmp_path):
     with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
         press(tab, "y", "y", "x")
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         assert underlined(tab) == [10, 11]
         press(tab, "x", "x")
         tab.fill("#correction", "Mended.")

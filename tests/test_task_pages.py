@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from page_helpers import QA, opened, press
+from page_helpers import QA, opened, press, reload
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
@@ -67,6 +67,5 @@ def test_the_page_of_another_task_opens_from_disk(chromium, tmp_path):
         assert not tab.is_visible("#sources")
         press(tab, "n", "Control+Enter")
         assert "Submitted" in tab.inner_text("#message")
-        tab.reload()
-        tab.wait_for_selector("#work:not([hidden])")
+        reload(tab)
         assert "1 done" in tab.inner_text("#position")
