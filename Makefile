@@ -1,4 +1,4 @@
-# make setup | lint | test | test-slow | faults | demo | real | tasks | feedback-check | probe | science | bench | gpu | bench-peers | profile
+# make setup | lint | test | test-slow | test-quantize | faults | demo | real | tasks | feedback-check | probe | science | bench | gpu | bench-peers | profile
 # ARGS="..." gives arguments to the program, e.g. make test ARGS="-k ppo".
 SHELL := /bin/bash
 STAMP := .venv/.stamp
@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM := false
 # Programs run as if the environment were activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 
-.PHONY: feedback-check setup lint test test-slow faults demo real tasks probe science bench gpu profile bench-peers
+.PHONY: feedback-check setup lint test test-slow test-quantize faults demo real tasks probe science bench gpu profile bench-peers
 
 setup: $(STAMP)
 
@@ -32,6 +32,11 @@ test: lint
 
 test-slow: setup
 	@$(RUN) python -m pytest -m slow $(ARGS)
+
+# Layers in 4 bits and the 8-bit optimiser. Installs the extra `quantize`.
+test-quantize: setup
+	@$(RUN) python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[quantize]'
+	@$(RUN) python -m pytest tests/test_quantized.py $(ARGS)
 
 # Kills, damaged files, full disks, hostile folders, invalid settings; half an hour. See faults/README.md.
 # ARGS="kinds=rows seed=1 scale=0.1" runs a part of it.

@@ -1,6 +1,7 @@
 from setuptools import find_packages, setup
 
 TRACKERS = {"wandb": ["wandb>=0.20"], "tensorboard": ["tensorboard>=2.15"]}
+QUANTIZE = {"quantize": ["bitsandbytes>=0.50"]}  # QLoRA and 8-bit AdamW
 PEERS = {"peers": ["trl>=1.16,<2"]}  # packages that `make bench-peers` compares with
 
 TEST = [
@@ -58,5 +59,5 @@ setup(
         "textblob>=0.19",  # tasks/sentiment
         "vaderSentiment>=3.3.2",  # tasks/sentiment
     ],
-    extras_require={"check": CHECK, **TRACKERS, **PEERS, **SLURM, "test": TEST},
+    extras_require={"check": CHECK, **TRACKERS, **PEERS, **QUANTIZE, **SLURM, "test": TEST},
 )

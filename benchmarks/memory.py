@@ -9,6 +9,7 @@ of N GPUs:
     all weights   ddp: 4 P + 4 P + 8 P        weights, gradients, Adam's two moments
                   reference: 4 P              forward passes compute in bf16 from fp32 weights
     LoRA          ddp: 4 P + 16 A             the reference is the policy without its adapters
+    QLoRA         4 P + 16 A - (4 - .516) Q   Q of the weights are stored in 4.127 bits
     fsdp2         all of this divided by N, and 2 P for the whole bf16 weights during rollouts
 
 Under autocast, a forward pass of `ddp` also keeps a bf16 copy of the weights: 2 P. Activations, the
@@ -20,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from peft.tuners.lora import LoraLayer
 from pydantic import Field
 from transformers import (
     AutoModelForCausalLM,
@@ -37,6 +39,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.lora import add_adapters
+from fgrlhf.models.quantized import keeps_floats
 
 GB = 1e9
 LORA = LoRAConfig(r=16, alpha=32)
@@ -77,10 +80,17 @@ MODELS: Mapping[str, PretrainedConfig] = {
 
 @dataclass(frozen=True)
 class Weights:
-    """Numbers of weights: of the model, and of LoRA's adapters on all its linear layers."""
+    """Numbers of weights.
+
+    Attributes:
+      model: of the model.
+      adapters: of LoRA's adapters on all its linear layers.
+      quantized: those of the model that `lora.quantize` stores in 4 bits.
+    """
 
     model: int
     adapters: int
+    quantized: int
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> "Weights":
@@ -93,7 +103,11 @@ class Weights:
         with torch.device("meta"):
             add_adapters(model, LORA)
         adapters = sum(p.numel() for name, p in model.named_parameters() if ".lora_" in name)
-        return cls(all_weights, adapters)
+        quantized = 0
+        for name, layer in model.named_modules():
+            if isinstance(layer, LoraLayer) and not keeps_floats(model, name):
+                quantized += layer.weight.numel()
+        return cls(all_weights, adapters, quantized)
 
 
 def trained(weights: int) -> int:
@@ -111,14 +125,27 @@ def with_lora(weights: Weights) -> int:
     return 4 * weights.model + trained(weights.adapters)
 
 
+def with_qlora(weights: Weights) -> int:
+    """The same with the frozen linear layers in NF4.
+
+    A weight has 4 bits, each block of 64 a scale of 8 bits, and each 256 blocks a scale of 32 bits.
+    """
+    bits = 4 + 8 / 64 + 32 / (64 * 256)
+    return with_lora(weights) - round((4 - bits / 8) * weights.quantized)
+
+
 def in_bf16(weights: Weights) -> int:
     """Bytes of the whole bf16 weights that a forward pass or a rollout needs."""
     return 2 * weights.model
 
 
 def per_gpu(weights: Weights, static: Callable[[Weights], int], gpus: int) -> float:
-    """Bytes on each GPU: `ddp` on one, `fsdp2` on several."""
-    return static(weights) / gpus + in_bf16(weights)
+    """Bytes on each GPU: `ddp` on one, `fsdp2` on several.
+
+    Layers in 4 bits are computed one at a time, so their bf16 weights are not held.
+    """
+    held = 2 * weights.quantized if static is with_qlora else 0
+    return static(weights) / gpus + in_bf16(weights) - held
 
 
 class Settings(StrictModel):
@@ -130,13 +157,13 @@ class Settings(StrictModel):
 
 
 def memory_table() -> str:
-    """GB per GPU of each model. FSDP2 refuses LoRA, so that column is for one GPU or `ddp`."""
-    columns = ["model", "weights", "LoRA, ddp"]
+    """GB per GPU of each model."""
+    columns = ["model", "weights", "QLoRA, ddp", "LoRA, ddp"]
     columns += ["all, ddp" if gpus == 1 else f"all, fsdp2, {gpus} GPUs" for gpus in GPUS]
     rows = []
     for name, config in MODELS.items():
         weights = Weights.of(config)
-        sizes = [per_gpu(weights, with_lora, 1)]
+        sizes = [per_gpu(weights, static, 1) for static in (with_qlora, with_lora)]
         sizes += [per_gpu(weights, with_all_weights, gpus) for gpus in GPUS]
         millions = f"{weights.model / 1e6:,.0f} M"
         rows.append([name, millions, *(f"{size / GB:.1f}" for size in sizes)])

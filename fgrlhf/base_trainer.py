@@ -17,6 +17,7 @@ from fgrlhf.models.sharding import clip_grad_norm, unsharded, whole
 from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import check_launcher, shard_over_processes, shards_models
+from fgrlhf.runs.optimizer import make_optimizer
 from fgrlhf.runs.progress import paused
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.stats import Interval
@@ -79,8 +80,8 @@ class BaseTrainer:
             recompute_layers(actor_critic)
         if self.sharded:  # before the optimiser, which trains this process's part
             shard_over_processes(actor_critic, accelerator, config.model.dtype)
-        self.optimizer = torch.optim.AdamW(
-            self._parameter_groups(), eps=config.train.adam_eps, weight_decay=0.0, fused=True
+        self.optimizer = make_optimizer(
+            config.train.optimizer, actor_critic, self._parameter_groups(), config.train.adam_eps
         )
         if accelerator.num_processes > 1 and not self.sharded:
             self.model = accelerator.prepare_model(self.actor_critic)

@@ -54,6 +54,7 @@ from fgrlhf.runs.hf_trainer import (
     model_to_install,
     training_arguments,
 )
+from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
 from fgrlhf.runs.rl_config import LoggingConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, last_complete_checkpoint
@@ -128,6 +129,7 @@ class TrainSection(StrictModel):
     warmup: Warmup = Field(
         default=0.1, description="below 1: a share of all steps; else: a number of steps"
     )
+    optimizer: OptimizerName = Field(default="adamw", description=ABOUT_OPTIMIZER)
     weight_decay: Decay = Field(default=0.01, description="of AdamW")
     adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of AdamW")
     max_grad_norm: Positive = Field(default=1.0, description="bound of the norm of the gradient")

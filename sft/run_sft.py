@@ -57,6 +57,7 @@ from fgrlhf.runs.hf_trainer import (
     forget_last_call,
     model_to_install,
 )
+from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.rl_config import LoggingConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
@@ -130,6 +131,7 @@ class TrainSection(StrictModel):
         default="linear", description="after the warmup"
     )
     warmup_steps: NonNegativeCount = Field(default=0, description="optimiser steps")
+    optimizer: OptimizerName = Field(default="adamw", description=ABOUT_OPTIMIZER)
     weight_decay: Decay = Field(default=0.0, description="of AdamW")
     adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="of AdamW")
     adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of AdamW")

@@ -56,13 +56,26 @@ def test_the_sums_are_those_of_a_trainer(kind, lora, tmp_path):
     assert bytes_held(run) == static(weights)
 
 
+def test_quantised_layers_by_hand():
+    """All linear layers but the output layer; not T5's `wo`, which stays in fp32."""
+    query_and_output = 2 * 2048 * 1024
+    key_and_value = 2 * 1024 * 1024
+    gate_up_down = 3 * 3072 * 1024
+    per_layer = query_and_output + key_and_value + gate_up_down
+    assert Weights.of(memory.MODELS["Qwen3-0.6B"]).quantized == 28 * per_layer
+    attention = 4 * 1024 * 1024
+    wi = 4096 * 1024
+    assert Weights.of(memory.MODELS["t5-large"]).quantized == 24 * (3 * attention + 2 * wi)
+
+
 def test_a_row_by_hand(monkeypatch):
-    small = Weights(model=1_000_000_000, adapters=10_000_000)
+    small = Weights(model=1_000_000_000, adapters=10_000_000, quantized=800_000_000)
     monkeypatch.setattr(memory.Weights, "of", lambda config: small)
     monkeypatch.setattr(memory, "MODELS", {"small": None})
     row = memory.memory_table().splitlines()[-1]
-    # LoRA: 4 + 0.16 + 2; all: 16 + 4 + 2; over 8 and 16 GPUs: 20 / 8 + 2 and 20 / 16 + 2
-    assert row == "| small | 1,000 M | 6.2 | 22.0 | 4.5 | 3.2 |"
+    # QLoRA: 0.8 * 0.516 + 0.2 * (4 + 2) + 0.16; LoRA: 4 + 0.16 + 2; all: 16 + 4 + 2;
+    # over 8 and 16 GPUs: 20 / 8 + 2 and 20 / 16 + 2
+    assert row == "| small | 1,000 M | 1.8 | 6.2 | 22.0 | 4.5 | 3.2 |"
 
 
 def test_the_document_has_this_table():

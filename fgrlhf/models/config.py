@@ -1,5 +1,7 @@
 """Settings of models: parts of the section `model` in YAML."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from fgrlhf.config import Count, Positive, StrictModel
@@ -26,6 +28,13 @@ class LoRAConfig(StrictModel):
     )
     target_modules: list[str] | None = Field(
         default=None, description="names of linear layers; null: all but the output"
+    )
+    quantize: Literal["nf4"] | None = Field(
+        default=None,
+        description=(
+            "nf4: store these layers' frozen weights in 4 bits (QLoRA), which needs the package"
+            " bitsandbytes; null: no"
+        ),
     )
 
     def mistakes(self, key: str, dropout_is_on: bool) -> list[str]:

@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from fgrlhf.errors import UserError
 from fgrlhf.models.config import LoRAConfig
+from fgrlhf.models.quantized import QuantizedLinear, quantize_layers
 from fgrlhf.models.top_layers import top_layers_of
 
 ADAPTER = "default"
@@ -35,16 +36,17 @@ def add_adapters(
       top_layers: only these top layers of the model get adapters; None: all layers.
 
     Raises:
-      UserError: `settings.target_modules` names a layer that the model does not have.
+      UserError: `settings.target_modules` names a layer that the model does not have, or
+        `settings.quantize` cannot be done.
     """
     targets = _targets(model, settings.target_modules)
+    pooler = getattr(model, "pooler", None)
+    if settings.quantize is not None:  # also the layers below `top_layers`
+        quantize_layers(model, _full_names(model, targets, _modules_outside(model, pooler)))
     if top_layers is not None:
         targets = _full_names(model, targets, _modules_of(*top_layers_of(model, top_layers)))
-    pooler = getattr(model, "pooler", None)
     if pooler is not None:
-        in_pooler = _modules_of(pooler)
-        outside = {module for module in model.modules() if module not in in_pooler}
-        targets = _full_names(model, targets, outside)
+        targets = _full_names(model, targets, _modules_outside(model, pooler))
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]  # peft takes any number
@@ -82,6 +84,10 @@ def _modules_of(*parts: nn.Module) -> set[nn.Module]:
     for part in parts:
         modules.update(part.modules())
     return modules
+
+
+def _modules_outside(model: nn.Module, part: nn.Module | None) -> set[nn.Module]:
+    return _modules_of(model) - (set() if part is None else _modules_of(part))
 
 
 def _full_names(
@@ -152,12 +158,16 @@ class AdapterFree(nn.Module):
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:
     """The `state_dict` of an equivalent model without adapters.
 
-    Every adapted layer has the weight W + (alpha / r) B A.
+    Every adapted layer has the weight W + (alpha / r) B A. If W is stored in 4 bits, it is the one
+    with which the layer computes, in floats.
     """
     merged = {}
     for name, tensor in model.state_dict().items():
         if ".lora_" not in name:
             merged[name.replace(".base_layer.", ".")] = tensor
+    for name, layer in model.named_modules():
+        if isinstance(layer, QuantizedLinear):
+            merged[f"{name}.weight".replace(".base_layer.", ".")] = layer.dequantized()
     for name, layer in model.named_modules():
         if isinstance(layer, LoraLayer):
             weight = merged[f"{name}.weight"]

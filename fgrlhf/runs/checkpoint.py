@@ -37,6 +37,7 @@ from fgrlhf.secrets import mask_tree
 
 CHECKPOINTS_KEPT = 2
 FILES = ("model.safetensors", "optimizer.safetensors")
+SHARED_STATE = ("qmap1", "qmap2")  # of 8-bit AdamW: the values of its 256 codes
 # settings that may change when a run is resumed
 MAY_CHANGE_ON_RESUME = (
     "logging.",
@@ -179,9 +180,19 @@ def optimizer_tensors(
     state = optimizer.state_dict()
     tensors = {}
     for i, entry in state["state"].items():
-        for name, value in entry.items():
-            tensors[f"{i}.{name}"] = torch.as_tensor(value).contiguous()
+        for name, value in _flat(entry).items():
+            tensor = torch.as_tensor(value).contiguous()
+            # one tensor for all parameters, which safetensors would refuse
+            tensors[f"{i}.{name}"] = tensor.clone() if name in SHARED_STATE else tensor
     return tensors, state["param_groups"]
+
+
+def _flat(entry: dict) -> dict:
+    """A parameter's state. bitsandbytes has a part of it in an inner dict, which it need not."""
+    flat = {}
+    for name, value in entry.items():
+        flat.update(value if isinstance(value, dict) else {name: value})
+    return flat
 
 
 def load_optimizer(
@@ -189,13 +200,14 @@ def load_optimizer(
 ) -> None:
     """The inverse of `optimizer_tensors`."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    entries: dict[int, dict[str, torch.Tensor]] = {}
+    entries: dict[int, dict[str, torch.Tensor | int]] = {}
     for key, tensor in tensors.items():
         index, _, name = key.partition(".")
         parameter = parameters[int(index)]
         if tensor.shape == parameter.shape:  # not the number of steps
             tensor = like(parameter, tensor)
-        entries.setdefault(int(index), {})[name] = tensor
+        is_int = tensor.dim() == 0 and not tensor.is_floating_point()
+        entries.setdefault(int(index), {})[name] = int(tensor) if is_int else tensor
     optimizer.load_state_dict({"state": entries, "param_groups": groups})
 
 

@@ -25,6 +25,7 @@ from fgrlhf.config import (
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
 from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig
+from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
 from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig, ParallelConfig
 
 
@@ -81,6 +82,7 @@ class DPOTrainConfig(StrictModel):
         default="linear", description="after the warmup: decay to 0, or not"
     )
     n_warmup_steps: NonNegativeCount = Field(default=0, description="optimiser steps")
+    optimizer: OptimizerName = Field(default="adamw", description=ABOUT_OPTIMIZER)
     adam_eps: Epsilon = Field(default=1e-8, description="epsilon of Adam")
     clip_grad: bool = Field(default=True, description="clip the norm of the gradient")
     max_grad_norm: Positive = Field(default=1.0, description="bound of the norm")
@@ -161,6 +163,7 @@ class DPOConfig(StrictModel):
                 {
                     "model.policy_model.lora": policy.lora is not None,
                     "model.policy_model.train_top_layers": policy.train_top_layers is not None,
+                    "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
                 }
             ),
         ]

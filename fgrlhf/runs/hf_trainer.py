@@ -30,7 +30,9 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import sync
 from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.models.lora import has_adapters
+from fgrlhf.models.quantized import bitsandbytes
 from fgrlhf.runs.distributed import check_launcher
+from fgrlhf.runs.optimizer import OptimizerName
 from fgrlhf.runs.runlog import say
 from fgrlhf.runs.stage import CHECKPOINT_NAME, write_digests
 
@@ -62,6 +64,8 @@ class TrainSettings(Protocol):
     def micro_batch_size(self) -> int | None: ...
     @property
     def lr(self) -> float: ...
+    @property
+    def optimizer(self) -> OptimizerName: ...
     @property
     def weight_decay(self) -> float: ...
     @property
@@ -103,6 +107,9 @@ def training_arguments(
     check_environment(train.bf16)
     share, micro = _batch_sizes(train)
     when = "epoch" if evaluation.every_steps is None else "steps"
+    if train.optimizer == "adamw_8bit":
+        bitsandbytes("train.optimizer=adamw_8bit")
+        settings["optim"] = "adamw_bnb_8bit"
     common = {
         "output_dir": str(folder),
         "per_device_train_batch_size": micro,

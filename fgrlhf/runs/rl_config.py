@@ -35,6 +35,7 @@ from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_
 from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward_models.kind import RewardKind
+from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
 from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig, VllmSamplerConfig
 
 
@@ -199,6 +200,7 @@ class TrainConfig(StrictModel):
     n_critic_warmup_steps: NonNegativeCount = Field(
         default=0, description="first rollout steps in which only the critic learns"
     )
+    optimizer: OptimizerName = Field(default="adamw", description=ABOUT_OPTIMIZER)
     adam_eps: Epsilon = Field(default=1e-5, description="epsilon of Adam")
     kl_threshold: Positive = Field(
         default=10.0,
@@ -375,6 +377,7 @@ class RLConfig(StrictModel):
         return self.parallel.mistakes(
             {
                 "model.policy_model.lora": policy.lora is not None,
+                "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
                 "model.policy_model.train_top_layers": policy.train_top_layers is not None,
                 "model.value_model.train_top_layers": critic.train_top_layers is not None,
                 algorithm: has_own_hooks(algorithm_class(self.algorithm)),

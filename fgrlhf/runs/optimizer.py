@@ -1,0 +1,47 @@
+"""The optimiser of RL and DPO."""
+
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from fgrlhf.models.quantized import bitsandbytes
+
+OptimizerName = Literal["adamw", "adamw_8bit"]
+ABOUT_OPTIMIZER = (
+    "adamw_8bit: two bytes of state per trained weight instead of eight; needs the package"
+    " bitsandbytes"
+)
+
+
+def make_optimizer(
+    name: OptimizerName, model: nn.Module, groups: list[dict], eps: float
+) -> torch.optim.Optimizer:
+    """AdamW without weight decay.
+
+    The 8-bit state (Dettmers et al. 2022, arXiv 2110.02861) has one scale per block of 256 entries.
+    Tensors with fewer than 4,096 entries, and embeddings, whose gradients are the most uneven, keep
+    a 32-bit state, as in transformers' Trainer.
+
+    Args:
+      model: its embeddings are those that keep a 32-bit state.
+      groups: the parameters to train, with the learning rate of each group.
+
+    Raises:
+      UserError: bitsandbytes is not installed.
+    """
+    if name == "adamw":
+        return torch.optim.AdamW(groups, eps=eps, weight_decay=0.0, fused=True)
+    library: Any = bitsandbytes("train.optimizer=adamw_8bit")
+    modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    embeddings = {id(module.weight) for module in modules}
+
+    class AdamW8bit(library.optim.AdamW8bit):
+        """With bits per parameter; those of `GlobalOptimManager` are shared by all optimisers."""
+
+        def get_config(self, gindex: int, pindex: int, group: dict) -> dict:
+            config = super().get_config(gindex, pindex, group)
+            config["optim_bits"] = 32 if id(group["params"][pindex]) in embeddings else 8
+            return config
+
+    return AdamW8bit(groups, eps=eps, weight_decay=0.0)
