@@ -23,8 +23,9 @@ from interface_html.agreement import Judged, judged_items, pair_agreements
 from interface_html.connections import reading
 from interface_html.database import Database, RefusedError
 from interface_html.format import Item
+from interface_html.languages import ENGLISH, Language
 from interface_html.reliability import ReliabilityReport, report
-from interface_html.render import TEMPLATES
+from interface_html.render import lead_html
 from interface_html.schema import PageName, Schema
 from interface_html.skips import Skip
 from interface_html.stored import Study, stored_study
@@ -314,10 +315,16 @@ async def _may_release(request: Request) -> bool:
 MayRelease = Annotated[bool, Depends(_may_release)]
 
 
-def add_lead_page(app: FastAPI, task: FeedbackTask, database: Database, tokens: Tokens) -> None:
+def add_lead_page(
+    app: FastAPI,
+    task: FeedbackTask,
+    database: Database,
+    tokens: Tokens,
+    language: Language = ENGLISH,
+) -> None:
     """Serve the lead's page and its API to the owners of `tokens`."""
     app.state.lead_tokens = tokens
-    html = (TEMPLATES / "lead.html").read_bytes()
+    html = lead_html(language).encode()
     path = str(database.path)
 
     @app.get("/lead", include_in_schema=False)

@@ -103,5 +103,15 @@ def page_html(
         language=language,
         # the task's texts are marked if they are in another language
         own_language=Markup("" if same else f' lang="{task.schema.language}" dir="auto"'),
-        catalogue=None if language.is_english else Markup(embedded_json(language.catalogue)),
+        catalogue=_catalogue(language),
     )
+
+
+def lead_html(language: Language = ENGLISH) -> str:
+    """The HTML of the lead's page, as the server serves it."""
+    template = _ENVIRONMENT.get_template("lead.html.j2")
+    return template.render(t=language.text, language=language, catalogue=_catalogue(language))
+
+
+def _catalogue(language: Language) -> Markup | None:
+    return None if language.is_english else Markup(embedded_json(language.catalogue))

@@ -107,7 +107,7 @@ def serve(settings: Settings) -> None:
             from interface_html.lead import Tokens, add_lead_page
 
             tokens = Tokens(admin=secrets.token_urlsafe(24), reader=secrets.token_urlsafe(24))
-            add_lead_page(app, task, database, tokens)
+            add_lead_page(app, task, database, tokens, language)
             place = f"{_address(settings)}/lead#token="
             print(f"lead, until the server stops: {place}{tokens.admin}")
             print(f"read only, until the server stops: {place}{tokens.reader}", flush=True)

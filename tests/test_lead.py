@@ -2,14 +2,17 @@
 
 import json
 from contextlib import contextmanager
-from urllib.parse import quote
+from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import pytest
 from hostile import HOSTILE
+from interface_texts import pseudo_language
 from page_helpers import ITEM, QA, new_context
 from rating_tasks import rating_task
 from server_helpers import Client, serving
 from test_database import Clock, submit
+from test_languages import english_in
 from test_rules import ROW, doc, error
 
 from fgrlhf.files import write_json
@@ -18,6 +21,8 @@ from interface_html.checks import Check
 from interface_html.connections import reading
 from interface_html.database import Database, RefusedError
 from interface_html.format import Item
+from interface_html.languages import ENGLISH
+from interface_html.render import TEMPLATES, lead_html
 from interface_html.skips import Skip
 from interface_html.stored import Study, Submission
 
@@ -358,5 +363,112 @@ def test_the_page_in_a_browser(chromium, tmp_path):
         tab.wait_for_selector("[data-release]", state="detached")
         ben = client("ben").next("comparison")
         assert ben["item"]["id"] == given["item"]["id"]
+        context.close()
+        assert noise == []
+
+
+# ---- in another language -------------------------------------------------------------------------
+
+
+def study_with_everything() -> dict:
+    """What `/api/lead` answers for a study that fills every table of the page."""
+    annotator = {"name": "anna", "done": 2, "last_hour": 1, "seconds": 4.25, "gold": 0.5}
+    annotator |= {"gold_labels": 2, "skipped": 1, "ties": 0.25, "first": None, "decided": 3}
+    items = {"total": 3, "complete": 1, "by_count": {"0": 1, "1": 2}}
+    items["unfinished"] = [{"item": "i-1", "annotators": ["anna", "ben"]}]
+    pages = [
+        {"page": page, "items": items, "annotators": [annotator]}
+        for page in ("annotation", "comparison", "rating")
+    ]
+    pair = {"first": "anna", "second": "ben"}
+    note = {"item": "i-1", "page": "comparison", "annotator": "ben", "created": NOW, "text": "x"}
+    notes = [
+        {**note, "check": "gold", "reason": "Unsure", "flagged": False},
+        {**note, "check": "repeat", "reason": None, "flagged": True},
+        {**note, "check": None, "reason": None, "flagged": False, "text": ""},
+    ]
+    lease = {"number": 1, "item": "i-2", "page": "rating", "annotator": "anna"}
+    return {
+        "title": "Study",
+        "per_item": 2,
+        "pages": pages,
+        "agreement": [
+            {**pair, "span_f1": 0.5, "annotated": 2, "same_preference": None, "compared": 0}
+        ],
+        "ratings": [
+            {**pair, "rated": 2, "scales": [{"label": "Quality", "same": 0.5, "distance": 1.5}]}
+        ],
+        "notes": {"total": 4, "latest": notes},
+        "open": [
+            {**lease, "seconds_left": 90, "has_draft": True},
+            {**lease, "seconds_left": -90, "has_draft": False},
+        ],
+        "may_release": True,
+    }
+
+
+@contextmanager
+def lead_tab(browser, language):
+    """The lead's page in a language, with the answers of a server that is not there."""
+
+    def answer(route):
+        path = urlsplit(route.request.url).path
+        if path == "/lead":
+            route.fulfill(body=lead_html(language), content_type="text/html; charset=utf-8")
+        elif path == "/api/lead":
+            route.fulfill(json=study_with_everything())
+        elif path == "/api/lead/release":
+            error = "this link is for reading only: open the lead's own link"
+            route.fulfill(status=403, json={"error": error})
+        else:
+            route.fulfill(path=TEMPLATES / Path(path).name)
+
+    context = new_context(browser)
+    tab = context.new_page()
+    tab.route("**/*", answer)
+    tab.goto("http://study.test/lead")
+    tab.wait_for_selector("[data-release]")
+    yield tab
+    context.close()
+
+
+def test_no_english_on_the_leads_page(chromium):
+    known = "\n".join(["anna", "ben", "i-1", "i-2", "Unsure", "Quality", "Study"])
+    with lead_tab(chromium, pseudo_language()) as tab:
+        tab.click("[data-release]")
+        tab.wait_for_selector("#notice:not([hidden])")
+        assert len(tab.locator("table").all()) == 3 + 3 + 4
+        assert tab.evaluate("document.documentElement.dir") == "rtl"
+        times = "() => [...document.querySelectorAll('td:nth-child(4)')].map(n => n.textContent)"
+        known += "\n".join(tab.evaluate(times))  # `toLocaleString` writes AM and PM in some locales
+        assert not english_in(tab, known)
+
+
+def test_english_on_the_leads_page(chromium):
+    with lead_tab(chromium, ENGLISH) as tab:
+        text = tab.inner_text("#lead")
+        for part in (
+            "annotation: 1 of 3 items complete",
+            "1 judged by nobody, 2 judged by 1",
+            "2 of 2\tanna, ben",
+            "50 % (2)",
+            "4.3",
+            "0.50 (2)\t– (0)",
+            "50 %, 1.5",
+            "i-1 (hidden: repeated)",
+            "held for 2 more min",
+        ):
+            assert part in text, part
+
+
+def test_the_server_has_the_page_in_its_language(chromium, tmp_path):
+    with led(tmp_path, items=1, language="de") as (server, token):
+        context = new_context(chromium)  # with the content security policy
+        tab = context.new_page()
+        noise = []
+        tab.on("console", lambda message: noise.append(message.text))
+        tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
+        tab.wait_for_selector("text=0 von 1 Einträgen vollständig")
+        assert tab.title() == "Stand der Studie"
         context.close()
         assert noise == []

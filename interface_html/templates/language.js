@@ -6,6 +6,7 @@ window.FG = window.FG || {};
   const stored = document.getElementById("messages"),
     { messages, reasons } = stored ? JSON.parse(stored.textContent) : { messages: {}, reasons: {} },
     language = stored ? document.documentElement.lang : "en";
+  FG.locale = stored ? language : undefined; // for times: in English, the reader's own
   FG.isRtl = document.documentElement.dir === "rtl";
 
   // Digits are those of the keyboard in every language, because numbers are typed too.
@@ -19,6 +20,9 @@ window.FG = window.FG || {};
       minimumFractionDigits: places,
       maximumFractionDigits: places,
     }).format(value);
+
+  const lists = new Intl.ListFormat(language, { type: "unit", style: "short" });
+  FG.list = (texts) => lists.format(texts);
 
   // Values are often in another language: isolated, their direction does not change the order of the text around them.
   FG.isolated = (text) => (stored ? `\u2068${text}\u2069` : text);

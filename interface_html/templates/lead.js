@@ -4,7 +4,11 @@
   const PERIOD = 5000; // milliseconds between two readings
   const TOKEN = "fgrlhf/lead/token";
   const $ = FG.$,
-    el = FG.el;
+    el = FG.el,
+    t = FG.t;
+  const NONE = "–";
+  const PAGES = { annotation: t("annotation"), comparison: t("comparison"), rating: t("rating") };
+  const CHECKS = { gold: t("gold"), repeat: t("repeated") };
 
   // The link names the token; it is kept for reloads of this tab and taken out of the address.
   function takeToken() {
@@ -19,12 +23,14 @@
     headers.Authorization = `Bearer ${sessionStorage.getItem(TOKEN) || ""}`;
     const response = await fetch(path, { method, headers, body: JSON.stringify(body), credentials: "omit" });
     const content = await response.json();
-    if (!response.ok) throw new Error(content.error || `the server answered ${response.status}`);
+    if (!response.ok) throw new Error(FG.reason(content.error || t("the server answered {status}", { status: response.status })));
     return content;
   }
 
-  const percent = (share) => (share === null ? "–" : `${Math.round(share * 100)} %`);
-  const number = (value, digits) => (value === null ? "–" : value.toFixed(digits));
+  const percent = (share) => (share === null ? NONE : t("{n} %", { n: Math.round(share * 100) }));
+  const number = (value, places) => (value === null ? NONE : FG.number(value, places));
+  const withCount = (value, count) => t("{value} ({count})", { value, count });
+  const names = ({ first, second }) => t("{first} and {second}", { first, second });
 
   // ---- tables ------------------------------------------------------------------------------------------------
   function table(title, heads, rows) {
@@ -40,37 +46,46 @@
   }
 
   function annotatorTable({ page, annotators }) {
-    const heads = ["Annotator", "Done", "Last hour", "Median active s", "Gold (labels)", "Skipped"];
+    const heads = [
+      t("Annotator"),
+      t("Done"),
+      t("Last hour"),
+      t("Active seconds (median)"),
+      t("Gold (labels)"),
+      t("Skipped"),
+    ];
     const compares = page === "comparison";
-    if (compares) heads.push("Ties", "Won by first shown (pairs)");
+    if (compares) heads.push(t("Ties"), t("Won by first shown (pairs)"));
     const rows = annotators.map((one) => {
       const cells = [one.name, `${one.done}`, `${one.last_hour}`, number(one.seconds, 1)];
-      cells.push(`${percent(one.gold)} (${one.gold_labels})`, `${one.skipped}`);
-      if (compares) cells.push(percent(one.ties), `${percent(one.first)} (${one.decided})`);
+      cells.push(withCount(percent(one.gold), one.gold_labels), `${one.skipped}`);
+      if (compares) cells.push(percent(one.ties), withCount(percent(one.first), one.decided));
       return cells;
     });
-    return table(`Annotators: ${page}`, heads, rows);
+    return table(t("Annotators: {page}", { page: PAGES[page] }), heads, rows);
   }
 
   function itemTable({ page, items }, perItem) {
     const rows = items.unfinished.map(({ item, annotators }) => [
-      item,
-      `${annotators.length} of ${perItem}`,
-      annotators.join(", ") || "–",
+      FG.isolated(item),
+      t("{n} of {total}", { n: annotators.length, total: perItem }),
+      FG.list(annotators.map(FG.isolated)) || NONE,
     ]);
-    return table(`Items that need annotators: ${page}`, ["Item", "Judged", "By"], rows);
+    const title = t("Items that need annotators: {page}", { page: PAGES[page] });
+    return table(title, [t("Item"), t("Judged"), t("By")], rows);
   }
 
   function pageSection(part, perItem) {
     const { items, page } = part;
-    const counts = Object.entries(items.by_count).map(
-      ([count, many]) => `${many} judged by ${count === "0" ? "nobody" : count}`,
+    const counts = Object.entries(items.by_count).map(([count, many]) =>
+      count === "0" ? t("{many} judged by nobody", { many }) : t("{many} judged by {count}", { many, count }),
     );
+    const complete = { page: PAGES[page], n: items.complete, total: items.total };
     return el(
       "section",
-      { "aria-label": page },
-      el("h2", {}, `${page}: ${items.complete} of ${items.total} items complete`),
-      el("p", { class: "hint" }, counts.join(", ")),
+      { "aria-label": PAGES[page] },
+      el("h2", {}, t("{page}: {n} of {total} items complete", complete)),
+      el("p", { class: "hint" }, FG.list(counts)),
       annotatorTable(part),
       items.unfinished.length ? itemTable(part, perItem) : null,
     );
@@ -78,70 +93,79 @@
 
   function agreementTable(pairs) {
     const rows = pairs.map((pair) => [
-      `${pair.first} and ${pair.second}`,
-      `${number(pair.span_f1, 2)} (${pair.annotated})`,
-      `${percent(pair.same_preference)} (${pair.compared})`,
+      names(pair),
+      withCount(number(pair.span_f1, 2), pair.annotated),
+      withCount(percent(pair.same_preference), pair.compared),
     ]);
-    return table("Agreement", ["Annotators", "Span F1 (items)", "Same preference (items)"], rows);
+    return table(t("Agreement"), [t("Annotators"), t("Span F1 (items)"), t("Same preference (items)")], rows);
   }
 
   function ratingTable(ratings) {
-    const scales = ratings[0].scales.map(({ label }) => `${label}: same, mean distance`);
+    const scales = ratings[0].scales.map(({ label }) => t("{label}: same, mean distance", { label }));
     const rows = ratings.map((pair) => [
-      `${pair.first} and ${pair.second}`,
+      names(pair),
       `${pair.rated}`,
-      ...pair.scales.map(({ same, distance }) => `${percent(same)}, ${number(distance, 1)}`),
+      ...pair.scales.map(({ same, distance }) => FG.list([percent(same), number(distance, 1)])),
     ]);
-    return table("Agreement of ratings", ["Annotators", "Items", ...scales], rows);
+    return table(t("Agreement of ratings"), [t("Annotators"), t("Items"), ...scales], rows);
   }
 
   function noteWords({ reason, flagged }) {
-    if (reason !== null) return `Skipped: ${reason}`;
-    return flagged ? "Flagged" : "Comment";
+    if (reason !== null) return t("Skipped: {reason}", { reason });
+    return flagged ? t("Flagged") : t("Comment");
   }
+
+  const timeOf = (seconds) => new Date(seconds * 1000).toLocaleString(FG.locale);
 
   function noteTable({ total, latest }) {
     const rows = latest.map((note) => [
-      note.check === null ? note.item : `${note.item} (hidden: ${note.check})`,
-      note.page,
+      note.check === null ? FG.isolated(note.item) : t("{item} (hidden: {check})", { item: note.item, check: CHECKS[note.check] }),
+      PAGES[note.page],
       note.annotator,
-      new Date(note.created * 1000).toLocaleString(),
+      timeOf(note.created),
       noteWords(note),
-      el("span", { class: "text", dir: "auto" }, note.text ? FG.visible(note.text) : "–"),
+      el("span", { class: "text", dir: "auto" }, note.text ? FG.visible(note.text) : NONE),
     ]);
-    const title = total > latest.length ? `the latest ${latest.length} of ${total}` : `${total}`;
-    const heads = ["Item", "Page", "Annotator", "Time", "What", "Text"];
-    return table(`Skips, flags and comments: ${title}`, heads, rows);
+    const shown = { n: latest.length, total };
+    const title =
+      total > latest.length
+        ? t("Skips, flags and comments: the latest {n} of {total}", shown)
+        : t("Skips, flags and comments: {total}", shown);
+    const heads = [t("Item"), t("Page"), t("Annotator"), t("Time"), t("What"), t("Text")];
+    return table(title, heads, rows);
+  }
+
+  function releaseButton({ annotator, item, number }) {
+    const label = t("Release the lease of {annotator} on {item}", { annotator, item });
+    return el("button", { type: "button", "data-release": `${number}`, "aria-label": label }, t("Release"));
   }
 
   function openTable(open, mayRelease) {
     const rows = open.map((one) => {
       const minutes = Math.round(Math.abs(one.seconds_left) / 60);
       const held = one.seconds_left > 0;
-      const label = `Release the lease of ${one.annotator} on ${one.item}`;
       return [
-        one.item,
-        one.page,
+        FG.isolated(one.item),
+        PAGES[one.page],
         one.annotator,
-        held ? `held for ${minutes} more min` : `ended ${minutes} min ago`,
-        one.has_draft ? "yes" : "no",
-        held && mayRelease
-          ? el("button", { type: "button", "data-release": `${one.number}`, "aria-label": label }, "Release")
-          : "–",
+        held ? t("held for {minutes} more min", { minutes }) : t("ended {minutes} min ago", { minutes }),
+        one.has_draft ? t("yes") : t("no"),
+        held && mayRelease ? releaseButton(one) : NONE,
       ];
     });
-    const heads = ["Item", "Page", "Annotator", "Lease", "Draft"];
-    if (mayRelease) return table("Items that are open", [...heads, "Action"], rows);
-    return table("Items that are open", heads, rows.map((cells) => cells.slice(0, heads.length)));
+    const heads = [t("Item"), t("Page"), t("Annotator"), t("Lease"), t("Draft")];
+    const title = t("Items that are open");
+    if (mayRelease) return table(title, [...heads, t("Action")], rows);
+    return table(title, heads, rows.map((cells) => cells.slice(0, heads.length)));
   }
 
   function contents(study) {
     const parts = study.pages.map((part) => pageSection(part, study.per_item));
-    if (study.agreement.length) parts.push(el("section", { "aria-label": "Agreement" }, agreementTable(study.agreement)));
-    if (study.ratings.length)
-      parts.push(el("section", { "aria-label": "Agreement of ratings" }, ratingTable(study.ratings)));
-    if (study.notes.total) parts.push(el("section", { "aria-label": "Notes" }, noteTable(study.notes)));
-    if (study.open.length) parts.push(el("section", { "aria-label": "Leases" }, openTable(study.open, study.may_release)));
+    const add = (label, content) => parts.push(el("section", { "aria-label": label }, content));
+    if (study.agreement.length) add(t("Agreement"), agreementTable(study.agreement));
+    if (study.ratings.length) add(t("Agreement of ratings"), ratingTable(study.ratings));
+    if (study.notes.total) add(t("Notes"), noteTable(study.notes));
+    if (study.open.length) add(t("Leases"), openTable(study.open, study.may_release));
     return parts;
   }
 
@@ -149,11 +173,11 @@
   async function refresh() {
     try {
       const study = await call("GET", "/api/lead");
-      $("title").textContent = `${study.title}: progress`;
+      $("title").textContent = t("{title}: progress", { title: study.title });
       FG.morph($("lead"), contents(study)); // touches only what differs: focus and scrolling stay
       FG.notice("");
     } catch (error) {
-      FG.notice(`Not up to date: ${error.message}.`);
+      FG.notice(t("Not up to date: {reason}.", { reason: error.message }));
     }
   }
 
@@ -163,7 +187,7 @@
     try {
       await call("POST", "/api/lead/release", { assignment: Number(assignment) });
     } catch (error) {
-      FG.notice(`Not released: ${error.message}.`);
+      FG.notice(t("Not released: {reason}.", { reason: error.message }));
       return;
     }
     await refresh();
