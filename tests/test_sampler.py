@@ -47,9 +47,10 @@ from fgrlhf.models.lora import LoRAConfig
 from fgrlhf.rollout import response_seeds
 from fgrlhf.runs.distributed import join_rollouts
 from fgrlhf.samplers.config import VllmSamplerConfig
+from fgrlhf.samplers.make import make_sampler
 from fgrlhf.samplers.sampler import LocalSampler
 from fgrlhf.samplers.shared_weights import VERSION_FILE, publish_weights, weights_version
-from fgrlhf.samplers.vllm import NotComplete, completion_request, make_sampler, read_completion
+from fgrlhf.samplers.vllm import NotComplete, completion_request, read_completion
 from fgrlhf.task import load_task
 from fgrlhf.types import Advantages, PolicyOutput, Response, TokenReward
 
