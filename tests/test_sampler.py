@@ -21,14 +21,10 @@ import yaml
 from fake_sampler import (
     API_KEY,
     FakeSampler,
-    altered,
-    answer,
     choices,
     client,
-    cut,
     hold,
     late,
-    status,
     text,
     vllm_config,
 )
@@ -37,6 +33,7 @@ from safetensors.torch import load_file, save_file
 from test_sharding import start_ranks
 from torch import Tensor
 
+from faults.fake_sampler import altered, answer, cut, status, truncate
 from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weights
 from fgrlhf.background import run_parallel
 from fgrlhf.cli.rl import build_trainer
@@ -274,12 +271,6 @@ def change_ids(token: int):
 
 def change_logprob(value: object):
     return altered(lambda choice: choice["logprobs"]["token_logprobs"].__setitem__(0, value))
-
-
-def truncate(choice: dict) -> None:
-    """Keep one token that ends nothing."""
-    choice["token_ids"] = [5]
-    choice["logprobs"]["token_logprobs"] = [-1.0]
 
 
 def go_on(choice: dict) -> None:
