@@ -8,6 +8,7 @@ from faults.kill import Kill
 from faults.numbers import Numbers
 from faults.ranks import Ranks
 from faults.rows import Rows
+from faults.samplers import Samplers
 from faults.servers import Servers
 from faults.together import Together
 
@@ -22,6 +23,7 @@ _ALL = (
     Together,
     Ranks,
     Servers,
+    Samplers,
     Numbers,
 )
 KINDS = {kind.name: kind for kind in _ALL}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import yaml
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 from faults.child import Command, run
 from fgrlhf.files import read_json, write_json, write_text
@@ -34,6 +34,8 @@ MODULES = (
     "tasks.qa_feedback.data.collect_feedback",
     "transformers.models.t5.modeling_t5",
     "transformers.models.bart.modeling_bart",
+    "transformers.models.gpt2.modeling_gpt2",
+    "faults.fake_sampler",
 )
 ROWS = {"train": 20, "dev": 4, "test": 4, "pretrain": 1, "sft": 12}
 
@@ -59,6 +61,16 @@ class World:
     @property
     def policy(self) -> Path:
         return self.folder / "sft"
+
+    @property
+    def causal(self) -> Path:
+        """A decoder-only policy."""
+        return self.folder / "causal"
+
+    @property
+    def other_causal(self) -> Path:
+        """The same network with other weights."""
+        return self.folder / "other_causal"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -105,6 +117,7 @@ def stages(world: World) -> dict[str, Stage]:
         trained("grpo", TRAIN_RL, "oracle", *grpo),
         trained("oracle", TRAIN_RL, "oracle"),
         trained("served", TRAIN_RL, "served"),
+        trained("sampled", TRAIN_RL, "sampled"),
         on_task("dpo", "fgrlhf.cli.dpo", "dpo"),
         used(
             "generate",
@@ -123,7 +136,9 @@ def make(folder: Path) -> World:
     """Write rows, feedback, models and configs. Call it in a forked child: it runs models."""
     world = World(folder)
     _write_data(world)
-    write_policy(world.policy, world.data)
+    tokenizer = write_policy(world.policy, world.data)
+    write_causal_policy(world.causal, tokenizer, seed=0)
+    write_causal_policy(world.other_causal, tokenizer, seed=1)
     _write_configs(world)
     for name, stage in (("rel_rm", "fg_rm"), ("comp_rm", "pref_rm")):
         command = world.stage(stage, f"logging.save_dir={folder / name}").command
@@ -189,6 +204,22 @@ def write_policy(folder: Path, data: Path, seed: int = 0, **changes: Any):
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return tokenizer
+
+
+def write_causal_policy(folder: Path, tokenizer: Any, seed: int) -> None:
+    """Write a GPT-2 of one layer and 16 columns."""
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        n_positions=256,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 # ---- configs -------------------------------------------------------------------------------------
@@ -266,7 +297,20 @@ def _write_configs(world: World) -> None:
             "retries": 4,
         },
     }
+    sampled = rl | {
+        "model.policy_model.ckpt": "${OUTPUT_DIR}/causal",
+        "model.value_model.ckpt": "${OUTPUT_DIR}/causal",
+        "sampler": {
+            "kind": "vllm",
+            "url": "${SERVER_URL}",
+            "sync_dir": "sync",
+            "retries": 3,
+            "parallel": 2,
+            "importance_cap": 2.0,
+        },
+    }
     configs = {
+        "sampled": shrunk(TRAINING / "mini_oracle_config.yml", sampled),
         "served": shrunk(TRAINING / "mini_fine_grained_config.yml", served),
         "sft": shrunk(TRAINING / "mini_sft_config.yml", sft),
         "fg_rm": shrunk(REWARD_MODELING / "mini_rel_rm_config.yml", reward_model),

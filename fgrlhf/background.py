@@ -1,8 +1,8 @@
 """Calls in a thread, such as requests that wait for another machine."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -60,25 +60,32 @@ def within(
 def run_parallel(calls: Sequence[Callable[[], Result]], limit: int) -> list[Result]:
     """The results of the calls, in their order; at most `limit` of them run at the same time.
 
-    After an error or an interruption no further call starts.
+    After an error or an interruption no further call starts. The threads end with the process.
 
     Raises:
       The error of the first call, in their order, that failed.
     """
-    stopped = threading.Event()
+    waiting = deque(enumerate(calls))
+    results: dict[int, Result] = {}
+    errors: dict[int, BaseException] = {}
 
-    def run(call: Callable[[], Result]) -> list[Result]:
-        if stopped.is_set():
-            return []
-        try:
-            return [call()]
-        except BaseException:
-            stopped.set()
-            raise
+    def work() -> None:
+        while waiting and not errors:
+            try:
+                place, call = waiting.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            try:
+                results[place] = call()
+            except BaseException as error:
+                errors[place] = error
 
-    with ThreadPoolExecutor(limit) as pool:
-        running = [pool.submit(run, call) for call in calls]
-        try:
-            return [result for future in running for result in future.result()]
-        finally:
-            stopped.set()
+    workers = [Background(work) for _ in range(min(limit, len(calls)))]
+    try:
+        for worker in workers:
+            worker.result()
+    finally:
+        waiting.clear()
+    if errors:
+        raise errors[min(errors)]
+    return [results[place] for place in range(len(calls))]

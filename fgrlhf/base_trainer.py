@@ -127,6 +127,13 @@ class BaseTrainer:
         self.step = state["step"]
         self.best = state["best"]
 
+    def pending_tensors(self) -> dict[str, Tensor]:
+        """What was sampled for later steps, as tensors by name; all processes call this."""
+        return {}
+
+    def restore_pending(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of `pending_tensors`."""
+
     # ---- an optimiser step -----------------------------------------------------------------------
 
     def _clip_and_step(self) -> dict[str, float]:

@@ -3,8 +3,7 @@
 `OnPolicyTrainer._train` is the loop. The methods below it are its steps, in order.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 import torch
@@ -12,7 +11,6 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weights
 from fgrlhf.algorithms.kl import KLController, kl_k3
 from fgrlhf.algorithms.metrics import add_token_means
 from fgrlhf.algorithms.protocol import Algorithm
@@ -26,6 +24,7 @@ from fgrlhf.rollout import collect, response_seeds
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import (
     gather_rollouts,
+    gathered,
     shard_over_processes,
     share_of,
     stop_together,
@@ -35,8 +34,13 @@ from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import hold
 from fgrlhf.runs.step_metrics import cut_inputs, mean_of, rollout_metrics, sample_rows
-from fgrlhf.samplers.config import VllmSamplerConfig
-from fgrlhf.samplers.vllm import make_sampler
+from fgrlhf.samplers.correction import checked_gap, importance_weighted
+from fgrlhf.samplers.make import make_sampler
+from fgrlhf.samplers.one_step_behind import (
+    OneStepBehind,
+    pending_responses,
+    pending_tensors,
+)
 from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
@@ -139,12 +143,15 @@ class OnPolicyTrainer(BaseTrainer):
                 started = perf_counter()
                 self.publish_weights()
                 published = perf_counter()
+                self.sample_ahead()
                 rollout, rewards = self.collect_and_score()
-                gap = self.check_sampler(rollout)
+                gap = checked_gap(rollout, self.config.sampler, self.step)
                 rewards_BT, advantages = self.compute_advantages(rollout, rewards)
                 collected = perf_counter()
                 update_metrics = self.update(rollout, advantages)
                 updated = perf_counter()
+                self.wait_for_sampler()
+                waited = perf_counter()
 
             metrics = rollout_metrics(rollout, rewards, rewards_BT, advantages)
             metrics |= update_metrics | gap
@@ -155,6 +162,8 @@ class OnPolicyTrainer(BaseTrainer):
                 metrics["time/publish"] = published - started
             metrics["time/rollout"] = collected - published
             metrics["time/update"] = updated - collected
+            if isinstance(self.sampler, OneStepBehind):
+                metrics["time/wait_for_sampler"] = waited - updated
             self._log_step(metrics, rollout, rewards, advantages, bar)
 
             self._follow_kl(metrics["kl"])
@@ -186,20 +195,49 @@ class OnPolicyTrainer(BaseTrainer):
 
         stop_together(self.accelerator, publish)
 
+    def sample_ahead(self) -> None:
+        """With `sampler.one_step_behind`, start to sample the next step's responses.
+
+        The published weights sample them while this step trains. Those of the first step have no
+        step before them: they are sampled first.
+        """
+        if not isinstance(self.sampler, OneStepBehind):
+            return
+        if self.step == 0:
+            self._begin_sampling(self.sampler, 0)
+            self.wait_for_sampler()
+        if self.step + 1 < self.total_steps:
+            self._begin_sampling(self.sampler, self.step + 1)
+
+    def _begin_sampling(self, sampler: OneStepBehind, step: int) -> None:
+        config = self.config
+        prompts, seeds = self.share(step)
+
+        def begin() -> None:
+            sampler.begin(
+                self.policy,
+                *self.policy.encode(prompts),
+                config.train_sampling,
+                seeds,
+                config.env.train_num_samples_per_input,
+                config.logprob_temperature,
+            )
+
+        stop_together(self.accelerator, begin)
+
+    def wait_for_sampler(self) -> None:
+        """Wait for the responses that `sample_ahead` has begun."""
+        if isinstance(self.sampler, OneStepBehind):
+            stop_together(self.accelerator, self.sampler.wait)
+
     def collect_and_score(self) -> tuple[Rollout, TokenReward]:
         """Sample and score this step's rollouts; every rank gets those of all ranks."""
         for module in self.actor_critic.modules():
             if isinstance(module, Policy) and module.frozen is not None:
                 module.frozen.forget()
-        batch = self.batch(self.step)
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        places = share_of(range(len(batch)), rank, world)
-
-        def sample() -> Rollout:
-            return self.sample([batch[i] for i in places], places[0])
-
+        prompts, seeds = self.share(self.step)
         with unsharded(self.actor_critic, self.reference):
-            rollout = stop_together(self.accelerator, sample)
+            rollout = stop_together(self.accelerator, lambda: self.sample(prompts, seeds))
         rewards = stop_together(self.accelerator, lambda: self.reward.token_rewards(rollout))
         tokenizer = self.policy.tokenizer
         left_padded = tokenizer.padding_side == "left"
@@ -207,20 +245,16 @@ class OnPolicyTrainer(BaseTrainer):
             self.accelerator, rollout, rewards, tokenizer.pad_token_id, left_padded
         )
 
-    def sample(self, prompts: Sequence[Prompt], first: int) -> Rollout:
+    def sample(self, prompts: Sequence[Prompt], seeds: Sequence[int]) -> Rollout:
         """Sample this rank's rollouts.
 
         Args:
           prompts: this rank's prompts.
-          first: index of the first of them in the global batch.
+          seeds: one per response.
         """
         config = self.config
         num_samples = config.env.train_num_samples_per_input
         temperature = config.logprob_temperature
-        sampling = config.model.policy_model.train_generation_kwargs.sampling(
-            config.env.max_generated_len
-        )
-        seeds = response_seeds(config.train.seed, self.step, first, len(prompts), num_samples)
         self.actor_critic.train(config.dropout_in_rollouts)
         self.algorithm.before_rollout(self.step)
         with self.precision():
@@ -228,7 +262,7 @@ class OnPolicyTrainer(BaseTrainer):
                 self.actor_critic,
                 self.reference,
                 prompts,
-                sampling,
+                config.train_sampling,
                 num_samples,
                 seeds,
                 temperature,
@@ -236,31 +270,6 @@ class OnPolicyTrainer(BaseTrainer):
                 self.sampler,
             )
             return self.algorithm.after_rollout(rollout, temperature, num_samples)
-
-    def check_sampler(self, rollout: Rollout) -> dict[str, float]:
-        """The metrics of the gap between the sampler's and the recomputed log-probabilities.
-
-        Raises:
-          UserError: the gap exceeds `sampler.max_gap`. All ranks have the same rollout: all stop.
-        """
-        settings = self.config.sampler
-        if rollout.behaviour_logprobs_BT is None or not isinstance(settings, VllmSamplerConfig):
-            return {}
-        gap = sampler_gap(
-            rollout.logprobs_BT, rollout.behaviour_logprobs_BT, rollout.response_mask_BT
-        )
-        mean = gap["sampler/gap"]
-        if settings.max_gap is not None and not mean <= settings.max_gap:
-            raise UserError(
-                f"at step {self.step} the log-probabilities of {settings.url} differ from the"
-                f" policy's by {mean:.3g} per token, which exceeds sampler.max_gap="
-                f"{settings.max_gap:g}. Likely causes: it did not load the last weights (does it"
-                f" serve sampler.sync_dir={settings.sync_dir}?), it reports raw log-probabilities"
-                " (start it with --logprobs-mode processed_logprobs), or a lower precision"
-                " (--dtype, quantization). Correct that, or raise sampler.max_gap, then run the"
-                " same command again"
-            )
-        return gap
 
     def compute_advantages(
         self, rollout: Rollout, rewards: TokenReward
@@ -338,7 +347,7 @@ class OnPolicyTrainer(BaseTrainer):
         With `sampler.importance_cap`, the policy's loss has a weight per token.
         """
         settings = self.config.algorithm
-        advantages, weight_metrics = self.weighted(advantages, old)
+        advantages, weight_metrics = importance_weighted(advantages, old, self.config.sampler)
         algorithm_loss = self.algorithm.loss(new, old, advantages)
         loss_BT = algorithm_loss.loss_BT
         metrics = {**algorithm_loss.metrics, **weight_metrics}
@@ -351,27 +360,6 @@ class OnPolicyTrainer(BaseTrainer):
             loss_BT = loss_BT - settings.entropy_coef * new.entropy_BT
         metrics["loss/total"] = loss_BT.detach()
         return TokenLoss(loss_BT, metrics)
-
-    def weighted(
-        self, advantages: Advantages, old: Rollout
-    ) -> tuple[Advantages, dict[str, Tensor]]:
-        """Advantages times truncated importance weights, and metrics of the weights per token.
-
-        The policy's loss is A_t times a function of the log-probabilities, or for PPO the larger of
-        two such terms. Weights are not negative, so a weighted advantage weights that loss. The
-        critic's loss reads the returns, which stay as they are.
-        """
-        settings = self.config.sampler
-        cap = settings.importance_cap if isinstance(settings, VllmSamplerConfig) else None
-        if cap is None or old.behaviour_logprobs_BT is None:
-            return advantages, {}
-        weights_BT = truncated_importance_weights(old.logprobs_BT, old.behaviour_logprobs_BT, cap)
-        metrics = {
-            "importance/weight": weights_BT,
-            "importance/capped": (weights_BT >= cap).float(),
-        }
-        weighted_BT = advantages.advantages_BT * weights_BT
-        return replace(advantages, advantages_BT=weighted_BT), metrics
 
     def set_learning_rates(self) -> None:
         """Set this step's learning rates of policy and critic."""
@@ -412,6 +400,15 @@ class OnPolicyTrainer(BaseTrainer):
             number, i = divmod(place, len(self.prompts))
             prompts.append(self.prompts[self._order(number)[i]])
         return prompts
+
+    def share(self, step: int) -> tuple[list[Prompt], list[int]]:
+        """The rank's prompts of a step, and a seed for each of their responses."""
+        batch = self.batch(step)
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        places = share_of(range(len(batch)), rank, world)
+        num_samples = self.config.env.train_num_samples_per_input
+        seeds = response_seeds(self.config.train.seed, step, places[0], len(places), num_samples)
+        return [batch[i] for i in places], seeds
 
     def _order(self, number: int) -> list[int]:
         """The order of the prompts in a pass over them."""
@@ -461,6 +458,15 @@ class OnPolicyTrainer(BaseTrainer):
         super().restore(state)
         self.kl.coef = state["kl_coef"]
         self.high_kl_count = state["high_kl_count"]
+
+    def pending_tensors(self) -> dict[str, Tensor]:
+        if not isinstance(self.sampler, OneStepBehind):
+            return {}
+        return pending_tensors(gathered(self.accelerator, self.sampler.pending))
+
+    def restore_pending(self, tensors: Mapping[str, Tensor]) -> None:
+        if isinstance(self.sampler, OneStepBehind):
+            self.sampler.restore(pending_responses(tensors))
 
     def _checkpoint_is_due(self, last: int) -> bool:
         regular = self.step % self.config.train.save_interval == 0

@@ -15,8 +15,8 @@ from rl_helpers import config, trainer
 from fgrlhf.runs.process_group import end_process_of_group
 
 
-def run(folder: Path, strategy: str, **changes) -> None:
-    """Train for four steps of eight rollouts, divided among the processes."""
+def run(folder: Path, strategy: str, until: int | None = None, **changes) -> None:
+    """Train for four steps (or up to `until`) of eight rollouts, divided among the processes."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     cfg = config(
         folder,
@@ -28,7 +28,7 @@ def run(folder: Path, strategy: str, **changes) -> None:
         parallel__strategy=strategy,
         **changes,
     )
-    trainer(cfg, kind="gpt2", accelerator=Accelerator(cpu=True)).train()
+    trainer(cfg, kind="gpt2", accelerator=Accelerator(cpu=True)).train(until)
 
 
 def main() -> None:

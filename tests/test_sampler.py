@@ -21,14 +21,10 @@ import yaml
 from fake_sampler import (
     API_KEY,
     FakeSampler,
-    altered,
-    answer,
     choices,
     client,
-    cut,
     hold,
     late,
-    status,
     text,
     vllm_config,
 )
@@ -37,6 +33,7 @@ from safetensors.torch import load_file, save_file
 from test_sharding import start_ranks
 from torch import Tensor
 
+from faults.fake_sampler import altered, answer, cut, status, truncate
 from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weights
 from fgrlhf.background import run_parallel
 from fgrlhf.cli.rl import build_trainer
@@ -47,9 +44,10 @@ from fgrlhf.models.lora import LoRAConfig
 from fgrlhf.rollout import response_seeds
 from fgrlhf.runs.distributed import join_rollouts
 from fgrlhf.samplers.config import VllmSamplerConfig
+from fgrlhf.samplers.make import make_sampler
 from fgrlhf.samplers.sampler import LocalSampler
 from fgrlhf.samplers.shared_weights import VERSION_FILE, publish_weights, weights_version
-from fgrlhf.samplers.vllm import NotComplete, completion_request, make_sampler, read_completion
+from fgrlhf.samplers.vllm import NotComplete, completion_request, read_completion
 from fgrlhf.task import load_task
 from fgrlhf.types import Advantages, PolicyOutput, Response, TokenReward
 
@@ -273,12 +271,6 @@ def change_ids(token: int):
 
 def change_logprob(value: object):
     return altered(lambda choice: choice["logprobs"]["token_logprobs"].__setitem__(0, value))
-
-
-def truncate(choice: dict) -> None:
-    """Keep one token that ends nothing."""
-    choice["token_ids"] = [5]
-    choice["logprobs"]["token_logprobs"] = [-1.0]
 
 
 def go_on(choice: dict) -> None:

@@ -29,7 +29,7 @@ from fgrlhf.runs.distributed import shards_models, share_of, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
-from fgrlhf.samplers.vllm import make_sampler
+from fgrlhf.samplers.make import make_sampler
 from fgrlhf.stats import Interval
 from fgrlhf.task import Task, build_reward, code_of, rl_config
 from fgrlhf.text_types import Prompt

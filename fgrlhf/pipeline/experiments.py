@@ -426,5 +426,5 @@ def learning_curve(lines: Sequence[Mapping], metric: str) -> list[Point]:
         score = row.get(f"eval/{metric}")
         if score is not None:
             points.append(Point(row["step"] * per_step, seconds, score, row.get("eval/kl")))
-        seconds += row.get("time/rollout", 0.0) + row.get("time/update", 0.0)
+        seconds += sum(value for name, value in row.items() if name.startswith("time/"))
     return points

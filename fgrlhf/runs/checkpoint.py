@@ -6,6 +6,7 @@ are on disk, and contains
 - the actor-critic; with LoRA only the adapters, as the other weights are those of
   `model.policy_model.ckpt`;
 - the optimiser's state;
+- `pending.safetensors`, only with `sampler.one_step_behind`: the responses of the next step;
 - `state.json`: step, KL coefficient, best score, the config, and the SHA-256 of every other file
   and of `state.json` itself.
 
@@ -38,6 +39,7 @@ from fgrlhf.secrets import mask_tree
 CHECKPOINTS_KEPT = 2
 FILES = ("model.safetensors", "optimizer.safetensors")
 SHARED_STATE = ("qmap1", "qmap2")  # of 8-bit AdamW: the values of its 256 codes
+PENDING = "pending.safetensors"
 # settings that may change when a run is resumed
 MAY_CHANGE_ON_RESUME = (
     "logging.",
@@ -88,11 +90,14 @@ def save(trainer) -> None:
     model_tensors = whole(weights(trainer.actor_critic), keep=is_main)
     tensors, groups = optimizer_tensors(trainer.optimizer)
     tensors = whole(tensors, keep=is_main)
+    pending = trainer.pending_tensors()
     if is_main:
         root = trainer.folder / "checkpoints"
         with new_folder(root / f"step-{trainer.step}") as folder:
             save_file(model_tensors, str(folder / "model.safetensors"))
             save_file(tensors, str(folder / "optimizer.safetensors"))
+            if pending:
+                save_file(pending, str(folder / PENDING))
             state = {
                 **trainer.progress(),
                 "optimizer_groups": groups,
@@ -128,6 +133,8 @@ def load_latest(trainer) -> bool:
             state["optimizer_groups"],
         )
         trainer.restore(state)
+        has_pending = PENDING in state["sha256"]
+        trainer.restore_pending(load_file(str(folder / PENDING)) if has_pending else {})
         _check_best(trainer)
         if trainer.accelerator.is_main_process:
             # A process that was killed between writing a checkpoint and removing the oldest one

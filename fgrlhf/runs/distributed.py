@@ -90,6 +90,11 @@ def stop_together(accelerator: Accelerator, work: Callable[[], Result]) -> Resul
     return results[0]
 
 
+def gathered(accelerator: Accelerator, item: Result) -> list[Result]:
+    """The items of all processes in their order, on every process."""
+    return [item] if accelerator.num_processes == 1 else gather_object([item])
+
+
 # ---- rollouts of all ranks -----------------------------------------------------------------------
 
 

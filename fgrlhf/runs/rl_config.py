@@ -435,6 +435,12 @@ class RLConfig(StrictModel):
         return sorted(keys)
 
     @property
+    def train_sampling(self) -> Sampling:
+        """How training samples responses."""
+        generation = self.model.policy_model.train_generation_kwargs
+        return generation.sampling(self.env.max_generated_len)
+
+    @property
     def logprob_temperature(self) -> float:
         """The temperature of log-probabilities in ratio and KL."""
         if self.env.logprob_temperature is not None:

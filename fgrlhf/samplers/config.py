@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from fgrlhf.config import FilePath, Positive, StrictModel
+from fgrlhf.config import FilePath, Positive, StrictModel, refuse
 from fgrlhf.reward_models.kind import kind_of
 from fgrlhf.reward_models.remote import ServiceSettings, VariableName
 
@@ -32,7 +32,8 @@ class VllmSamplerConfig(ServiceSettings):
         default=0.1,
         description=(
             "stop if the sampler's log-probabilities differ from recomputed ones by more than this"
-            " (mean over tokens, in nats); null: never"
+            " (mean over tokens, in nats); null: never. With one_step_behind they differ by the"
+            " last update too"
         ),
     )
     importance_cap: Annotated[float, Field(ge=1, le=1e6)] | None = Field(
@@ -42,6 +43,28 @@ class VllmSamplerConfig(ServiceSettings):
             " null: no weights"
         ),
     )
+    one_step_behind: bool = Field(
+        default=False,
+        description=(
+            "sample the next step's responses while this step trains, from the weights before its"
+            " update; needs importance_cap"
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _lag_is_corrected(self):
+        if self.one_step_behind and self.importance_cap is None:
+            refuse(
+                [
+                    (
+                        "importance_cap",
+                        "it is null, but with one_step_behind the responses come from the policy"
+                        " before the last update: without weights the gradient would be biased and"
+                        " nothing would show it. Set it, for example to 2.0",
+                    )
+                ]
+            )
+        return self
 
 
 AnySampler = Annotated[

@@ -33,7 +33,7 @@ from fgrlhf.background import run_parallel, wait_for, within
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import CausalPolicy, Policy
+from fgrlhf.policy import Policy
 from fgrlhf.reward_models.remote import (
     GivenUp,
     Refused,
@@ -43,8 +43,8 @@ from fgrlhf.reward_models.remote import (
     with_attempts,
     without,
 )
-from fgrlhf.samplers.config import LocalSamplerConfig, VllmSamplerConfig
-from fgrlhf.samplers.sampler import LocalSampler, Sampler, SavePolicy
+from fgrlhf.samplers.config import VllmSamplerConfig
+from fgrlhf.samplers.sampler import SavePolicy
 from fgrlhf.samplers.shared_weights import publish_weights
 from fgrlhf.types import Response
 
@@ -54,25 +54,6 @@ ROUNDING = 1e-3  # a log-probability may be this far above 0
 
 # token ids and log-probabilities of a response
 Sampled = tuple[list[int], list[float]]
-
-
-def make_sampler(config: LocalSamplerConfig | VllmSamplerConfig, policy: Policy) -> Sampler:
-    """The sampler of a config. Nothing is asked of a server yet.
-
-    Args:
-      policy: whose responses are sampled; it may be without weights.
-    Raises:
-      UserError: the sampler cannot sample from this policy.
-    """
-    if isinstance(config, LocalSamplerConfig):
-        return LocalSampler()
-    if not isinstance(policy, CausalPolicy):
-        raise UserError(
-            f"sampler.kind is vllm, but the policy {type(policy.model).__name__} is an"
-            " encoder-decoder, which vLLM does not serve: use sampler.kind=local, or a decoder-only"
-            " policy"
-        )
-    return VllmSampler(config)
 
 
 class NotComplete(OSError):  # noqa: N818
@@ -177,26 +158,52 @@ class VllmSampler:
         Raises:
           UserError: any fault of the server; the message names it.
         """
+        ask = self.prepare(
+            policy, prompt_ids_GP, prompt_mask_GP, sampling, row_seeds, num_samples, temperature
+        )
+        return ask()
+
+    def prepare(
+        self,
+        policy: Policy,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        sampling: Sampling,
+        row_seeds: Sequence[int],
+        num_samples: int,
+        temperature: float,
+    ) -> Callable[[], Response]:
+        """A call that does what `sample` does, and reads neither the policy nor its tokenizer.
+
+        So it may run in another thread while the policy trains.
+
+        Raises:
+          UserError: the server cannot be reached.
+        """
         if temperature != sampling.temperature or not sampling.do_sample:
             raise ValueError("RLConfig refuses these settings with sampler.kind=vllm")
         model = self._model()
+        eos_ids = policy.eos_ids
+        pad_id = policy.tokenizer.pad_token_id
+        check = partial(
+            read_completion,
+            max_tokens=sampling.max_new_tokens,
+            eos_ids=eos_ids,
+            num_embeddings=policy.num_embeddings,
+        )
         calls = []
         for row, seed in enumerate(row_seeds):
             prompt = row // num_samples
             prompt_ids_P = prompt_ids_GP[prompt][prompt_mask_GP[prompt].bool()]
-            request = completion_request(
-                model, prompt_ids_P.tolist(), sampling, seed, policy.eos_ids
-            )
-            check = partial(
-                read_completion,
-                max_tokens=sampling.max_new_tokens,
-                eos_ids=policy.eos_ids,
-                num_embeddings=policy.num_embeddings,
-            )
+            request = completion_request(model, prompt_ids_P.tolist(), sampling, seed, eos_ids)
             calls.append(partial(self._complete, request, check))
-        responses = run_parallel(calls, self.config.parallel)
-        self.check_version()
-        return _as_response(responses, policy.tokenizer.pad_token_id, prompt_ids_GP.device)
+
+        def ask() -> Response:
+            responses = run_parallel(calls, self.config.parallel)
+            self.check_version()
+            return _as_response(responses, pad_id, prompt_ids_GP.device)
+
+        return ask
 
     def _complete(
         self, request: dict[str, Any], check: Callable[[dict[str, Any]], Sampled]

@@ -1,0 +1,243 @@
+"""Kind `samplers`: kill a server that samples, or the run that asks it, or let the server lie.
+
+With and without `sampler.one_step_behind`. A run survives what passes; any other fault ends it with
+a message that names the server. No token may be made up, and no responses of other weights used:
+the same command then leaves the files of an uninterrupted run.
+"""
+
+import re
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faults.campaign import Kind, Outcome
+from faults.child import Command, CrashPoint, Ended, Running, start
+from faults.compare import compare, snapshot
+from faults.fake_sampler import LIES, PASSING
+from faults.ranks import has_ended
+from faults.reference import Reference, reference_run
+from faults.servers import alone
+from faults.world import Stage
+from fgrlhf.files import read_json
+from fgrlhf.samplers.shared_weights import VERSION_FILE, weights_version
+
+COMPLETIONS, RELOAD = "/v1/completions", "/collective_rpc"
+FAULTS = (
+    "the run dies",
+    "the run dies at a checkpoint",
+    "the run dies while it publishes",
+    "the server dies while it samples, and comes back",
+    "the server dies while it loads weights, and comes back",
+    "the server stays away",
+    "stale weights",
+    "lies",
+    "faults that pass",
+)
+MODES = ("at once", "one step behind")
+TRIALS_OF_EACH = 2
+STEPS, RESPONSES = 5, 20  # of the stage `sampled`
+AWAY = 0.2  # seconds until a killed server is started again
+STARTS = 120.0  # seconds a server may take to start, on any machine
+MOST_RUNS = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A trial: what happens, and how the server is used."""
+
+    fault: str
+    mode: str
+
+    def __str__(self) -> str:
+        return f"{self.fault} ({self.mode})"
+
+
+CASES = tuple(Case(fault, mode) for fault in FAULTS for mode in MODES)
+
+
+class Samplers(Kind):
+    """See the module's docstring."""
+
+    name = "samplers"
+    good = ("equal", "refused, then equal")
+    bad = (
+        "traceback",
+        "other content",
+        "lost files",
+        "stray files",
+        "not refused",
+        "unnamed",
+        "does not end",
+    )
+    trials = len(CASES) * TRIALS_OF_EACH
+
+    def case(self, index: int) -> Case:
+        return CASES[index % len(CASES)]
+
+    def sampled(self) -> list[int]:
+        """Faults that do not depend on the speed of the machine."""
+        wanted = ("the run dies at a checkpoint", "lies")
+        return [CASES.index(Case(fault, "one step behind")) for fault in wanted]
+
+    def prepare(self, indices: Sequence[int]) -> None:
+        """Measure uninterrupted runs. All servers have one port, which is part of the config."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.references: dict[str, Reference] = {}
+        self.publishing: dict[str, int] = {}
+        for mode in sorted({self.case(index).mode for index in indices}):
+            folder = self.bench.folder / "reference" / mode.replace(" ", "_")
+            with self.server(folder, "server"):
+                self.references[mode] = reference_run(self.stage(mode), folder / "sampled")
+            folder = folder / "publishing"
+            with self.server(folder, "server"):
+                ended = start(
+                    self.stage(mode).command, folder, folder / "logs/0.txt", below="sync"
+                ).wait()
+            self.publishing[mode] = ended.changes
+
+    def stage(self, mode: str) -> Stage:
+        behind = str(mode == "one step behind").lower()
+        stage = self.bench.world.stage("sampled", f"sampler.one_step_behind={behind}")
+        environment = {
+            **stage.command.environment,
+            "SERVER_URL": f"http://127.0.0.1:{self.port}",
+        }
+        return Stage("sampled", Command(stage.command.module, stage.command.arguments, environment))
+
+    @contextmanager
+    def server(self, folder: Path, log: str, *arguments: str) -> Iterator[Running]:
+        """A server of `folder/sync` that is ready; it is killed at the end of the block."""
+        world = self.bench.world
+        if not (folder / "sync").is_dir():
+            shutil.copytree(world.causal, folder / "sync")
+        command = Command(
+            "faults.fake_sampler",
+            (f"sync_dir={folder / 'sync'}", f"port={self.port}", *arguments),
+            world.environment,
+        )
+        running = start(command, folder, folder / f"logs/{log}.txt", below="no-folder")
+        try:
+            wait_until_ready(running)
+            yield running
+        finally:
+            if not has_ended(running):
+                running.kill()
+            running.wait()
+
+    # ---- trials ----------------------------------------------------------------------------------
+
+    def run(self, index: int, folder: Path) -> Outcome:
+        case = self.case(index)
+        rng = self.bench.rng(self.name, index)
+        response = f"at={rng.randrange(RESPONSES) + 1}"
+        with alone(self.bench.folder / "samplers.lock"):
+            if case.fault == "the server stays away":
+                return self._refused(case, folder, f"fault={COMPLETIONS}", response)
+            if case.fault == "stale weights":
+                ckpt = f"ckpt={self.bench.world.other_causal}"
+                return self._refused(case, folder, "fault=stale", ckpt)
+            if case.fault == "lies":
+                lie = sorted(LIES)[index // len(CASES) % len(LIES)]
+                return self._refused(case, folder, f"fault={lie}", response)
+            if case.fault == "faults that pass":
+                fault = sorted(PASSING)[index // len(CASES) % len(PASSING)]
+                return self._survives(case, folder, f"fault={fault}", response)
+            if case.fault == "the server dies while it samples, and comes back":
+                return self._comes_back(case, folder, f"fault={COMPLETIONS}", response)
+            if case.fault == "the server dies while it loads weights, and comes back":
+                load = f"at={rng.randrange(STEPS) + 1}"
+                return self._comes_back(case, folder, f"fault={RELOAD}", load)
+            return self._run_dies(case, folder, rng.random())
+
+    def _run_dies(self, case: Case, folder: Path, moment: float) -> Outcome:
+        plan: dict[str, Any] = {"die_after": moment * self.references[case.mode].cpu}
+        if case.fault == "the run dies at a checkpoint":
+            plan = {"crash": CrashPoint(near=r"checkpoints/.*step-2")}
+        elif case.fault == "the run dies while it publishes":
+            at = 1 + int(moment * self.publishing[case.mode])
+            plan = {"crash": CrashPoint(at), "below": "sync"}
+        with self.server(folder, "server"):
+            first = self._start(case, folder, "0", **plan).wait()
+            return self._until_it_ends(case, folder, [first])
+
+    def _survives(self, case: Case, folder: Path, *fault: str) -> Outcome:
+        with self.server(folder, "server", *fault):
+            first = self._start(case, folder, "0").wait()
+        return self._judge(case, folder, [first])
+
+    def _refused(self, case: Case, folder: Path, *fault: str) -> Outcome:
+        """The run must end with a message that names the server."""
+        with self.server(folder, "faulty server", *fault):
+            first = self._start(case, folder, "0").wait()
+        if first.code == 0:
+            return Outcome("not refused", first.output[-2_000:], str(case))
+        with self.server(folder, "server again"):
+            return self._until_it_ends(case, folder, [first])
+
+    def _comes_back(self, case: Case, folder: Path, *fault: str) -> Outcome:
+        """The run survives, or finds that the server was restarted."""
+        with self.server(folder, "server", *fault) as server:
+            running = self._start(case, folder, "0")
+            while not has_ended(server) and not has_ended(running):
+                time.sleep(0.02)
+        time.sleep(AWAY)
+        with self.server(folder, "server again"):
+            return self._until_it_ends(case, folder, [running.wait()])
+
+    def _start(self, case: Case, folder: Path, number: str, **plan: Any) -> Running:
+        return start(self.stage(case.mode).command, folder, folder / f"logs/{number}.txt", **plan)
+
+    def _until_it_ends(self, case: Case, folder: Path, ended: list[Ended]) -> Outcome:
+        """Run the same command until it ends, with a server."""
+        while ended[-1].code != 0 and len(ended) < MOST_RUNS:
+            if self._problem(ended[-1]):
+                break
+            ended.append(self._start(case, folder, str(len(ended))).wait())
+        return self._judge(case, folder, ended)
+
+    def _problem(self, end: Ended) -> str:
+        """What is wrong with the end of a run; empty: nothing."""
+        if end.has_traceback:
+            return "traceback"
+        is_named = re.search(rf"127\.0\.0\.1:{self.port}", end.output)
+        return "" if end.killed or end.code == 0 or is_named else "unnamed"
+
+    def _judge(self, case: Case, folder: Path, ended: list[Ended]) -> Outcome:
+        row = f"samplers: {case}"
+        outputs = "\n".join(f"exit {end.code}\n{end.output[-2_000:]}" for end in ended)
+        for end in ended:
+            if self._problem(end):
+                return Outcome(self._problem(end), outputs, row)
+        if ended[-1].code != 0:
+            return Outcome("does not end", outputs, row)
+        if half_written(folder / "sync"):
+            return Outcome("stray files", f"{half_written(folder / 'sync')}\n{outputs}", row)
+        difference = compare(self.references[case.mode].files, snapshot(folder / "run"))
+        if difference:
+            return Outcome(difference.verdict, f"{difference}\n{outputs}", row)
+        refused = any(end.code == 2 for end in ended)
+        return Outcome("refused, then equal" if refused else "equal", outputs, row)
+
+
+def half_written(sync_dir: Path) -> str:
+    """What is wrong with a folder of published weights; empty: nothing."""
+    if (sync_dir / ".fgrlhf_next").exists():
+        return "the folder of the next weights was left"
+    version = read_json(sync_dir / VERSION_FILE)["weights_sha256"]
+    return "" if version == weights_version(sync_dir) else "the version is not that of the weights"
+
+
+def wait_until_ready(server: Running) -> None:
+    """Raises `RuntimeError` if the server ends or is not ready in time."""
+    end = time.monotonic() + STARTS
+    while not (server.log.is_file() and "serving at" in server.log.read_text()):
+        if has_ended(server) or time.monotonic() > end:
+            raise RuntimeError(f"a server did not start:\n{server.log.read_text()}")
+        time.sleep(0.02)

@@ -1,0 +1,28 @@
+"""The sampler of a config."""
+
+from fgrlhf.errors import UserError
+from fgrlhf.policy import CausalPolicy, Policy
+from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig
+from fgrlhf.samplers.one_step_behind import OneStepBehind
+from fgrlhf.samplers.sampler import LocalSampler, Sampler
+from fgrlhf.samplers.vllm import VllmSampler
+
+
+def make_sampler(config: AnySampler, policy: Policy) -> Sampler:
+    """The sampler of a config. Nothing is asked of a server yet.
+
+    Args:
+      policy: whose responses are sampled; it may be without weights.
+    Raises:
+      UserError: the sampler cannot sample from this policy.
+    """
+    if isinstance(config, LocalSamplerConfig):
+        return LocalSampler()
+    if not isinstance(policy, CausalPolicy):
+        raise UserError(
+            f"sampler.kind is vllm, but the policy {type(policy.model).__name__} is an"
+            " encoder-decoder, which vLLM does not serve: use sampler.kind=local, or a decoder-only"
+            " policy"
+        )
+    sampler = VllmSampler(config)
+    return OneStepBehind(sampler) if config.one_step_behind else sampler
