@@ -210,6 +210,22 @@ def like(part: Tensor, full: Tensor) -> Tensor:
     )
 
 
+def load_whole(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load whole tensors into a module, of which each process may store a part.
+
+    Args:
+      tensors: some of the module's, by name. Of tied ones, one is enough.
+    """
+    parts = module.state_dict()
+    divided = {name: like(parts[name], tensor) for name, tensor in tensors.items()}
+    module.load_state_dict(divided, strict=False)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process stores."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 # ---- gradients -----------------------------------------------------------------------------------
 
 

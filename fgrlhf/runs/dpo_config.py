@@ -159,7 +159,6 @@ class DPOConfig(StrictModel):
             *best_metric_mistakes(self.train.best_metric, self.evaluation_metrics),
             *self.parallel.mistakes(
                 {
-                    "model.policy_model.lora": policy.lora is not None,
                     "model.policy_model.train_top_layers": policy.train_top_layers is not None,
                 }
             ),

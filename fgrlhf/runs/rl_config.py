@@ -374,7 +374,6 @@ class RLConfig(StrictModel):
         algorithm = f"algorithm.name={self.algorithm.name}"
         return self.parallel.mistakes(
             {
-                "model.policy_model.lora": policy.lora is not None,
                 "model.policy_model.train_top_layers": policy.train_top_layers is not None,
                 "model.value_model.train_top_layers": critic.train_top_layers is not None,
                 algorithm: has_own_hooks(algorithm_class(self.algorithm)),
