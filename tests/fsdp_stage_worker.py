@@ -36,6 +36,7 @@ LORA = {"r": 2, "alpha": 8.0}
 CASES: dict[str, tuple[str, str, dict]] = {  # name: (program, start, changed settings)
     "sft-t5": ("sft", "t5", {}),
     "sft-llama": ("sft", "llama", {"train__gradient_checkpointing": True}),
+    "sft-marian": ("sft", "marian", {}),  # transformers does not name its layers
     "sft-lora": (
         "sft",
         "llama",
@@ -58,7 +59,7 @@ FROM_ONE = [name for name in CASES if name.endswith("from-one")]
 INTERRUPT_IN = 6
 
 
-class Interrupted(Exception):
+class StopHereError(Exception):
     pass
 
 
@@ -75,7 +76,7 @@ def prepare(folder: Path) -> None:
     rm_helpers.segment_file(folder / "segment-dev.json", 11, 1)
     write_json(folder / "pairs-train.json", rm_helpers.comparison_rows(45, 0))
     write_json(folder / "pairs-dev.json", rm_helpers.comparison_rows(11, 1))
-    for kind in ("t5", "llama"):
+    for kind in ("t5", "llama", "marian"):
         policy(kind).save(folder / f"start-{kind}")
     rm_helpers.start(folder, "encoder")
 
@@ -121,7 +122,7 @@ def run(name: str, data: Path, folder: Path, interrupt: bool = False, **changes)
     def clip_and_record(trainer, model):
         seen["steps"] += 1
         if interrupt and seen["steps"] == INTERRUPT_IN:
-            raise Interrupted
+            raise StopHereError
         if seen["steps"] == 1:
             # under DDP, names have a prefix
             named = trainer.model.named_parameters()
@@ -146,7 +147,7 @@ def run(name: str, data: Path, folder: Path, interrupt: bool = False, **changes)
     ):
         try:
             program.train(config(name, data, folder, **changes))
-        except Interrupted:
+        except StopHereError:
             assert interrupt
     return seen
 
