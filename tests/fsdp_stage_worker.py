@@ -12,7 +12,7 @@ import rm_helpers
 import torch
 from accelerate.state import AcceleratorState
 from fsdp_worker import policy
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from fgrlhf.config import validate
 from fgrlhf.files import write_json
@@ -46,17 +46,19 @@ CASES: dict[str, tuple[str, str, dict]] = {  # name: (program, start, changed se
     "sft-bf16": ("sft", "t5", {"train__bf16": True}),
     "sft-interrupted": ("sft", "t5", {}),  # in step 6, and continued from the checkpoint of step 4
     "sft-from-one": ("sft", "t5", {}),  # interrupted in one process, continued in several
+    "sft-to-one": ("sft", "t5", {}),  # interrupted in several, to be continued in one
     "segment-t5": ("segment", "t5", {"model__lm_logprob_feature": True}),
     "segment-encoder": ("segment", "encoder", {}),
     "segment-still": ("segment", "t5", {}),
     "segment-interrupted": ("segment", "t5", {"model__lm_logprob_feature": True}),
     "pairs-llama": ("pairs", "llama", {"train__gradient_checkpointing": True}),
     "pairs-lora": ("pairs", "t5", {"model__lora": LORA}),
-    "pairs-interrupted": ("pairs", "llama", {"train__gradient_checkpointing": True}),
-    "pairs-from-one": ("pairs", "llama", {"train__gradient_checkpointing": True}),
+    "pairs-lora-interrupted": ("pairs", "t5", {"model__lora": LORA}),
+    "pairs-lora-from-one": ("pairs", "t5", {"model__lora": LORA}),
+    "pairs-lora-to-one": ("pairs", "t5", {"model__lora": LORA}),
 }
-FROM_ONE = [name for name in CASES if name.endswith("from-one")]
 INTERRUPT_IN = 6
+PARTS = ("gradients", "before", "after")
 
 
 class StopHereError(Exception):
@@ -113,27 +115,35 @@ def config(name: str, data: Path, folder: Path, **changes):
     return validate(PROGRAMS[program][1], tree, "test config")
 
 
-def run(name: str, data: Path, folder: Path, interrupt: bool = False, **changes) -> dict:
-    """Train a case and return the whole gradients of its first step, and what a process stores."""
+def run(name: str, data: Path, folder: Path, interrupt: bool = False, **changes) -> dict[str, Any]:
+    """Train a case.
+
+    Returns:
+      whole tensors: `gradients` of the first step before clipping, and weights `before` the first
+      step and `after` the last one; numbers of weights: those `stored` in this process, and
+      `total`; `steps`.
+    """
     program = PROGRAMS[CASES[name][0]][0]
-    seen: dict[str, Any] = {"gradients": {}, "steps": 0}
+    seen: dict[str, Any] = {"steps": 0}
     clip = StageTrainer._clip_grad_norm
+    load_best = StageTrainer._load_best_model
 
     def clip_and_record(trainer, model):
         seen["steps"] += 1
         if interrupt and seen["steps"] == INTERRUPT_IN:
             raise StopHereError
         if seen["steps"] == 1:
-            # under DDP, names have a prefix
-            named = trainer.model.named_parameters()
-            gradients = {key: p.grad for key, p in named if p.grad is not None}
-            seen["gradients"] = {key: t.clone() for key, t in whole(gradients, keep=True).items()}
-            parameters = list(trainer.model.parameters())
-            seen["stored"] = sum(local(p).numel() for p in parameters)
-            seen["total"] = sum(p.numel() for p in parameters)
-            moments = trainer.optimizer.param_groups[0]["params"]
-            seen["dtype"] = str(local(moments[0]).dtype)
+            named = dict(trainer.model.named_parameters())
+            gradients = {key: p.grad for key, p in named.items() if p.grad is not None}
+            seen["gradients"] = copies(gradients)
+            seen["before"] = copies(named)
+            seen["stored"] = sum(local(p).numel() for p in named.values())
+            seen["total"] = sum(p.numel() for p in named.values())
         return clip(trainer, model)
+
+    def record_and_load_best(trainer):
+        seen["after"] = copies(dict(trainer.model.named_parameters()))
+        load_best(trainer)
 
     # Adam would turn the rounding error of a tiny gradient into a full step
     settings = {"adam_epsilon": 1e-2}
@@ -142,6 +152,7 @@ def run(name: str, data: Path, folder: Path, interrupt: bool = False, **changes)
     arguments = partial(hf_trainer.training_arguments, **settings)
     with (
         mock.patch.object(StageTrainer, "_clip_grad_norm", clip_and_record),
+        mock.patch.object(StageTrainer, "_load_best_model", record_and_load_best),
         mock.patch.object(hf_trainer, "training_arguments", arguments),
         mock.patch.object(training, "training_arguments", arguments),
     ):
@@ -152,18 +163,21 @@ def run(name: str, data: Path, folder: Path, interrupt: bool = False, **changes)
     return seen
 
 
-def before(name: str, data: Path) -> dict[str, torch.Tensor]:
-    """The weights from which SFT starts."""
-    return load_file(data / f"start-{CASES[name][1]}" / "model.safetensors")
+def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Whole tensors, which later steps do not change."""
+    return {key: tensor.detach().clone() for key, tensor in whole(tensors, keep=True).items()}
 
 
 def run_on_this_rank(name: str, folder: Path) -> None:
     AcceleratorState._reset_state()
-    if name.endswith("interrupted"):
+    if name.endswith(("interrupted", "to-one")):
         run(name, folder, folder, interrupt=True)
+    if name.endswith("to-one"):
+        return
     seen = run(name, folder, folder)
     rank = os.environ["RANK"]
-    save_file(seen.pop("gradients"), folder / f"{name}-gradients-rank{rank}.safetensors")
+    for part in PARTS:
+        save_file(seen.pop(part), folder / f"{name}-{part}-rank{rank}.safetensors")
     (folder / f"{name}-rank{rank}.json").write_text(json.dumps(seen))
 
 
