@@ -157,7 +157,7 @@ class Settings(StrictModel):
 
 
 def memory_table() -> str:
-    """GB per GPU of each model."""
+    """GB per GPU of each model. The columns of LoRA are for one GPU or `ddp`."""
     columns = ["model", "weights", "QLoRA, ddp", "LoRA, ddp"]
     columns += ["all, ddp" if gpus == 1 else f"all, fsdp2, {gpus} GPUs" for gpus in GPUS]
     rows = []

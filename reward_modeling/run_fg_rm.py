@@ -289,11 +289,14 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
             train_dataset=examples,
             eval_dataset=dev_examples,
             processing_class=tokenizer,
+            parallel=config.parallel,
             compute_loss_func=segment_loss,
             compute_metrics=Metrics(names),
         )
         trainer.group_by_length([read.length for read, _ in examples])
-        # the trainer has moved the network to its device
+        if config.model.lm_logprob_feature:
+            # the trainer does not move a network that it will divide
+            network.to(arguments.device)
         trainer.train_dataset = with_features(network, inputs, examples)
         trainer.eval_dataset = with_features(network, inputs, dev_examples)
         start_with_segments(network, inputs, trainer.train_dataset)

@@ -310,11 +310,14 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
             train_dataset=examples,
             eval_dataset=dev_examples,
             processing_class=tokenizer,
+            parallel=config.parallel,
             compute_loss_func=PairLoss(config.train.margin, config.train.centring),
             compute_metrics=Metrics(),
         )
         trainer.group_by_length([max(x.length for x in responses) for responses, _ in examples])
-        # the trainer has moved the network to its device
+        if config.model.lm_logprob_feature:
+            # the trainer does not move a network that it will divide
+            network.to(arguments.device)
         trainer.train_dataset = with_features(network, inputs, examples)
         trainer.eval_dataset = with_features(network, inputs, dev_examples)
         start_with_pairs(network, inputs, trainer.train_dataset)

@@ -10,6 +10,7 @@ import evaluate
 import numpy as np
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -28,14 +29,16 @@ from fgrlhf.config import (
     Seed,
     StrictModel,
     Tokens,
+    refuse,
 )
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.models.config import ABOUT_CHECKPOINTING, LoRAConfig
+from fgrlhf.models.config import ABOUT_CHECKPOINTING, LoRAConfig, is_quantized
 from fgrlhf.models.loading import load_config, load_weights
 from fgrlhf.models.lora import add_adapters, has_adapters, merged_weights
 from fgrlhf.models.recompute import recompute_layers
+from fgrlhf.models.sharding import unsharded
 from fgrlhf.models.source import ModelSource, read_source
 from fgrlhf.models.top_layers import check_top_layers, train_top_layers
 from fgrlhf.reward_models.inputs import longest_input
@@ -55,7 +58,7 @@ from fgrlhf.runs.hf_trainer import (
     training_arguments,
 )
 from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
-from fgrlhf.runs.rl_config import LoggingConfig
+from fgrlhf.runs.rl_config import LoggingConfig, ParallelConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, last_complete_checkpoint
 from reward_modeling.baselines import comparison
@@ -173,6 +176,7 @@ class RMConfig(StrictModel):
     data: DataSection
     train: TrainSection = TrainSection()
     evaluation: EvaluationSection = EvaluationSection()
+    parallel: ParallelConfig = ParallelConfig()
     logging: LoggingConfig
 
     @model_validator(mode="after")
@@ -183,6 +187,16 @@ class RMConfig(StrictModel):
                     f"model.{key}=true needs a language model: set model.shape to seq2seq or"
                     f" causal, or {key}=false"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _parallel_fits(self):
+        unsupported = {
+            "model.lora.quantize": is_quantized(self.model.lora),
+            TOP_LAYERS_KEY: self.model.train_top_layers is not None,
+            "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
+        }
+        refuse([("", text) for text in self.parallel.mistakes(unsupported)])
         return self
 
     @property
@@ -415,7 +429,13 @@ def run_training(
             **numbers,
             "calibration": calibration_curve(dev.predictions, dev.label_ids),
         }
-        facts = {} if extra_facts is None else extra_facts(trainer)
+        facts = {}
+        if extra_facts is not None:
+            with unsharded(trainer.model):
+                facts = extra_facts(trainer)
+        weights = None
+        if trainer.sharded:
+            weights = trainer.whole_tensors(trainer.model.state_dict(keep_vars=True))
         best = {
             "best_step": trainer.state.best_global_step,
             "steps": trainer.state.global_step,
@@ -425,7 +445,7 @@ def run_training(
             source = read_source(config.model.ckpt)
             if errors is not None:
                 write_json(folder / "errors.json", errors.as_dict())
-            install_model(trainer, folder, replace(spec, metrics=metrics, **facts), source)
+            install_model(trainer, folder, replace(spec, metrics=metrics, **facts), source, weights)
             write_json(folder / "metrics.json", {**metrics, **facts, **best})
     if is_main_rank():
         # after the log has written stages.json, because result.json marks the stage as complete
@@ -450,17 +470,25 @@ def _without_timings(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def install_model(
-    trainer: StageTrainer, folder: Path, spec: RewardModelSpec, source: ModelSource | None = None
+    trainer: StageTrainer,
+    folder: Path,
+    spec: RewardModelSpec,
+    source: ModelSource | None = None,
+    weights: dict[str, Tensor] | None = None,
 ) -> None:
     """Write model, tokenizer, source and spec into `folder`, each atomically and the spec last.
 
     Adapters are merged into the model's weights.
+
+    Args:
+      weights: the model's whole tensors, if the model itself is sharded.
     """
     tokenizer: Any = trainer.processing_class
     network: Any = trainer.accelerator.unwrap_model(trainer.model)
     forget_last_call(tokenizer)
     with model_to_install(folder) as temporary:
-        weights = merged_weights(network) if has_adapters(network) else None
+        if has_adapters(network):
+            weights = merged_weights(network, weights)
         network.save_pretrained(temporary, state_dict=weights)
         tokenizer.save_pretrained(temporary)
         if source is not None:

@@ -42,13 +42,13 @@ from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes, models_of
 from fgrlhf.metrics.registry import build_metrics
-from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig
+from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs import hf_trainer
-from fgrlhf.runs.distributed import share_of
+from fgrlhf.runs.distributed import shards_models, share_of, stop_together
 from fgrlhf.runs.hf_log import use_run_log
 from fgrlhf.runs.hf_trainer import (
     Decay,
@@ -59,7 +59,7 @@ from fgrlhf.runs.hf_trainer import (
 )
 from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
 from fgrlhf.runs.progress import progress_bar
-from fgrlhf.runs.rl_config import LoggingConfig
+from fgrlhf.runs.rl_config import LoggingConfig, ParallelConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.task import Task
@@ -170,6 +170,7 @@ class SFTConfig(StrictModel):
     train: TrainSection = TrainSection()
     evaluation: EvaluationSection = EvaluationSection()
     evaluation_metrics: EvaluationMetrics = Field(default=[], description=ABOUT_METRICS)
+    parallel: ParallelConfig = ParallelConfig()
     logging: LoggingConfig
 
     @model_validator(mode="after")
@@ -180,6 +181,16 @@ class SFTConfig(StrictModel):
                 f"train.batch_size={self.train.batch_size} is not a multiple of"
                 f" train.micro_batch_size={micro}; change one of them"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _parallel_fits(self):
+        unsupported = {
+            "model.lora.quantize": is_quantized(self.model.lora),
+            "model.train_top_layers": self.model.train_top_layers is not None,
+            "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
+        }
+        refuse([("", text) for text in self.parallel.mistakes(unsupported)])
         return self
 
     @model_validator(mode="after")
@@ -216,7 +227,7 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         metrics: Sequence[Metric] = (),
         **kwargs,
     ):
-        super().__init__(model=policy.model, **kwargs)
+        super().__init__(model=policy.model, parallel=config.parallel, **kwargs)
         self.config = config
         self.policy = policy
         self.dev = dev
@@ -250,7 +261,8 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
             mean_loss = output.loss
         tokens = (inputs["labels"] != IGNORED).sum()
         share = tokens / (tokens if num_items_in_batch is None else num_items_in_batch)
-        loss = mean_loss * share * self.args.world_size  # DDP averages gradients over processes
+        # gradients are averaged over processes
+        loss = mean_loss * share * self.args.world_size
         return (loss, output) if return_outputs else loss
 
     def training_step(self, model, inputs, num_items_in_batch=None):
@@ -373,15 +385,24 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
     )
 
 
-def install_model(policy: Policy, folder: Path) -> None:
-    """Write the model's files into `folder`, each of them atomically."""
+def install_model(trainer: SFTTrainer, folder: Path) -> None:
+    """Write the model's files into `folder`, each of them atomically. Every process calls it."""
+    policy = trainer.policy
+    weights = None
+    if trainer.sharded:
+        weights = trainer.whole_tensors(policy.model.state_dict(keep_vars=True))
+    if not trainer.is_world_process_zero():
+        return
     forget_last_call(policy.tokenizer)
     with model_to_install(folder) as temporary:
-        policy.save(temporary)
+        policy.save(temporary, weights)
 
 
-def load_start(config: SFTConfig) -> Policy:
+def load_start(config: SFTConfig, empty: bool = False) -> Policy:
     """The policy from which training starts, with new adapters if the config asks for them.
+
+    Args:
+      empty: do not read its weights, as in `load_policy`.
 
     Raises:
       UserError: it cannot be loaded, or `train.packing` does not suit it.
@@ -393,6 +414,7 @@ def load_start(config: SFTConfig) -> Policy:
             lora=config.model.lora,
             top_layers=config.model.train_top_layers,
             decoder_prefix=config.model.decoder_prefix,
+            empty=empty,
         )
     if config.train.packing:
         check_packing(policy)
@@ -434,7 +456,10 @@ def _train(config: SFTConfig, task: Task) -> Path:
         return folder
     arguments = training_arguments(config, folder / "checkpoints")
     use_kernels(config.model.kernels, folder)
-    policy = load_start(config)
+    processes: Any = arguments.distributed_state
+    # the first process sends the others their parts of a sharded model
+    empty = shards_models(config.parallel, processes) and not processes.is_main_process
+    policy = stop_together(processes, lambda: load_start(config, empty))
     dev_prompts = [example.prompt for example in dev]
     metrics = [
         *build_metrics(config.evaluation_metrics, str(arguments.device), prefix=task.rm_prefix),
@@ -470,8 +495,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
         trainer.train(resume_from_checkpoint=checkpoint)
         # wait until all processes have loaded the best checkpoint, which is removed below
         trainer.accelerator.wait_for_everyone()
-        if trainer.is_world_process_zero():
-            install_model(policy, folder)
+        install_model(trainer, folder)
     # after the log has written stages.json, because result.json marks the stage as complete
     if is_main_rank():
         finish(

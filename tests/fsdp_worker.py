@@ -5,6 +5,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import dpo_helpers
@@ -20,7 +21,9 @@ from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.models import encoder_decoder
+from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.lora import AdapterFree, add_adapters
 from fgrlhf.models.sharding import whole
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
@@ -44,23 +47,34 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     ),
     "still": ("t5", True, {}),  # with learning rate 0
     "loaded-t5": ("t5", True, {}),  # as fgrlhf/cli/rl.py does: only the first process reads files
-    "loaded-llama": ("llama", True, {"train__total_episodes": 16 * 3}),
+    "loaded-llama": ("llama", True, {}),
+    "lora": ("t5", True, {}),
+    "lora-llama": (
+        "llama",
+        False,
+        {"algorithm__name": "grpo", "train__gradient_checkpointing": True},
+    ),
     "bf16": ("t5", True, {"model__dtype": "bf16"}),
+    "lora-bf16": ("t5", True, {"model__dtype": "bf16"}),
+    "lora-interrupted": ("t5", True, {}),
     "interrupted": ("t5", True, {}),  # after step 5, and resumed
     "from-one": ("t5", True, {}),  # one process trains to step 5, several continue
 }
-COMMANDS = ("rl", "dpo-pairs")
+SHORT = ("loaded-llama", "lora-llama", "lora-bf16")  # of three steps
+COMMANDS = ("rl", "dpo-pairs", "rl-lora", "dpo-pairs-lora")
 TRAINING = Path(__file__).parents[1] / "tasks/qa_feedback/training"
 PRECISIONS = {"fp32": "no", "bf16": "bf16"}
-DPO_CASES = {"dpo": "t5", "dpo-llama": "llama"}
+DPO_CASES = {"dpo": "t5", "dpo-llama": "llama", "dpo-lora": "llama"}
 
 
-def policy(kind: str, seed: int = 0):
+def policy(kind: str, seed: int = 0, lora: bool = False):
     """A tiny policy with an odd number of embeddings."""
     result = tiny.policy(kind, seed=seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         result.model.resize_token_embeddings(EMBEDDINGS, mean_resizing=False)
+        if lora:
+            add_adapters(result.model, LoRAConfig(r=2, alpha=8.0))
     result.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
     return result
 
@@ -95,7 +109,7 @@ def trainer(name: str, folder: Path, world: int, **changes):
     kind, own_value, own_changes = CASES[name]
     settings = {
         "env__train_num_samples_per_input": 4,
-        "train__total_episodes": 16 * STEPS,
+        "train__total_episodes": 16 * (3 if name in SHORT else STEPS),
         "train__sampling_batch_size_per_card": 4 // world,
         "train__training_batch_size_per_card": 8,
         "train__n_minibatches": 1,
@@ -110,9 +124,13 @@ def trainer(name: str, folder: Path, world: int, **changes):
     AcceleratorState._reset_state()  # a process has only one precision, unless it is forgotten
     accelerator = Accelerator(cpu=True, mixed_precision=PRECISIONS[cfg.model.dtype])
     load = partial(loaded, folder) if name.startswith("loaded") else policy
-    trained = load(kind)
+    if name.startswith("lora"):
+        trained = policy(kind, lora=True)
+        reference: Any = AdapterFree(trained)
+    else:
+        trained = load(kind)
+        reference = load(kind)
     trunk = load(kind, seed=1) if own_value else None
-    reference = load(kind)
     torch.manual_seed(0)
     value = None
     if cfg.needs_values:
@@ -140,7 +158,7 @@ def dpo_trainer(name: str, folder: Path):
         train__adam_eps=1e-2,
         parallel__strategy="fsdp2",
     )
-    trained = policy(DPO_CASES[name])
+    trained = policy(DPO_CASES[name], lora=name == "dpo-lora")
     encoded = encode_comparisons(trained, dpo_helpers.fours(), cfg.env.max_generated_len)
     return DPOTrainer(cfg, trained, encoded, None, Accelerator(cpu=True))
 
@@ -200,7 +218,10 @@ def run_command(name: str, data: Path, save_dir: Path, world: int) -> None:
         "train.adam_eps=1e-2",
         f"logging.save_dir={save_dir}",
     ]
-    if name == "rl":
+    command = name.removesuffix("-lora")
+    if command != name:
+        changes += ["model.policy_model.lora={r: 2, alpha: 8}", "train.lr=1e-2"]
+    if command == "rl":
         changes += [
             "env.train_num_samples_per_input=2",
             f"train.sampling_batch_size_per_card={4 // world}",
@@ -224,7 +245,7 @@ def run_case(name: str, folder: Path, world: int):
     """Train a case from its start to its end, with an interruption if its name asks for one."""
     if name in DPO_CASES:
         run = dpo_trainer(name, folder)
-    elif name == "interrupted":
+    elif name.endswith("interrupted"):
         trainer(name, folder, world).train(until=5)
         run = trainer(name, folder, world)
     else:

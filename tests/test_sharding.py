@@ -31,10 +31,13 @@ AS_ONE = [
     "still",
     "loaded-t5",
     "loaded-llama",
+    "lora",
+    "lora-llama",
     "dpo",
     "dpo-llama",
+    "dpo-lora",
 ]
-ALL = [*AS_ONE, "bf16", "interrupted", "from-one"]
+ALL = [*AS_ONE, "bf16", "lora-bf16", "interrupted", "lora-interrupted", "from-one"]
 
 
 def start_ranks(world: int, *arguments, script: str = fsdp_worker.__file__) -> None:
@@ -116,10 +119,8 @@ def test_a_process_stores_its_part(name, two_processes):
     ranks = [json.loads((two_processes / f"{name}-rank{rank}.json").read_text()) for rank in (0, 1)]
     assert ranks[0]["stored"] + ranks[1]["stored"] == ranks[0]["total"]
     assert 0.4 < ranks[0]["stored"] / ranks[0]["total"] < 0.6
-    assert (
-        ranks[0]["step"] == (3 if name == "loaded-llama" else 10)
-        and ranks[0]["best"] == ranks[1]["best"]
-    )
+    steps = 3 if name in fsdp_worker.SHORT else 10
+    assert ranks[0]["step"] == steps and ranks[0]["best"] == ranks[1]["best"]
 
 
 @pytest.mark.parametrize("name", fsdp_worker.COMMANDS)
@@ -142,8 +143,11 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*.safetensors"))}
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(two_processes):
-    straight, resumed = (two_processes / name for name in ("t5", "interrupted"))
+@pytest.mark.parametrize(
+    "names", [("t5", "interrupted"), ("lora", "lora-interrupted")], ids=["all", "lora"]
+)
+def test_a_resumed_run_is_the_uninterrupted_one(names, two_processes):
+    straight, resumed = (two_processes / name for name in names)
     assert sorted(path.name for path in (resumed / "checkpoints").iterdir()) == [
         "step-10",
         "step-5",
@@ -195,6 +199,45 @@ def test_the_saved_policy_is_an_ordinary_folder(two_processes):
     ]
 
 
+# ---- adapters ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lora", "dpo-lora"])
+def test_only_adapters_are_trained_and_they_are_merged_when_saved(name, two_processes, tmp_path):
+    before, after = (
+        load_file(two_processes / f"{name}-{when}-rank1.safetensors")
+        for when in ("before", "after")
+    )
+    in_policy = [key for key in after if key.startswith("policy.")]
+    moved = {key for key in in_policy if not torch.equal(before[key], after[key])}
+    assert moved and all(".lora_" in key for key in moved)
+    saved = load_file(two_processes / name / "checkpoints" / "step-10" / "model.safetensors")
+    assert {key for key in saved if key.startswith("policy.")} == {
+        key for key in in_policy if ".lora_" in key
+    }
+    alone = make(name, tmp_path)
+    alone.train()
+    policies = [
+        load_file(folder / name / "final" / "model.safetensors")
+        for folder in (tmp_path, two_processes)
+    ]
+    start = fsdp_worker.policy(fsdp_worker.DPO_CASES.get(name) or fsdp_worker.CASES[name][0])
+    assert policies[0].keys() == policies[1].keys() <= start.model.state_dict().keys()
+    merged = 0.0
+    for key, tensor in policies[0].items():
+        assert float((policies[1][key] - tensor).abs().max()) <= 1e-5, key
+        change = float((tensor - start.model.state_dict()[key]).abs().max())
+        merged = max(merged, change)
+    assert merged > 1e-3
+
+
+def test_the_reference_is_the_policy_without_adapters(two_processes):
+    """The KL is that of the same policy at first, also in bf16, and grows with the adapters."""
+    for name in ("lora", "lora-llama", "lora-bf16"):
+        kl = [row["kl"] for row in metrics(two_processes / name) if "kl" in row]
+        assert abs(kl[0]) < 1e-6 and abs(kl[-1]) > 1e-5, name
+
+
 # ---- precision -----------------------------------------------------------------------------------
 
 
@@ -213,7 +256,6 @@ def test_bf16_rounds_policy_and_reference_alike(two_processes):
 # ---- what is refused -----------------------------------------------------------------------------
 
 REFUSED = {
-    "model.policy_model.lora": {"model__policy_model__lora": {"r": 2}},
     "model.policy_model.train_top_layers": {"model__policy_model__train_top_layers": 1},
     "model.value_model.train_top_layers": {
         "model__value_model": {"ckpt": "tiny", "train_top_layers": 1}
@@ -233,11 +275,10 @@ def test_what_is_not_supported_is_refused(setting, tmp_path):
         config(tmp_path, **REFUSED[setting], parallel__strategy="fsdp2")
 
 
-@pytest.mark.parametrize("key, value", [("train_top_layers", 1), ("lora", {"r": 2})])
-def test_dpo_refuses_frozen_weights(key, value, tmp_path):
-    policy = {"ckpt": "tiny", key: value}
+def test_dpo_refuses_frozen_layers(tmp_path):
+    policy = {"ckpt": "tiny", "train_top_layers": 1}
     dpo_helpers.config(tmp_path, model__policy_model=policy)
-    with pytest.raises(UserError, match=f"does not support model.policy_model.{key} yet"):
+    with pytest.raises(UserError, match="does not support model.policy_model.train_top_layers yet"):
         dpo_helpers.config(tmp_path, model__policy_model=policy, parallel__strategy="fsdp2")
 
 
@@ -248,9 +289,11 @@ def test_other_strategies_are_refused(strategy, tmp_path):
             make_config(tmp_path, parallel__strategy=strategy)
 
 
-def test_a_model_without_named_layers_is_refused():
-    with pytest.raises(UserError, match="cannot divide MarianMTModel.*parallel.strategy=ddp"):
-        shard(tiny.policy("marian"), mesh=None)
+def test_a_model_without_known_layers_is_refused():
+    model = tiny.policy("t5").model
+    model.encoder = model.decoder = None
+    with pytest.raises(UserError, match="cannot divide T5For.*parallel.strategy=ddp"):
+        shard(model, mesh=None)
 
 
 def test_unsharded_leaves_whole_models_alone():

@@ -373,7 +373,7 @@ class Policy(nn.Module):
           weights: the model's whole tensors, if the model itself is sharded.
         """
         if has_adapters(self.model):
-            weights = merged_weights(self.model)
+            weights = merged_weights(self.model, weights)
         self.model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
         if self.source is not None:

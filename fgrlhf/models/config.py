@@ -50,3 +50,8 @@ class LoRAConfig(StrictModel):
             f"{key}.dropout is {self.dropout}, but train.dropout is false, which turns all dropout"
             " off: set train.dropout=true, or leave lora.dropout out"
         ]
+
+
+def is_quantized(lora: LoRAConfig | None) -> bool:
+    """Whether the layers under the adapters are stored in fewer bits."""
+    return lora is not None and lora.quantize is not None

@@ -7,7 +7,7 @@ penalty. It is computed by leaving out the second term, so its weights are not c
 are injected into the transformers model without a wrapper, so it is used like any other model.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
 from peft import LoraConfig, inject_adapter_in_model
@@ -155,24 +155,34 @@ class AdapterFree(nn.Module):
             policy.train(training)
 
 
-def merged_weights(model: nn.Module) -> dict[str, Tensor]:
+def merged_weights(
+    model: nn.Module, tensors: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
     """The `state_dict` of an equivalent model without adapters.
 
     Every adapted layer has the weight W + (alpha / r) B A. If W is stored in 4 bits, it is the one
-    with which the layer computes, in floats.
+    with which the layer computes, in floats. The model itself does not change.
+
+    Args:
+      tensors: the whole tensors of the model's `state_dict`, if the model is sharded.
     """
+    if tensors is None:
+        tensors = model.state_dict()
     merged = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in tensors.items():
         if ".lora_" not in name:
-            merged[name.replace(".base_layer.", ".")] = tensor
+            merged[name.replace(".base_layer.", ".")] = tensor.detach()
     for name, layer in model.named_modules():
         if isinstance(layer, QuantizedLinear):
             merged[f"{name}.weight".replace(".base_layer.", ".")] = layer.dequantized()
     for name, layer in model.named_modules():
         if isinstance(layer, LoraLayer):
-            weight = merged[f"{name}.weight"]
-            delta = layer.get_delta_weight(ADAPTER)  # pyright: ignore[reportAttributeAccessIssue]
-            merged[f"{name}.weight"] = weight + delta.detach()
+            a = tensors[f"{name}.lora_A.{ADAPTER}.weight"].detach()
+            b = tensors[f"{name}.lora_B.{ADAPTER}.weight"].detach()
+            product = b @ a
+            if layer.fan_in_fan_out:  # pyright: ignore[reportAttributeAccessIssue]
+                product = product.T
+            merged[f"{name}.weight"] = merged[f"{name}.weight"] + product * layer.scaling[ADAPTER]
     return merged
 
 

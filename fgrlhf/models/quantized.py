@@ -10,6 +10,7 @@ adapters are trained on, the reference of the KL penalty, and what `dequantized`
 """
 
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -26,13 +27,12 @@ INSTALL = ".venv/bin/pip install -c constraints.txt -e '.[quantize]'"
 def bitsandbytes(setting: str) -> Any:
     """The optional package that quantises. Raises `UserError` if it is not installed."""
     try:
-        import bitsandbytes
+        return import_module(PACKAGE)  # a statement would be a type error where it is missing
     except ImportError:
         raise UserError(
             f"{setting} needs the package {PACKAGE}, which is not installed: run"
             f" {INSTALL}, or leave the setting out"
         ) from None
-    return bitsandbytes
 
 
 def _library() -> Any:

@@ -26,6 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from fgrlhf.errors import UserError
 
@@ -44,7 +45,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, dtype: torch.dtype = torch.float3
       dtype: of the gathered weights. The stored parts and the sum of the gradients keep fp32.
 
     Raises:
-      UserError: a model in it does not name its layers.
+      UserError: the layers of a model in it are not known.
     """
     # T5's layers return a view, the position bias. The warning is about writing into one in place,
     # which no layer of transformers does.
@@ -115,13 +116,21 @@ def _models(module: nn.Module) -> list[PreTrainedModel]:
 
 
 def _layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The layers of a model, in the order in which they compute."""
+    """The layers of a model, in the order in which they compute.
+
+    They are those that transformers names, else those that can be computed again. (It names no
+    layer of Marian, and of Longformer a part that our attention replaces.)
+    """
     names = model._no_split_modules or ()
-    layers = [module for module in model.modules() if type(module).__name__ in names]
+    layers: list[nn.Module] = [
+        module for module in model.modules() if type(module).__name__ in names
+    ]
+    if not layers:
+        layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
     if not layers:
         raise UserError(
             f"parallel.strategy=fsdp2 cannot divide {type(model).__name__}: transformers does not"
-            " name its layers (`_no_split_modules`). Use parallel.strategy=ddp"
+            " tell which of its modules are layers. Use parallel.strategy=ddp"
         )
     return layers
 
@@ -208,6 +217,22 @@ def like(part: Tensor, full: Tensor) -> Tensor:
     return distribute_tensor(
         full.to(part.device), part.device_mesh, part.placements, src_data_rank=None
     )
+
+
+def load_whole(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load whole tensors into a module, of which each process may store a part.
+
+    Args:
+      tensors: some of the module's, by name. Of tied ones, one is enough.
+    """
+    parts = module.state_dict()
+    divided = {name: like(parts[name], tensor) for name, tensor in tensors.items()}
+    module.load_state_dict(divided, strict=False)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process stores."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 # ---- gradients -----------------------------------------------------------------------------------

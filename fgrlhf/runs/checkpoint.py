@@ -31,7 +31,7 @@ from torch.distributed.tensor import DTensor
 from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.files import read_json, sha256, sync, write_json
 from fgrlhf.models.lora import names_under_adapters
-from fgrlhf.models.sharding import like, whole
+from fgrlhf.models.sharding import like, load_whole, whole
 from fgrlhf.runs.older_configs import with_new_keys
 from fgrlhf.runs.stage import recover
 from fgrlhf.secrets import mask_tree
@@ -174,10 +174,7 @@ def load_weights(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> No
             f" ({', '.join(sorted(tensors.keys() ^ expected)[:3])}, ...): it was written by another"
             " release. Delete the folder of checkpoints to start over"
         )
-    parts = model.state_dict()
-    divided = {name: like(parts[name], tensor) for name, tensor in tensors.items()}
-    # not strict, because a tied tensor is stored under one of its names only
-    model.load_state_dict(divided, strict=False)
+    load_whole(model, tensors)
 
 
 def optimizer_tensors(

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedType, gather_object
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -53,30 +53,34 @@ def share_of(items: Sequence, rank: int, world: int) -> Sequence:
     return items[bounds[rank] : bounds[rank + 1]]
 
 
-def shards_models(parallel: ParallelConfig, accelerator: Accelerator) -> bool:
+def shards_models(parallel: ParallelConfig, processes: Accelerator | PartialState) -> bool:
     """Whether models are divided among the processes. A single process holds whole models."""
-    return parallel.strategy == "fsdp2" and accelerator.num_processes > 1
+    return parallel.strategy == "fsdp2" and processes.num_processes > 1
 
 
 def shard_over_processes(module: ModuleT, accelerator: Accelerator, dtype: str) -> ModuleT:
     """The same module, divided among all processes (fgrlhf/models/sharding.py).
 
+    A module without weights of its own stays as it is: the reference of a policy with adapters.
+
     Args:
       dtype: `model.dtype`, of forward passes.
     """
+    if next(module.parameters(), None) is None:
+        return module
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     shard(module, mesh, torch.bfloat16 if dtype == "bf16" else torch.float32)
     return module
 
 
-def stop_together(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
+def stop_together(processes: Accelerator | PartialState, work: Callable[[], Result]) -> Result:
     """Run `work()` on this process. `work` must not communicate with other processes.
 
     Raises:
       UserError: `work` raised it on this or another process. All processes stop, so that none of
         them waits for a process that has ended.
     """
-    if accelerator.num_processes == 1:
+    if processes.num_processes == 1:
         return work()
     results: list[Result] = []
     problem = None

@@ -24,7 +24,7 @@ from fgrlhf.config import (
 )
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
-from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig
+from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
 from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
 from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig, ParallelConfig
 
@@ -161,7 +161,7 @@ class DPOConfig(StrictModel):
             *best_metric_mistakes(self.train.best_metric, self.evaluation_metrics),
             *self.parallel.mistakes(
                 {
-                    "model.policy_model.lora": policy.lora is not None,
+                    "model.policy_model.lora.quantize": is_quantized(policy.lora),
                     "model.policy_model.train_top_layers": policy.train_top_layers is not None,
                     "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
                 }

@@ -20,20 +20,18 @@ import torch
 from accelerate.data_loader import SeedableRandomSampler
 from pydantic import Field
 from torch.utils.data import RandomSampler, Sampler
-from transformers import (
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import TrainerCallback, TrainingArguments
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import sync
 from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.models.quantized import bitsandbytes
+from fgrlhf.models.sharding import local
 from fgrlhf.runs.distributed import check_launcher
 from fgrlhf.runs.optimizer import OptimizerName
 from fgrlhf.runs.runlog import say
+from fgrlhf.runs.sharded_trainer import ShardableTrainer
 from fgrlhf.runs.stage import CHECKPOINT_NAME, write_digests
 
 KEPT_CHECKPOINTS = 2  # the last and the best, or the last two if the last is the best
@@ -165,7 +163,7 @@ def _batch_sizes(train: TrainSettings) -> tuple[int, int]:
 # ---- the Trainer ---------------------------------------------------------------------------------
 
 
-class StageTrainer(Trainer):
+class StageTrainer(ShardableTrainer):
     """A Trainer that stops when training diverges and writes verifiable checkpoints.
 
     Divergence means a loss, gradient norm, dev metric or weight that is NaN or infinite. Loss and
@@ -246,7 +244,9 @@ class StageTrainer(Trainer):
         if has_adapters(model):
             parameters = model.named_parameters(remove_duplicate=False)
             frozen = {name for name, parameter in parameters if not parameter.requires_grad}
-            tensors = model.state_dict() if state_dict is None else state_dict
+            tensors = state_dict
+            if tensors is None:
+                tensors = model.state_dict(keep_vars=self.sharded)
             state_dict = {name: x for name, x in tensors.items() if name not in frozen}
         super()._save(output_dir, state_dict)
 
@@ -304,12 +304,18 @@ class StageTrainer(Trainer):
     def refuse_broken_weights(self) -> None:
         """Raise a `UserError` that names weights that are NaN or infinite.
 
-        Weights are equal on all processes, so all of them raise it.
+        All processes raise it: they hold the same weights, or tell each other of their parts.
         """
         model: Any = self.accelerator.unwrap_model(self.model)
-        broken = [
-            name for name, tensor in model.named_parameters() if not torch.isfinite(tensor).all()
-        ]
+        names = []
+        flags = []
+        for name, tensor in model.named_parameters():
+            names.append(name)
+            flags.append(~torch.isfinite(local(tensor)).all())
+        processes_N: Any = torch.stack(flags).int()
+        if self.sharded:
+            processes_N = self.accelerator.reduce(processes_N, "sum")
+        broken = [name for name, processes in zip(names, processes_N.tolist()) if processes]
         if broken:
             shown = ", ".join(shorten(name, 80) for name in broken[:SHOWN_NAMES])
             fact = (
@@ -496,8 +502,8 @@ def check_environment(bf16: bool, environment: Mapping[str, str] = os.environ) -
     """Reject launchers that would change how the Trainer trains.
 
     Losses here are averaged over the whole batch and multiplied by the number of processes, because
-    DDP averages gradients over them. A launcher that shards the model or scales the loss would
-    change the gradients.
+    DDP and `parallel.strategy: fsdp2` average gradients over them. A launcher that shards the model
+    in its own way or scales the loss would change the gradients.
 
     Raises:
       UserError: the launcher is not plain DDP, or sets another precision than the config.
@@ -507,7 +513,8 @@ def check_environment(bf16: bool, environment: Mapping[str, str] = os.environ) -
             raise UserError(
                 f"the launcher enables {launcher} ({variable} is set). This stage was never tested"
                 " with it and may train wrongly: start it with `accelerate launch --multi_gpu` or"
-                " `torchrun`, which copy the model to every process"
+                " `torchrun`. Then each process has a copy of the model or, with"
+                " parallel.strategy=fsdp2, a part of it"
             )
     precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in ("no", "bf16" if bf16 else "no"):

@@ -32,7 +32,7 @@ from fgrlhf.config import (
     unread_keys,
 )
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
-from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig
+from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward_models.kind import RewardKind
 from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
@@ -376,7 +376,7 @@ class RLConfig(StrictModel):
         algorithm = f"algorithm.name={self.algorithm.name}"
         return self.parallel.mistakes(
             {
-                "model.policy_model.lora": policy.lora is not None,
+                "model.policy_model.lora.quantize": is_quantized(policy.lora),
                 "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
                 "model.policy_model.train_top_layers": policy.train_top_layers is not None,
                 "model.value_model.train_top_layers": critic.train_top_layers is not None,

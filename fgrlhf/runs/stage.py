@@ -263,6 +263,8 @@ def _is_alive(pid: int) -> bool:
 
 # ---- results of earlier runs ---------------------------------------------------------------------
 
+MAY_CHANGE = "parallel."  # how processes share a model does not change what they compute
+
 # Cached digests, because weights are large and every start needs their digest twice.
 _digests: dict[tuple, str] = {}
 # Nanoseconds. A file that changed more recently is not cached: it could change again within one
@@ -485,7 +487,7 @@ def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) ->
     now = _flat(mask_tree(config.model_dump(mode="json")))
     changes = []
     for key in {**before, **now}:
-        if before.get(key) != now.get(key):
+        if before.get(key) != now.get(key) and not key.startswith(MAY_CHANGE):
             there = shorten(before.get(key, "not set"))
             changes.append(f"{key}: {there} there, {shorten(now.get(key, 'not set'))} now")
     digests = {}

@@ -1,0 +1,242 @@
+"""FSDP2 in SFT and reward models, in real processes: they train as one process does."""
+
+import shutil
+from pathlib import Path
+
+import fsdp_stage_worker as worker
+import pytest
+import torch
+from rl_helpers import metrics
+from safetensors.torch import load_file
+from test_sharding import files_of, start_ranks
+
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json
+from fgrlhf.policy import load_policy
+from fgrlhf.reward_models.loading import load_reward_model
+
+AS_ONE = [
+    "sft-t5",
+    "sft-llama",
+    "sft-marian",
+    "sft-lora",
+    "sft-still",
+    "segment-t5",
+    "segment-encoder",
+    "segment-still",
+    "pairs-llama",
+    "pairs-lora",
+]
+RESUMED = [("sft-t5", "sft"), ("pairs-lora", "pairs-lora")]  # uninterrupted case, others' prefix
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory) -> Path:
+    """Results of two ranks, which have trained every case of tests/fsdp_stage_worker.py."""
+    folder = tmp_path_factory.mktemp("two")
+    worker.prepare(folder)
+    for _, prefix in RESUMED:
+        worker.run(f"{prefix}-from-one", folder, folder, interrupt=True)
+    start_ranks(2, folder, *worker.CASES, script=worker.__file__)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(two_processes, tmp_path_factory):
+    """A function: name of a case -> its results in this process, and the folder of its run."""
+    folder = tmp_path_factory.mktemp("one")
+    results: dict[str, dict] = {}
+
+    def train(name: str) -> tuple[dict, Path]:
+        if name not in results:
+            results[name] = worker.run(name, two_processes, folder)
+        return results[name], folder / name
+
+    return train
+
+
+def largest_difference(tensors: dict, others: dict) -> float:
+    assert tensors.keys() == others.keys() and tensors
+    return max(float((tensor - others[key]).abs().max()) for key, tensor in tensors.items())
+
+
+def check_same_curves(one: Path, other: Path) -> None:
+    curves = metrics(one), metrics(other)
+    assert len(curves[0]) == len(curves[1]) > worker.STEPS
+    for line, other_line in zip(*curves):
+        for key in ("padding", "fill", "fill_unpacked"):  # of the first process
+            line.pop(key, None)
+            other_line.pop(key, None)
+        if "eval/loss" in line:
+            # the Trainer averages the means of batches, and processes form other batches
+            loss, other_loss = line.pop("eval/loss"), other_line.pop("eval/loss")
+            assert other_loss == pytest.approx(loss, rel=5e-2), line["step"]
+        assert other_line == pytest.approx(line, abs=5e-5, rel=5e-4), line["step"]
+
+
+@pytest.mark.parametrize("name", AS_ONE)
+def test_two_processes_train_as_one(name, two_processes, alone):
+    check_against_one_process(name, two_processes, alone, world=2)
+
+
+def check_against_one_process(name: str, folder: Path, alone, world: int) -> None:
+    one, one_folder = alone(name)
+    for part in worker.PARTS:
+        for rank in range(world):
+            together = load_file(folder / f"{name}-{part}-rank{rank}.safetensors")
+            assert largest_difference(one[part], together) <= TOLERANCE, (part, rank)
+    moved = largest_difference(one["before"], one["after"])
+    if name.endswith("still"):
+        assert moved == 0
+    else:
+        assert moved > 1e-3
+    check_same_curves(one_folder, folder / name)
+    names = {path.name for path in one_folder.iterdir()}
+    assert names == {path.name for path in (folder / name).iterdir()}
+    weights = [load_file(f / "model.safetensors") for f in (one_folder, folder / name)]
+    assert largest_difference(*weights) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", AS_ONE)
+def test_a_process_stores_its_part(name, two_processes):
+    ranks = [read_json(two_processes / f"{name}-rank{rank}.json") for rank in (0, 1)]
+    assert ranks[0]["stored"] + ranks[1]["stored"] == ranks[0]["total"] == ranks[1]["total"]
+    assert 0.4 < ranks[0]["stored"] / ranks[0]["total"] < 0.6
+    assert ranks[0]["steps"] == worker.STEPS
+
+
+def test_with_learning_rate_0_nothing_changes(two_processes):
+    for name in ("sft-still", "segment-still"):
+        for rank in (0, 1):
+            before, after = (
+                load_file(two_processes / f"{name}-{when}-rank{rank}.safetensors")
+                for when in ("before", "after")
+            )
+            assert largest_difference(before, after) == 0
+    start = load_file(two_processes / "start-t5" / "model.safetensors")
+    assert largest_difference(start, load_file(two_processes / "sft-still/model.safetensors")) == 0
+
+
+def test_only_adapters_are_trained_and_they_are_merged_when_saved(two_processes):
+    for name in ("sft-lora", "pairs-lora"):
+        before, after = (
+            load_file(two_processes / f"{name}-{when}-rank1.safetensors")
+            for when in ("before", "after")
+        )
+        moved = {key for key in after if not torch.equal(before[key], after[key])}
+        assert moved and all(".lora_" in key or key.startswith("head.") for key in moved)
+        saved = load_file(two_processes / name / "model.safetensors")
+        assert not any("lora" in key or "base_layer" in key for key in saved)
+    load_policy(two_processes / "sft-lora")
+
+
+def test_the_saved_models_are_ordinary_folders(two_processes):
+    policy = load_policy(two_processes / "sft-t5")
+    saved = load_file(two_processes / "sft-t5" / "model.safetensors")
+    assert torch.equal(policy.model.state_dict()["shared.weight"], saved["shared.weight"])
+    for name in ("segment-t5", "segment-encoder", "pairs-lora"):
+        load_reward_model(two_processes / name, lambda prompt, with_context: [])
+
+
+def test_bf16_weights_are_stored_in_fp32(two_processes):
+    weights = load_file(two_processes / "sft-bf16" / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    assert any(not torch.equal(t, t.bfloat16().float()) for t in weights.values())
+    exact, rounded = (
+        [line["loss"] for line in metrics(two_processes / name) if "loss" in line]
+        for name in ("sft-t5", "sft-bf16")
+    )
+    assert rounded == pytest.approx(exact, rel=2e-2) and rounded != exact
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("straight, prefix", RESUMED)
+def test_a_resumed_run_is_the_uninterrupted_one(straight, prefix, two_processes):
+    resumed = two_processes / f"{prefix}-interrupted"
+    rank = read_json(two_processes / f"{prefix}-interrupted-rank0.json")
+    assert rank["steps"] == worker.STEPS - 4
+    assert files_of(two_processes / straight) == files_of(resumed) != {}
+    for rank in (0, 1):
+        last, of_resumed = (
+            load_file(two_processes / f"{name}-after-rank{rank}.safetensors")
+            for name in (straight, f"{prefix}-interrupted")
+        )
+        assert largest_difference(last, of_resumed) == 0
+    assert metrics(two_processes / straight) == metrics(resumed)
+
+
+@pytest.mark.parametrize("straight, prefix", RESUMED)
+def test_two_processes_continue_a_run_of_one(straight, prefix, two_processes, alone):
+    expected, _ = alone(straight)
+    for rank in (0, 1):
+        name = f"{prefix}-from-one"
+        assert read_json(two_processes / f"{name}-rank{rank}.json")["steps"] == worker.STEPS - 4
+        after = load_file(two_processes / f"{name}-after-rank{rank}.safetensors")
+        assert largest_difference(expected["after"], after) <= TOLERANCE
+
+
+@pytest.mark.parametrize("straight, prefix", RESUMED)
+def test_one_process_continues_a_run_of_two(straight, prefix, two_processes, alone, tmp_path):
+    """Also with whole models: the strategy may change."""
+    expected, _ = alone(straight)
+    name = f"{prefix}-to-one"
+    copy = shutil.copytree(two_processes / name, tmp_path / name)
+    recorded = (copy / "config.yaml").read_text()
+    (copy / "config.yaml").write_text(recorded.replace(str(two_processes / name), str(copy)))
+    resumed = worker.run(name, two_processes, tmp_path, parallel__strategy="ddp")
+    assert resumed["steps"] == worker.STEPS - 4
+    assert largest_difference(expected["after"], resumed["after"]) <= TOLERANCE
+
+
+@pytest.mark.parametrize("straight, prefix", RESUMED)
+def test_checkpoints_are_those_of_one_process(straight, prefix, two_processes, tmp_path):
+    name = f"{prefix}-from-one"
+    worker.run(name, two_processes, tmp_path, interrupt=True)
+    one = tmp_path / name / "checkpoints" / "checkpoint-4"
+    two = two_processes / f"{prefix}-to-one" / "checkpoints" / "checkpoint-4"
+
+    def names(folder: Path) -> set[str]:
+        return {path.name for path in folder.iterdir() if not path.name.startswith("rng_state")}
+
+    assert names(one) == names(two)
+    weights = [load_file(folder / "model.safetensors") for folder in (one, two)]
+    assert largest_difference(*weights) <= TOLERANCE
+    states = [torch.load(folder / "optimizer.pt", weights_only=True) for folder in (one, two)]
+    assert states[0]["param_groups"] == states[1]["param_groups"]
+    assert states[0]["state"].keys() == states[1]["state"].keys()
+    for index, entry in states[0]["state"].items():
+        other = states[1]["state"][index]
+        assert {type(tensor) for tensor in other.values()} == {torch.Tensor}
+        assert largest_difference(entry, other) <= TOLERANCE
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sft-t5", "segment-t5", "pairs-llama"])
+def test_frozen_layers_are_refused(name, tmp_path):
+    worker.config(name, tmp_path, tmp_path, model__train_top_layers=1, parallel__strategy="ddp")
+    with pytest.raises(UserError, match="does not support model.train_top_layers yet.*=ddp"):
+        worker.config(name, tmp_path, tmp_path, model__train_top_layers=1)
+
+
+# ---- more processes ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_four_processes(tmp_path_factory, alone):
+    folder = tmp_path_factory.mktemp("four")
+    worker.prepare(folder)
+    for _, prefix in RESUMED:
+        worker.run(f"{prefix}-from-one", folder, folder, interrupt=True)
+    resumed = [f"{prefix}-from-one" for _, prefix in RESUMED]
+    start_ranks(4, folder, "sft-t5", "segment-t5", "pairs-lora", *resumed, script=worker.__file__)
+    for name in ("sft-t5", "segment-t5", "pairs-lora"):
+        check_against_one_process(name, folder, alone, world=4)
+    for (straight, _), name in zip(RESUMED, resumed):
+        expected, _ = alone(straight)
+        after = load_file(folder / f"{name}-after-rank3.safetensors")
+        assert largest_difference(expected["after"], after) <= TOLERANCE
