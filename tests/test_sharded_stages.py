@@ -217,10 +217,18 @@ def test_checkpoints_are_those_of_one_process(straight, prefix, two_processes, t
 
 
 @pytest.mark.parametrize("name", ["sft-t5", "segment-t5", "pairs-llama"])
-def test_frozen_layers_are_refused(name, tmp_path):
-    worker.config(name, tmp_path, tmp_path, model__train_top_layers=1, parallel__strategy="ddp")
-    with pytest.raises(UserError, match="does not support model.train_top_layers yet.*=ddp"):
-        worker.config(name, tmp_path, tmp_path, model__train_top_layers=1)
+@pytest.mark.parametrize(
+    "setting, change",
+    [
+        ("model.train_top_layers", {"model__train_top_layers": 1}),
+        ("model.lora.quantize", {"model__lora": {"quantize": "nf4"}}),
+        ("train.optimizer=adamw_8bit", {"train__optimizer": "adamw_8bit"}),
+    ],
+)
+def test_what_needs_whole_models_is_refused(name, setting, change, tmp_path):
+    worker.config(name, tmp_path, tmp_path, **change, parallel__strategy="ddp")
+    with pytest.raises(UserError, match=f"does not support {setting} yet.*=ddp"):
+        worker.config(name, tmp_path, tmp_path, **change)
 
 
 # ---- more processes ------------------------------------------------------------------------------
