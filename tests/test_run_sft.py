@@ -829,12 +829,13 @@ def test_adapters_are_merged_into_the_model_that_later_stages_load(world, monkey
     monkeypatch.setattr(
         run_sft,
         "install_model",
-        lambda policy, folder: trainers.append(policy) or install(policy, folder),
+        lambda trainer, folder: trainers.append(trainer) or install(trainer, folder),
     )
     folder = train(config(world, "model.lora.r=4", "train.max_steps=20"))
     losses = [line["loss"] for line in read_jsonl(folder / "metrics.jsonl") if "loss" in line]
     assert losses[-1] < losses[0]
-    (trained,) = trainers
+    (trainer,) = trainers
+    trained = trainer.policy
     assert has_adapters(trained.model)
     start = tiny.policy(kind).state_dict()
     for name, tensor in trained.state_dict().items():

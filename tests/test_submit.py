@@ -34,9 +34,10 @@ SBATCH = """
     environment = {**os.environ, **{f"SLURM_{name}": "0" for name in names}}
     environment |= {"SLURM_JOB_ID": number, "SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1"}
     environment |= {"SLURM_JOB_NODELIST": "here"}
-    (jobs / f"{number}.script").write_text(pathlib.Path(sys.argv[1]).read_text())
+    script = jobs / f"{number}.script"  # a copy: submitit moves its own, perhaps before bash reads it
+    script.write_text(pathlib.Path(sys.argv[1]).read_text())
     process = subprocess.Popen(
-        ["bash", "-c", 'bash "$0"; touch "$1"', sys.argv[1], str(jobs / f"{number}.end")],
+        ["bash", "-c", 'bash "$0"; touch "$1"', str(script), str(jobs / f"{number}.end")],
         env=environment, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )

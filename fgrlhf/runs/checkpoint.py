@@ -96,7 +96,7 @@ def save(trainer) -> None:
         with new_folder(root / f"step-{trainer.step}") as folder:
             save_file(model_tensors, str(folder / "model.safetensors"))
             save_file(tensors, str(folder / "optimizer.safetensors"))
-            if False:
+            if pending:
                 save_file(pending, str(folder / PENDING))
             state = {
                 **trainer.progress(),
