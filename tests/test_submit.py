@@ -34,7 +34,8 @@ SBATCH = """
     environment = {**os.environ, **{f"SLURM_{name}": "0" for name in names}}
     environment |= {"SLURM_JOB_ID": number, "SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1"}
     environment |= {"SLURM_JOB_NODELIST": "here"}
-    script = jobs / f"{number}.script"  # a copy: submitit moves its own, perhaps before bash reads it
+    # A copy, as in SLURM: submitit moves its own, perhaps before bash reads it.
+    script = jobs / f"{number}.script"
     script.write_text(pathlib.Path(sys.argv[1]).read_text())
     process = subprocess.Popen(
         ["bash", "-c", 'bash "$0"; touch "$1"', str(script), str(jobs / f"{number}.end")],
