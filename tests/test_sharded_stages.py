@@ -28,18 +28,52 @@ AS_ONE = [
     "pairs-lora",
 ]
 RESUMED = [("sft-t5", "sft"), ("pairs-lora", "pairs-lora")]  # uninterrupted case, others' prefix
+SLOW = [  # minutes together
+    "sft-llama",
+    "sft-marian",
+    "sft-bf16",
+    "segment-t5",
+    "segment-still",
+    "pairs-llama",
+    "pairs-lora-interrupted",
+    "pairs-lora-from-one",
+    "pairs-lora-to-one",
+]
 TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory) -> Path:
-    """Results of two ranks, which have trained every case of tests/fsdp_stage_worker.py."""
+    """Results of two ranks, which have trained the cases that are not in SLOW."""
     folder = tmp_path_factory.mktemp("two")
     worker.prepare(folder)
     for _, prefix in RESUMED:
         worker.run(f"{prefix}-from-one", folder, folder, interrupt=True)
-    start_ranks(2, folder, *worker.CASES, script=worker.__file__)
+    names = [name for name in worker.CASES if name not in SLOW]
+    start_ranks(2, folder, *names, script=worker.__file__)
     return folder
+
+
+@pytest.fixture(scope="module")
+def slow_cases(two_processes) -> None:
+    """Train the cases of SLOW in the same folder."""
+    start_ranks(2, two_processes, *SLOW, script=worker.__file__)
+
+
+@pytest.fixture(autouse=True)
+def train_slow_cases(request) -> None:
+    if request.node.get_closest_marker("slow"):
+        request.getfixturevalue("slow_cases")
+
+
+def cases(names) -> list:
+    """Parameters of a test: those of SLOW are marked."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+
+
+resumed_cases = pytest.mark.parametrize(
+    "straight, prefix", [RESUMED[0], pytest.param(*RESUMED[1], marks=pytest.mark.slow)]
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +109,7 @@ def check_same_curves(one: Path, other: Path) -> None:
         assert other_line == pytest.approx(line, abs=5e-5, rel=5e-4), line["step"]
 
 
-@pytest.mark.parametrize("name", AS_ONE)
+@pytest.mark.parametrize("name", cases(AS_ONE))
 def test_two_processes_train_as_one(name, two_processes, alone):
     check_against_one_process(name, two_processes, alone, world=2)
 
@@ -98,7 +132,7 @@ def check_against_one_process(name: str, folder: Path, alone, world: int) -> Non
     assert largest_difference(*weights) <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", AS_ONE)
+@pytest.mark.parametrize("name", cases(AS_ONE))
 def test_a_process_stores_its_part(name, two_processes):
     ranks = [read_json(two_processes / f"{name}-rank{rank}.json") for rank in (0, 1)]
     assert ranks[0]["stored"] + ranks[1]["stored"] == ranks[0]["total"] == ranks[1]["total"]
@@ -106,16 +140,18 @@ def test_a_process_stores_its_part(name, two_processes):
     assert ranks[0]["steps"] == worker.STEPS
 
 
-def test_with_learning_rate_0_nothing_changes(two_processes):
-    for name in ("sft-still", "segment-still"):
-        for rank in (0, 1):
-            before, after = (
-                load_file(two_processes / f"{name}-{when}-rank{rank}.safetensors")
-                for when in ("before", "after")
-            )
-            assert largest_difference(before, after) == 0
-    start = load_file(two_processes / "start-t5" / "model.safetensors")
-    assert largest_difference(start, load_file(two_processes / "sft-still/model.safetensors")) == 0
+@pytest.mark.parametrize("name", cases(["sft-still", "segment-still"]))
+def test_with_learning_rate_0_nothing_changes(name, two_processes):
+    for rank in (0, 1):
+        before, after = (
+            load_file(two_processes / f"{name}-{when}-rank{rank}.safetensors")
+            for when in ("before", "after")
+        )
+        assert largest_difference(before, after) == 0
+    if name.startswith("sft"):  # reward models have a new head
+        start = load_file(two_processes / "start-t5" / "model.safetensors")
+        saved = load_file(two_processes / name / "model.safetensors")
+        assert largest_difference(start, saved) == 0
 
 
 def test_only_adapters_are_trained_and_they_are_merged_when_saved(two_processes):
@@ -135,10 +171,11 @@ def test_the_saved_models_are_ordinary_folders(two_processes):
     policy = load_policy(two_processes / "sft-t5")
     saved = load_file(two_processes / "sft-t5" / "model.safetensors")
     assert torch.equal(policy.model.state_dict()["shared.weight"], saved["shared.weight"])
-    for name in ("segment-t5", "segment-encoder", "pairs-lora"):
+    for name in ("segment-encoder", "pairs-lora"):
         load_reward_model(two_processes / name, lambda prompt, with_context: [])
 
 
+@pytest.mark.slow
 def test_bf16_weights_are_stored_in_fp32(two_processes):
     weights = load_file(two_processes / "sft-bf16" / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
@@ -153,7 +190,7 @@ def test_bf16_weights_are_stored_in_fp32(two_processes):
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("straight, prefix", RESUMED)
+@resumed_cases
 def test_a_resumed_run_is_the_uninterrupted_one(straight, prefix, two_processes):
     resumed = two_processes / f"{prefix}-interrupted"
     rank = read_json(two_processes / f"{prefix}-interrupted-rank0.json")
@@ -168,7 +205,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(straight, prefix, two_processes)
     assert metrics(two_processes / straight) == metrics(resumed)
 
 
-@pytest.mark.parametrize("straight, prefix", RESUMED)
+@resumed_cases
 def test_two_processes_continue_a_run_of_one(straight, prefix, two_processes, alone):
     expected, _ = alone(straight)
     for rank in (0, 1):
@@ -178,7 +215,7 @@ def test_two_processes_continue_a_run_of_one(straight, prefix, two_processes, al
         assert largest_difference(expected["after"], after) <= TOLERANCE
 
 
-@pytest.mark.parametrize("straight, prefix", RESUMED)
+@resumed_cases
 def test_one_process_continues_a_run_of_two(straight, prefix, two_processes, alone, tmp_path):
     """Also with whole models: the strategy may change."""
     expected, _ = alone(straight)
@@ -191,7 +228,7 @@ def test_one_process_continues_a_run_of_two(straight, prefix, two_processes, alo
     assert largest_difference(expected["after"], resumed["after"]) <= TOLERANCE
 
 
-@pytest.mark.parametrize("straight, prefix", RESUMED)
+@resumed_cases
 def test_checkpoints_are_those_of_one_process(straight, prefix, two_processes, tmp_path):
     name = f"{prefix}-from-one"
     worker.run(name, two_processes, tmp_path, interrupt=True)

@@ -38,6 +38,25 @@ AS_ONE = [
     "dpo-lora",
 ]
 ALL = [*AS_ONE, "bf16", "lora-bf16", "interrupted", "lora-interrupted", "from-one"]
+EVERYTHING = [*ALL, *fsdp_worker.COMMANDS]
+SLOW = [  # minutes together
+    "gpt2",
+    "grpo-llama",
+    "frozen-critic",
+    "loaded-llama",
+    "lora-llama",
+    "dpo-llama",
+    "dpo-lora",
+    "lora-bf16",
+    "lora-interrupted",
+    "rl-lora",
+    "dpo-pairs-lora",
+]
+
+
+def cases(names) -> list:
+    """Parameters of a test: those of SLOW are marked."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
 
 
 def start_ranks(world: int, *arguments, script: str = fsdp_worker.__file__) -> None:
@@ -63,12 +82,24 @@ def start_ranks(world: int, *arguments, script: str = fsdp_worker.__file__) -> N
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory) -> Path:
-    """Results of two ranks, which have trained every case of tests/fsdp_worker.py."""
+    """Results of two ranks, which have trained the cases that are not in SLOW."""
     folder = tmp_path_factory.mktemp("two")
     fsdp_worker.trainer("from-one", folder, world=1).train(until=5)
     fsdp_worker.prepare_commands(folder)
-    start_ranks(2, folder, *ALL, *fsdp_worker.COMMANDS)
+    start_ranks(2, folder, *(name for name in EVERYTHING if name not in SLOW))
     return folder
+
+
+@pytest.fixture(scope="module")
+def slow_cases(two_processes) -> None:
+    """Train the cases of SLOW in the same folder."""
+    start_ranks(2, two_processes, *SLOW)
+
+
+@pytest.fixture(autouse=True)
+def train_slow_cases(request) -> None:
+    if request.node.get_closest_marker("slow"):
+        request.getfixturevalue("slow_cases")
 
 
 def make(name: str, folder: Path):
@@ -78,7 +109,7 @@ def make(name: str, folder: Path):
     return fsdp_worker.trainer(name, folder, world=1)
 
 
-@pytest.mark.parametrize("name", AS_ONE)
+@pytest.mark.parametrize("name", cases(AS_ONE))
 def test_two_processes_train_as_one(name, two_processes, tmp_path):
     check_against_one_process(name, two_processes, tmp_path, world=2)
 
@@ -114,7 +145,7 @@ def check_same_curves(alone: Path, together: Path) -> None:
         assert two == pytest.approx(one, abs=5e-5, rel=5e-4), one["step"]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", cases(ALL))
 def test_a_process_stores_its_part(name, two_processes):
     ranks = [json.loads((two_processes / f"{name}-rank{rank}.json").read_text()) for rank in (0, 1)]
     assert ranks[0]["stored"] + ranks[1]["stored"] == ranks[0]["total"]
@@ -123,7 +154,7 @@ def test_a_process_stores_its_part(name, two_processes):
     assert ranks[0]["step"] == steps and ranks[0]["best"] == ranks[1]["best"]
 
 
-@pytest.mark.parametrize("name", fsdp_worker.COMMANDS)
+@pytest.mark.parametrize("name", cases(fsdp_worker.COMMANDS))
 def test_the_entry_points_train_as_one_process(name, two_processes, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     fsdp_worker.run_command(name, two_processes, tmp_path / name, world=1)
@@ -144,10 +175,11 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "names", [("t5", "interrupted"), ("lora", "lora-interrupted")], ids=["all", "lora"]
+    "name, straight",
+    [("interrupted", "t5"), pytest.param("lora-interrupted", "lora", marks=pytest.mark.slow)],
 )
-def test_a_resumed_run_is_the_uninterrupted_one(names, two_processes):
-    straight, resumed = (two_processes / name for name in names)
+def test_a_resumed_run_is_the_uninterrupted_one(name, straight, two_processes):
+    straight, resumed = two_processes / straight, two_processes / name
     assert sorted(path.name for path in (resumed / "checkpoints").iterdir()) == [
         "step-10",
         "step-5",
@@ -202,7 +234,7 @@ def test_the_saved_policy_is_an_ordinary_folder(two_processes):
 # ---- adapters ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["lora", "dpo-lora"])
+@pytest.mark.parametrize("name", cases(["lora", "dpo-lora"]))
 def test_only_adapters_are_trained_and_they_are_merged_when_saved(name, two_processes, tmp_path):
     before, after = (
         load_file(two_processes / f"{name}-{when}-rank1.safetensors")
@@ -231,11 +263,11 @@ def test_only_adapters_are_trained_and_they_are_merged_when_saved(name, two_proc
     assert merged > 1e-3
 
 
-def test_the_reference_is_the_policy_without_adapters(two_processes):
+@pytest.mark.parametrize("name", cases(["lora", "lora-llama", "lora-bf16"]))
+def test_the_reference_is_the_policy_without_adapters(name, two_processes):
     """The KL is that of the same policy at first, also in bf16, and grows with the adapters."""
-    for name in ("lora", "lora-llama", "lora-bf16"):
-        kl = [row["kl"] for row in metrics(two_processes / name) if "kl" in row]
-        assert abs(kl[0]) < 1e-6 and abs(kl[-1]) > 1e-5, name
+    kl = [row["kl"] for row in metrics(two_processes / name) if "kl" in row]
+    assert abs(kl[0]) < 1e-6 and abs(kl[-1]) > 1e-5
 
 
 # ---- precision -----------------------------------------------------------------------------------
