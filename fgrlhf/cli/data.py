@@ -29,7 +29,7 @@ from pydantic import Field, model_validator
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
-from fgrlhf.config import Count, StrictModel, refuse, suggestion
+from fgrlhf.config import Count, StrictModel, refuse
 from fgrlhf.data import span_rows
 from fgrlhf.data.checks import type_name
 from fgrlhf.data.comparisons import Comparison, as_pairs, join_pairs
@@ -53,7 +53,7 @@ from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_output, read_rows, write_rows
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.data.step_rows import STEP_ROWS
-from fgrlhf.errors import UserError, first_problems, run_main, shorten
+from fgrlhf.errors import UserError, first_problems, run_main, shorten, suggestion
 from fgrlhf.files import write_json, write_text
 from fgrlhf.text_types import Prompt
 
