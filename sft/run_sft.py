@@ -21,7 +21,7 @@ from accelerate.utils import gather_object
 from transformers import PretrainedConfig, PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from fgrlhf.cli.training_program import NO_TASK, run_program
-from fgrlhf.data.formats import DEMONSTRATIONS
+from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import Metric, metric_columns, summarize
 from fgrlhf.evaluators import RougeLsum
@@ -106,8 +106,9 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
             output = model(**inputs, use_cache=False)
             mean_loss = output.loss
         tokens = (inputs["labels"] != IGNORED).sum()
-        share = tokens / (tokens if num_items_in_batch is None else num_items_in_batch)
-        # gradients are averaged over processes
+        tokens_of_batch = tokens if num_items_in_batch is None else num_items_in_batch
+        share = tokens / tokens_of_batch
+        # the sum over processes is needed, but gradients are averaged over them
         loss = mean_loss * share * self.args.world_size
         return (loss, output) if return_outputs else loss
 
@@ -161,8 +162,20 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
 
         The processes share the prompts.
         """
-        sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
         prompts = share_of(self.dev, self.args.process_index, self.args.world_size)
+        rows = self._judged(prompts, self._answers(prompts))
+        if self.args.world_size > 1:
+            rows = gather_object(rows)
+        self.run_log.samples(self.state.global_step, rows[: self.config.logging.n_samples])
+        named = {name: interval.mean for name, interval in summarize(rows).items()}
+        return named | {
+            "rougeLsum": sum(row["rougeLsum"] for row in rows) / len(rows),
+            "length": sum(len(row["response"].split()) for row in rows) / len(rows),
+        }
+
+    def _answers(self, prompts: Sequence[Prompt]) -> list[str]:
+        """Greedy responses to the prompts of one process. A bar or a line shows the progress."""
+        sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
         if not sys.stderr.isatty():  # on a terminal there is a progress bar
             say(
                 f"{self.config.logging.run_name}: step {self.state.global_step}, answering"
@@ -178,8 +191,12 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
                 batch_size=self.config.evaluation.batch_size,
                 bar=bar,
             )
+        return [text for (text,) in texts]  # one sample for each prompt
+
+    def _judged(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict]:
+        """A row for each response: prompt, response, references, RougeLsum and other metrics."""
         rows: list[dict] = []
-        for prompt, (text,) in zip(prompts, texts):
+        for prompt, text in zip(prompts, texts):
             rows.append(
                 {
                     "id": prompt.id,
@@ -190,16 +207,10 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
                 }
             )
         for metric in self.metrics:
-            columns = metric_columns(metric, prompts, [text for (text,) in texts])
+            columns = metric_columns(metric, prompts, texts)
             for row, more in zip(rows, columns, strict=True):
                 row.update(more)
-        rows = gather_object(rows) if self.args.world_size > 1 else rows
-        self.run_log.samples(self.state.global_step, rows[: self.config.logging.n_samples])
-        named = {name: interval.mean for name, interval in summarize(rows).items()}
-        return named | {
-            "rougeLsum": sum(row["rougeLsum"] for row in rows) / len(rows),
-            "length": sum(len(row["response"].split()) for row in rows) / len(rows),
-        }
+        return rows
 
 
 def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArguments:
@@ -286,14 +297,8 @@ def train(config: SFTConfig, task: Task = NO_TASK) -> Path:
 
 def _train(config: SFTConfig, task: Task) -> Path:
     folder = Path(config.logging.save_dir)
+    examples, dev = _read_examples(config)
     files = [path for path in (config.data.train_file, config.data.dev_file) if path is not None]
-    columns = config.data.columns
-    examples = DEMONSTRATIONS.read(config.data.train_file, columns)
-    if config.data.turns == "all":
-        examples = [turn for example in examples for turn in every_turn(example)]
-    dev = []
-    if config.data.dev_file is not None:
-        dev = DEMONSTRATIONS.read(config.data.dev_file, columns, config.data.dev_examples)
     inputs = [*files, config.model.ckpt, *models_of(config.evaluation_metrics)]
     if finished(folder, config, inputs) is not None:
         say(f"{config.logging.run_name}: finished before, reusing {folder}")
@@ -358,6 +363,18 @@ def _train(config: SFTConfig, task: Task) -> Path:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
     return folder
+
+
+def _read_examples(config: SFTConfig) -> tuple[list[Demonstration], list[Demonstration]]:
+    """The training examples and the dev examples."""
+    data = config.data
+    examples = DEMONSTRATIONS.read(data.train_file, data.columns)
+    if data.turns == "all":
+        examples = [turn for example in examples for turn in every_turn(example)]
+    dev = []
+    if data.dev_file is not None:
+        dev = DEMONSTRATIONS.read(data.dev_file, data.columns, data.dev_examples)
+    return examples, dev
 
 
 def main(argv: Sequence[str] | None = None) -> None:
