@@ -29,6 +29,7 @@ from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.seeds import derive_seed
 from fgrlhf.utils import seeded
 from reward_modeling.data import PairCollator
+from reward_modeling.network import load_network
 from reward_modeling.run_pref_rm import (
     Example,
     PairLoss,
@@ -36,7 +37,7 @@ from reward_modeling.run_pref_rm import (
     PreferenceRMConfig,
     encode,
 )
-from reward_modeling.training import load_network, trainer_arguments
+from reward_modeling.training import trainer_arguments
 from tasks.qa_feedback.feedback import PAIRS, rm_prefix
 from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 

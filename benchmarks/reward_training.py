@@ -36,6 +36,7 @@ from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.task import text_prefix
 from fgrlhf.utils import seeded
 from reward_modeling.data import PairCollator, read_pair_rows
+from reward_modeling.network import load_network
 from reward_modeling.run_pref_rm import (
     PairLoss,
     PairTrainer,
@@ -43,7 +44,7 @@ from reward_modeling.run_pref_rm import (
     encode,
     with_features,
 )
-from reward_modeling.training import load_network, trainer_arguments
+from reward_modeling.training import trainer_arguments
 
 WORDS = [f"w{i}" for i in range(900)]
 ANSWERS = 4

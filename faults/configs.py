@@ -55,7 +55,7 @@ def config_class(path: Path):
     from fgrlhf.task import load_task, rl_config
     from reward_modeling.run_fg_rm import SegmentRMConfig
     from reward_modeling.run_pref_rm import PreferenceRMConfig
-    from sft.run_sft import SFTConfig
+    from sft.config import SFTConfig
 
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     if "reward" in tree:
@@ -457,7 +457,7 @@ def config_class_of_stage(name: str):
     from fgrlhf.task import rl_config
     from reward_modeling.run_fg_rm import SegmentRMConfig
     from reward_modeling.run_pref_rm import PreferenceRMConfig
-    from sft.run_sft import SFTConfig
+    from sft.config import SFTConfig
     from tasks.qa_feedback.task import TASK
 
     return {

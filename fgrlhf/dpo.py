@@ -25,11 +25,10 @@ from tqdm import tqdm
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.alignment import char_ends
 from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
-from fgrlhf.config import suggestion
 from fgrlhf.data.comparisons import Comparison, ComparisonSource
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.token_comparisons import ComparisonBatch, TokenComparison, collate
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, suggestion
 from fgrlhf.models.sharding import unsharded
 from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint

@@ -3,6 +3,7 @@
 `OnPolicyTrainer._train` is the loop. The methods below it are its steps, in order.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 
@@ -154,7 +155,8 @@ class OnPolicyTrainer(BaseTrainer):
                 waited = perf_counter()
 
             metrics = rollout_metrics(rollout, rewards, rewards_BT, advantages)
-            metrics |= update_metrics | gap
+            metrics |= update_metrics
+            metrics |= gap
             metrics["kl_coef"] = self.kl.coef
             metrics["prompts/cut"] = self._share_cut(rollout)
             metrics |= cut_inputs(self.reward)
@@ -232,6 +234,7 @@ class OnPolicyTrainer(BaseTrainer):
 
     def collect_and_score(self) -> tuple[Rollout, TokenReward]:
         """Sample and score this step's rollouts; every rank gets those of all ranks."""
+        # states of frozen layers are stored for one rollout only: the next one has other tokens
         for module in self.actor_critic.modules():
             if isinstance(module, Policy) and module.frozen is not None:
                 module.frozen.forget()
@@ -378,7 +381,7 @@ class OnPolicyTrainer(BaseTrainer):
 
     @property
     def total_steps(self) -> int:
-        return -(-self.config.train.total_episodes // self.episodes_per_step)
+        return math.ceil(self.config.train.total_episodes / self.episodes_per_step)
 
     @property
     def prompts_per_step(self) -> int:
@@ -397,8 +400,9 @@ class OnPolicyTrainer(BaseTrainer):
         first = step * self.prompts_per_step
         prompts = []
         for place in range(first, first + self.prompts_per_step):
-            number, i = divmod(place, len(self.prompts))
-            prompts.append(self.prompts[self._order(number)[i]])
+            pass_index, i = divmod(place, len(self.prompts))
+            order = self._order(pass_index)
+            prompts.append(self.prompts[order[i]])
         return prompts
 
     def share(self, step: int) -> tuple[list[Prompt], list[int]]:
@@ -410,13 +414,13 @@ class OnPolicyTrainer(BaseTrainer):
         seeds = response_seeds(self.config.train.seed, step, places[0], len(places), num_samples)
         return [batch[i] for i in places], seeds
 
-    def _order(self, number: int) -> list[int]:
+    def _order(self, pass_index: int) -> list[int]:
         """The order of the prompts in a pass over them."""
-        if self._pass[0] != number:
-            seed = derive_seed(self.config.train.seed, "pass", number)
+        if self._pass[0] != pass_index:
+            seed = derive_seed(self.config.train.seed, "pass", pass_index)
             generator = torch.Generator().manual_seed(seed)
             order = torch.randperm(len(self.prompts), generator=generator).tolist()
-            self._pass = (number, order)
+            self._pass = (pass_index, order)
         return self._pass[1]
 
     def minibatches(self, n_rows: int, epoch: int) -> list[Tensor]:

@@ -22,13 +22,16 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.data.agreement import DRAWS, SEED, Figure
 from fgrlhf.data.judgements import RESPONSE
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
 from fgrlhf.stats import Interval, paired_ratio_bootstrap, wilson
-from interface_html.agreement import DRAWS, SEED, Figure, overlap_matches, read_record, share
+from interface_html.agreement_figures import share
+from interface_html.annotation_matches import overlap_matches
 from interface_html.items import read_items
+from interface_html.judged_items import read_record
 from interface_html.rules import errors_only, side_of
 from interface_html.schema import Schema
 from interface_html.stored import read_database

@@ -19,10 +19,11 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from fgrlhf.config import StrictModel
-from interface_html.agreement import Judged, judged_items, pair_agreements
+from interface_html.annotator_pairs import pair_agreements
 from interface_html.connections import reading
 from interface_html.database import Database, RefusedError
 from interface_html.format import Item
+from interface_html.judged_items import Judged, judged_items
 from interface_html.languages import ENGLISH, Language
 from interface_html.reliability import ReliabilityReport, report
 from interface_html.render import lead_html

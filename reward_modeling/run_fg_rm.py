@@ -36,17 +36,13 @@ from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 from reward_modeling import training
 from reward_modeling.baselines import segment_baselines
+from reward_modeling.config import DataSection as SharedDataSection
+from reward_modeling.config import RMConfig
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.linear_start import start_with_segments
 from reward_modeling.metrics.span_errors import precision_recall_f1
-from reward_modeling.training import (
-    RMConfig,
-    calibration,
-    load_metric,
-    load_network,
-    reuse,
-    sigmoid,
-)
+from reward_modeling.network import load_network
+from reward_modeling.training import calibration, load_metric, reuse, sigmoid
 
 # an input, and a label for each of its tokens
 Example = tuple[RMInput, list[int]]
@@ -69,7 +65,7 @@ class LabelSection(StrictModel):
         return (*self.errors, self.ok)
 
 
-class DataSection(training.DataSection):
+class DataSection(SharedDataSection):
     level: Level = Field(
         description="segments in the files, such as sentence: docs/rewards.md, Levels"
     )

@@ -39,17 +39,14 @@ from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 from reward_modeling import training
 from reward_modeling.baselines import pair_baselines
+from reward_modeling.config import DataSection as SharedDataSection
+from reward_modeling.config import RMConfig
+from reward_modeling.config import TrainSection as SharedTrainSection
 from reward_modeling.data import Pair, PairCollator, first_position_share, read_pair_rows
 from reward_modeling.linear_start import start_with_pairs
+from reward_modeling.network import load_network
 from reward_modeling.pair_errors import PairErrors, pair_errors
-from reward_modeling.training import (
-    RMConfig,
-    calibration,
-    load_metric,
-    load_network,
-    reuse,
-    sigmoid,
-)
+from reward_modeling.training import calibration, load_metric, reuse, sigmoid
 
 FIRST_BETTER, SECOND_BETTER = 0, 1  # labels of a pair in evaluation
 
@@ -57,13 +54,13 @@ FIRST_BETTER, SECOND_BETTER = 0, 1  # labels of a pair in evaluation
 Example = tuple[list[RMInput], tuple[Pair, ...]]
 
 
-class DataSection(training.DataSection):
+class DataSection(SharedDataSection):
     with_context: bool = Field(
         default=True, description="whether the model reads the context of the prompt"
     )
 
 
-class TrainSection(training.TrainSection):
+class TrainSection(SharedTrainSection):
     margin: Coefficient = Field(
         default=0.0,
         description="times the margin of a pair: by how much its scores should differ at least",

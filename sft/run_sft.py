@@ -15,56 +15,35 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from accelerate.utils import gather_object
-from pydantic import Field, model_validator
 from transformers import PretrainedConfig, PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from fgrlhf.cli.training_program import NO_TASK, run_program
-from fgrlhf.config import (
-    BatchSize,
-    Count,
-    FilePath,
-    Kernels,
-    NonNegativeCount,
-    Positive,
-    Rate,
-    Seed,
-    StrictModel,
-    Tokens,
-    refuse,
-)
-from fgrlhf.data.formats import DEMONSTRATIONS
+from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import Metric, metric_columns, summarize
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes, models_of
+from fgrlhf.metrics.config import models_of
 from fgrlhf.metrics.registry import build_metrics
-from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs import hf_trainer
 from fgrlhf.runs.distributed import shards_models, share_of, stop_together
+from fgrlhf.runs.hf_checkpoints import forget_last_call, model_to_install
 from fgrlhf.runs.hf_log import use_run_log
-from fgrlhf.runs.hf_trainer import (
-    Decay,
-    Epochs,
-    StageTrainer,
-    forget_last_call,
-    model_to_install,
-)
-from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
+from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.progress import progress_bar
-from fgrlhf.runs.rl_config import LoggingConfig, ParallelConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import seeded
+from sft.config import SFTConfig
 from sft.data import (
     IGNORED,
     Collator,
@@ -76,139 +55,6 @@ from sft.data import (
     response_loss,
 )
 from sft.packing import EXAMPLES, check_packing, pack, packed_loss
-
-
-class ModelSection(StrictModel):
-    ckpt: FilePath = Field(
-        description="folder or hub name of an encoder-decoder or decoder-only model"
-    )
-    lora: LoRAConfig | None = Field(
-        default=None, description="train adapters, which are merged into the saved model"
-    )
-    train_top_layers: Count | None = Field(
-        default=None, description="train only the top layers; null: all"
-    )
-    decoder_prefix: str | None = Field(default=None, description=ABOUT_DECODER_PREFIX)
-    max_input_len: Tokens = Field(default=1024, description="tokens; longer inputs are cut")
-    max_generated_len: Tokens = Field(default=200, description="tokens; longer answers are cut")
-    kernels: Kernels = "auto"
-
-
-class DataSection(StrictModel):
-    train_file: FilePath = Field(description="demonstrations: a file, or hub:org/name")
-    dev_file: FilePath | None = Field(
-        default=None, description="null: no evaluation; the last model is saved"
-    )
-    dev_examples: Count | None = Field(
-        default=None, description="use only the first dev rows; null: all"
-    )
-    turns: Literal["last", "all"] = Field(
-        default="last",
-        description=(
-            "of a training dialog, imitate the assistant's last turn or all of its turns, each of"
-            " them as an example"
-        ),
-    )
-    columns: dict[str, str | list[str]] = Field(
-        default={},
-        description="keys of a demonstration -> keys of the files, e.g. {response: summary}",
-    )
-
-
-class TrainSection(StrictModel):
-    epochs: Epochs = Field(default=10.0, description="passes over the training rows")
-    max_steps: Count | None = Field(
-        default=None, description="optimiser steps; null: `epochs` decides"
-    )
-    batch_size: BatchSize = Field(
-        default=4, description="examples per optimiser step, over all processes"
-    )
-    micro_batch_size: BatchSize | None = Field(
-        default=None, description="examples per forward pass and process; null: all of its share"
-    )
-    lr: Rate = Field(default=5e-5, description="learning rate")
-    lr_schedule: Literal["linear", "cosine", "constant_with_warmup"] = Field(
-        default="linear", description="after the warmup"
-    )
-    warmup_steps: NonNegativeCount = Field(default=0, description="optimiser steps")
-    optimizer: OptimizerName = Field(default="adamw", description=ABOUT_OPTIMIZER)
-    weight_decay: Decay = Field(default=0.0, description="of AdamW")
-    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="of AdamW")
-    adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of AdamW")
-    max_grad_norm: Positive = Field(default=1.0, description="bound of the norm of the gradient")
-    group_by_length: bool = Field(
-        default=False, description="batch answers of similar length, which reduces padding"
-    )
-    packing: bool = Field(
-        default=False,
-        description="decoder-only: several examples in one row where that reduces padding",
-    )
-    bf16: bool = Field(default=False, description="mixed precision; weights stay fp32")
-    gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
-    seed: Seed = Field(default=42, description="of everything random in the run")
-
-
-class EvaluationSection(StrictModel):
-    every_steps: Count | None = Field(
-        default=None, description="steps between evaluations and checkpoints; null: every epoch"
-    )
-    metric: str = Field(
-        default="rougeLsum",
-        description=(
-            "selects the best checkpoint: `loss`, or any metric of the evaluation or the task; with"
-            " `loss` and no other metrics, no answers are generated"
-        ),
-    )
-    batch_size: BatchSize = Field(default=64, description="prompts answered at a time")
-
-
-class SFTConfig(StrictModel):
-    """The config of a whole run."""
-
-    model: ModelSection
-    data: DataSection
-    train: TrainSection = TrainSection()
-    evaluation: EvaluationSection = EvaluationSection()
-    evaluation_metrics: EvaluationMetrics = Field(default=[], description=ABOUT_METRICS)
-    parallel: ParallelConfig = ParallelConfig()
-    logging: LoggingConfig
-
-    @model_validator(mode="after")
-    def _micro_batches(self):
-        micro = self.train.micro_batch_size
-        if micro is not None and self.train.batch_size % micro:
-            raise ValueError(
-                f"train.batch_size={self.train.batch_size} is not a multiple of"
-                f" train.micro_batch_size={micro}; change one of them"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _parallel_fits(self):
-        unsupported = {
-            "model.lora.quantize": is_quantized(self.model.lora),
-            "model.train_top_layers": self.model.train_top_layers is not None,
-            "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
-        }
-        refuse([("", text) for text in self.parallel.mistakes(unsupported)])
-        return self
-
-    @model_validator(mode="after")
-    def _metric_picks_the_best(self):
-        metric = self.evaluation.metric
-        if metric != "loss":
-            mistakes = best_metric_mistakes(metric, self.evaluation_metrics, "evaluation.metric")
-            refuse([("", text) for text in mistakes])
-        return self
-
-    @model_validator(mode="after")
-    def _metrics_need_dev_data(self):
-        if self.evaluation_metrics and self.data.dev_file is None:
-            raise ValueError(
-                "evaluation_metrics is not read, since data.dev_file is null and nothing is"
-                " evaluated: set data.dev_file, or leave evaluation_metrics out"
-            )
-        return self
 
 
 class SFTTrainer(StageTrainer, Seq2SeqTrainer):
@@ -260,8 +106,9 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
             output = model(**inputs, use_cache=False)
             mean_loss = output.loss
         tokens = (inputs["labels"] != IGNORED).sum()
-        share = tokens / (tokens if num_items_in_batch is None else num_items_in_batch)
-        # gradients are averaged over processes
+        tokens_of_batch = tokens if num_items_in_batch is None else num_items_in_batch
+        share = tokens / tokens_of_batch
+        # the sum over processes is needed, but gradients are averaged over them
         loss = mean_loss * share * self.args.world_size
         return (loss, output) if return_outputs else loss
 
@@ -315,8 +162,20 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
 
         The processes share the prompts.
         """
-        sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
         prompts = share_of(self.dev, self.args.process_index, self.args.world_size)
+        rows = self._judged(prompts, self._answers(prompts))
+        if self.args.world_size > 1:
+            rows = gather_object(rows)
+        self.run_log.samples(self.state.global_step, rows[: self.config.logging.n_samples])
+        named = {name: interval.mean for name, interval in summarize(rows).items()}
+        return named | {
+            "rougeLsum": sum(row["rougeLsum"] for row in rows) / len(rows),
+            "length": sum(len(row["response"].split()) for row in rows) / len(rows),
+        }
+
+    def _answers(self, prompts: Sequence[Prompt]) -> list[str]:
+        """Greedy responses to the prompts of one process. A bar or a line shows the progress."""
+        sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
         if not sys.stderr.isatty():  # on a terminal there is a progress bar
             say(
                 f"{self.config.logging.run_name}: step {self.state.global_step}, answering"
@@ -332,8 +191,12 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
                 batch_size=self.config.evaluation.batch_size,
                 bar=bar,
             )
+        return [text for (text,) in texts]  # one sample for each prompt
+
+    def _judged(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict]:
+        """A row for each response: prompt, response, references, RougeLsum and other metrics."""
         rows: list[dict] = []
-        for prompt, (text,) in zip(prompts, texts):
+        for prompt, text in zip(prompts, texts):
             rows.append(
                 {
                     "id": prompt.id,
@@ -344,16 +207,10 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
                 }
             )
         for metric in self.metrics:
-            columns = metric_columns(metric, prompts, [text for (text,) in texts])
+            columns = metric_columns(metric, prompts, texts)
             for row, more in zip(rows, columns, strict=True):
                 row.update(more)
-        rows = gather_object(rows) if self.args.world_size > 1 else rows
-        self.run_log.samples(self.state.global_step, rows[: self.config.logging.n_samples])
-        named = {name: interval.mean for name, interval in summarize(rows).items()}
-        return named | {
-            "rougeLsum": sum(row["rougeLsum"] for row in rows) / len(rows),
-            "length": sum(len(row["response"].split()) for row in rows) / len(rows),
-        }
+        return rows
 
 
 def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArguments:
@@ -440,14 +297,8 @@ def train(config: SFTConfig, task: Task = NO_TASK) -> Path:
 
 def _train(config: SFTConfig, task: Task) -> Path:
     folder = Path(config.logging.save_dir)
+    examples, dev = _read_examples(config)
     files = [path for path in (config.data.train_file, config.data.dev_file) if path is not None]
-    columns = config.data.columns
-    examples = DEMONSTRATIONS.read(config.data.train_file, columns)
-    if config.data.turns == "all":
-        examples = [turn for example in examples for turn in every_turn(example)]
-    dev = []
-    if config.data.dev_file is not None:
-        dev = DEMONSTRATIONS.read(config.data.dev_file, columns, config.data.dev_examples)
     inputs = [*files, config.model.ckpt, *models_of(config.evaluation_metrics)]
     if finished(folder, config, inputs) is not None:
         say(f"{config.logging.run_name}: finished before, reusing {folder}")
@@ -512,6 +363,18 @@ def _train(config: SFTConfig, task: Task) -> Path:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
     return folder
+
+
+def _read_examples(config: SFTConfig) -> tuple[list[Demonstration], list[Demonstration]]:
+    """The training examples and the dev examples."""
+    data = config.data
+    examples = DEMONSTRATIONS.read(data.train_file, data.columns)
+    if data.turns == "all":
+        examples = [turn for example in examples for turn in every_turn(example)]
+    dev = []
+    if data.dev_file is not None:
+        dev = DEMONSTRATIONS.read(data.dev_file, data.columns, data.dev_examples)
+    return examples, dev
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -24,7 +24,7 @@ from reward_modeling import run_fg_rm, run_pref_rm, training
 from reward_modeling.run_fg_rm import SegmentRMConfig
 from reward_modeling.run_pref_rm import PreferenceRMConfig
 from sft import run_sft
-from sft.run_sft import SFTConfig
+from sft.config import SFTConfig
 
 STEPS = 7
 PROGRAMS: dict[str, Any] = {

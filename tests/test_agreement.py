@@ -10,21 +10,18 @@ from test_rules import ROW, doc, error, missing
 
 from fgrlhf.errors import UserError
 from fgrlhf.stats import Interval
-from interface_html.agreement import (
-    Comparison,
-    Judged,
+from interface_html.agreement import Settings, write_report
+from interface_html.agreement_figures import report
+from interface_html.annotation_matches import overlap_matches
+from interface_html.annotator_pairs import (
     PairAgreement,
-    Settings,
     judged_counts,
-    judged_in_files,
-    overlap_matches,
     pair_agreements,
-    report,
     shared_counts,
-    write_report,
 )
 from interface_html.format import Item
 from interface_html.items import read_items
+from interface_html.judged_items import Comparison, Judged, judged_in_files
 
 SCHEMA = QA.schema
 

@@ -25,7 +25,8 @@ from fgrlhf.kernels.longformer import (
 )
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.spec import RewardModelSpec
-from reward_modeling.training import ModelSection, load_network
+from reward_modeling.config import ModelSection
+from reward_modeling.network import load_network
 
 VOCABULARY = 50
 KINDS = {"token": LongformerForTokenClassification, "sequence": LongformerForSequenceClassification}

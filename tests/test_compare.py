@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fgrlhf.algorithms.registry import ALGORITHMS
-from fgrlhf.config import load_config, read_yaml
+from fgrlhf.config import load_config
+from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.models.source import ModelSource

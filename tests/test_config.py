@@ -16,13 +16,13 @@ from fgrlhf.config import (
     Seed,
     StrictModel,
     load_config,
-    read_yaml,
     refuse,
     to_yaml,
     unread_keys,
     validate,
-    value_from_text,
 )
+from fgrlhf.config_text import value_from_text
+from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError
 
 REPOSITORY = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task import rl_config
 from reward_modeling.run_fg_rm import SegmentRMConfig
 from reward_modeling.run_pref_rm import PreferenceRMConfig
-from sft.run_sft import SFTConfig
+from sft.config import SFTConfig
 from tasks import scripts
 from tasks.qa_feedback import demo
 from tasks.qa_feedback.demo import MINI, SCALES, SMALL, DemoConfig, stages

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from fgrlhf.cli import data
+from fgrlhf.cli import data, data_comparisons
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.explore import (
     FILTERS,
@@ -155,7 +155,7 @@ def test_every_filter_removes_what_it_names():
         "duplicates": fine,
     }
     comparisons = [fine, *rows.values()]
-    assert set(rows) == set(FILTERS) == set(get_args(data.FilterName))
+    assert set(rows) == set(FILTERS) == set(get_args(data_comparisons.FilterName))
     for name in rows:
         remaining = apply_filter(name, comparisons)
         # identical responses are also close

@@ -6,7 +6,8 @@ import pytest
 
 from fgrlhf.data.checks import text_problem
 from fgrlhf.errors import UserError
-from fgrlhf.runs.hf_trainer import check_environment, checkpoints_to_keep, model_to_install
+from fgrlhf.runs.hf_checkpoints import checkpoints_to_keep, model_to_install
+from fgrlhf.runs.hf_trainer import check_environment
 
 
 @pytest.mark.parametrize(

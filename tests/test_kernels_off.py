@@ -12,7 +12,8 @@ from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.spec import RewardModelSpec
-from reward_modeling.training import ModelSection, load_network
+from reward_modeling.config import ModelSection
+from reward_modeling.network import load_network
 
 
 @pytest.fixture

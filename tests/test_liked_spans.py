@@ -14,11 +14,13 @@ from fgrlhf.data.agreement import Shared
 from fgrlhf.data.formats import SPANS
 from fgrlhf.data.judgements import from_spans
 from interface_html.adjudicate import items_to_adjudicate
-from interface_html.agreement import Judged, pair_agreements, report
+from interface_html.agreement_figures import report
+from interface_html.annotator_pairs import pair_agreements
 from interface_html.export import judged_items
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.judged import annotation_judgements
+from interface_html.judged_items import Judged
 from interface_html.rules import annotation_problems, errors_only
 from interface_html.stored import Submission
 from interface_html.suggestions import item_suggestion_problems

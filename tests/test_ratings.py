@@ -12,12 +12,13 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.stats import Interval
 from interface_html import agreement
-from interface_html.agreement import rating_figures
+from interface_html.agreement_figures import rating_figures
 from interface_html.database import Database, Receipt
 from interface_html.export import Settings as ExportSettings
 from interface_html.export import export, judged_items
 from interface_html.format import RATINGS
 from interface_html.items import item_json, read_items
+from interface_html.judged_items import judged_in_database, judged_in_files
 from interface_html.merge import Settings as MergeSettings
 from interface_html.merge import merge
 from interface_html.ratings import median_ratings, rating_problems
@@ -252,10 +253,10 @@ def test_submissions_and_agreement(database, task, tmp_path, capsys):
     text = capsys.readouterr().out
     assert "items rated by two or more               2" in text
     assert "anna: 2 items" in text
-    judged = agreement.judged_in_database(task, str(database))
+    judged = judged_in_database(task, str(database))
     assert judged[0].ratings == {"anna": GOOD, "ben": changed("first", quality=5)}
     write_json(tmp_path / "a.json", [row(0, ratings=IN_ROW)])
-    (entry,) = agreement.judged_in_files(task, [str(tmp_path / "a.json")])
+    (entry,) = judged_in_files(task, [str(tmp_path / "a.json")])
     assert list(entry.ratings.values()) == [GOOD]
 
 

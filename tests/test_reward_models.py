@@ -837,7 +837,8 @@ def test_missing_tensors_are_refused_in_use(tmp_path, shape, kind):
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
 def test_hostile_folders_are_refused_in_use_and_in_training(tmp_path, shape):
-    from reward_modeling.training import ModelSection, load_network
+    from reward_modeling.config import ModelSection
+    from reward_modeling.network import load_network
 
     def attempts(folder):
         yield lambda: load_reward_model(folder, rm.prefix_fn)
@@ -888,7 +889,8 @@ def bloat(path):
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
 def test_training_starts_without_a_head_but_not_without_a_trunk(tmp_path, shape):
-    from reward_modeling.training import ModelSection, load_network
+    from reward_modeling.config import ModelSection
+    from reward_modeling.network import load_network
 
     def start(folder):
         return load_network(
@@ -903,7 +905,8 @@ def test_training_starts_without_a_head_but_not_without_a_trunk(tmp_path, shape)
 
 
 def test_training_may_start_from_a_classifier_of_other_labels_but_not_of_another_size(tmp_path):
-    from reward_modeling.training import ModelSection, load_network
+    from reward_modeling.config import ModelSection
+    from reward_modeling.network import load_network
 
     section = ModelSection(ckpt=str(tmp_path / "three"), max_length=64)
     published(tmp_path / "three", ("F-ERR", "Ignore", "O"))
@@ -947,7 +950,8 @@ def test_tensors_that_the_config_does_not_ask_for_are_refused_in_use(tmp_path):
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path):
-    from reward_modeling.training import ModelSection, load_network
+    from reward_modeling.config import ModelSection
+    from reward_modeling.network import load_network
 
     folder = save(scorer(tmp_path, "causal"), tmp_path / "rm")
     start = rm.start(tmp_path, "causal")

@@ -7,7 +7,8 @@ import yaml
 from pydantic import BaseModel
 
 from fgrlhf.algorithms.ppo import PPOConfig
-from fgrlhf.config import load_config, sections_of, to_yaml, validate
+from fgrlhf.config import load_config, to_yaml, validate
+from fgrlhf.config_schema import sections_of
 from fgrlhf.errors import UserError
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
@@ -337,7 +338,7 @@ def test_the_published_section_is_read_as_algorithm():
     assert validate(QAConfig, tree, "file").algorithm == PPOConfig()
 
 
-def test_a_key_in_bothsections_of_is_refused():
+def test_a_key_in_both_sections_is_refused():
     tree = published("fine_grained") | {"algorithm": {"lam": 0.95, "kl_in": "loss"}}
     (line,) = refused(tree)
     assert line.startswith("ppo.lam: it is also given as algorithm.lam=0.95, and `ppo` is ")
@@ -369,7 +370,7 @@ def test_mistakes_in_the_published_section_are_named_where_they_are(section, par
         assert line.startswith(part), (line, part)
 
 
-def test_mistakes_of_bothsections_of_and_others_are_reported_together():
+def test_mistakes_of_both_sections_and_others_are_reported_together():
     tree = published("fine_grained") | {"algorithm": {"name": "nlpo", "sync_every": 0, "lam": 0.5}}
     tree["ppo"]["vf_coef"] = -1
     tree["train"]["lr"] = -1
@@ -407,7 +408,7 @@ def test_only_an_algorithm_with_a_critic_needs_one():
     assert refused(tree | {"algorithm": {"name": "rloo"}}) == []
 
 
-def test_mistakes_of_allsections_of_are_reported_together():
+def test_mistakes_of_all_sections_are_reported_together():
     tree = published("fine_grained")
     tree["algorithm"] = {"name": "trpo"}
     tree["model"]["value_model"] = {"policy_value_sharing": True}

@@ -16,7 +16,8 @@ from fgrlhf.models.lora import has_adapters
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from reward_modeling import run_fg_rm, run_pref_rm, training
-from reward_modeling.training import ModelSection, load_network
+from reward_modeling.config import ModelSection
+from reward_modeling.network import load_network
 
 MODULES = {"segment": (segment, run_fg_rm), "sequence": (pairs, run_pref_rm)}
 LORA = {"r": 4, "alpha": 16.0}

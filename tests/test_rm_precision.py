@@ -12,7 +12,8 @@ from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, decoder_start
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, load_segmenter
-from reward_modeling.training import ModelSection, load_network
+from reward_modeling.config import ModelSection
+from reward_modeling.network import load_network
 
 TEXTS = ["the cat sees a dog, and the red bird likes one.", "a blue dog sees the cat."]
 LABELS = {0: "NF-ERR", 1: "O"}

@@ -30,8 +30,9 @@ from fgrlhf.errors import UserError
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import shape_of
 from fgrlhf.reward_models.shapes import reads_ahead, shape_of_config
+from reward_modeling.config import ModelSection
+from reward_modeling.network import load_network
 from reward_modeling.run_fg_rm import train
-from reward_modeling.training import ModelSection, load_network
 
 SMALL = {
     "vocab_size": len(tiny.tokenizer()),

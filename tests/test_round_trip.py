@@ -11,7 +11,7 @@ from test_comparison_page import EXPECTED, judge
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.reward_utils import BLANK
-from interface_html import agreement
+from interface_html import judged_items
 from interface_html.database import Database, Receipt
 from interface_html.export import Settings, export
 from interface_html.items import read_items, rows_text
@@ -169,11 +169,11 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
             for judgement in record
         )
     write_json(tmp_path / "record.json", record)
-    judged = agreement.judged_in_files(
+    judged = judged_items.judged_in_files(
         QA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
     )
     assert [entry.comparisons[str(tmp_path / "anna.json")] for entry in judged] == [
-        agreement.Comparison(EXPECTED, order) for order in orders
+        judged_items.Comparison(EXPECTED, order) for order in orders
     ]
     assert [judgement.seconds for judgement in judged] == [
         [entry["seconds"]["comparison"]] for entry in record
@@ -186,6 +186,6 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
     ):
         write_json(tmp_path / "record.json", wrong)
         with pytest.raises(UserError, match="record.json"):
-            agreement.judged_in_files(
+            judged_items.judged_in_files(
                 QA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
             )

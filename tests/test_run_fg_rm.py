@@ -21,6 +21,7 @@ from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.runs.hf_trainer import StepwiseSortedSampler
 from fgrlhf.task import load_task
 from reward_modeling import command, run_fg_rm, run_pref_rm, training
+from reward_modeling.network import load_network
 from reward_modeling.run_fg_rm import (
     SegmentRMConfig,
     error_probabilities,
@@ -28,7 +29,7 @@ from reward_modeling.run_fg_rm import (
     segment_loss,
     train,
 )
-from reward_modeling.training import calibration, load_metric, load_network, sigmoid
+from reward_modeling.training import calibration, load_metric, sigmoid
 
 
 def config(folder, shape="seq2seq", **changes) -> SegmentRMConfig:

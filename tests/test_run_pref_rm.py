@@ -21,6 +21,7 @@ from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.task import load_task, text_prefix
 from reward_modeling import run_pref_rm
 from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
+from reward_modeling.network import load_network
 from reward_modeling.run_pref_rm import (
     PairLoss,
     PreferenceRMConfig,
@@ -30,7 +31,7 @@ from reward_modeling.run_pref_rm import (
     pair_margins,
     train,
 )
-from reward_modeling.training import load_metric, load_network
+from reward_modeling.training import load_metric
 from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 
 NONE = -100  # padding of labels

@@ -24,8 +24,9 @@ from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 from sft import run_sft
 from sft import run_sft as module
+from sft.config import SFTConfig
 from sft.data import Order, Unseen, count_unseen, encode
-from sft.run_sft import SFTConfig, SFTTrainer, train
+from sft.run_sft import SFTTrainer, train
 
 ANSWERS = {
     "red": "the red cat sees a dog .",

@@ -15,7 +15,7 @@ import pytest
 
 from fgrlhf.config import load_config
 from fgrlhf.files import read_jsonl
-from sft.run_sft import SFTConfig
+from sft.config import SFTConfig
 
 ROOT = Path(__file__).parents[1]
 SHOW = (

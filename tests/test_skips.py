@@ -14,7 +14,7 @@ from test_schema import broken, changed
 from test_served_pages import visiting
 
 from fgrlhf.errors import UserError
-from interface_html import agreement, export, submissions
+from interface_html import export, judged_items, submissions
 from interface_html.database import Database, Receipt
 from interface_html.format import Item
 from interface_html.schema import SKIP_REASONS, load_schema
@@ -186,7 +186,7 @@ def test_the_server_checks_skips_and_leaves_them_out(tmp_path, capsys):
     assert export.export(export.Settings(**settings, policy="all", pages="annotation")) == 1
     text = "; left out 2 items without an annotation; 2 items skipped by 2 annotators\n"
     assert capsys.readouterr().out.endswith(text)
-    report = agreement.judged_in_database(QA, str(server.db))
+    report = judged_items.judged_in_database(QA, str(server.db))
     assert [list(entry.annotations) for entry in report] == [["anna"], [], []]
     assert submissions.write_submissions(submissions.Settings(**settings)) == 2
     assert capsys.readouterr().out == f"{out}: 2 submissions; 2 skips\n"
@@ -247,7 +247,7 @@ def test_skipping_from_disk(chromium, tmp_path):
         assert skipped == {"reason": "other", "text": "It is 2 in the morning."}
         write = tmp_path / "record.json"
         write.write_text(json.dumps([first, second]))
-        assert agreement.read_record(QA.schema, str(write), 1) == [first]
+        assert judged_items.read_record(QA.schema, str(write), 1) == [first]
         press(tab, "n", "Control+Enter")
         assert "All items are done" in tab.inner_text("#notice")  # none is left to do
         reload(tab)

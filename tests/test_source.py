@@ -13,6 +13,7 @@ from fgrlhf.report.page import write_report
 from fgrlhf.runs.runlog import RunLog
 from reward_modeling import run_fg_rm
 from sft import run_sft
+from sft.config import SFTConfig
 
 SOURCE = ModelSource("org/tiny", "wheel tiny 1.0, 4-bit weights de-quantised")
 TEXT = "org/tiny (wheel tiny 1.0, 4-bit weights de-quantised)"
@@ -83,7 +84,7 @@ def test_sft_carries_the_source(base, tmp_path):
         "train": {"max_steps": 1},
         "logging": {"run_name": "sft", "save_dir": str(tmp_path / "sft")},
     }
-    folder = run_sft.train(validate(run_sft.SFTConfig, tree, "test"))
+    folder = run_sft.train(validate(SFTConfig, tree, "test"))
     assert read_source(folder) == SOURCE
 
 

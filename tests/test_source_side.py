@@ -13,7 +13,7 @@ from test_served_pages import visiting
 
 from fgrlhf.data.formats import SPANS
 from fgrlhf.files import write_json
-from interface_html.agreement import overlap_matches
+from interface_html.annotation_matches import overlap_matches
 from interface_html.export import Settings, export
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.rules import annotation_problems, character_labels, side_of

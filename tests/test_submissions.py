@@ -13,11 +13,12 @@ from fgrlhf.data.judgements import JUDGEMENTS, Judgement
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from interface_html import export
-from interface_html.agreement import Judged, judged_in_database, report
+from interface_html.agreement_figures import report
 from interface_html.database import Database, Receipt
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.judged import judged_item, write_judgements
+from interface_html.judged_items import Judged, judged_in_database
 from interface_html.stored import read_database
 from interface_html.submissions import Settings, write_submissions
 from tasks.qa_feedback import judgements as qa_judgements

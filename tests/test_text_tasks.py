@@ -15,7 +15,7 @@ from fgrlhf.models.tiny import save_model, tiny_encoder_decoder, word_tokenizer
 from fgrlhf.task import Task, load_task, rl_config
 from interface_html.tasks import feedback_of
 from sft import run_sft
-from sft.run_sft import SFTConfig
+from sft.config import SFTConfig
 
 ROOT = Path(__file__).parents[1]
 NAMES = (

@@ -374,7 +374,7 @@ def test_corrected_answers_become_examples(world, monkeypatch, capsys):
 
 @pytest.mark.parametrize("yml", ["corrected_sft_config", "mini_corrected_sft_config"])
 def test_corrected_sft_goes_on_from_sft(yml, monkeypatch):
-    from sft.run_sft import SFTConfig
+    from sft.config import SFTConfig
 
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails
 
 from fgrlhf.algorithms.config import SHARED_SETTINGS
-from fgrlhf.config import Mistakes, suggestion
+from fgrlhf.config_errors import Mistakes
+from fgrlhf.errors import suggestion
 
 
 def read_with_ppo_section(tree: dict, read: Callable[[dict], Any]) -> Any:

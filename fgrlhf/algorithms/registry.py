@@ -22,7 +22,9 @@ from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.reinforce import Reinforce, ReinforceConfig
 from fgrlhf.algorithms.rloo import RLOO, RLOOConfig
 from fgrlhf.algorithms.trpo import TRPO, TRPOConfig
-from fgrlhf.config import Mistakes, refuse, suggestion
+from fgrlhf.config import refuse
+from fgrlhf.config_errors import Mistakes
+from fgrlhf.errors import suggestion
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "ppo": PPO,

@@ -1,6 +1,6 @@
 """`key=value` command lines of the programs, checked like every other config.
 
-A key that holds text takes the text after `=` as it is; see `fgrlhf.config.value_from_text`.
+A key that holds text takes the text after `=` as it is; see `fgrlhf.config_text.value_from_text`.
 """
 
 import sys
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from fgrlhf.cli.key_help import describe
-from fgrlhf.config import StrictModel, load_config, validate, value_from_text
+from fgrlhf.config import StrictModel, load_config, validate
+from fgrlhf.config_text import value_from_text
 from fgrlhf.errors import UserError, shorten
 
 if TYPE_CHECKING:

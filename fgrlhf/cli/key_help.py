@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fgrlhf.config import sections_of, tags_of
+from fgrlhf.config_schema import sections_of, tags_of
 
 
 def describe(model: type[BaseModel], prefix: str = "") -> list[str]:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from fgrlhf.config import suggestion
 from fgrlhf.data.format import (
     RESPONSE,
     SIDES,
@@ -37,7 +36,7 @@ from fgrlhf.data.format import (
 )
 from fgrlhf.data.rows import Row, RowError, check_list, check_number, check_object, check_text
 from fgrlhf.data.shapes import PromptText
-from fgrlhf.errors import shorten
+from fgrlhf.errors import shorten, suggestion
 from fgrlhf.files import parse_json
 from fgrlhf.text_types import Prompt, SegmentScore
 

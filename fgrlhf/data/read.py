@@ -82,6 +82,13 @@ def check_output(path: str | Path) -> None:
         raise UserError(f"{path} cannot be written: give a name that ends in {', '.join(WRITTEN)}")
 
 
+def check_input_and_output(source: str, out: str) -> None:
+    """Raise `UserError` if the output cannot be written, or would replace the input."""
+    if Path(source).resolve() == Path(out).resolve():
+        raise UserError(f"{out} is the input, so it cannot be the output too: name another file")
+    check_output(out)
+
+
 WRITTEN = (".json", ".jsonl", ".parquet")
 _EMPTY = {".json": "it is an empty JSON array"}
 

@@ -13,9 +13,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fgrlhf.config import suggestion
 from fgrlhf.data.checks import text_problem, type_name
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.errors import UserError, shorten, suggestion
 
 Columns = Mapping[str, str | Sequence[str]]
 

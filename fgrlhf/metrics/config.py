@@ -11,15 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fgrlhf.config import (
-    Amount,
-    FilePath,
-    Name,
-    StrictModel,
-    refuse,
-    suggestion,
-    unread_keys,
-)
+from fgrlhf.config import Amount, FilePath, Name, StrictModel, refuse, unread_keys
+from fgrlhf.errors import suggestion
 from fgrlhf.reward_models.text_scorers import AnyTextScorer
 
 

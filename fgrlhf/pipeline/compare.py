@@ -17,7 +17,8 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
-from fgrlhf.config import Count, FilePath, read_yaml
+from fgrlhf.config import Count, FilePath
+from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
 from fgrlhf.models.source import read_source

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from pydantic import Field, field_validator
 
-from fgrlhf.config import FilePath, StrictModel, read_yaml
+from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_jsonl
 from fgrlhf.metrics.paired import by_prompt

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fgrlhf.config import read_yaml
+from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_jsonl
 from fgrlhf.report.display import Display

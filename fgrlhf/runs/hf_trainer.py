@@ -1,18 +1,8 @@
-"""Shared code of the stages that train with transformers' `Trainer`: SFT and reward models.
-
-Checkpoints are those of transformers: weights as safetensors (with LoRA, the trained ones), and
-`optimizer.pt`, `scheduler.pt` and `rng_state*.pth` written by `torch.save`. They are read with
-`weights_only=True`, which builds tensors and plain containers and runs no code, and only after
-their SHA-256 is verified (`fgrlhf.runs.stage.last_complete_checkpoint`). `training_args.bin`, the
-only file that needs a full unpickler, is removed.
-"""
+"""Shared code of the stages that train with transformers' `Trainer`: SFT and reward models."""
 
 import math
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -20,22 +10,19 @@ import torch
 from accelerate.data_loader import SeedableRandomSampler
 from pydantic import Field
 from torch.utils.data import RandomSampler, Sampler
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import sync
 from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.models.quantized import bitsandbytes
 from fgrlhf.models.sharding import local
 from fgrlhf.runs.distributed import check_launcher
+from fgrlhf.runs.hf_checkpoints import CheckpointCallback
 from fgrlhf.runs.optimizer import OptimizerName
 from fgrlhf.runs.runlog import say
 from fgrlhf.runs.sharded_trainer import ShardableTrainer
-from fgrlhf.runs.stage import CHECKPOINT_NAME, write_digests
 
-KEPT_CHECKPOINTS = 2  # the last and the best, or the last two if the last is the best
-TEMPORARY = ".model-"  # folder in which a model is written before it is installed
 SHOWN_NAMES = 3  # of tensors, in a message
 
 
@@ -179,7 +166,7 @@ class StageTrainer(ShardableTrainer):
         self._lengths: list[int] | None = None
         self._tokens = 0  # of this process since the last line of the log, with padding
         self._padding = 0
-        self.add_callback(_CheckpointCallback(self))
+        self.add_callback(CheckpointCallback(self))
 
     def _count_padding(self, inputs: Mapping[str, Any]) -> None:
         for name in ("attention_mask", "decoder_attention_mask"):
@@ -369,123 +356,6 @@ def _diverged(fact: str, args) -> str:
         f" settings, remove {folder} or set another logging.save_dir; with the same settings, a"
         " rerun continues from the last checkpoint, which is intact, and diverges again."
     )
-
-
-class _CheckpointCallback(TrainerCallback):
-    """Makes the Trainer's checkpoints verifiable, and keeps the last and the best of them."""
-
-    def __init__(self, trainer: StageTrainer):
-        self.trainer = trainer
-
-    def on_train_begin(self, args, state, control, **_):
-        root = Path(args.output_dir)
-        if state.best_global_step:
-            # the state holds the path at the time of writing; the folder may have been moved
-            state.best_model_checkpoint = str(root / f"checkpoint-{state.best_global_step}")
-        if args.should_save:
-            # later checkpoints are incomplete or damaged: their steps are trained again
-            for step, path in _checkpoints(root):
-                if step > state.global_step:
-                    _remove(path)
-        self.trainer.accelerator.wait_for_everyone()
-
-    def on_step_end(self, args, state, control, **_):
-        if control.should_save:
-            self.trainer.refuse_broken_weights()
-
-    def on_epoch_end(self, args, state, control, **_):
-        if control.should_save:
-            self.trainer.refuse_broken_weights()
-
-    def on_save(self, args, state, control, **_):
-        self.trainer.accelerator.wait_for_everyone()  # every process writes its random state
-        if not args.should_save:
-            return
-        root = Path(args.output_dir)
-        folder = root / f"checkpoint-{state.global_step}"
-        # a pickle that is never read
-        (folder / "training_args.bin").unlink(missing_ok=True)
-        sync_files(folder)
-        write_digests(folder)
-        sync(folder)
-        sync(root)
-        checkpoints = _checkpoints(root)
-        steps = [step for step, _ in checkpoints]
-        if args.save_only_model:  # nothing can be continued, so only the best is of use
-            keep = {state.best_global_step}
-        else:
-            keep = checkpoints_to_keep(steps, state.global_step, state.best_global_step)
-        for step, path in checkpoints:
-            if step not in keep:
-                _remove(path)
-
-
-def _checkpoints(root: Path) -> list[tuple[int, Path]]:
-    """(step, folder) of the checkpoints in `root`, in ascending order."""
-    checkpoints = []
-    for path in root.glob("checkpoint-*"):
-        match = CHECKPOINT_NAME.fullmatch(path.name)
-        if match:
-            checkpoints.append((int(match[1]), path))
-    return sorted(checkpoints)
-
-
-def checkpoints_to_keep(steps: list[int], last: int, best: int | None) -> set[int]:
-    """The last and the best of the checkpoints at `steps` (ascending).
-
-    If these are fewer than `KEPT_CHECKPOINTS`, the newest others are kept too.
-    """
-    keep = {last} | {step for step in steps if step == best}
-    for step in reversed(steps):
-        if len(keep) < KEPT_CHECKPOINTS:
-            keep.add(step)
-    return keep
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-# ---- files ---------------------------------------------------------------------------------------
-
-
-@contextmanager
-def model_to_install(folder: Path) -> Iterator[Path]:
-    """A folder to write a model into; at the end its files replace those in `folder`.
-
-    Files are flushed to disk before they get their names, so each file appears completely or not at
-    all. If the block raises, nothing is replaced. Leftovers of a killed process are removed.
-    """
-    for left_over in folder.glob(f"{TEMPORARY}*"):
-        _remove(left_over)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=TEMPORARY) as temporary:
-        yield Path(temporary)
-        sync_files(Path(temporary))
-        for path in sorted(Path(temporary).iterdir()):
-            os.replace(path, folder / path.name)
-    sync(folder)
-
-
-def forget_last_call(tokenizer) -> None:
-    """Reset the padding and truncation that a fast tokenizer keeps from its last call.
-
-    It would save them to tokenizer.json, and a resumed run would not write the same bytes as an
-    uninterrupted one. Every call sets both anew, so nothing depends on them.
-    """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        backend.no_padding()
-        backend.no_truncation()
-
-
-def sync_files(folder: Path) -> None:
-    """Wait until the contents of a folder's files are on disk."""
-    for path in folder.iterdir():
-        if path.is_file():
-            sync(path)
 
 
 # ---- launchers -----------------------------------------------------------------------------------

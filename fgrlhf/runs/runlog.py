@@ -30,7 +30,8 @@ from typing import Any
 import torch.distributed
 import yaml
 
-from fgrlhf.config import StrictModel, dump_yaml, to_yaml
+from fgrlhf.config import StrictModel, to_yaml
+from fgrlhf.config_yaml import dump_yaml
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json, read_json, write_json, write_jsonl, write_text
 from fgrlhf.kernels import choice as kernels

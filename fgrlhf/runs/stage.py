@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fgrlhf.config import StrictModel, read_yaml
+from fgrlhf.config import StrictModel
+from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError, first_problems, shorten, why_refused
 from fgrlhf.files import read_json, sha256, sync, write_json
 from fgrlhf.runs.older_configs import with_new_keys

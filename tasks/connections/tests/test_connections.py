@@ -17,6 +17,7 @@ from fgrlhf.text_types import Prompt
 from interface_html.items import read_items
 from interface_html.tasks import feedback_of
 from sft import run_sft
+from sft.config import SFTConfig
 from tasks.connections.data import make_puzzles as program
 from tasks.connections.puzzle import (
     Design,
@@ -386,7 +387,7 @@ def test_every_stage_runs(folder):
         assert len(ids) + 1 == 18 and len(tokenizer(prompt.text)["input_ids"]) == 33
 
     short = ["train.max_steps=2", "train.batch_size=4", "evaluation.every_steps=2"]
-    config = load_config(run_sft.SFTConfig, TRAINING / "mini_sft_config.yml", short)
+    config = load_config(SFTConfig, TRAINING / "mini_sft_config.yml", short)
     run_sft.train(config, TASK)
     steps = ["train.total_episodes=8", "train.sampling_batch_size_per_card=2"]
     steps += ["env.train_num_samples_per_input=2", "train.eval_examples=2"]

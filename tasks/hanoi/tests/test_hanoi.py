@@ -12,6 +12,7 @@ from fgrlhf.reward import AtEnd
 from fgrlhf.task import build_reward, rl_config
 from fgrlhf.text_types import Prompt
 from sft import run_sft
+from sft.config import SFTConfig
 from tasks.hanoi.data import demonstrations
 from tasks.hanoi.puzzle import POSITIONS, legal_moves, moves_to, read_moves, solve
 from tasks.hanoi.reward import Moves, Solved
@@ -124,7 +125,7 @@ def test_every_stage_runs(output_dir):
     tiny_model.main([task, f"output_dir={output_dir}/base_model", "width=16", "heads=2"])
     demonstrations.main([f"file={output_dir}/demonstrations.json", "count=8"])
     sft_config = load_config(
-        run_sft.SFTConfig,
+        SFTConfig,
         FOLDER / "mini_sft_config.yml",
         ["train.max_steps=2", "train.batch_size=4", "evaluation.every_steps=2"],
     )

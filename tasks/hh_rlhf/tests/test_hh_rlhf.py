@@ -24,7 +24,7 @@ from fgrlhf.text_types import Prompt
 from reward_modeling import run_pref_rm
 from reward_modeling.run_pref_rm import PreferenceRMConfig
 from sft import run_sft
-from sft.run_sft import SFTConfig
+from sft.config import SFTConfig
 from tasks.hh_rlhf.data import mini_world, prepare
 from tasks.hh_rlhf.data.mini_world import HARMFUL_HELP, REFUSAL, Talk, quality
 from tasks.hh_rlhf.data.prepare import Settings, part_of, preferred

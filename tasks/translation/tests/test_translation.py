@@ -20,7 +20,7 @@ from fgrlhf.text_types import Prompt
 from reward_modeling.data import read_segment_rows
 from reward_modeling.run_fg_rm import SegmentRMConfig
 from reward_modeling.run_pref_rm import PreferenceRMConfig
-from sft.run_sft import SFTConfig
+from sft.config import SFTConfig
 from tasks.translation.data import mini_world
 from tasks.translation.data.language import (
     NounPhrase,

@@ -1,0 +1,30 @@
+"""`fgrlhf data agreement`: how far the annotators of judgements agree."""
+
+from pydantic import Field
+
+from fgrlhf.config import StrictModel
+from fgrlhf.data.judgements import JUDGEMENTS
+from fgrlhf.files import write_json
+
+
+class AgreementSettings(StrictModel):
+    severities: list[str] = Field(
+        default=[],
+        description="severities from the mildest to the worst, to compare them; []: not compared",
+    )
+    out: str | None = Field(default=None, description="a JSON file to write the figures to")
+
+
+def agreement(*files: str, settings: AgreementSettings) -> None:
+    """Print how far annotators agree. Several files are the judgements of one annotator each."""
+    from fgrlhf.data.agreement import report  # imports scipy, which other actions do not need
+
+    judged = {file: JUDGEMENTS.read(file) for file in files}
+    figures = report(judged, settings.severities)
+    for name, figure in figures.items():
+        print(f"{name:<44} {figure}")
+    if settings.out:
+        values = {}
+        for name, figure in figures.items():
+            values[name] = figure if isinstance(figure, str) else figure.as_dict()
+        write_json(settings.out, values)

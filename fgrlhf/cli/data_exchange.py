@@ -1,0 +1,135 @@
+"""`fgrlhf data import` and `fgrlhf data export`: formats of other projects and tools."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from fgrlhf.config import Count, StrictModel
+from fgrlhf.data import span_rows
+from fgrlhf.data.exporters import EXPORTERS
+from fgrlhf.data.format import Format
+from fgrlhf.data.importers.registry import IMPORTERS, import_items
+from fgrlhf.data.importers.report import Report
+from fgrlhf.data.judgements import JUDGEMENTS, FeedbackRows, JudgedResponse, Losses
+from fgrlhf.data.problems import counted
+from fgrlhf.data.read import check_input_and_output, write_rows
+from fgrlhf.errors import UserError, first_problems, shorten, suggestion
+from fgrlhf.files import write_json, write_text
+
+
+class ImportSettings(StrictModel):
+    source: str = Field(
+        alias="from",
+        description="a published format: "
+        + ", ".join(IMPORTERS)
+        + "; or a task whose feedback rows are read",
+    )
+
+
+class ExportSettings(StrictModel):
+    to: str = Field(
+        description="a format: "
+        + ", ".join(EXPORTERS)
+        + "; or a task whose feedback rows are written"
+    )
+    limit: Count | None = Field(default=None, description="only the first rows; null: all")
+
+
+def import_file(source: str, out: str, settings: ImportSettings) -> None:
+    """Read a published file, write its judgements or comparisons, and report what was lost.
+
+    The report is printed and written to OUT.import.json.
+    """
+    check_input_and_output(source, out)
+    name = settings.source
+    report_file = f"{out}.import.json"
+    if name in IMPORTERS:
+        items, report = import_items(source, name)
+        row_format = IMPORTERS[name].format
+        counts = report.as_json()
+    else:  # the feedback rows of a task: nothing is lost
+        items = _feedback_format(name, IMPORTERS).read(source)
+        report = None
+        row_format = JUDGEMENTS
+        counts = {"rows": len(items)}
+    write_rows(out, [row_format.to_row(item) for item in items])
+    files = {"source": source, "from": name, "out": out, "written": len(items)}
+    write_json(report_file, files | counts)
+    print(f"{out}: {counted(len(items), 'row')} of {row_format.name}, from {name}")
+    if report is not None:
+        _print_report(report, report_file)
+
+
+def _print_report(report: Report, report_file: str) -> None:
+    for line in report.lines():
+        print(f"  {line}")
+    problems = [str(problem) for problem in report.problems]
+    if problems:
+        print(f"  dropped: {len(problems):,}, all in {report_file}")
+    for problem in first_problems(problems):
+        print(f"    {problem}")
+
+
+def export_file(source: str, out: str, settings: ExportSettings) -> None:
+    """Write judgements or comparisons in another format, and print what it cannot hold."""
+    check_input_and_output(source, out)
+    is_format = settings.to in EXPORTERS  # otherwise it is a task
+    if is_format:
+        exporter = EXPORTERS[settings.to]
+        items = exporter.format.read(source, limit=settings.limit)
+        rows, losses = exporter.write(items)
+    else:
+        rows, losses = _as_feedback(source, settings)
+    if out.endswith(".json") and not is_format:
+        # byte for byte as the published feedback files
+        write_text(out, json.dumps(rows, indent=2))
+    else:
+        write_rows(out, rows)
+    print(f"{out}: {counted(len(rows), 'row')} of {settings.to}")
+    for what, count in losses.most_common():
+        print(f"  lost, {what}: {count:,}")
+
+
+# ---- feedback rows of a task ---------------------------------------------------------------------
+
+
+def _as_feedback(source: str, settings: ExportSettings) -> tuple[list[Any], Losses]:
+    """Judgements as feedback rows of a task, and what these cannot hold."""
+    feedback_rows = _feedback_rows(settings.to, EXPORTERS)
+    rows = []
+    losses = Losses()
+    for item in JUDGEMENTS.read(source, limit=settings.limit):
+        row, lost = feedback_rows.to_row(item)
+        rows.append(row)
+        losses += lost
+    return rows, losses
+
+
+def _feedback_format(name: str, known: Mapping[str, Any]) -> Format[JudgedResponse]:
+    """The feedback rows of a task as a row format."""
+    rows = _feedback_rows(name, known)
+
+    def row_of(judged: JudgedResponse) -> dict[str, Any]:
+        return rows.to_row(judged)[0]
+
+    return Format(f"feedback of {name}", (), rows.parse, row_of)
+
+
+def _feedback_rows(name: str, known: Mapping[str, Any]) -> FeedbackRows:
+    """How the feedback rows of a task become judgements, and the other way round.
+
+    Args:
+      name: of the task.
+      known: the formats that the command has, for the message if `name` is neither.
+    """
+    from fgrlhf.task import load_task  # takes seconds, and other formats do not need it
+
+    try:
+        task = load_task(name)
+    except UserError:
+        raise UserError(
+            f"`{shorten(name)}` is neither a format nor a task; {suggestion(name, [*known])}"
+        ) from None
+    return task.judgements or span_rows.ROWS

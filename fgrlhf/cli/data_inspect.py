@@ -1,0 +1,78 @@
+"""`fgrlhf data show` and `fgrlhf data check`: look at rows, and verify them."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fgrlhf.cli.data_summaries import summary
+from fgrlhf.config import Count, StrictModel
+from fgrlhf.data.checks import type_name
+from fgrlhf.data.formats import FORMATS
+from fgrlhf.data.problems import counted
+from fgrlhf.data.read import read_rows
+from fgrlhf.data.rows import Row, RowError
+from fgrlhf.errors import shorten
+
+FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps", "judgements"]
+
+ROWS_TRIED = 100  # rows used to find out which formats a file matches
+MOST_SHOWN = 400  # characters shown of a row
+
+
+class ShowSettings(StrictModel):
+    rows: Count = Field(default=3, description="number of rows to print")
+
+
+class FormatSettings(StrictModel):
+    format: FormatName = Field(description="format of the rows")
+    columns: dict[str, str | list[str]] = Field(
+        default={},
+        description="the format's keys -> the file's, e.g. columns={prompt: instruction}",
+    )
+    limit: Count | None = Field(default=None, description="only the first rows; null: all")
+
+
+def show(source: str, settings: ShowSettings) -> None:
+    """Print the keys of a file with their types, the matching formats, and the first rows."""
+    rows = read_rows(source)
+    print(f"{source}: {counted(len(rows), 'row')}")
+    for key, types in _types_by_key(rows).items():
+        counts = ", ".join(f"{name} {count:,}" for name, count in types.most_common())
+        print(f"  {shorten(key, 60)}: {counts}")
+    fits = [name for name in FORMATS if _fits(name, rows[:ROWS_TRIED])]
+    print(f"formats: {', '.join(fits) or 'none without columns={...}'}")
+    for number, row in enumerate(rows[: settings.rows]):
+        print(f"row {number}: {shorten(json.dumps(row, ensure_ascii=False), MOST_SHOWN)}")
+
+
+def _types_by_key(rows: Sequence[Any]) -> dict[str, Counter[str]]:
+    """How often each key has a value of each type."""
+    types: dict[str, Counter[str]] = {}
+    for row in rows:
+        values = row if isinstance(row, Mapping) else {"(no object)": row}
+        for key, value in values.items():
+            types.setdefault(key, Counter())[type_name(value)] += 1
+    return types
+
+
+def _fits(name: str, rows: Sequence[Any]) -> bool:
+    """Whether all rows are well formed in the format."""
+    try:
+        for number, values in enumerate(rows):
+            if not isinstance(values, Mapping):
+                return False
+            FORMATS[name].parse(Row(values, {}), number)
+    except RowError:
+        return False
+    return True
+
+
+def check(source: str, settings: FormatSettings) -> None:
+    """Read every row in a format and print statistics."""
+    items = FORMATS[settings.format].read(source, settings.columns, settings.limit)
+    print(f"{source}: {counted(len(items), 'row')} of {settings.format}, all well formed")
+    for line in summary(settings.format, items):
+        print(f"  {line}")

@@ -1,0 +1,127 @@
+"""What `fgrlhf data check` prints about the rows of each format: counts, labels and oddities."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fgrlhf.data.comparisons import Comparison
+from fgrlhf.data.formats import (
+    COMPARISONS,
+    DEMONSTRATIONS,
+    PROMPTS,
+    SPANS,
+    STEPS,
+    Demonstration,
+    SpanFeedback,
+    StepFeedback,
+)
+from fgrlhf.data.judgements import JUDGEMENTS, SOURCE, JudgedResponse
+from fgrlhf.errors import shorten
+from fgrlhf.text_types import Prompt
+
+MOST_LABELS = 10
+
+
+def summary(format_name: str, items: Sequence[Any]) -> list[str]:
+    """The lines about rows that were read in a format."""
+    return _SUMMARIES[format_name](items)
+
+
+def _about_prompts(prompts: Sequence[Prompt]) -> list[str]:
+    lines = [f"different prompts: {len({prompt.text for prompt in prompts}):,}"]
+    with_references = sum(bool(prompt.references) for prompt in prompts)
+    if with_references:
+        lines.append(f"with references: {with_references:,}")
+    return lines
+
+
+def _about_demonstrations(demonstrations: Sequence[Demonstration]) -> list[str]:
+    words = [len(demonstration.response.split()) for demonstration in demonstrations]
+    return [
+        *_about_prompts([demonstration.prompt for demonstration in demonstrations]),
+        f"mean words of a response: {sum(words) / len(words):.1f}",
+    ]
+
+
+def _about_comparisons(comparisons: Sequence[Comparison]) -> list[str]:
+    sizes = Counter(len(comparison.answers) for comparison in comparisons)
+    pairs = [pair for comparison in comparisons for pair in comparison.pairs]
+    lines = _about_prompts([comparison.prompt for comparison in comparisons])
+    for size, count in sorted(sizes.items()):
+        lines.append(f"with {size} responses: {count:,}")
+    lines.append(f"decided pairs: {len(pairs):,}")
+    undecided = sum(not comparison.pairs for comparison in comparisons)
+    if undecided:
+        lines.append(f"without a decided pair, so training leaves them out: {undecided:,}")
+    # In rows {chosen, rejected} the better response is always first. In other rows, the share shows
+    # a position bias of the annotators.
+    first_is_better = sum(better < worse for better, worse in pairs)
+    if pairs and first_is_better < len(pairs):
+        share = first_is_better / len(pairs)
+        lines.append(f"pairs whose first-listed response is better: {share:.1%}")
+    blank = 0
+    for comparison in comparisons:
+        for better, _ in comparison.pairs:
+            if not comparison.answers[better].text.strip():
+                blank += 1
+    if blank:
+        lines.append(
+            f"pairs whose better response is blank: {blank:,} (a policy would learn to write"
+            " nothing; remove these rows if that is not intended)"
+        )
+    return lines
+
+
+def _about_spans(feedback: Sequence[SpanFeedback]) -> list[str]:
+    labels = Counter(span.label for item in feedback for span in item.spans)
+    without = sum(not item.spans for item in feedback)
+    lines = [f"spans: {labels.total():,}", f"responses without a span: {without:,}"]
+    return [*lines, *_counted_labels(labels)]
+
+
+def _about_steps(feedback: Sequence[StepFeedback]) -> list[str]:
+    steps = [step for item in feedback for step in item.steps]
+    lines = [*_about_prompts([item.prompt for item in feedback]), f"steps: {len(steps):,}"]
+    scores = [step.score for step in steps if step.score is not None]
+    if scores:
+        mean = sum(scores) / len(scores)
+        lines.append(
+            f"with a score: {len(scores):,} ({min(scores):g} to {max(scores):g}, mean {mean:.3f})"
+        )
+    return [*lines, *_counted_labels(Counter(step.label for step in steps if step.label))]
+
+
+def _about_judgements(judged: Sequence[JudgedResponse]) -> list[str]:
+    judgements = [judgement for item in judged for judgement in item.judgements]
+    without = sum(not item.judgements for item in judged)
+    lines = [f"judgements: {len(judgements):,}", f"responses without a judgement: {without:,}"]
+    spans = sum(judgement.span is not None for judgement in judgements)
+    lines.append(f"with a span: {spans:,}")
+    of_source = sum(judgement.side == SOURCE for judgement in judgements)
+    if of_source:
+        lines.append(f"of the source: {of_source:,}")
+    for part in ("aspect", "severity", "annotator"):
+        values = {getattr(judgement, part) for judgement in judgements} - {None}
+        if values:
+            lines.append(f"different values of {part}: {len(values):,}")
+    return [*lines, *_counted_labels(Counter(item.label for item in judgements if item.label))]
+
+
+def _counted_labels(labels: Counter[str]) -> list[str]:
+    lines = [
+        f"with label {shorten(label, 60)}: {count:,}"
+        for label, count in labels.most_common(MOST_LABELS)
+    ]
+    if len(labels) > MOST_LABELS:
+        lines.append(f"other labels: {len(labels) - MOST_LABELS}")
+    return lines
+
+
+_SUMMARIES: dict[str, Callable[[Sequence[Any]], list[str]]] = {
+    PROMPTS.name: _about_prompts,
+    DEMONSTRATIONS.name: _about_demonstrations,
+    COMPARISONS.name: _about_comparisons,
+    SPANS.name: _about_spans,
+    STEPS.name: _about_steps,
+    JUDGEMENTS.name: _about_judgements,
+}

@@ -1,0 +1,133 @@
+"""Messages about the mistakes in a config: one line for each, with its path and a fix."""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from fgrlhf.config_schema import keys_at, sections_at, tags_of, without_tags
+from fgrlhf.errors import shorten, suggestion
+from fgrlhf.secrets import MASK, looks_secret
+
+
+class Mistakes(ValueError):  # noqa: N818
+    """Several mistakes in one section, found by a validator and reported together.
+
+    Args:
+      mistakes: (key, text) pairs. The key is the path below the section ("a.b" for deeper keys), or
+        "" if the text names its keys itself.
+    """
+
+    def __init__(self, mistakes: Iterable[tuple[str, str]]):
+        self.mistakes = tuple(mistakes)
+        super().__init__("; ".join(self.lines()))
+
+    def lines(self, section: str = "") -> list[str]:
+        """A message for each mistake.
+
+        Args:
+          section: the path of the section; "" if the keys are to be named without it.
+        """
+        lines = []
+        for key, text in self.mistakes:
+            path = ".".join(part for part in (section, key) if part)
+            lines.append(f"{path}: {text}" if path else text)
+        return lines
+
+
+def explain(
+    model: type[BaseModel], problem: Mapping[str, Any], hide: Callable[[str], str]
+) -> list[str]:
+    """The message of one of pydantic's errors: one line, or several for `Mistakes`.
+
+    Args:
+      model: the config class.
+      problem: an entry of `ValidationError.errors()`. Its `loc` is the location of the value, and
+        its `type` says which of pydantic's rules the value breaks.
+      hide: masks the secrets in a text.
+    """
+    location, section = without_tags(model, problem["loc"])
+    path = ".".join(str(part) for part in location)
+    mistakes = problem.get("ctx", {}).get("error")
+    if isinstance(mistakes, Mistakes):
+        return mistakes.lines(path)
+
+    rule = problem["type"]
+    if rule == "union_tag_invalid":
+        return [_unknown_tag(model, path, problem)]
+    if rule == "union_tag_not_found":
+        key, known = tags_of(sections_at(model, problem["loc"]))
+        return [f"{path}.{key}: missing; known: {', '.join(sorted(known))}"]
+    if rule == "extra_forbidden":
+        known = sorted(section.model_fields) if section else keys_at(model, location[:-1])
+        return [f"{shorten(path)}: unknown key; {_hint_for_key(str(location[-1]), known)}"]
+    if rule == "missing":
+        return [
+            f"{path}: missing; give {path}=... on the command line, or set it in the config file"
+            " if there is one"
+        ]
+
+    # Any other rule has a message of its own. "value_error" is a `ValueError` of a validator, which
+    # names the value itself where that helps.
+    message = problem["msg"].removeprefix("Value error, ")
+    if rule == "value_error" and not path:
+        return [message]
+    message = message[:1].lower() + message[1:]
+    if rule != "value_error":
+        message += f" (got {shorten(hide(repr(problem['input'])))})"
+    return [f"{shorten(path)}: {message}"]
+
+
+def _unknown_tag(model: type[BaseModel], path: str, problem: Mapping[str, Any]) -> str:
+    """The message about a section whose tag, such as `name: grpoo`, selects no class."""
+    key, _ = tags_of(sections_at(model, problem["loc"]))
+    tag = problem["ctx"]["tag"]
+    # pydantic gives the known tags as one text: "'a2c', 'grpo'"
+    known = [word.strip(" '") for word in problem["ctx"]["expected_tags"].split(",")]
+    return f"{path}.{key}: there is no `{shorten(tag)}`; {suggestion(tag, known)}"
+
+
+def _hint_for_key(key: str, known: Sequence[str]) -> str:
+    """How to fix an unknown key, given the keys that its section has."""
+    close = difflib.get_close_matches(key[:100], known, n=1)
+    if close:
+        return f"did you mean `{close[0]}`?"
+    if known:
+        return f"known here: {', '.join(known)}"
+    return "remove it"
+
+
+# ---- secrets -------------------------------------------------------------------------------------
+
+
+def secrets_in(tree: Any) -> set[str]:
+    """The texts under keys with secret-looking names, in a nested dict or list."""
+    secrets = set()
+    if isinstance(tree, list):
+        for item in tree:
+            secrets |= secrets_in(item)
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            if isinstance(value, str) and looks_secret(str(key)):
+                secrets.add(value)
+            else:
+                secrets |= secrets_in(value)
+    return secrets
+
+
+def hider_of(secrets: Iterable[str]) -> Callable[[str], str]:
+    """A function that masks secrets in a text, both verbatim and as escaped by `repr`."""
+    forms = set()
+    for secret in secrets:
+        if secret:
+            forms.add(secret)
+            forms.add(repr(secret)[1:-1])
+    longest_first = sorted(forms, key=len, reverse=True)  # a secret may be part of another
+
+    def hide(text: str) -> str:
+        for form in longest_first:
+            text = text.replace(form, MASK)
+        return text
+
+    return hide

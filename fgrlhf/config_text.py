@@ -1,0 +1,122 @@
+"""Config values that are given as text: overrides such as `train.lr=1e-5`, and `${NAME}`.
+
+In an override, a key that holds text takes the text after `=` as it is: `logging.save_dir=out/a #b`
+writes to `out/a #b`, and `${...}` is left to the shell. `null` clears an optional key. All other
+keys parse the text as YAML.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from fgrlhf.config_schema import holds_only_text, types_at
+from fgrlhf.config_yaml import DEEPEST, MOST_CHARACTERS, parse_yaml
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.secrets import looks_secret
+
+
+def value_from_text(model: type[BaseModel], path: Sequence[str], text: str) -> Any:
+    """The value of a key that is given as text outside a YAML file, such as in an override.
+
+    A key that holds text takes the text as it is, including `#`, `: `, `${...}` and quotes, except
+    that `null` clears an optional key. Any other key (numbers, switches, lists) parses it as YAML.
+
+    Args:
+      model: the config class.
+      path: the path of the key, e.g. ("train", "lr").
+      text: the text after the `=`.
+    """
+    allowed = types_at(model, path)
+    if text == "null" and type(None) in allowed:
+        return None
+    if holds_only_text(allowed):
+        return text
+    return _parsed_or_text(text)
+
+
+def _parsed_or_text(text: str) -> Any:
+    """The text as YAML. Text that cannot be parsed stays text, which the key's type rejects."""
+    if len(text) > MOST_CHARACTERS:
+        return text
+    try:
+        return parse_yaml(text)
+    except yaml.YAMLError:
+        return text
+
+
+def apply_override(model: type[BaseModel], tree: dict, override: str) -> str:
+    """Set the key of an override ("a.b=c") in the nested dict `tree`, and return the key's path."""
+    path, equals, text = override.partition("=")
+    path = path.strip()
+    if not equals or not path:
+        raise UserError(
+            f"`{shorten(override)}` is not an override: write it as section.key=value, e.g."
+            " train.lr=1e-5"
+        )
+    parts = path.split(".")
+    if len(parts) > DEEPEST:
+        raise UserError(
+            f"`{shorten(override)}` names a key {len(parts)} levels deep: no config has one"
+        )
+    section = tree
+    for name in parts[:-1]:
+        if not isinstance(section.get(name), dict):
+            section[name] = {}
+        section = section[name]
+    section[parts[-1]] = value_from_text(model, parts, text)
+    return path
+
+
+class Environment:
+    """Expands environment variables, written as ${NAME}, in the strings of a nested dict.
+
+    After `expand`, `unset` has the variables that are not set, each with the path of its key, and
+    `secrets` the values that no message may show.
+    """
+
+    def __init__(self, model: type[BaseModel]):
+        self.model = model
+        self.unset: list[tuple[str, str]] = []  # (path of the key, name of the variable)
+        self.secrets: set[str] = set()
+
+    def expand(self, value: Any, path: tuple[str, ...] = (), shown_path: str = "") -> Any:
+        """The value at a path, with variables expanded in all strings below it.
+
+        Args:
+          value: the value, which may be a nested dict or list.
+          path: its path, with "" for the index in a list.
+          shown_path: its path as messages show it: "reward.aspects[0].name".
+        """
+        if isinstance(value, dict):
+            expanded_dict = {}
+            for name, item in value.items():
+                shown = f"{shown_path}.{name}".lstrip(".")
+                expanded_dict[name] = self.expand(item, (*path, str(name)), shown)
+            return expanded_dict
+        if isinstance(value, list):
+            expanded_list = []
+            for i, item in enumerate(value):
+                expanded_list.append(self.expand(item, (*path, ""), f"{shown_path}[{i}]"))
+            return expanded_list
+        if isinstance(value, str):
+            return self._expand_text(value, path, shown_path)
+        return value
+
+    def _expand_text(self, text: str, path: tuple[str, ...], shown_path: str) -> Any:
+        expanded = re.sub(r"\$\{(\w+)\}", lambda match: self._value_of(match[1], shown_path), text)
+        if expanded == text or holds_only_text(types_at(self.model, path)):
+            return expanded
+        return _parsed_or_text(expanded)  # for keys such as `steps: ${STEPS}`
+
+    def _value_of(self, variable: str, shown_path: str) -> str:
+        value = os.environ.get(variable)
+        if value is None:
+            self.unset.append((shown_path, variable))
+            return ""
+        if looks_secret(variable):
+            self.secrets.add(value)
+        return value

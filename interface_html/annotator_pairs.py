@@ -1,0 +1,123 @@
+"""How many items each annotator has judged, and how far every two annotators agree."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from interface_html.annotation_matches import labelled_characters
+from interface_html.judged_items import Judged
+from interface_html.rules import errors_only
+from interface_html.schema import Schema
+
+
+def judged_counts(judged: Sequence[Judged]) -> dict[str, int]:
+    """For each annotator, the number of items with a judgement by them."""
+    counts: Counter[str] = Counter()
+    for entry in judged:
+        counts.update({*entry.annotations, *entry.comparisons, *entry.ratings})
+    return dict(sorted(counts.items()))
+
+
+def shared_counts(judged: Sequence[Judged]) -> dict[str, int]:
+    """What the agreement is computed from: numbers of items, and of annotator pairs on them."""
+    annotated = [len(entry.annotations) for entry in judged]
+    compared = [len(entry.comparisons) for entry in judged]
+    rated = [len(entry.ratings) for entry in judged]
+    counts = {
+        "items": len(judged),
+        "annotators": len(judged_counts(judged)),
+        "items annotated by two or more": _with_two_or_more(annotated),
+        "items compared by two or more": _with_two_or_more(compared),
+        "annotator pairs on annotated items": _annotator_pairs(annotated),
+        "annotator pairs on compared items": _annotator_pairs(compared),
+    }
+    if any(rated):
+        counts["items rated by two or more"] = _with_two_or_more(rated)
+        counts["annotator pairs on rated items"] = _annotator_pairs(rated)
+    return counts
+
+
+def _with_two_or_more(annotators_of_items: Sequence[int]) -> int:
+    return sum(count > 1 for count in annotators_of_items)
+
+
+def _annotator_pairs(annotators_of_items: Sequence[int]) -> int:
+    return sum(math.comb(count, 2) for count in annotators_of_items)
+
+
+@dataclass(frozen=True)
+class PairAgreement:
+    """The agreement of two annotators on the items that both have judged.
+
+    Args:
+      first: name of an annotator.
+      second: name of another one.
+      annotated: the number of items that both have annotated.
+      span_f1: F1 of their marked characters; None if neither has marked any.
+      compared: the number of items that both have compared.
+      same_preference: share of output pairs with the same preference; None without any.
+    """
+
+    first: str
+    second: str
+    annotated: int
+    span_f1: float | None
+    compared: int
+    same_preference: float | None
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.annotated} annotated by both, span F1 (characters) {_ratio_text(self.span_f1)}",
+            f"{self.compared} compared by both, same preference"
+            f" {_ratio_text(self.same_preference)}",
+        ]
+        return f"{self.first} and {self.second}: {'; '.join(parts)}"
+
+
+def _ratio_text(ratio: float | None) -> str:
+    return "undefined" if ratio is None else f"{ratio:.3f}"
+
+
+def pair_agreements(schema: Schema, judged: Sequence[Judged]) -> list[PairAgreement]:
+    """The agreement of every two annotators, also of those without a common item."""
+    return [
+        _pair_agreement(schema, judged, first, second)
+        for first, second in combinations(judged_counts(judged), 2)
+    ]
+
+
+def _pair_agreement(
+    schema: Schema, judged: Sequence[Judged], first: str, second: str
+) -> PairAgreement:
+    both = {first, second}
+    annotated = [entry for entry in judged if both <= set(entry.annotations)]
+    matches = 0
+    marked = 0
+    for entry in annotated:
+        matches_of_item, marked_of_item = labelled_characters(
+            schema,
+            entry.item,
+            errors_only(schema, entry.annotations[first]),
+            errors_only(schema, entry.annotations[second]),
+        )
+        matches += matches_of_item
+        marked += marked_of_item
+
+    compared = [entry for entry in judged if both <= set(entry.comparisons)]
+    same = 0
+    for entry in compared:
+        values = entry.comparisons[first].preference
+        others = entry.comparisons[second].preference
+        same += sum(value == other for value, other in zip(values, others))
+    decisions = len(schema.pairs) * len(compared)
+
+    return PairAgreement(
+        first=first,
+        second=second,
+        annotated=len(annotated),
+        span_f1=matches / marked if marked else None,
+        compared=len(compared),
+        same_preference=same / decisions if decisions else None,
+    )

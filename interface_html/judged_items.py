@@ -1,0 +1,185 @@
+"""Items with the judgements of all their annotators, from a database or from feedback files.
+
+Files are matched by the texts of their rows, so annotators may have judged different items, in any
+order.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fgrlhf.data.problems import counted
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json
+from interface_html.annotation_matches import Document
+from interface_html.format import Item
+from interface_html.items import read_items
+from interface_html.ratings import Ratings
+from interface_html.schema import Schema
+from interface_html.stored import Submission, read_database
+from interface_html.tasks import FeedbackTask
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An annotator's preference for each pair, and the order in which the outputs were shown.
+
+    `shown` is None if the order is unknown.
+    """
+
+    preference: list[int]
+    shown: list[int] | None
+
+
+@dataclass
+class Judged:
+    """An item with the judgements of its annotators, by annotator, and their active times."""
+
+    item: Item
+    annotations: dict[str, Document] = field(default_factory=dict)
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+    ratings: dict[str, Ratings] = field(default_factory=dict)
+
+
+# ---- from a database -----------------------------------------------------------------------------
+
+
+def judged_items(items: Sequence[Item], submissions: Sequence[Submission]) -> list[Judged]:
+    """The latest judgements of each annotator.
+
+    Args:
+      items: those to include.
+      submissions: by time; those on other items are left out.
+    """
+    judged = {item.id: Judged(item) for item in items}
+    # active time by (item, annotator, page), so that revisions add to the time of the first version
+    seconds: dict[tuple[str, str, str], float] = {}
+    for submission in submissions:
+        if submission.item not in judged:
+            continue
+        entry = judged[submission.item]
+        key = submission.item, submission.annotator, submission.page
+        seconds[key] = seconds.get(key, 0.0) + submission.seconds
+        if submission.page == "annotation":
+            entry.annotations[submission.annotator] = submission.doc
+        elif submission.page == "rating":
+            entry.ratings[submission.annotator] = submission.doc["ratings"]
+        else:
+            comparison = Comparison(submission.doc["preference"], submission.shown)
+            entry.comparisons[submission.annotator] = comparison
+    for (item, _, _), total in seconds.items():
+        judged[item].seconds.append(total)
+    return list(judged.values())
+
+
+def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
+    """The latest judgements of each annotator in a server's database."""
+    study = read_database(path, task.schema.task)
+    return judged_items(study.items, study.submissions)
+
+
+# ---- from feedback files -------------------------------------------------------------------------
+
+
+def judged_in_files(
+    task: FeedbackTask, paths: Sequence[str], records: Sequence[str] = ()
+) -> list[Judged]:
+    """The judgements in feedback files.
+
+    Args:
+      task: the task of the files.
+      paths: one file for each annotator. Their rows are matched by their texts.
+      records: the record.json of each of these files, or nothing.
+    """
+    if records and len(records) != len(paths):
+        counts = f"{counted(len(records), 'record')} for {counted(len(paths), 'file')}"
+        raise UserError(f"{counts}: give one record for each file, in the same order")
+    files = [read_items(task, path) for path in paths]
+    judged: dict[Hashable, Judged] = {}
+    for i, (path, items) in enumerate(zip(paths, files)):
+        contents = _contents(task, items)
+        for content, item in zip(contents, items):
+            judged.setdefault(content, Judged(item))
+        record = read_record(task.schema, records[i], len(items)) if records else None
+        _add_judgements([judged[content] for content in contents], path, items, record)
+    return list(judged.values())
+
+
+def _contents(task: FeedbackTask, items: Sequence[Item]) -> list[Hashable]:
+    """What identifies each item in all files: its content and the number of earlier copies.
+
+    A file may have an item several times. Its second copy is then the second copy in the others.
+    """
+    copies: Counter[Hashable] = Counter()
+    contents: list[Hashable] = []
+    for item in items:
+        content = task.content(item)
+        contents.append((content, copies[content]))
+        copies[content] += 1
+    return contents
+
+
+def _add_judgements(
+    judged: Sequence[Judged],
+    annotator: str,
+    items: Sequence[Item],
+    record: Sequence[Mapping[str, Any]] | None,
+) -> None:
+    """Add an annotator's file to `judged`, which has an entry for each of its `items`."""
+    for number, (entry, item) in enumerate(zip(judged, items)):
+        recorded = record[number] if record else {"order": None, "seconds": {}}
+        if item.feedback is not None:
+            entry.annotations[annotator] = item.feedback
+        if item.preference is not None:
+            entry.comparisons[annotator] = Comparison(item.preference, recorded["order"])
+        if item.ratings is not None:
+            entry.ratings[annotator] = item.ratings
+        for value in recorded["seconds"].values():
+            if value is not None:
+                entry.seconds.append(float(value))
+
+
+# ---- records of feedback files -------------------------------------------------------------------
+
+
+def read_record(schema: Schema, path: str, count: int) -> list[Mapping[str, Any]]:
+    """The entries of a record.json that a page saved for a feedback file of `count` rows.
+
+    Entries of skipped items, which have no row, are left out.
+    """
+    entries = read_json(path)
+    if isinstance(entries, list):
+        entries = [entry for entry in entries if not _is_skip(entry)]
+    if not isinstance(entries, list) or len(entries) != count:
+        raise UserError(
+            f"{path} does not belong to a file of {count} rows: download both files from the same"
+            " page at the same time"
+        )
+    for number, entry in enumerate(entries):
+        reason = _record_problem(schema, entry)
+        if reason is not None:
+            raise UserError(f"{path}, row {number}: {reason}")
+    return entries
+
+
+def _is_skip(entry: Any) -> bool:
+    return isinstance(entry, dict) and "skipped" in entry
+
+
+def _record_problem(schema: Schema, entry: Any) -> str | None:
+    if not isinstance(entry, dict):
+        return "must be an object"
+    outputs = list(range(len(schema.fields.outputs)))
+    order = entry.get("order", 0)  # 0 is no order: only an explicit null means that it is unknown
+    # compared as text, because values of different types cannot be sorted
+    is_order = isinstance(order, list) and sorted(map(str, order)) == sorted(map(str, outputs))
+    if order is not None and not is_order:
+        return f"`order` must hold each of {outputs} once, or be null"
+    seconds = entry.get("seconds")
+    if not isinstance(seconds, dict):
+        return "`seconds` must be an object of numbers"
+    if not all(isinstance(value, int | float | None) for value in seconds.values()):
+        return "`seconds` must be an object of numbers"
+    return None

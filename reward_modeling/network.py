@@ -1,0 +1,122 @@
+"""The network that reward-model training starts from: a language model with a new head."""
+
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from fgrlhf.errors import UserError
+from fgrlhf.models.loading import load_config, load_weights
+from fgrlhf.models.lora import add_adapters
+from fgrlhf.models.top_layers import check_top_layers, train_top_layers
+from fgrlhf.reward_models.inputs import longest_input
+from fgrlhf.reward_models.loading import check_vocabulary, load_tokenizer
+from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
+from fgrlhf.reward_models.rm_input import Kind, Shape
+from fgrlhf.reward_models.shapes import check_direction, check_stacks, other_shape, shape_of_config
+from reward_modeling.config import TOP_LAYERS_KEY, ModelSection
+
+
+def load_network(
+    model: ModelSection, kind: Kind, id2label: dict[int, str] | None = None
+) -> tuple[PreTrainedModel, Any]:
+    """The network to train, with a new head, and its tokenizer.
+
+    Args:
+      id2label: names of a segment model's outputs.
+    Raises:
+      UserError: `model.ckpt` cannot be read, is not of `model.shape`, or reads less than
+        `model.max_length`.
+    """
+    labels: dict[str, Any] = {"num_labels": 1}
+    if id2label is not None:
+        label2id = {name: i for i, name in id2label.items()}
+        labels = {"num_labels": len(id2label), "id2label": id2label, "label2id": label2id}
+    shape = model.shape
+    config: PretrainedConfig | None = None
+    try:
+        config = load_config(model.ckpt, **labels)
+        if shape == "auto":
+            shape = shape_of_config(config)
+        check_stacks(config, shape)
+        _check_settings(model, config, shape)
+        tokenizer = load_tokenizer(model.ckpt, shape)
+        if shape != "encoder":
+            scorer: Any = LanguageModelScorer.start_from(
+                model.ckpt,
+                shape,
+                kind,
+                id2label,
+                lm_logprob_feature=model.lm_logprob_feature,
+                layers=model.layers,
+                text_features=model.text_features,
+            )
+            _add_adapters(scorer.trunk, model)
+            if model.train_top_layers is not None:
+                scorer.train_top_layers(model.train_top_layers, TOP_LAYERS_KEY)
+            check_vocabulary(tokenizer, scorer)
+            return speed_up_network(scorer, model.kernels), tokenizer
+        config.pad_token_id = tokenizer.pad_token_id
+        network_class = AutoModelForSequenceClassification
+        if kind == "segment":
+            network_class = AutoModelForTokenClassification
+        network: Any = load_weights(
+            network_class, model.ckpt, new_head=True, config=config, dtype=torch.float32
+        )
+        check_direction(network, shape)
+        _add_adapters(network.base_model, model)
+        if model.train_top_layers is not None:
+            train_top_layers(network.base_model, model.train_top_layers, TOP_LAYERS_KEY)
+        check_vocabulary(tokenizer, network)
+        return speed_up_network(network, model.kernels), tokenizer
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        # transformers has no classifier for some decoder-only models, and its reason does not name
+        # the shape
+        if config is not None and "model.shape=" not in reason:
+            fitting = shape_of_config(config)
+            if fitting != shape:
+                reason = f"{reason} Note: {other_shape(config, fitting)}"
+        raise UserError(
+            f"no network of shape `{shape}` could be loaded from model.ckpt `{model.ckpt}`:"
+            f" {reason}"
+        ) from None
+
+
+def _add_adapters(trunk: PreTrainedModel, model: ModelSection) -> None:
+    """Add the adapters of `model.lora`, if it is set. The head is not in the trunk: it is trained.
+
+    Raises:
+      UserError: the trunk has no layers of these names, or fewer than `train_top_layers`.
+    """
+    if model.lora is None:
+        return
+    if model.train_top_layers is not None:
+        check_top_layers(trunk, model.train_top_layers, TOP_LAYERS_KEY)
+    add_adapters(trunk, model.lora, model.train_top_layers)
+
+
+def _check_settings(model: ModelSection, config: PretrainedConfig, shape: Shape) -> None:
+    """Raise `UserError` for settings that the checkpoint does not support."""
+    for key in ("lm_logprob_feature", "text_features"):
+        if getattr(model, key) and shape == "encoder":
+            raise UserError(
+                f"model.{key}=true needs a language model, and `{model.ckpt}` is an encoder: set"
+                f" {key}=false"
+            )
+    if model.layers is not None and shape != "causal":
+        raise UserError(
+            f"model.layers={model.layers} needs a decoder-only model, and `{model.ckpt}` is of"
+            f" shape {shape}: leave it out"
+        )
+    limit = longest_input(config, shape)
+    if limit is not None and model.max_length > limit:
+        raise UserError(
+            f"model.max_length={model.max_length}, but `{model.ckpt}` reads at most {limit}"
+            f" tokens: set it to {limit} or less"
+        )
