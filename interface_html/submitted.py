@@ -5,12 +5,14 @@ The row of an item from `adjudicate` has one or more of
   submitted comparisons    [{annotator, revision, preference}], with `all-bad` if it was set
   submitted ratings        [{annotator, revision, ratings}]
 
-The last two have a `comment` if there is one. An entry of `annotations` has `annotator` and `revision` beside the keys of an annotation. They name
-the submission that it is. Feedback rows have neither `submitted comparisons` nor `submitted
-ratings`. templates/submitted.js has the same rules for the browser.
+The last two have a `comment` if there is one. An entry of `annotations` has `annotator` and
+`revision` beside the keys of an annotation. They name the submission that it is. Feedback rows have
+neither `submitted comparisons` nor `submitted ratings`. templates/submitted.js has the same rules
+for the browser.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from fgrlhf.data.problems import Complaint, key_problems, not_a, text_problems
@@ -68,50 +70,52 @@ def _nameless(entry: Mapping[str, Any]) -> dict[str, Any]:
 def submitted_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
     """The problems of what annotators submitted on an item. The page checks annotations itself."""
     if is_decided_on(row, "annotation"):
-        for field, entry in _entries(row, ANNOTATIONS):
-            if not isinstance(entry, dict):
-                yield field, not_a(dict, entry)
+        yield from _list(row, ANNOTATIONS, lambda entry, field: ())
     if COMPARISONS in row:
-        for field, entry in _entries(row, COMPARISONS):
-            yield from _comparison(schema, entry, field)
+        if schema.compares:
+            yield from _list(row, COMPARISONS, partial(_comparison, schema))
+        else:
+            yield COMPARISONS, "must be left out: this task has no comparison"
     if RATED in row:
-        for field, entry in _entries(row, RATED):
-            yield from _rating(schema, entry, field)
+        if schema.ratings:
+            yield from _list(row, RATED, partial(_rating, schema))
+        else:
+            yield RATED, "must be left out: this task has no ratings"
 
 
-def _entries(row: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:
-    """The fields and values of a list; a value that is no list is its only entry."""
+def _list(
+    row: Mapping[str, Any], key: str, check: Callable[[dict, str], Iterable[Complaint]]
+) -> Iterator[Complaint]:
+    """The value of a key must be a list of objects; `check` gets each and its field."""
     if not isinstance(row[key], list):
-        yield key, row[key]
+        yield key, not_a(list, row[key])
         return
     for i, entry in enumerate(row[key]):
-        yield f"{key}[{i}]", entry
+        field = f"{key}[{i}]"
+        if isinstance(entry, dict):
+            yield from check(entry, field)
+        else:
+            yield field, not_a(dict, entry)
 
 
-def _comparison(schema: Schema, entry: Any, field: str) -> Iterator[Complaint]:
-    if not schema.compares:
-        yield field, "must be left out: this task has no comparison"
-    elif not isinstance(entry, dict):
-        yield field, not_a(dict, entry)
-    else:
-        yield from _comment(entry, field)
-        if "all-bad" in entry:
-            yield from key_problems(entry, f"{field}.", "all-bad", bool)
-        wrong = key_problems(entry, f"{field}.", "preference", list)
-        for name, reason in wrong or preference_problems(schema, entry["preference"]):
-            yield name if wrong else f"{field}.{name}", reason
+def _comparison(schema: Schema, entry: dict, field: str) -> Iterator[Complaint]:
+    yield from _comment(entry, field)
+    if "all-bad" in entry:
+        yield from key_problems(entry, f"{field}.", "all-bad", bool)
+    wrong = key_problems(entry, f"{field}.", "preference", list)
+    yield from wrong
+    if not wrong:
+        for name, reason in preference_problems(schema, entry["preference"]):
+            yield f"{field}.{name}", reason
 
 
-def _rating(schema: Schema, entry: Any, field: str) -> Iterator[Complaint]:
-    if not schema.ratings:
-        yield field, "must be left out: this task has no ratings"
-    elif not isinstance(entry, dict):
-        yield field, not_a(dict, entry)
-    else:
-        yield from _comment(entry, field)
-        wrong = key_problems(entry, f"{field}.", "ratings", dict)
-        for name, reason in wrong or values_problems(schema, entry["ratings"]):
-            yield name if wrong else f"{field}.{name}", reason
+def _rating(schema: Schema, entry: dict, field: str) -> Iterator[Complaint]:
+    yield from _comment(entry, field)
+    wrong = key_problems(entry, f"{field}.", "ratings", dict)
+    yield from wrong
+    if not wrong:
+        for name, reason in values_problems(schema, entry["ratings"]):
+            yield f"{field}.{name}", reason
 
 
 def _comment(entry: Mapping[str, Any], field: str) -> Iterator[Complaint]:
