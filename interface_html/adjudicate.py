@@ -1,18 +1,18 @@
-"""Make items of the annotations that disagree, for an adjudicator who decides.
+"""Make items of the judgements that disagree, for an adjudicator who decides.
 
     fgrlhf feedback adjudicate NAME db=feedback.sqlite out=items.json
     fgrlhf feedback serve NAME items=items.json db=adjudication.sqlite
     fgrlhf feedback export NAME db=feedback.sqlite out=train_feedback.json \\
         policy=adjudicated adjudicated=adjudication.sqlite
 
-The items are those with two annotations or more, in the order of their disagreement, largest first.
-Each has `annotations`, what the annotators submitted, and `shared`, an annotation with the marks
-that all have: the annotation page shows the first and starts from the second. It has no
-suggestions. The adjudicator's submissions are in a database
-of their own; the annotators' submissions stay as they are.
+The items are those with two annotations, comparisons or ratings or more, in the order of their
+disagreement, largest first. Each has what the annotators submitted (submitted.py), and no
+suggestions. Its pages show that side by side, and start from what all have in common. The
+adjudicator's submissions are in a database of their own; the annotators' submissions stay as they
+are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -23,24 +23,24 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
-from interface_html.format import (
-    ANNOTATIONS,
-    FEEDBACK_KEYS,
-    ITEM_KEYS,
-    SHARED,
-    Item,
-    is_adjudication,
-)
+from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, SHARED, Item
 from interface_html.items import item_json, rows_text
-from interface_html.reliability import latest_documents
 from interface_html.rules import character_labels, errors_only
-from interface_html.schema import Schema
+from interface_html.schema import PageName, Pages, Schema, needed_pages
 from interface_html.stored import Submission, read_database
+from interface_html.submitted import ADJUDICATION_KEYS, KEY_OF_PAGE, is_adjudication, is_decided_on
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Document = Mapping[str, Any]
 # of an annotator's error: the adjudicator decides between annotations, and has no suggestions
 LEFT_OUT = ("quote", "origin")
+# what an adjudicator sees of a submission
+SHOWN_KEYS = {
+    "comparison": ("preference", "all-bad", "comment"),
+    "rating": ("ratings", "comment"),
+}
+# the judgements of an item and page that count, by (item, page)
+Decisions = Mapping[tuple[str, str], Submission]
 
 
 # ---- pure functions ------------------------------------------------------------------------------
@@ -86,45 +86,106 @@ def _span(error: Mapping[str, Any]) -> tuple[str, int, int]:
     return error["error type"], error["start"], error["end"]
 
 
+def different_preferences(comparisons: Sequence[Document]) -> float:
+    """The share of different values, over all pairs of comparisons and of outputs."""
+    values = [doc["preference"] for doc in comparisons]
+    return _mean(a != b for one, other in combinations(values, 2) for a, b in zip(one, other))
+
+
+def different_ratings(schema: Schema, ratings: Sequence[Document]) -> float:
+    """The mean distance of two ratings, as a share of the scale's length.
+
+    mean |a - b| / (highest - lowest), over all pairs of ratings, outputs and scales
+    """
+    distances = []
+    for one, other in combinations([doc["ratings"] for doc in ratings], 2):
+        for output in schema.fields.outputs:
+            for scale in schema.ratings:
+                distance = abs(one[output][scale.name] - other[output][scale.name])
+                distances.append(distance / (scale.highest - scale.lowest))
+    return _mean(distances)
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)
+
+
 def items_to_adjudicate(
-    schema: Schema, items: Sequence[Item], submissions: Sequence[Submission]
+    schema: Schema,
+    items: Sequence[Item],
+    submissions: Sequence[Submission],
+    pages: Sequence[PageName] | None = None,
 ) -> list[Item]:
-    """The items with two annotations or more, with these, the largest disagreement first."""
-    documents = latest_documents(submissions, "annotation")
+    """The items that two annotators or more have judged, the largest disagreement first.
+
+    The disagreement of an item is the largest one of its pages.
+
+    Args:
+      schema: the task's schema.
+      items: the items of the study.
+      submissions: sorted by time; the latest of each annotator counts.
+      pages: whose judgements to decide between; by default those of all pages.
+    """
+    wanted = schema.pages if pages is None else pages
+    latest = {page: _latest(submissions, page) for page in wanted}
+    left_out = (*FEEDBACK_KEYS, *ITEM_KEYS, *ADJUDICATION_KEYS)
     ranked = []
     for item in items:
-        by_annotator = documents.get(item.id, {})
-        if len(by_annotator) < 2:
-            continue
-        text = item.row[schema.text]
-        annotations = list(by_annotator.values())
-        left_out = (*FEEDBACK_KEYS, *ITEM_KEYS)
         row = {key: value for key, value in item.row.items() if key not in left_out}
-        row[ANNOTATIONS] = [{"annotator": name, **doc} for name, doc in by_annotator.items()]
-        row[SHARED] = shared_marks(schema, text, annotations)
-        errors = [errors_only(schema, doc) for doc in annotations]
-        ranked.append((disagreement(text, errors), Item(item.id, row)))
+        degrees = []
+        for page in wanted:
+            judged = latest[page].get(item.id, [])
+            if len(judged) < 2:
+                continue
+            row[KEY_OF_PAGE[page]] = [_entry(submission) for submission in judged]
+            docs = [submission.doc for submission in judged]
+            if page == "annotation":
+                row[SHARED] = shared_marks(schema, item.row[schema.text], docs)
+            degrees.append(_degree(schema, item, page, docs))
+        if degrees:
+            ranked.append((max(degrees), Item(item.id, row)))
     ranked.sort(key=lambda entry: -entry[0])  # stable: equals stay in the order of the items
     return [item for _, item in ranked]
 
 
-def with_decisions(
-    submissions: Sequence[Submission], decisions: Mapping[str, Submission]
-) -> list[Submission]:
-    """The submissions with one decision in place of the annotations of each adjudicated item."""
-    kept = []
+def _latest(submissions: Sequence[Submission], page: PageName) -> dict[str, list[Submission]]:
+    """The latest submission of each annotator of a page, by item."""
+    latest: dict[str, dict[str, Submission]] = {}
     for submission in submissions:
-        is_decided = submission.page == "annotation" and submission.item in decisions
-        if not is_decided:
-            kept.append(submission)
+        if submission.page == page:
+            latest.setdefault(submission.item, {})[submission.annotator] = submission
+    return {item: list(by_annotator.values()) for item, by_annotator in latest.items()}
+
+
+def _entry(submission: Submission) -> dict[str, Any]:
+    """A submission in the row of an item."""
+    doc = submission.doc
+    keys = SHOWN_KEYS.get(submission.page, tuple(doc))
+    shown = {key: doc[key] for key in keys if key in doc}
+    return {"annotator": submission.annotator, "revision": submission.revision, **shown}
+
+
+def _degree(schema: Schema, item: Item, page: PageName, docs: Sequence[Document]) -> float:
+    """How far the judgements of an item on a page disagree: 0 to 1."""
+    if page == "annotation":
+        return disagreement(item.row[schema.text], [errors_only(schema, doc) for doc in docs])
+    if page == "comparison":
+        return different_preferences(docs)
+    return different_ratings(schema, docs)
+
+
+def with_decisions(submissions: Sequence[Submission], decisions: Decisions) -> list[Submission]:
+    """The submissions with one decision in place of those on each adjudicated item and page."""
+    kept = [entry for entry in submissions if (entry.item, entry.page) not in decisions]
     return [*kept, *decisions.values()]
 
 
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def read_decisions(task: FeedbackTask, items: Sequence[Item], path: str) -> dict[str, Submission]:
-    """The latest annotation of each item in the database of an adjudication.
+def read_decisions(task: FeedbackTask, items: Sequence[Item], path: str) -> Decisions:
+    """The latest decision on each item and page in the database of an adjudication.
 
     Raises:
       UserError: the file cannot be read, or its items are not from `adjudicate`, or not of this
@@ -132,18 +193,24 @@ def read_decisions(task: FeedbackTask, items: Sequence[Item], path: str) -> dict
     """
     decided = read_database(path, task.schema.task)
     contents = {item.id: task.content(item) for item in items}
+    rows = {}
     for item in decided.items:
         if not is_adjudication(item.row):
             raise UserError(
-                f"{path}: item {item.id!r} has no annotations to decide between: name the database"
+                f"{path}: item {item.id!r} has no judgements to decide between: name the database"
                 " of the items that `fgrlhf feedback adjudicate` wrote"
             )
         if contents.get(item.id) != task.content(item):
             raise UserError(
                 f"{path}: item {item.id!r} is not in db=... with the same texts: name the database"
-                " that its annotations are from"
+                " that its judgements are from"
             )
-    return {entry.item: entry for entry in decided.submissions if entry.page == "annotation"}
+        rows[item.id] = item.row
+    decisions = {}
+    for entry in decided.submissions:
+        if is_decided_on(rows[entry.item], entry.page):
+            decisions[entry.item, entry.page] = entry
+    return decisions
 
 
 class Settings(StrictModel):
@@ -152,24 +219,38 @@ class Settings(StrictModel):
     task: str = Field(description=TASK_HELP)
     db: str = Field(default="outputs/feedback/feedback.sqlite", description="the server's database")
     out: str = Field(description="the file of items to write")
+    pages: Pages = Field(
+        default="both",
+        description="the judgements to decide between; both: those of all pages of the task",
+    )
 
 
 def adjudicate(settings: Settings) -> list[Item]:
     """Write the items, whole or not at all.
 
     Raises:
-      UserError: the database cannot be read, or no item has two annotations.
+      UserError: the database cannot be read, or no item was judged by two annotators.
     """
     task = feedback_of(settings.task)
+    pages = needed_pages(task.schema, settings.pages)
     study = read_database(settings.db, task.schema.task)
-    chosen = items_to_adjudicate(task.schema, study.items, study.submissions)
+    chosen = items_to_adjudicate(task.schema, study.items, study.submissions, pages)
     if not chosen:
+        judgements = " or ".join(f"two {page}s" for page in pages)
         raise UserError(
-            f"{settings.db} has no item with two annotations, so there is nothing to decide: serve"
+            f"{settings.db} has no item with {judgements}, so there is nothing to decide: serve"
             " it with per_item=2 or more"
         )
     write_text(settings.out, rows_text(item_json(task, item) for item in chosen))
-    print(f"{settings.out}: {counted(len(chosen), 'item')}, largest disagreement first")
+    counts = []
+    for page in pages:
+        count = sum(is_decided_on(item.row, page) for item in chosen)
+        if count:
+            counts.append(f"{count} with {page}s")
+    print(
+        f"{settings.out}: {counted(len(chosen), 'item')} ({', '.join(counts)}), largest"
+        " disagreement first"
+    )
     return chosen
 
 

@@ -21,7 +21,8 @@ from typing import Any, Literal
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError
 from fgrlhf.seeds import derive_seed
-from interface_html.format import ANNOTATIONS, SHARED, Item, is_adjudication
+from interface_html.format import Item
+from interface_html.submitted import ADJUDICATION_KEYS, is_adjudication
 from interface_html.suggestions import KEYS, LIST, shown_suggestions
 
 TABLE = """
@@ -228,8 +229,11 @@ def _next_repeat(
 
 def expected_items(sql: sqlite3.Connection, plan: Plan, annotator: str, page: str) -> int:
     """The number of items that an annotator gets who does all items of the study."""
-    query = "SELECT COUNT(*) FROM items WHERE id NOT IN (SELECT item FROM checks)"
-    (ordinary,) = sql.execute(query).fetchone()
+    query = (
+        "SELECT COUNT(*) FROM items WHERE id NOT IN (SELECT item FROM checks) AND id NOT IN (SELECT"
+        " item FROM withheld WHERE page=?)"
+    )
+    (ordinary,) = sql.execute(query, (page,)).fetchone()
     query = "SELECT COUNT(*) FROM checks WHERE kind='gold' AND instr(pages, ?)"
     (gold,) = sql.execute(query, (page,)).fetchone()
     return sequence_length(sequence_seed(sql, annotator, page), plan, ordinary, gold)
@@ -249,7 +253,7 @@ def uniform_item(texts: Sequence[str], number: int, item: dict[str, Any]) -> dic
       item: the item with all keys.
     """
     content: dict[str, Any] = {"id": str(number)}
-    shown_keys = (*texts, ANNOTATIONS, SHARED) if is_adjudication(item) else texts
+    shown_keys = (*texts, *ADJUDICATION_KEYS) if is_adjudication(item) else texts
     for key in shown_keys:
         if key in item:
             content[key] = item[key]
@@ -273,8 +277,8 @@ def gold_tell(items: Sequence[Item], gold: Sequence[Item]) -> str | None:
         return None
     if any(is_adjudication(item.row) for item in items):
         return (
-            "items to adjudicate show annotations, which gold items lack: serve them without gold=,"
-            " in a database of their own"
+            "items to adjudicate show what others submitted, which gold items lack: serve them"
+            " without gold=, in a database of their own"
         )
     have_suggestions = any(LIST in item.row for item in items)
     have_shown = {bool(shown_suggestions(item.row)) for item in items}

@@ -16,7 +16,7 @@ PROGRAMS = {
     "submissions": "write all submissions of the server's database as JSON lines",
     "merge": "merge the feedback of several rounds into one file",
     "reliability": "measure how reliable each annotator is, for export weights=...",
-    "adjudicate": "make items of annotations that disagree, for an adjudicator",
+    "adjudicate": "make items of judgements that disagree, for an adjudicator",
     "agreement": "report the agreement of annotators, with intervals",
     "anchoring": "measure how far suggestions influence annotators",
     "task_pages": "write the pages into the task's folder, after a change of its schema.js",

@@ -25,6 +25,7 @@ from interface_html import checks
 from interface_html.connections import SharedCommits
 from interface_html.format import Item
 from interface_html.stored import create_tables, other_task
+from interface_html.submitted import KEY_OF_PAGE, is_given_on
 
 
 class RefusedError(Exception):
@@ -173,6 +174,9 @@ class Database:
                 if not stored:
                     added += 1
                     sql.execute("INSERT INTO items VALUES(?, ?, ?)", (item.id, last + added, row))
+                for page in KEY_OF_PAGE:
+                    if not is_given_on(item.row, page):
+                        sql.execute("INSERT OR IGNORE INTO withheld VALUES(?, ?)", (item.id, page))
             return added
 
         return self.write(add)
@@ -270,7 +274,8 @@ class Database:
             "SELECT id FROM items WHERE NOT EXISTS (SELECT 1 FROM assignments a WHERE a.page=:page"
             " AND a.item=items.id AND a.annotator=:annotator) AND (SELECT COUNT(*) FROM assignments"
             " a WHERE a.page=:page AND a.item=items.id  AND (a.done OR a.lease_until>:now)) <"
-            " :wanted AND id NOT IN (SELECT item FROM checks) ORDER BY position LIMIT 1",
+            " :wanted AND id NOT IN (SELECT item FROM checks) AND id NOT IN (SELECT item FROM"
+            " withheld WHERE page=:page) ORDER BY position LIMIT 1",
             {"page": page, "annotator": annotator, "now": now, "wanted": self.per_item},
         ).fetchone()
 

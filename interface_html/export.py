@@ -4,6 +4,7 @@
         policy=majority pages=both weights=reliability.json
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
@@ -15,13 +16,13 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import DataError, Problem, counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
-from interface_html.adjudicate import read_decisions, with_decisions
+from interface_html.adjudicate import Decisions, read_decisions, with_decisions
 from interface_html.checks import left_out_text as checks_text
 from interface_html.format import RATINGS, Item
 from interface_html.items import rows_text
 from interface_html.ratings import median_ratings
 from interface_html.rules import character_labels, errors_only
-from interface_html.schema import PageName, Schema
+from interface_html.schema import PageName, Pages, Schema, needed_pages
 from interface_html.skips import Skip
 from interface_html.stored import Submission, read_database
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -29,7 +30,6 @@ from interface_html.weighting import NO_WEIGHTS, Weights, read_weights, reliable
 
 Policy = Literal["first", "latest", "majority", "adjudicated", "all"]
 VOTES = ("majority", "adjudicated")  # policies that count votes
-Pages = Literal["annotation", "comparison", "rating", "both"]
 Document = Mapping[str, Any]
 WITH_ARTICLES = {
     "annotation": "an annotation",
@@ -235,7 +235,7 @@ class Settings(StrictModel):
     )
     adjudicated: str | None = Field(
         default=None,
-        description="with policy=adjudicated: the database of the adjudication; its annotations are"
+        description="with policy=adjudicated: the database of the adjudication; its decisions are"
         " taken before the majority",
     )
     weights: str | None = Field(
@@ -259,7 +259,7 @@ def export(settings: Settings) -> int:
     """
     _check_settings(settings)
     task = feedback_of(settings.task)
-    pages = _needed_pages(task.schema, settings.pages)
+    pages = needed_pages(task.schema, settings.pages)
     study = read_database(settings.db, task.schema.task)
     items = study.items
     submissions = study.submissions
@@ -271,7 +271,7 @@ def export(settings: Settings) -> int:
     if settings.adjudicated is not None:
         decisions = read_decisions(task, items, settings.adjudicated)
         submissions = with_decisions(submissions, decisions)
-        print(f"{settings.adjudicated}: {counted(len(decisions), 'adjudicated item')}")
+        print(f"{settings.adjudicated}: {_decided_text(decisions)}")
     judged, left_out = judged_items(
         task.schema, items, submissions, settings.policy, pages, weights
     )
@@ -315,22 +315,11 @@ def check_feedback(task: FeedbackTask, items: Sequence[Item], file: str) -> None
         raise DataError(problems)
 
 
-def _needed_pages(schema: Schema, pages: Pages) -> Sequence[PageName]:
-    if pages == "both":
-        return schema.pages
-    if pages not in schema.pages:
-        raise UserError(
-            f"the task {schema.task} has no {pages} page: set pages={schema.pages[0]}, or leave out"
-            " pages=..."
-        )
-    return [pages]
-
-
 def _no_rows_text(
     schema: Schema, settings: Settings, items: Sequence[Item], submissions: Sequence[Submission]
 ) -> str:
     """Why no row can be exported, and which pages would give some."""
-    needed = _needed_pages(schema, settings.pages)
+    needed = needed_pages(schema, settings.pages)
     text = (
         f"{settings.db} has no row to export: {_without_text(needed, len(items))}. Nothing was"
         " written"
@@ -352,6 +341,14 @@ def _left_out_text(pages: Sequence[PageName], left_out: int) -> str:
         return ""
     asked = " or ".join(WITH_ARTICLES[page] for page in pages)
     return f"; left out {counted(left_out, 'item')} without {asked}"
+
+
+def _decided_text(decisions: Decisions) -> str:
+    """How many items were decided, and on which pages: `2 adjudicated items (2 comparisons)`."""
+    items = {item for item, _ in decisions}
+    counts = Counter(page for _, page in decisions)
+    pages = ", ".join(counted(counts[page], page) for page in sorted(counts))
+    return counted(len(items), "adjudicated item") + (f" ({pages})" if pages else "")
 
 
 def _skipped_text(skips: Sequence[Skip]) -> str:

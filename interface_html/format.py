@@ -25,16 +25,14 @@ if TYPE_CHECKING:
 # the key of ratings has a space: a file's rows may have `rating` or `ratings` of their own
 RATINGS = "output ratings"
 FEEDBACK_KEYS = ("feedback", "preference", RATINGS)
-# of items, and never of feedback rows: see suggestions.py
-ITEM_KEYS = ("suggestions", "suggestions_shown")
-# of items to adjudicate: see adjudicate.py
+# of items to adjudicate: see submitted.py
 ANNOTATIONS = "annotations"
 SHARED = "shared"
-
-
-def is_adjudication(row: Mapping[str, Any]) -> bool:
-    """Whether an item is from `adjudicate`, so that its submissions are an adjudicator's."""
-    return ANNOTATIONS in row and SHARED in row
+COMPARISONS = "submitted comparisons"
+RATED = "submitted ratings"
+# of items, and never of feedback rows
+SUGGESTION_KEYS = ("suggestions", "suggestions_shown")  # see suggestions.py
+ITEM_KEYS = (*SUGGESTION_KEYS, COMPARISONS, RATED)
 
 
 class ItemError(ValueError):

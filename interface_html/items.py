@@ -27,6 +27,7 @@ from fgrlhf.errors import run_main
 from fgrlhf.files import write_text
 from interface_html.format import ITEM_KEYS, Item, ItemError
 from interface_html.schema import Schema
+from interface_html.submitted import submitted_problems
 from interface_html.suggestions import item_suggestion_problems
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
@@ -78,6 +79,7 @@ def _item(task: FeedbackTask, row: Any, number: int, references: Mapping[str, st
     item = Item(name, task.format.item_row(task.schema, row, references.get(name, "")))
     complaints = item_problems(task.schema, item.row)
     complaints = complaints or item_suggestion_problems(task.schema, item.row)
+    complaints = complaints or list(submitted_problems(task.schema, item.row))
     complaints = complaints or list(task.format.feedback_problems(task.schema, item.row))
     if complaints:
         raise ItemError(complaints)

@@ -31,6 +31,7 @@ from interface_html.schema import PageName, Schema
 from interface_html.skips import Skip
 from interface_html.stored import Study, stored_study
 from interface_html.stored import Submission as Stored
+from interface_html.submitted import is_given_on
 from interface_html.tasks import FeedbackTask
 
 HOUR = 3600
@@ -147,7 +148,8 @@ def item_summary(
     items: Sequence[Item], page: PageName, submissions: Sequence[Stored], per_item: int
 ) -> dict[str, Any]:
     """How many annotators have judged each item of the study on a page."""
-    names: dict[str, list[str]] = {item.id: [] for item in items}
+    given = [item for item in items if is_given_on(item.row, page)]
+    names: dict[str, list[str]] = {item.id: [] for item in given}
     for entry in latest(submissions):
         if entry.page == page and entry.item in names:
             names[entry.item].append(entry.annotator)
@@ -155,7 +157,7 @@ def item_summary(
     rows = [{"item": item, "annotators": done} for item, done in names.items()]
     unfinished = [row for row in rows if len(row["annotators"]) < per_item]
     return {
-        "total": len(items),
+        "total": len(given),
         "complete": len(rows) - len(unfinished),
         "by_count": {str(count): counts[count] for count in sorted(counts)},
         "unfinished": unfinished[:MOST_ITEMS],

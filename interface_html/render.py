@@ -22,6 +22,7 @@ SHARED_SCRIPTS = (
     "diff.js",
     "rules.js",
     "ratings.js",
+    "submitted.js",
     "suggestions.js",
     "conversations.js",
     "rows.js",
@@ -41,8 +42,8 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
         "adjudicating.js",
         "annotation.js",
     ),
-    "comparison": ("reading.js", "comparison.js"),
-    "rating": ("rating.js",),
+    "comparison": ("reading.js", "deciding.js", "comparison.js"),
+    "rating": ("deciding.js", "rating.js"),
 }
 STORE_SCRIPTS = (
     "files.js",

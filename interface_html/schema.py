@@ -22,6 +22,7 @@ from fgrlhf.errors import UserError
 ASSIGNMENT = "window.FG_SCHEMA ="
 MOST_OUTPUTS = 9  # the comparison page names them A to I
 PageName = Literal["annotation", "comparison", "rating"]
+Pages = Literal["annotation", "comparison", "rating", "both"]  # both: all pages of the task
 Side = Literal["response", "source"]
 PAGE_KEYS = "CEGNPSXY"  # letters that are keys of the annotation page
 
@@ -352,6 +353,18 @@ class Schema(StrictModel):
     def sources(self, row: Mapping[str, Any]) -> Sequence[Any]:
         """The row's context; [] if the task has none."""
         return row[self.fields.context.key] if self.fields.context else []
+
+
+def needed_pages(schema: Schema, pages: Pages) -> Sequence[PageName]:
+    """The pages that a setting names. Raises `UserError` if the task has no such page."""
+    if pages == "both":
+        return schema.pages
+    if pages not in schema.pages:
+        raise UserError(
+            f"the task {schema.task} has no {pages} page: set pages={schema.pages[0]}, or leave out"
+            " pages=..."
+        )
+    return [pages]
 
 
 def _repeated(values: Sequence[str]) -> str | None:

@@ -17,7 +17,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import Complaint
 from interface_html.checks import uniform_item
 from interface_html.database import Assignment, Database, Receipt, RefusedError
-from interface_html.format import ANNOTATIONS, FEEDBACK_KEYS, ITEM_KEYS, is_adjudication
+from interface_html.format import FEEDBACK_KEYS, SUGGESTION_KEYS
 from interface_html.guard import Guard
 from interface_html.languages import ENGLISH, Language
 from interface_html.ratings import rating_problems
@@ -25,6 +25,7 @@ from interface_html.render import TEMPLATES, page_html
 from interface_html.rules import annotation_problems, comparison_problems
 from interface_html.schema import PageName, Schema
 from interface_html.skips import skip_problems
+from interface_html.submitted import without_names
 from interface_html.suggestions import decision_problems, shown_suggestions, undecided_problems
 from interface_html.tasks import FeedbackTask
 
@@ -300,10 +301,8 @@ def _assignment_json(assignment: Assignment) -> dict[str, Any]:
     whom an adjudicator decides.
     """
     row = assignment.item.row
-    left_out = FEEDBACK_KEYS if shown_suggestions(row) else (*FEEDBACK_KEYS, *ITEM_KEYS)
-    texts = {key: value for key, value in row.items() if key not in left_out}
-    if is_adjudication(row):
-        texts[ANNOTATIONS] = [_without_annotator(entry) for entry in texts[ANNOTATIONS]]
+    left_out = FEEDBACK_KEYS if shown_suggestions(row) else (*FEEDBACK_KEYS, *SUGGESTION_KEYS)
+    texts = {key: value for key, value in without_names(row).items() if key not in left_out}
     draft = None
     if assignment.draft is not None:
         revision, state = assignment.draft
@@ -318,10 +317,6 @@ def _assignment_json(assignment: Assignment) -> dict[str, Any]:
         "submitted": assignment.submitted,
         "skipped": assignment.skipped,
     }
-
-
-def _without_annotator(annotation: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in annotation.items() if key != "annotator"}
 
 
 def _serve_files(app: FastAPI, files: Mapping[str, tuple[bytes, str]], start: str) -> None:

@@ -43,6 +43,10 @@ CREATE TABLE IF NOT EXISTS submissions(
   seconds REAL NOT NULL,
   guideline TEXT NOT NULL,
   created REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS withheld(
+  item TEXT NOT NULL REFERENCES items(id),
+  page TEXT NOT NULL,
+  PRIMARY KEY(item, page));
 """
 # `PRAGMA user_version` of the file; 0 in files of the first version, which lack these columns
 VERSION = 4

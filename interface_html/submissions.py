@@ -12,9 +12,10 @@ of the outputs as they were shown), `seconds` (`active` and `wall`), `guideline`
 `guideline_sha256`, the submitted `doc`, and `suggestions`: whether the page showed the suggestions
 of the item, and the verdict on each (null for items without suggestions). Nothing is combined or
 left out. Submissions of hidden items also have `check`, "gold" or "repeat"; their `item` is the id
-of the gold row or of the repeated item. Those of items that `adjudicate` wrote have `role`,
-"adjudicator". Then come lines with `skipped`, `{reason, text}`: items that annotators have skipped
-and not reopened.
+of the gold row or of the repeated item. Decisions on items that `adjudicate` wrote have `role`,
+"adjudicator", and `decided_between`: annotator and revision of each submission that the adjudicator
+saw. Then come lines with `skipped`, `{reason, text}`: items that annotators have skipped and not
+reopened.
 """
 
 from collections.abc import Sequence
@@ -29,10 +30,11 @@ from fgrlhf.data.problems import counted
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_jsonl
 from interface_html.checks import Check
-from interface_html.format import Item, is_adjudication
+from interface_html.format import Item
 from interface_html.judged import write_judgements
 from interface_html.skips import Skip
 from interface_html.stored import Submission, read_database
+from interface_html.submitted import decided_between, is_decided_on
 from interface_html.suggestions import decisions_record
 from interface_html.tasks import TASK_HELP, feedback_of
 
@@ -108,8 +110,9 @@ def write_submissions(settings: Settings) -> int:
     for submission in study.all_submissions:
         item = item_of[submission.item]
         line = checked_json(submission, item, study.hidden.get(submission.item))
-        if is_adjudication(item.row):
+        if is_decided_on(item.row, submission.page):
             line["role"] = "adjudicator"
+            line["decided_between"] = decided_between(item.row, submission.page)
         lines.append(line)
     write_jsonl(settings.out, [*lines, *(skip_json(skip) for skip in study.skips)])
     skipped = f"; {counted(len(study.skips), 'skip')}" if study.skips else ""

@@ -144,7 +144,7 @@ def test_wrong_databases_are_refused(study):
     with pytest.raises(UserError, match="belong together"):
         export.export(export.Settings(**values, policy="adjudicated"))
     items = [Item("0", ROW)]
-    with pytest.raises(UserError, match="item '0' has no annotations to decide between"):
+    with pytest.raises(UserError, match="item '0' has no judgements to decide between"):
         read_decisions(QA, items, values["db"])
     path = decided(study, doc([error()]))
     with pytest.raises(UserError, match="item '1' is not in db=... with the same texts"):

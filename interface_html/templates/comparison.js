@@ -11,7 +11,8 @@
   let work = null,
     reading = null, // what the annotator sees of the outputs
     at = 0, // the card with the cursor
-    base = null; // the output whose differences from the others are shown
+    base = null, // the output whose differences from the others are shown
+    deciding = null; // the submissions that an adjudicator decides between
   const names = "ABCDEFGHI";
   const order = () => work.state.order; // order()[k]: the output shown as letter k
   const letter = (output) => names[order().indexOf(output)];
@@ -20,11 +21,15 @@
   // The mode of the last item is kept, except for items that have a preference: it is shown as pairs.
   function fresh(item, _, store) {
     const { preference } = item.row,
-      isRanks = !preference && store.storage.getItem(store.name("mode")) === "ranks";
+      entries = FG.submittedOn(item.row, "comparison"),
+      isRanks = !preference && !entries.length && store.storage.getItem(store.name("mode")) === "ranks";
+    const shared = entries.length ? FG.sharedPreference(schema, entries) : pairs.map(() => null);
+    const isAllBad = !preference && entries.length > 0 && entries.every((entry) => entry["all-bad"]);
     return {
-      preference: preference ? FG.clone(preference) : pairs.map(() => null),
+      preference: preference ? FG.clone(preference) : shared,
       ranks: Array(count).fill(null),
       mode: isRanks ? "ranks" : "pairs",
+      ...(isAllBad ? { "all-bad": true } : {}),
     };
   }
 
@@ -94,6 +99,97 @@
     render();
   }
 
+  // ---- adjudication ------------------------------------------------------------------------------------------
+  const isByRank = () => work.doc.mode === "ranks";
+  const pairTitle = (i) => t("{first} or {second}?", lettersOf(shown()[i]));
+  const rankTitle = (i) => t("Rank of {noun} {letter}", { noun, letter: names[i] });
+
+  // The ranking of a preference in letters, such as B > A = C; null if it is none.
+  function rankingWords(preference) {
+    const ranks = FG.toRanks(schema, preference);
+    if (!ranks) return t("no ranking");
+    const best = [...order()].sort((a, b) => ranks[a] - ranks[b] || letter(a).localeCompare(letter(b)));
+    return best.map((a, i) => (i ? (ranks[a] === ranks[best[i - 1]] ? " = " : " > ") : "") + letter(a)).join("");
+  }
+
+  function pairWords(i, value) {
+    const { left, right } = shown()[i];
+    if (value === 0) return t("Equal");
+    return t("{letter} better", { letter: letter(value === 1 ? left : right) });
+  }
+
+  // Values on a card are as shown: turned for a pair that is shown the other way round.
+  function submittedValues(i) {
+    if (isByRank())
+      return deciding.entries.map(({ preference }) => {
+        const ranks = FG.toRanks(schema, preference);
+        return ranks && ranks[order()[i]];
+      });
+    const { k, turned } = shown()[i];
+    return deciding.entries.map(({ preference }) => turn(preference[k], turned));
+  }
+
+  function ownValue(i) {
+    if (isByRank()) return work.doc.ranks[order()[i]];
+    const { k, turned } = shown()[i];
+    return turn(work.doc.preference[k], turned);
+  }
+
+  function takeAll({ preference, "all-bad": isBad }) {
+    const { "all-bad": _, ...rest } = work.doc,
+      ranks = isByRank() ? FG.toRanks(schema, preference) : null;
+    warnEarly();
+    work.commit({
+      ...rest,
+      ...(isBad ? { "all-bad": true } : {}),
+      preference,
+      ranks: ranks || Array(count).fill(null),
+      mode: ranks ? "ranks" : "pairs", // not every preference is a ranking
+    });
+    render();
+  }
+
+  function decidingRows() {
+    const { entries } = deciding,
+      rows = [{ head: t("Ranking"), cells: entries.map(({ preference }) => [rankingWords(preference)]) }];
+    const values = entries.map((entry) => Boolean(entry["all-bad"]));
+    if (values.includes(true))
+      rows.push({
+        head: t("No {noun} is acceptable", { noun }),
+        cells: values.map((value) => [value ? t("yes") : t("no")]),
+        values,
+        own: () => Boolean(work.doc["all-bad"]),
+        take: setAllBad,
+      });
+    return [...rows, ...FG.commentRows(entries)];
+  }
+
+  deciding = new FG.Deciding({
+    name: "comparison",
+    cards: () => (isByRank() ? count : pairs.length),
+    at: () => at,
+    values: submittedValues,
+    words: (i, value) => {
+      if (isByRank()) return value === null ? t("no ranking") : String(value);
+      return pairWords(i, value);
+    },
+    title: (i) => (isByRank() ? rankTitle(i) : pairTitle(i)),
+    what: (i, value) =>
+      isByRank() ? t("{title}: {value}", { title: rankTitle(i), value }) : `${pairTitle(i)} ${pairWords(i, value)}`,
+    own: ownValue,
+    take: (i, value) => {
+      at = i;
+      if (isByRank()) chooseRank(order()[i], value);
+      else choosePair(i, value);
+    },
+    takeAll,
+    show: (i) => {
+      at = i;
+      render();
+    },
+    rows: decidingRows,
+  });
+
   // Switch between pairs and ranks. Choices are kept if they form a ranking.
   function setMode(mode) {
     if (mode === work.doc.mode) return;
@@ -108,10 +204,7 @@
         render();
         return;
       }
-      const better = (a) =>
-        pairs.filter(([i, j], k) => (i === a && preference[k] === 2) || (j === a && preference[k] === 1))
-          .length;
-      ranks = ranks.map((_, a) => better(a) + 1);
+      ranks = FG.toRanks(schema, preference);
     } else if (mode === "ranks" && ranks.includes(null) && preference.some((value) => value !== null)) {
       FG.say(t("Ranks start empty. Your pairs stay until you choose a rank."));
     }
@@ -172,13 +265,20 @@
     return FG.el("label", { class: "choice" }, input, FG.el("span", {}, label));
   }
 
+  const cardClass = (i) => `pair${i === at ? " active" : ""}${deciding.differs(i) ? " differs" : ""}`;
+
+  function takeButtons(i) {
+    const buttons = deciding.buttons(i);
+    return buttons.length ? FG.el("div", { class: "takes", role: "group", "aria-label": t("Submissions") }, buttons) : null;
+  }
+
   function cards() {
     if (work.doc.mode === "ranks") {
       return order().map((output, i) =>
         FG.el(
           "fieldset",
-          { class: i === at ? "pair active" : "pair", "data-card": i },
-          FG.el("legend", {}, t("Rank of {noun} {letter}", { noun, letter: names[i] })),
+          { class: cardClass(i), "data-card": i },
+          FG.el("legend", {}, rankTitle(i), " ", deciding.sign(i)),
           FG.el(
             "div",
             { class: "choices" },
@@ -189,6 +289,7 @@
               }),
             ),
           ),
+          takeButtons(i),
         ),
       );
     }
@@ -200,8 +301,8 @@
         };
       return FG.el(
         "fieldset",
-        { class: i === at ? "pair active" : "pair", "data-card": i },
-        FG.el("legend", {}, t("{first} or {second}?", lettersOf(pair))),
+        { class: cardClass(i), "data-card": i },
+        FG.el("legend", {}, t("{first} or {second}?", lettersOf(pair)), " ", deciding.sign(i)),
         FG.el(
           "div",
           { class: "choices" },
@@ -209,6 +310,7 @@
           radio(`pair-${i}`, t("Equal"), value === 0, set(0)),
           radio(`pair-${i}`, t("{letter} better", { letter: letter(pair.right) }), value === 2, set(2)),
         ),
+        takeButtons(i),
       );
     });
   }
@@ -230,13 +332,10 @@
 
   function render() {
     const { mode } = work.doc;
-    // What scrolls into view must not hide behind the choices.
-  new ResizeObserver(([entry]) =>
-    document.documentElement.style.setProperty("--foot", `${entry.target.offsetHeight}px`),
-  ).observe($("choose"));
-  for (const input of document.querySelectorAll("input[name=mode]")) input.checked = input.value === mode;
+    for (const input of document.querySelectorAll("input[name=mode]")) input.checked = input.value === mode;
     FG.refill($("choices"), cards());
     $("all-bad").checked = Boolean(work.doc["all-bad"]);
+    deciding.update();
     $("choose-hint").textContent =
       mode === "pairs"
         ? t("Up and down move between pairs; 1: the first is better, 2: the second, 0: equally good.")
@@ -292,6 +391,10 @@
   }
 
   function key(event) {
+    if (deciding.key(event)) {
+      event.preventDefault();
+      return;
+    }
     const ranks = work.doc.mode === "ranks",
       last = (ranks ? count : pairs.length) - 1,
       digit = /^[0-9]$/.test(event.key) ? Number(event.key) : -1;
@@ -328,6 +431,7 @@
     }
     FG.showTexts(schema, work.item.row, null);
     FG.showNotes({});
+    deciding.open(work.item.row);
     showDifferences(null);
     render();
     const { seen } = work.state;
@@ -353,6 +457,7 @@
         ["D", t("mark the words that differ from those of one {noun}", { noun })],
         ["B", t("no {noun} is acceptable", { noun })],
         ["M", t("switch between pair by pair and by rank")],
+        ...FG.decidingHelp(),
         ["Ctrl+Z / Ctrl+Shift+Z", t("undo, redo")],
         ["Ctrl+Enter", t("submit")],
         ["?", t("this help")],

@@ -35,6 +35,7 @@ window.FG = window.FG || {};
       if (!FG.strip(row[key])) throw new Error(t("`{key}` is empty: there is no {noun} to judge", { key, noun }));
     const [wrong] = FG.itemSuggestionProblems(schema, row);
     if (wrong) throw new Error(`\`${wrong.field}\` ${FG.reason(wrong.reason)}`);
+    FG.checkSubmitted(schema, row);
     if ("feedback" in row && !FG.isAnnotation(schema, row.feedback))
       throw new Error(
         t(

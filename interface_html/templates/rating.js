@@ -12,13 +12,16 @@
     names = "ABCDEFGHI";
   let work = null,
     at = 0, // the card with the cursor: one for each output as shown, and each scale
-    cards = []; // {output, scale, title, node, update(value), control()}
+    cards = [], // {output, scale, title, node, sign, takes, update(value), control()}
+    deciding = null; // the submissions that an adjudicator decides between
 
   const isLikert = (scale) => scale.scale === "likert";
   const nameOf = (i) => (count === 1 ? NOUN : t("{noun} {letter}", { noun: NOUN, letter: names[i] }));
 
   function fresh(item) {
-    const given = item.row[FG.RATINGS];
+    const given = item.row[FG.RATINGS],
+      entries = FG.submittedOn(item.row, "rating");
+    if (!given && entries.length) return { ratings: FG.sharedRatings(schema, entries) };
     return { ratings: given ? FG.clone(given) : Object.fromEntries(outputs.map((output) => [output, {}])) };
   }
 
@@ -118,12 +121,15 @@
     const card = { output, scale, title: t("{text}, {scale}", { text: nameOf(i), scale: scale.label }) };
     const { nodes, control, update } = isLikert(scale) ? likertCard(card, index) : percentCard(card, index);
     const of = count === 1 ? null : FG.el("span", { class: "hidden" }, " ", t("of {noun} {letter}", { noun, letter: names[i] }));
+    card.sign = FG.el("span");
+    card.takes = FG.el("div", { class: "takes", role: "group", "aria-label": t("Submissions"), hidden: !deciding.isOn });
     const anchors = Object.entries(scale.anchors || {}).sort(([a], [b]) => a - b);
     card.node = FG.el(
       "fieldset",
       { class: "pair", "data-card": index, "aria-describedby": `anchors-${index}` },
-      FG.el("legend", {}, FG.own(scale.label), of),
+      FG.el("legend", {}, FG.own(scale.label), of, " ", card.sign),
       nodes,
+      card.takes,
       FG.el(
         "p",
         { class: "anchors hint", id: `anchors-${index}` },
@@ -170,9 +176,13 @@
     cards.forEach((card, i) => {
       card.update(valueOf(card));
       card.node.classList.toggle("active", i === at);
+      card.node.classList.toggle("differs", deciding.differs(i));
+      card.sign.replaceChildren(deciding.sign(i));
+      FG.refill(card.takes, deciding.buttons(i));
     });
     const rated = cards.filter((card) => complaint(card) === null).length;
     FG.showNotes(work.doc);
+    deciding.update();
     $("rated").textContent = t("{n} of {total} ratings given", { n: rated, total: cards.length });
     FG.showStatus(work);
   }
@@ -192,6 +202,36 @@
     node.scrollIntoView({ block: "nearest" });
   }
 
+  // ---- adjudication ------------------------------------------------------------------------------------------
+  // What each person rated, in the order in which the outputs are shown.
+  function ratingRow() {
+    const head = t("Ratings"),
+      list = ({ ratings }) =>
+        work.state.order.map((place, i) => {
+          const values = scales.map(({ name, label }) => t("{title}: {value}", { title: label, value: ratings[outputs[place]][name] }));
+          return `${count > 1 ? `${names[i]} – ` : ""}${FG.list(values)}`;
+        });
+    return { head, cells: deciding.entries.map(list) };
+  }
+
+  deciding = new FG.Deciding({
+    name: "rating",
+    cards: () => cards.length,
+    at: () => at,
+    values: (i) => deciding.entries.map(({ ratings }) => ratings[cards[i].output][cards[i].scale.name]),
+    words: (_, value) => String(value),
+    title: (i) => cards[i].title,
+    what: (i, value) => t("{title}: {value}", { title: cards[i].title, value }),
+    own: (i) => valueOf(cards[i]),
+    take: (i, value) => rate(cards[i], value),
+    takeAll: ({ ratings }) => {
+      work.commit({ ...work.doc, ratings });
+      render();
+    },
+    show: moveTo,
+    rows: () => [ratingRow(), ...FG.commentRows(deciding.entries)],
+  });
+
   // ---- keys and submission -----------------------------------------------------------------------------------
   // The card to which an arrow key leads, or -1. Left and right belong to the radio buttons of a single output.
   function target(key) {
@@ -205,6 +245,10 @@
   }
 
   function key(event) {
+    if (deciding.key(event)) {
+      event.preventDefault();
+      return;
+    }
     const card = cards[at],
       to = target(event.key),
       digit = /^[0-9]$/.test(event.key) ? Number(event.key) : -1;
@@ -228,6 +272,7 @@
     if (event.key === "Escape") $("outputs").focus({ preventScroll: true });
     else if (field.type === "range") return;
     else if (event.key === "Enter") goTo(at + 1);
+    else if (deciding.isOn && deciding.key(event)); // letters are no numbers
     else if (target(event.key) >= 0) goTo(target(event.key));
     else return;
     event.preventDefault();
@@ -266,6 +311,7 @@
     if ($("outputs").contains(document.activeElement)) document.activeElement.blur();
     FG.showTexts(schema, work.item.row, null);
     FG.showNotes({});
+    deciding.open(work.item.row);
     build();
     render();
   }
@@ -279,7 +325,7 @@
         "0–9",
         t("type a percentage; Enter moves to the next scale. On the slider, the arrow keys"),
       ]);
-    keys.push(["Delete", t("take a rating back")]);
+    keys.push(["Delete", t("take a rating back")], ...FG.decidingHelp());
     keys.push(["Ctrl+Z / Ctrl+Shift+Z", t("undo, redo")], ["Ctrl+Enter", t("submit")], ["?", t("this help")]);
     const lead =
       count > 1

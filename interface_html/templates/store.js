@@ -418,6 +418,7 @@ window.FG = window.FG || {};
               }
             : {}),
           suggestions: FG.decisionsRecord(item.row, annotation && annotation.submitted),
+          ...decided(item.row, states),
           ...(this.schema.comment === "optional"
             ? { comment: each((state) => state.submitted.comment || null) }
             : {}),
@@ -440,6 +441,16 @@ window.FG = window.FG || {};
       state.guideline = this.schema.guideline_version;
       return this.save(item, state);
     }
+  }
+
+  // Of an adjudicator's entry in the record: the submissions that were decided between, by page.
+  function decided(row, states) {
+    const between = {};
+    for (const page of PAGES) {
+      const entries = states[page] && FG.decidedBetween(row, page);
+      if (entries) between[page] = entries;
+    }
+    return Object.keys(between).length ? { role: "adjudicator", decided_between: between } : {};
   }
 
   function parsed(text) {

@@ -3,7 +3,7 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const ITEM_KEYS = ["suggestions", "suggestions_shown"],
+  const ITEM_KEYS = ["suggestions", "suggestions_shown", FG.COMPARISONS, FG.RATED],
     KEYS = ["type", "start", "end", "explanation", "score", "source"],
     ORIGIN_KEYS = ["index", "source", "score", "verdict"];
   const isInt = (x) => typeof x === "number" && Number.isInteger(x);
