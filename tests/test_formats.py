@@ -103,15 +103,22 @@ def test_prompts(row, expected):
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({}, "`prompt`: missing; the row has no keys. Name its key with columns.prompt=..."),
-        ({"a": 1, "b": 2}, "`prompt`: missing; the row has a, b."),
+        (
+            {},
+            "`prompt`: missing, and so is `text`; the row has no keys. Name its key with"
+            " columns.prompt=... or columns.text=...",
+        ),
+        ({"a": 1, "b": 2}, "`prompt`: missing, and so is `text`; the row has a, b."),
         ({"prompt": " "}, "`prompt`: must be a text that is not empty"),
         ({"prompt": 3}, "`prompt`: must be a text, it is a number"),
         ({"prompt": "a\ud800"}, "`prompt`: character 1 is half of a surrogate pair"),
         ({"prompt": []}, "`prompt`: must be a conversation of at least one message"),
         ({"prompt": ["a"]}, "`prompt[0]`: must be an object, it is a text"),
         ({"prompt": [{"role": "x", "content": "a"}]}, "`prompt[0].role`: must be one of system"),
-        ({"prompt": [{"role": "user"}]}, "`prompt[0].content`: must be a text, it is null"),
+        (
+            {"prompt": [{"role": "user"}]},
+            "`prompt[0].content`: must be a text, it is null or missing",
+        ),
         ({"prompt": [{**USER, "content": ""}]}, "`prompt`: must be a text that is not empty"),
         ({"prompt": "a", "references": []}, "`references`: must be a list of one or more texts"),
         ({"prompt": "a", "references": [1]}, "`references[0]`: must be a text, it is a number"),

@@ -81,10 +81,12 @@ class Row:
                 raise RowError(self.key(name), "must not be null")
         keys = [shorten(key, 40) for key in list(self.values)[:MOST_KEYS_SHOWN]]
         more = ", ..." if len(self.values) > MOST_KEYS_SHOWN else ""
+        others = "".join(f", and so is `{name}`" for name in names[1:])
+        columns = " or ".join(f"columns.{name}=..." for name in names)
         raise RowError(
             names[0],
-            f"missing; the row has {', '.join(keys) or 'no keys'}{more}."
-            f" Name its key with columns.{names[0]}=...",
+            f"missing{others}; the row has {', '.join(keys) or 'no keys'}{more}."
+            f" Name its key with {columns}",
         )
 
     def key(self, name: str) -> str:
@@ -149,6 +151,8 @@ def check_columns(columns: Columns, names: Sequence[str], source: str) -> None:
 
 def check_text(key: str, value: Any, may_be_blank: bool = False) -> str:
     """Return `value` if it is a text. Raises `RowError`, which names `key`, if it is not."""
+    if value is None:
+        raise RowError(key, "must be a text, it is null or missing")
     problem = text_problem(value, may_be_blank)
     if problem is not None:
         raise RowError(key, problem)
