@@ -81,7 +81,10 @@ class Row:
                 raise RowError(self.key(name), "must not be null")
         keys = [shorten(key, 40) for key in list(self.values)[:MOST_KEYS_SHOWN]]
         more = ", ..." if len(self.values) > MOST_KEYS_SHOWN else ""
-        others = "".join(f", and so is `{name}`" for name in names[1:])
+        others = ""
+        if len(names) > 1:
+            listed = " and ".join(f"`{name}`" for name in names[1:])
+            others = f", and so {'is' if len(names) == 2 else 'are'} {listed}"
         columns = " or ".join(f"columns.{name}=..." for name in names)
         raise RowError(
             names[0],
