@@ -5,7 +5,6 @@ load a task by name. docs/tasks.md shows how to add one; `fgrlhf new-task NAME` 
 version.
 """
 
-import importlib
 import os
 import re
 import sys
@@ -26,6 +25,7 @@ from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind, build_aspects
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, text_prefix
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.text_types import Prompt
+from fgrlhf.working_folder import import_module
 
 if TYPE_CHECKING:
     from fgrlhf.data.comparisons import Comparison
@@ -141,7 +141,7 @@ def load_task(name: str) -> Task:
         candidates = [f"tasks.{dotted}.task", *candidates]
     for candidate in candidates:
         try:
-            module = importlib.import_module(candidate)
+            module = import_module(candidate)
         except ModuleNotFoundError as error:
             if error.name is not None and (candidate + ".").startswith(error.name + "."):
                 continue  # the task itself is missing; a missing import in the task is an error
@@ -149,9 +149,15 @@ def load_task(name: str) -> Task:
         task = getattr(module, "TASK", None)
         if isinstance(task, Task):
             return task
+    if dotted.endswith((".yml", ".yaml")):
+        raise UserError(
+            f"`{shorten(name)}` is a config, not a task: name the task before it. Every override"
+            " after the config has the form section.key=value"
+        )
+    known = suggestion(dotted.rpartition(".")[2], _shipped_tasks())
     raise UserError(
-        f"there is no task `{shorten(name)}`: {suggestion(dotted, _shipped_tasks())}. A task is a"
-        " package with a task.py that defines TASK; run from the folder that contains `tasks`"
+        f"there is no task `{shorten(name)}`: {known}. A task is a package with a"
+        " task.py that defines TASK; run from the folder that contains `tasks`"
     )
 
 

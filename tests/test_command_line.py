@@ -1,10 +1,17 @@
 """`key=value` settings of the small tools."""
 
-import pytest
+import subprocess
+import sys
 
-from fgrlhf.cli.command_line import settings_from
+import pytest
+from pydantic import Field
+
+from fgrlhf.cli import completion, env
+from fgrlhf.cli.command_line import settings_from, task_and_rest
+from fgrlhf.cli.main import COMMANDS, usage
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError
+from interface_html.command import PROGRAMS
 
 
 class Settings(StrictModel):
@@ -52,3 +59,74 @@ def test_other_forms_are_refused(argument):
         UserError, match=f"the command line has 1 mistake:\n  {argument.split('=')[0]}: "
     ):
         settings_from(Settings, [argument])
+
+
+class Scorer(StrictModel):
+    beams: int = 4
+
+
+class WithSections(StrictModel):
+    search: Scorer | None = None
+    columns: dict[str, str] = {}
+    out: str | None = Field(default=None, alias="to")
+
+
+def test_a_dot_selects_a_key_of_a_section():
+    settings = settings_from(
+        WithSections, ["search.beams=8", "columns.prompt=a.b", "columns.text=3", "to=x.json"]
+    )
+    assert settings.search == Scorer(beams=8)
+    assert settings.columns == {"prompt": "a.b", "text": "3"}
+    assert settings.out == "x.json"
+
+
+@pytest.mark.parametrize("argument", ["count", "", "=3", "--count"])
+def test_an_argument_that_is_not_a_setting(argument):
+    with pytest.raises(UserError, match="is not a setting: write it as key=value"):
+        settings_from(Settings, [argument])
+
+
+def test_the_usage_of_a_module_names_it():
+    """Run as a module, since the usage is that of the main module."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tasks.hanoi.data.demonstrations", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    head = done.stdout.splitlines()[0]
+    assert head == "usage: python -m tasks.hanoi.data.demonstrations [key=value ...]"
+
+
+def test_without_a_task_the_usage_names_the_command(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        task_and_rest(["--help"], "usage: fgrlhf evaluate TASK policy=... [key=value ...]")
+    assert stopped.value.code == 0
+    assert "`fgrlhf evaluate TASK --help` lists the keys" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_completion_has_help(flag, capsys):
+    completion.main([flag])
+    assert capsys.readouterr().out.startswith("usage: fgrlhf completion bash|zsh\n")
+
+
+def test_completion_knows_the_programs_of_feedback_and_of_reward_models(capsys):
+    completion.main(["bash"])
+    script = capsys.readouterr().out
+    feedback = script.partition("feedback:2)")[2].partition(";;")[0]
+    assert set(feedback.split('"')[1].split()) == set(PROGRAMS)
+    assert "segment sequence step_files" in script
+
+
+def test_the_usage_of_env(capsys):
+    with pytest.raises(SystemExit):
+        env.main(["--help"])
+    assert capsys.readouterr().out.startswith("usage: fgrlhf env [json=true]\n")
+
+
+def test_the_list_of_commands_is_a_table():
+    lines = [line for line in usage().splitlines() if line.startswith("  ")]
+    descriptions = {line[49:] for line in lines}
+    assert len(lines) == len(COMMANDS)
+    assert descriptions == {description for _, _, description in COMMANDS.values()}

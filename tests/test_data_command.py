@@ -378,7 +378,10 @@ def test_agreement_of_files(tmp_path, capsys):
             ["convert", "a.json", "./a.json", "format=prompts"],
             "a.json is the input, so it cannot be the output",
         ),
-        (["convert", "a.json", "b.txt", "format=prompts"], "b.txt has no suffix"),
+        (
+            ["convert", "a.json", "b.txt", "format=prompts"],
+            "b.txt cannot be written: give a name that ends in",
+        ),
         (["import", "a.json", "b.json"], "from: missing"),
         (["import", "a.json", "a.json", "from=esa"], "a.json is the input"),
         (["import", "a.json", "b.json", "from=doccan"], "did you mean `doccano`"),

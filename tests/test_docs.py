@@ -149,7 +149,7 @@ class Programs:
     def run_fgrlhf(self, arguments: list[str], is_abbreviated: bool) -> None:
         name, *rest = [PLACEHOLDERS.get(word, word) for word in arguments]
         if name == "COMMAND":
-            for command in set(COMMANDS) - {"completion"}:  # it has no --help
+            for command in COMMANDS:
                 self.run_fgrlhf([command, *rest], is_abbreviated)
             return
         assert name in COMMANDS
@@ -273,7 +273,6 @@ class Programs:
 
         parse_arguments = argparse.ArgumentParser.parse_args
         patch.setattr("fgrlhf.config.validate", validate_and_stop)
-        patch.setattr("fgrlhf.cli.command_line.validate", validate_and_stop)
         patch.setattr("fgrlhf.report.page.write_report", stop)
         patch.setattr("argparse.ArgumentParser.parse_args", parse_and_stop)
 

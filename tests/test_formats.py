@@ -103,15 +103,22 @@ def test_prompts(row, expected):
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({}, "`prompt`: missing; the row has no keys. Name its key with columns.prompt=..."),
-        ({"a": 1, "b": 2}, "`prompt`: missing; the row has a, b."),
+        (
+            {},
+            "`prompt`: missing, and so is `text`; the row has no keys. Name its key with"
+            " columns.prompt=... or columns.text=...",
+        ),
+        ({"a": 1, "b": 2}, "`prompt`: missing, and so is `text`; the row has a, b."),
         ({"prompt": " "}, "`prompt`: must be a text that is not empty"),
         ({"prompt": 3}, "`prompt`: must be a text, it is a number"),
         ({"prompt": "a\ud800"}, "`prompt`: character 1 is half of a surrogate pair"),
         ({"prompt": []}, "`prompt`: must be a conversation of at least one message"),
         ({"prompt": ["a"]}, "`prompt[0]`: must be an object, it is a text"),
         ({"prompt": [{"role": "x", "content": "a"}]}, "`prompt[0].role`: must be one of system"),
-        ({"prompt": [{"role": "user"}]}, "`prompt[0].content`: must be a text, it is null"),
+        (
+            {"prompt": [{"role": "user"}]},
+            "`prompt[0].content`: must be a text, it is null or missing",
+        ),
         ({"prompt": [{**USER, "content": ""}]}, "`prompt`: must be a text that is not empty"),
         ({"prompt": "a", "references": []}, "`references`: must be a list of one or more texts"),
         ({"prompt": "a", "references": [1]}, "`references[0]`: must be a text, it is a number"),
@@ -460,7 +467,7 @@ def test_marked_characters():
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({"prompt": "p"}, "`responses`: missing; the row has prompt"),
+        ({"prompt": "p"}, "`responses`: missing, and so is `chosen`; the row has prompt"),
         ({"prompt": "p", "chosen": "a"}, "`rejected`: missing"),
         ({"chosen": "a", "rejected": "b"}, "`prompt`: missing, and `chosen` and `rejected` do not"),
         ({"prompt": "p", "chosen": 1, "rejected": "b"}, "`chosen`: must be a text, it is a number"),
@@ -475,7 +482,11 @@ def test_marked_characters():
         ({"prompt": "p", "responses": ["a"], "scores": [1]}, "two or more responses, there are 1"),
         ({"prompt": "p", "responses": "ab"}, "`responses`: must be a list, it is a text"),
         ({"prompt": "p", "responses": ["a", 1]}, "`responses[1]`: must be a text, it is a number"),
-        (FOUR, "`preferences`: missing; the row has prompt, responses"),
+        (
+            FOUR,
+            "`preferences`: missing, and so are `ranking` and `scores`; the row has prompt,"
+            " responses",
+        ),
         (FOUR | {"scores": [1, 2]}, "`scores`: has 2 values for 4 responses"),
         (FOUR | {"scores": [1, 2, 3, None]}, "`scores[3]`: must be a number, it is null"),
         (FOUR | {"scores": [1, 2, 3, "4"]}, "`scores[3]`: must be a number, it is a text"),
@@ -519,7 +530,7 @@ def test_spans_count_code_points():
         ({"start": 3, "end": 2, "label": "x"}, "`spans[0]`: is empty: it starts at 3"),
         ({"start": "0", "end": 2, "label": "x"}, "`spans[0].start`: must be a whole number"),
         ({"start": 0, "label": "x"}, "`spans[0].end`: must be a whole number, it is null"),
-        ({"start": 0, "end": 2}, "`spans[0].label`: must be a text, it is null"),
+        ({"start": 0, "end": 2}, "`spans[0].label`: must be a text, it is null or missing"),
         ({"start": 0, "end": 2, "label": " "}, "`spans[0].label`: must be a text that is not"),
         ([0, 2, "x"], "`spans[0]`: must be an object, it is a list"),
     ],

@@ -44,6 +44,7 @@ class Config(StrictModel):
     adapters: Adapters | None = Field(None, description="null: train all weights")
     reward: dict[str, Short | Quiet] = Field(description="by name")
     several: list[Adapters] = Field([], description="one after the other")
+    separator: str = Field("\n", description="between steps")
 
 
 def test_a_line_for_every_key():
@@ -60,6 +61,7 @@ def test_a_line_for_every_key():
         "  with kind=quiet: Always 0.",
         "  several: list = []   # one after the other",
         "  several[].rank: int = 8   # of the matrices",
+        '  separator: str = "\\n"   # between steps',
     ]
 
 

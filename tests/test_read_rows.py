@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -94,9 +95,14 @@ def test_a_name_that_cannot_be_written(tmp_path):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("rows.txt", r"rows\.txt has no suffix of a known format: give a file that ends in"),
-        ("rows", "has no suffix"),
-        ("rows.csv", "has no suffix"),
+        ("rows.txt", r"rows\.txt does not end in a known format: give a file that ends in"),
+        ("rows", "does not end in a known format"),
+        (
+            "rows.csv",
+            r"is a table, but rows are.*read_csv\(FILE\)\.to_json\('rows\.jsonl'",
+        ),
+        ("rows.tsv", r"is a table, but rows are.*read_csv\(FILE, sep='\\t'\)"),
+        ("", "is a folder: give a file that ends in"),
         ("gone.json", r"gone\.json does not exist: check the path, and set DATA_DIR"),
         ("gone.jsonl.gz", "does not exist"),
         ("gone.parquet", "does not exist"),
@@ -112,7 +118,24 @@ def test_sources_that_are_none(tmp_path, name, message):
     source = name if name.startswith("hub:") else f"{tmp_path}/{name}"
     with pytest.raises(UserError, match=message) as error:
         read_rows(source)
-    assert len(str(error.value)) < 500
+    assert len(str(error.value)) < 700
+
+
+def test_a_missing_file_gets_a_suggestion(tmp_path):
+    (tmp_path / "train.jsonl").write_text("{}")
+    with pytest.raises(UserError, match=r"train\.json does not exist: did you mean `train\.jsonl`"):
+        read_rows(tmp_path / "train.json")
+
+
+def test_a_table_is_converted_by_the_call_in_the_message(tmp_path, monkeypatch):
+    table = tmp_path / "rows.tsv"
+    table.write_text("prompt\tchosen\nHi\tHo, \\n\n")
+    with pytest.raises(UserError) as error:
+        read_rows(table)
+    call = str(error.value).partition("with pandas: ")[2]
+    monkeypatch.chdir(tmp_path)
+    exec(call, {"read_csv": pandas.read_csv, "FILE": table})
+    assert read_rows("rows.jsonl") == [{"prompt": "Hi", "chosen": "Ho, \\n"}]
 
 
 # ---- damaged and hostile files -------------------------------------------------------------------
@@ -130,7 +153,8 @@ def many_equal_rows() -> bytes:
 
 
 HOSTILE = {
-    "empty.json": (lambda: b"", "not valid JSON"),
+    "empty.json": (lambda: b"", r"empty\.json has no rows: it is empty"),
+    "table.json": (lambda: b"a,b\n1,2\n", "one JSON array of objects.*; it starts with `a,b 1,2`"),
     "array.json": (lambda: b"[]", "has no rows: it is an empty JSON array"),
     "object.json": (lambda: b'{"a": 1}', "must hold one JSON array of rows, it holds an object"),
     "number.json": (lambda: b"3", "must hold one JSON array of rows, it holds a number"),
@@ -140,7 +164,14 @@ HOSTILE = {
     "half.json": (lambda: b'["\\ud83d"]', "half of a surrogate pair"),
     "latin.json": (lambda: '["é"]'.encode("latin-1"), "is not UTF-8 text"),
     "packed.json": (lambda: gzip.compress(b"[1]"), "it is compressed: unpack it with gunzip"),
-    "cut.jsonl": (lambda: b'{"a": 1}\n{"a": ', r"cut\.jsonl, line 2: not valid JSON"),
+    "cut.jsonl": (
+        lambda: b'{"a": 1}\n{"a": ',
+        r"cut\.jsonl, line 2: not valid JSON: Expecting value at character 7\.",
+    ),
+    "array.jsonl": (
+        lambda: b'[\n{"a": 1}\n]',
+        r"A file of one JSON array needs a name that ends in \.json",
+    ),
     "second.json": (lambda: b'{"a": 1}\n{"a": 2} x', r"second\.json, line 2: not valid JSON"),
     "blank.jsonl": (lambda: b"\n \n", "has no rows: it is empty"),
     "plain.json.gz": (lambda: b"[1]", r"plain\.json\.gz cannot be unpacked"),

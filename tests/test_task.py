@@ -28,6 +28,14 @@ def test_a_task_is_found_by_any_of_its_names():
 def test_an_unknown_task_gets_a_suggestion():
     with pytest.raises(UserError, match="no task `hanio`: did you mean `hanoi`.*numbers"):
         load_task("hanio")
+    with pytest.raises(UserError, match="no task `tasks.hanio`: did you mean `hanoi`"):
+        load_task("tasks.hanio")
+
+
+@pytest.mark.parametrize("name", ["config.yml", "tasks/hanoi/mini_dense_config.yml", "a.yaml"])
+def test_a_config_in_the_place_of_the_task(name):
+    with pytest.raises(UserError, match="is a config, not a task: name the task before it"):
+        load_task(name)
 
 
 def test_the_code_of_a_task_is_its_folder_without_tests():

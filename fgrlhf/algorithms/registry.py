@@ -6,7 +6,6 @@
     algorithm: {name: python, of: my_package.my_module.MyAlgorithm, kl_coef: 0.1, bonus: 2.0}
 """
 
-import importlib
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -25,6 +24,7 @@ from fgrlhf.algorithms.trpo import TRPO, TRPOConfig
 from fgrlhf.config import refuse
 from fgrlhf.config_errors import Mistakes
 from fgrlhf.errors import suggestion
+from fgrlhf.working_folder import import_module
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "ppo": PPO,
@@ -79,7 +79,7 @@ def import_algorithm(path: str) -> type[Algorithm]:
     if not module_name:
         raise ValueError(f"`{path}` has no module: {example}")
     try:
-        module = importlib.import_module(module_name)
+        module = import_module(module_name)
     except ImportError as error:
         raise ValueError(
             f"the module `{module_name}` cannot be imported ({error}): {example}, and start Python"

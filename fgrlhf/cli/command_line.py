@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from fgrlhf.cli.key_help import describe
-from fgrlhf.config import StrictModel, load_config, validate
-from fgrlhf.config_text import value_from_text
+from fgrlhf.config import StrictModel, config_from, load_config
 from fgrlhf.errors import UserError, shorten
 
 if TYPE_CHECKING:
@@ -21,36 +20,52 @@ Model = TypeVar("Model", bound=StrictModel)
 def settings_from(
     model: type[Model],
     argv: Sequence[str] | None = None,
-    usage: str = "usage: key=value ...",
+    usage: str | None = None,
 ) -> Model:
     """Build `model` from `key=value` arguments; `--help` lists the keys.
+
+    A dot selects a key of a section: `search.beams=8`, `columns.prompt=question`.
+
+    Args:
+      usage: first line of `--help`. None: the module that runs, with its settings.
 
     Raises:
       UserError: lists every mistake.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if any(argument in ("-h", "--help") for argument in argv):
-        print("\n".join([usage, "keys:", *describe(model)]))
+        print("\n".join([usage or _usage_of_module(), "keys:", *describe(model)]))
         sys.exit(0)
-    settings = {}
     for argument in argv:
-        key, equals, text = argument.partition("=")
-        if not equals:
+        key, equals, _ = argument.partition("=")
+        if not equals or not key.strip():
             raise UserError(f"`{shorten(argument)}` is not a setting: write it as key=value")
-        settings[key] = value_from_text(model, [key], text)
-    return validate(model, settings, source="the command line")
+    return config_from(model, argv)
+
+
+def _usage_of_module() -> str:
+    """The usage of a program that runs as `python -m MODULE`."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None:
+        return "usage: [key=value ...]"
+    return f"usage: python -m {spec.name.removesuffix('.__main__')} [key=value ...]"
 
 
 def parse_cli(model: type[Model], argv: Sequence[str] | None = None, usage: str = "") -> Model:
     """The config of a command `python -m module config.yml key=value ...`.
 
     `--help` prints every key and exits.
+
+    Raises:
+      UserError: there is no config file, or the config has mistakes.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    if not argv or argv[0] in ("-h", "--help"):
-        print(usage or "usage: <config.yml> [section.key=value ...]")
-        print("\n".join(["keys:", *describe(model)]))
-        sys.exit(0 if argv else 2)
+    usage = usage or "usage: config.yml [section.key=value ...]"
+    if any(argument in ("-h", "--help") for argument in argv):
+        print("\n".join([usage, "keys:", *describe(model)]))
+        sys.exit(0)
+    if not argv:
+        raise UserError(f"the config file is missing\n{usage}\n`--help` lists every key")
     return load_config(model, argv[0], argv[1:])
 
 
@@ -61,7 +76,11 @@ def task_and_rest(argv: Sequence[str] | None, usage: str) -> "tuple[Task, list[s
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"{usage}\n`TASK --help` lists the keys for a task, such as tasks.NAME")
+        command = usage.removeprefix("usage: ").partition(" TASK")[0]
+        print(
+            f"{usage}\nTASK is a folder of tasks/, such as numbers."
+            f" `{command} TASK --help` lists the keys for a task."
+        )
         sys.exit(0 if arguments else 2)
     from fgrlhf.task import load_task  # imports torch, which programs without a model do not need
 

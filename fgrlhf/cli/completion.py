@@ -9,6 +9,13 @@ from collections.abc import Sequence
 from fgrlhf.cli.main import COMMANDS
 from fgrlhf.errors import UserError
 
+USAGE = """usage: fgrlhf completion bash|zsh
+
+Prints a script that completes commands, tasks, files and keys. Put this line into ~/.bashrc, or
+with zsh in place of bash into ~/.zshrc:
+
+    source <(fgrlhf completion bash)"""
+
 # Keys come from the YAML file that is already on the command line, as `section.key`.
 SCRIPT = r"""
 _fgrlhf() {
@@ -22,9 +29,10 @@ _fgrlhf() {
             COMPREPLY=($(compgen -W "$(ls -d tasks/*/task.py 2>/dev/null |
                 sed 's|^tasks/\(.*\)/task.py$|tasks.\1|')" -- "$current"))
             return ;;
-        rm:2) COMPREPLY=($(compgen -W "segment sequence" -- "$current")); return ;;
+        rm:2) COMPREPLY=($(compgen -W "segment sequence step_files" -- "$current")); return ;;
         feedback:2)
-            words="items select pages serve export submissions merge agreement"
+            words="items select suggest pages serve export submissions merge reliability adjudicate
+                agreement anchoring task_pages"
             COMPREPLY=($(compgen -W "$words" -- "$current")); return ;;
         data:2)
             words="show check convert explore filter import export agreement model"
@@ -51,6 +59,9 @@ complete -o default -F _fgrlhf fgrlhf
 
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments in (["-h"], ["--help"]):
+        print(USAGE)
+        return
     if arguments not in (["bash"], ["zsh"]):
         raise UserError(
             "name the shell: `source <(fgrlhf completion bash)`, or zsh in place of bash"

@@ -47,7 +47,7 @@ def facts() -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    settings = settings_from(Settings, argv)
+    settings = settings_from(Settings, argv, "usage: fgrlhf env [json=true]")
     machine_facts = facts()
     if settings.json_output:
         print(json.dumps(machine_facts, indent=2))

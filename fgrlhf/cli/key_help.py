@@ -1,5 +1,6 @@
 """The keys that `--help` prints: every key of a config with its type, default and meaning."""
 
+import json
 import types
 import typing
 from typing import Any
@@ -49,8 +50,8 @@ def _default_text(field: FieldInfo) -> str:
         return "null"
     if isinstance(default, bool):
         return str(default).lower()
-    if default == "":
-        return '""'
+    if isinstance(default, str) and default.split() != [default]:  # empty, or with white space
+        return json.dumps(default)
     return str(default)
 
 

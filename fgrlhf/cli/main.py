@@ -28,13 +28,13 @@ COMMANDS = {
     "sweep": ("fgrlhf.pipeline.sweep", "TASK config.yml", "compare values of any setting"),
     "feedback": (
         "interface_html.command",
-        "items|select|pages|serve|export|submissions|merge|agreement",
+        "items|pages|serve|export|...",
         "collect human feedback in the browser",
     ),
     "data": (
         "fgrlhf.cli.data",
-        "check|show|convert|import|export|...",
-        "check, convert, import or export rows of data; fetch a small pretrained model",
+        "show|check|convert|import|export|...",
+        "check, convert, import or export rows; fetch a small pretrained model",
     ),
     "new-task": (
         "fgrlhf.cli.new_task",

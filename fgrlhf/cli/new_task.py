@@ -25,7 +25,7 @@ def check_name(name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) or keyword.iskeyword(name):
         raise UserError(
             f"`{shorten(name, 60)}` cannot name a task: use lower-case letters, digits and `_`,"
-            " with a letter first, such as word_puzzles"
+            " starting with a letter, such as word_puzzles"
         )
 
 

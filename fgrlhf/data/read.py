@@ -12,6 +12,7 @@ Data sets are read without a network, and Python code of a data set is never run
 
 import datetime
 import decimal
+import difflib
 import gzip
 import json
 import os
@@ -30,6 +31,7 @@ HUB = "hub:"
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".parquet")
 MOST_ROWS = 20_000_000  # of a Parquet file: a few bytes can encode any number of equal rows
 BLOCK = 1 << 20
+MOST_NAMES = 1_000  # files of a folder that are compared with the name of a missing one
 # Highest ratio of unpacked to compressed size. Rows of text have a ratio of 3 to 10.
 MOST_GROWTH = 200
 FREE_GROWTH = 16 * BLOCK  # unpacked bytes that are allowed at any ratio
@@ -52,11 +54,12 @@ def read_rows(source: str | Path) -> list[Any]:
     else:
         rows = _READERS[_suffix(name)](Path(source))
     if not rows:
-        raise UserError(
-            f"{shorten(name)} has no rows: {_EMPTY.get(_suffix(name), 'it is empty')}. Give a"
-            " file with at least one row"
-        )
+        raise _no_rows(name, _EMPTY.get(_suffix(name), "it is empty"))
     return rows
+
+
+def _no_rows(name: str, reason: str) -> UserError:
+    return UserError(f"{shorten(name)} has no rows: {reason}. Give a file with at least one row")
 
 
 def write_rows(path: str | Path, rows: list[dict[str, Any]]) -> None:
@@ -78,7 +81,8 @@ def write_rows(path: str | Path, rows: list[dict[str, Any]]) -> None:
 
 def check_output(path: str | Path) -> None:
     """Raise `UserError` if `write_rows` cannot write a file of this name."""
-    if _suffix(str(path)) not in WRITTEN:
+    name = str(path)
+    if name.startswith(HUB) or not name.endswith(WRITTEN):
         raise UserError(f"{path} cannot be written: give a name that ends in {', '.join(WRITTEN)}")
 
 
@@ -100,10 +104,17 @@ def _suffix(name: str) -> str:
     for suffix in sorted(SUFFIXES, key=len, reverse=True):
         if name.endswith(suffix):
             return suffix
-    raise UserError(
-        f"{shorten(name)} has no suffix of a known format: give a file that ends in"
-        f" {', '.join(SUFFIXES)}, or the name of a data set, hub:org/name"
-    )
+    names = f"a file that ends in {', '.join(SUFFIXES)}, or a data set, hub:org/name"
+    if os.path.isdir(name):
+        raise UserError(f"{shorten(name)} is a folder: give {names}")
+    if name.endswith((".csv", ".tsv")):
+        separator = ", sep='\\t'" if name.endswith(".tsv") else ""
+        raise UserError(
+            f"{shorten(name)} is a table, but rows are JSON or Parquet. `fgrlhf data import` reads"
+            " published tables. Convert any other one with pandas:"
+            f" read_csv(FILE{separator}).to_json('rows.jsonl', orient='records', lines=True)"
+        )
+    raise UserError(f"the name of {shorten(name)} does not end in a known format: give {names}")
 
 
 # ---- JSON and JSON lines -------------------------------------------------------------------------
@@ -132,14 +143,18 @@ def _existing_text(path: Path) -> str:
 
 def _json_rows(path: Path, text: str) -> list[Any]:
     """The rows of a JSON array. A file of JSON lines is often named .json too."""
+    if not text.strip():
+        raise _no_rows(str(path), "it is empty")
     try:
         rows = parse_json(text)
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data" and text.lstrip().startswith("{"):
-            return _json_lines(path, text)
-        raise UserError(f"{path} is not valid JSON: {shorten(error)}") from None
     except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {shorten(error)}") from None
+        extra_data = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
+        if extra_data and text.lstrip().startswith("{"):
+            return _json_lines(path, text)
+        raise UserError(
+            f"{path} is not valid JSON: {shorten(error)}. The file must have one JSON array of"
+            f" objects, or one object on each line; it starts with `{shorten(text[:60], 40)}`"
+        ) from None
     if not isinstance(rows, list):
         raise UserError(f"{path} must hold one JSON array of rows, it holds {type_name(rows)}")
     return rows
@@ -153,7 +168,13 @@ def _json_lines(path: Path, text: str) -> list[Any]:
         try:
             rows.append(parse_json(line))
         except ValueError as error:
-            raise UserError(f"{path}, line {number}: not valid JSON: {shorten(error)}") from None
+            reason = shorten(error)
+            if isinstance(error, json.JSONDecodeError):
+                reason = f"{error.msg} at character {error.colno}"
+            way_out = f"Every line must be one JSON object; this one is `{shorten(line[:200], 80)}`"
+            if text.lstrip().startswith("["):
+                way_out = "A file of one JSON array needs a name that ends in .json"
+            raise UserError(f"{path}, line {number}: not valid JSON: {reason}. {way_out}") from None
     return rows
 
 
@@ -190,9 +211,19 @@ def _check_exists(path: Path) -> None:
         return
     if missing:
         raise UserError(
-            f"{shorten(path)} does not exist: check the path, and set DATA_DIR to the folder of"
-            " the data if the config uses it"
+            f"{shorten(path)} does not exist: {_similar_file(path)}check the path, and set DATA_DIR"
+            " to the folder of the data if the config uses it"
         )
+
+
+def _similar_file(path: Path) -> str:
+    """A question about the file of the same folder with the most similar name, if there is one."""
+    try:
+        names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.name, names[:MOST_NAMES], n=1, cutoff=0.75)
+    return f"did you mean `{shorten(close[0])}`? Otherwise " if close else ""
 
 
 # ---- Parquet -------------------------------------------------------------------------------------

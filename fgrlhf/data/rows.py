@@ -66,24 +66,30 @@ class Row:
         self._used.add(name)
         return self.values.get(name)
 
-    def first_of(self, *names: str) -> str:
+    def first_of(self, name: str, *alternatives: str) -> str:
         """The first of these names under which the row has a value.
 
         Raises:
           RowError: there is none.
         """
-        for name in names:
-            if self.has(name):
-                return name
-        for name in names:
-            if name in self.columns:
-                raise RowError(self.key(name), "must not be null")
+        names = (name, *alternatives)
+        for each in names:
+            if self.has(each):
+                return each
+        for each in names:
+            if each in self.columns:
+                raise RowError(self.key(each), "must not be null")
         keys = [shorten(key, 40) for key in list(self.values)[:MOST_KEYS_SHOWN]]
         more = ", ..." if len(self.values) > MOST_KEYS_SHOWN else ""
+        others = ""
+        if alternatives:
+            listed = " and ".join(f"`{each}`" for each in alternatives)
+            others = f", and so {'is' if len(alternatives) == 1 else 'are'} {listed}"
+        columns = " or ".join(f"columns.{each}=..." for each in names)
         raise RowError(
-            names[0],
-            f"missing; the row has {', '.join(keys) or 'no keys'}{more}."
-            f" Name its key with columns.{names[0]}=...",
+            name,
+            f"missing{others}; the row has {', '.join(keys) or 'no keys'}{more}."
+            f" Name its key with {columns}",
         )
 
     def key(self, name: str) -> str:
@@ -148,6 +154,8 @@ def check_columns(columns: Columns, names: Sequence[str], source: str) -> None:
 
 def check_text(key: str, value: Any, may_be_blank: bool = False) -> str:
     """Return `value` if it is a text. Raises `RowError`, which names `key`, if it is not."""
+    if value is None:
+        raise RowError(key, "must be a text, it is null or missing")
     problem = text_problem(value, may_be_blank)
     if problem is not None:
         raise RowError(key, problem)

@@ -1,6 +1,5 @@
 """The base class of reward kinds, and classes named in a config, without heavy imports."""
 
-import importlib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 from fgrlhf.config import Amount, StrictModel
 from fgrlhf.errors import UserError, shorten
+from fgrlhf.working_folder import import_module
 
 if TYPE_CHECKING:
     from fgrlhf.reward import AspectReward
@@ -147,7 +147,7 @@ def make_object(role: str, path: str, arguments: Mapping[str, Any], method: str)
     """
     module_name, _, class_name = path.rpartition(".")
     try:
-        object_class = getattr(importlib.import_module(module_name), class_name)
+        object_class = getattr(import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"the {role} `{path}` cannot be imported: {shorten(error)}. Run from the folder"

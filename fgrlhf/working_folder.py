@@ -1,0 +1,21 @@
+"""Imports of a user's own modules: tasks, rewards, scorers, algorithms."""
+
+import importlib
+import os
+import sys
+from types import ModuleType
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module that is installed, or in the working directory.
+
+    `python -m` searches the working directory, but the command `fgrlhf` does not. It is searched
+    last, so that its files cannot hide installed packages.
+    """
+    try:
+        folder = os.getcwd()
+    except OSError:  # it was removed
+        return importlib.import_module(name)
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
