@@ -24,7 +24,7 @@ def settings_from(
 ) -> Model:
     """Build `model` from `key=value` arguments; `--help` lists the keys.
 
-    A dot selects a key of a section: `search.beams=8`, `columns.prompt=question`.
+    A dot selects a key of a section: `search.beams=8`, `columns.prompt=input`.
 
     Args:
       usage: first line of `--help`. None: the module that runs, with its settings.

@@ -217,7 +217,7 @@ def _check_exists(path: Path) -> None:
 
 
 def _similar_file(path: Path) -> str:
-    """A question about the file of the same folder with the most similar name, if there is one."""
+    """A hint at the file of the same folder with the most similar name, if there is one."""
     try:
         names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())
     except OSError:
