@@ -173,8 +173,11 @@ def _record_problem(schema: Schema, entry: Any) -> str | None:
         return "must be an object"
     outputs = list(range(len(schema.fields.outputs)))
     order = entry.get("order", 0)  # 0 is no order: only an explicit null means that it is unknown
-    # compared as text, because values of different types cannot be sorted
-    is_order = isinstance(order, list) and sorted(map(str, order)) == sorted(map(str, outputs))
+    is_order = (
+        isinstance(order, list)
+        and all(type(place) is int for place in order)  # else they cannot be sorted
+        and sorted(order) == outputs
+    )
     if order is not None and not is_order:
         return f"`order` must hold each of {outputs} once, or be null"
     seconds = entry.get("seconds")

@@ -21,7 +21,7 @@ from interface_html.annotator_pairs import (
 )
 from interface_html.format import Item
 from interface_html.items import read_items
-from interface_html.judged_items import Comparison, Judged, judged_in_files
+from interface_html.judged_items import Comparison, Judged, judged_in_files, read_record
 
 SCHEMA = QA.schema
 
@@ -195,3 +195,25 @@ def test_the_agreement_of_two_annotators_by_hand():
     assert first == PairAgreement("a", "b", 1, pytest.approx(2 * 7 / (7 + 3 + 11)), 0, None)
     assert (second.second, second.span_f1) == ("c", 0) and third.annotated == 1
     assert shared_counts(judged)["annotator pairs on annotated items"] == 3
+
+
+@pytest.mark.parametrize(
+    "entry, reason",
+    [
+        (["no object"], "must be an object"),
+        ({"order": ["0", "1", "2", "3"], "seconds": {}}, "`order` must hold each of"),
+        ({"order": [0, 1, 2, 2], "seconds": {}}, "`order` must hold each of"),
+        ({"order": [0, 1, 2, None], "seconds": {}}, "`order` must hold each of"),
+        ({"seconds": {}}, "`order` must hold each of"),
+        ({"order": None}, "`seconds` must be an object of numbers"),
+        ({"order": None, "seconds": {"comparison": "10"}}, "`seconds` must be an object of"),
+    ],
+)
+def test_a_record_of_another_form_is_refused(entry, reason, tmp_path):
+    path = tmp_path / "record.json"
+    known = {"order": [3, 0, 2, 1], "seconds": {"annotation": 1.5, "comparison": None}}
+    path.write_text(json.dumps([known]))
+    assert read_record(SCHEMA, str(path), 1) == [known]
+    path.write_text(json.dumps([known, entry]))
+    with pytest.raises(UserError, match=f"row 1: {reason}"):
+        read_record(SCHEMA, str(path), 2)
