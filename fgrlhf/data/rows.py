@@ -81,14 +81,15 @@ class Row:
                 raise RowError(self.key(name), "must not be null")
         keys = [shorten(key, 40) for key in list(self.values)[:MOST_KEYS_SHOWN]]
         more = ", ..." if len(self.values) > MOST_KEYS_SHOWN else ""
-        others = ""
-        if len(names) > 1:
-            listed = " and ".join(f"`{name}`" for name in names[1:])
-            others = f", and so {'is' if len(names) == 2 else 'are'} {listed}"
+        first, *others = names
+        also = ""
+        if others:
+            verb = "is" if len(others) == 1 else "are"
+            also = f", and so {verb} " + " and ".join(f"`{name}`" for name in others)
         columns = " or ".join(f"columns.{name}=..." for name in names)
         raise RowError(
-            names[0],
-            f"missing{others}; the row has {', '.join(keys) or 'no keys'}{more}."
+            first,
+            f"missing{also}; the row has {', '.join(keys) or 'no keys'}{more}."
             f" Name its key with {columns}",
         )
 
