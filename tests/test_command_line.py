@@ -1,7 +1,7 @@
 """`key=value` settings of the small tools."""
 
-import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 
 import pytest
 from pydantic import Field
@@ -86,16 +86,12 @@ def test_an_argument_that_is_not_a_setting(argument):
         settings_from(Settings, [argument])
 
 
-def test_the_usage_of_a_module_names_it():
-    """Run as a module, since the usage is that of the main module."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tasks.hanoi.data.demonstrations", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    head = done.stdout.splitlines()[0]
-    assert head == "usage: python -m tasks.hanoi.data.demonstrations [key=value ...]"
+@pytest.mark.parametrize("name", ["tasks.words.data", "tasks.words.data.__main__"])
+def test_the_usage_of_a_module_names_it(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec(name, None))
+    with pytest.raises(SystemExit):
+        settings_from(Settings, ["--help"])
+    assert capsys.readouterr().out.startswith("usage: python -m tasks.words.data [key=value ...]\n")
 
 
 def test_without_a_task_the_usage_names_the_command(capsys):
