@@ -181,7 +181,10 @@ def _read_text(path: str | Path) -> str:
         with open(path, encoding="utf-8") as stream:
             return stream.read(MOST_CHARACTERS + 1)
     except OSError as error:
-        raise UserError(f"the config {name} cannot be read: {error.strerror}") from None
+        raise UserError(
+            f"the config {name} cannot be read: {error.strerror}. Give the path of a YAML file,"
+            " from the folder in which the command runs"
+        ) from None
     except UnicodeDecodeError as error:
         raise UserError(
             f"the config {name} is not UTF-8 text: byte {error.start} cannot be read. Save it as"

@@ -33,7 +33,8 @@ class Interval:
         return asdict(self)
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        # `z` writes a rounded -0.0004 as 0.000
+        return f"{self.mean:z.3f} [{self.low:z.3f}, {self.high:z.3f}]"
 
 
 def _values(name: str, values: ArrayLike) -> np.ndarray:

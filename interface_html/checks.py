@@ -43,7 +43,7 @@ class Plan:
     """How often hidden items are given.
 
     Args:
-      gold_every: one gold item among so many items, at least 2, while there are gold items.
+      gold_every: every so many items, at least 2, one is a gold item, while there are any.
       repeat_every: one repeated item among so many items, at least 2; None for no repeats.
     """
 

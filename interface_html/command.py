@@ -4,7 +4,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, shorten, suggestion
 
 PROGRAMS = {
     "items": "make items to annotate from samples or from feedback",
@@ -36,7 +36,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(0 if arguments else 2)
     program, *rest = arguments
     if program not in PROGRAMS:
-        raise UserError(f"there is no program `{program}`\n{usage()}")
+        raise UserError(
+            f"`{shorten(program)}` is not a program of fgrlhf feedback;"
+            f" {suggestion(program, [*PROGRAMS])}"
+        )
     if rest and "=" not in rest[0] and not rest[0].startswith("-"):
         rest[0] = f"task={rest[0]}"
     importlib.import_module(f"interface_html.{program}").main(rest)

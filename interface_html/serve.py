@@ -44,7 +44,7 @@ class Settings(StrictModel):
         description="a feedback file whose rows are mixed in as hidden gold items, once for each"
         " annotator",
     )
-    gold_every: int = Field(default=10, ge=2, description="one gold item among so many items")
+    gold_every: int = Field(default=10, ge=2, description="every so many items, one is a gold item")
     repeat: float = Field(
         default=0,
         ge=0,

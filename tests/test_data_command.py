@@ -33,10 +33,10 @@ def test_show(tmp_path, capsys):
     write_jsonl(tmp_path / "a.jsonl", PAIRS)
     assert printed(capsys, "show", tmp_path / "a.jsonl", "rows=1") == [
         f"{tmp_path}/a.jsonl: 2 rows",
-        "  prompt: a text 2",
-        "  chosen: a text 2",
-        "  rejected: a text 2",
-        "  source: a text 1, null 1",
+        "  prompt: text (2)",
+        "  chosen: text (2)",
+        "  rejected: text (2)",
+        "  source: text (1), null (1)",
         "formats: prompts, comparisons",
         'row 0: {"prompt": "a", "chosen": "b", "rejected": "c", "source": "x"}',
     ]
@@ -46,8 +46,8 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
     write_json(tmp_path / "a.json", [3, {"question": "x" * 5000}])
     lines = printed(capsys, "show", tmp_path / "a.json")
     assert lines[1:4] == [
-        "  (no object): a number 1",
-        "  question: a text 1",
+        "  (no object): number (1)",
+        "  question: text (1)",
         "formats: none without columns={...}",
     ]
     assert max(map(len, lines)) < 450
@@ -339,6 +339,7 @@ def test_agreement_of_files(tmp_path, capsys):
         (["check", "format=prompts"], "fgrlhf data check needs FILE"),
         (["convert", "a.json", "format=prompts"], "fgrlhf data convert needs IN and OUT"),
         (["check", "a.json"], "format: missing"),
+        (["check", "a.json", "c.json", "format=prompts"], "needs FILE, and got a.json c.json"),
         (
             ["check", "a.json", "format=pairs"],
             "format: input should be 'prompts', 'demonstrations'",
@@ -353,7 +354,11 @@ def test_agreement_of_files(tmp_path, capsys):
         (["show", "b.json"], "b.json does not exist"),
         (
             ["convert", "a.json", "b.json", "format=prompts", "to=pairs"],
-            "to: `pairs` is for format=comparisons",
+            "to: `pairs` is for format=comparisons; prompts become rows",
+        ),
+        (
+            ["convert", "a.json", "b.json", "format=comparisons", "to=trl"],
+            "to: `trl` is for format=steps; comparisons become rows or pairs or joined",
         ),
         (
             ["convert", "a.json", "b.json", "format=comparisons", "source=preference"],
@@ -405,15 +410,14 @@ def test_mistakes(tmp_path, monkeypatch, arguments, message):
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-@pytest.mark.parametrize("arguments, code", [(["--help"], 0), ([], 2), (["check", "-h"], 0)])
-def test_help_lists_every_key(capsys, arguments, code):
+@pytest.mark.parametrize("arguments, code", [(["--help"], 0), ([], 2)])
+def test_help_lists_every_action(capsys, arguments, code):
     with pytest.raises(SystemExit) as stopped:
         data.main(arguments)
     out = capsys.readouterr().out
     assert stopped.value.code == code
-    for text in ("fgrlhf data convert IN OUT", "rows: int", "format: prompts|demonstrations|comp"):
-        assert text in out
-    assert "columns: " in out and "limit: " in out
+    assert "fgrlhf data convert IN OUT format=" in out and "`fgrlhf data ACTION --help`" in out
+    assert all(f"fgrlhf data {name} " in out for name in data.ACTIONS)
 
 
 def test_malformed_rows_end_with_code_2(tmp_path, monkeypatch, capsys):
@@ -455,3 +459,29 @@ def test_the_commands_of_the_document_run(tmp_path, monkeypatch):
     for command in commands:
         data.main(command.split())
     assert len(commands) == 20 and Path("rows.parquet").exists()
+
+
+def test_settings_may_stand_before_the_files(tmp_path, capsys):
+    write_jsonl(tmp_path / "a.jsonl", PAIRS)
+    lines = printed(capsys, "check", "format=prompts", tmp_path / "a.jsonl")
+    assert lines[0] == f"{tmp_path}/a.jsonl: 2 rows of prompts, all well formed"
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_lists_the_keys_of_one_action(word, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        data.main(["explore", word])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: fgrlhf data explore FILE [out=explore.html] ")
+    keys = [line.split(":")[0] for line in text.splitlines() if line.startswith("  ")]
+    assert len(keys) == len(set(keys)) and "  out" in keys and "  drop" not in keys
+
+
+@pytest.mark.parametrize("action", [["agreement"], ["export", "out.json", "to=label_studio"]])
+def test_rows_of_spans_are_to_be_converted_first(action, tmp_path):
+    name, *rest = action
+    row = {"prompt": "a", "response": "b c", "spans": [{"start": 0, "end": 1, "label": "x"}]}
+    write_jsonl(tmp_path / "spans.jsonl", [row])
+    with pytest.raises(UserError, match="spans.jsonl has rows of spans.*to=judgements"):
+        data.main([name, str(tmp_path / "spans.jsonl"), *rest])

@@ -19,7 +19,7 @@ fgrlhf/data/model.py.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,20 +35,8 @@ from fgrlhf.cli.data_convert import ConvertSettings, convert
 from fgrlhf.cli.data_exchange import ExportSettings, ImportSettings, export_file, import_file
 from fgrlhf.cli.data_inspect import FormatSettings, ShowSettings, check, show
 from fgrlhf.cli.data_model import ModelSettings, fetch
-from fgrlhf.cli.key_help import describe
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main, shorten, suggestion
-
-USAGE = """usage: fgrlhf data show FILE [rows=3]
-       fgrlhf data check FILE format=... [columns=...] [limit=...]
-       fgrlhf data convert IN OUT format=... [columns=...] [limit=...] [to=...]
-       fgrlhf data convert IN OUT format=comparisons task=... [source=... prompts=...] [to=...]
-       fgrlhf data explore FILE [out=explore.html] [columns=...] [limit=...]
-       fgrlhf data filter IN OUT drop=[...] [columns=...] [limit=...]
-       fgrlhf data import IN OUT from=...
-       fgrlhf data export IN OUT to=... [limit=...]
-       fgrlhf data agreement FILE [FILE ...] [severities=[...]] [out=...]
-       fgrlhf data model NAME [output_dir=...]"""
 
 
 @dataclass(frozen=True)
@@ -59,33 +47,73 @@ class Action:
       run: the function that does it. It takes the arguments, each a text, and the settings.
       settings: the class of its settings.
       arguments: the names of its arguments.
+      usages: its settings in the usage, a line each.
       takes_more_files: whether more files may follow the last argument.
     """
 
     run: Callable[..., None]
     settings: type[StrictModel]
     arguments: tuple[str, ...]
+    usages: tuple[str, ...]
     takes_more_files: bool = False
 
 
 ACTIONS = {
-    "show": Action(show, ShowSettings, ("FILE",)),
-    "check": Action(check, FormatSettings, ("FILE",)),
-    "convert": Action(convert, ConvertSettings, ("IN", "OUT")),
-    "explore": Action(explore_comparisons, ExploreSettings, ("FILE",)),
-    "filter": Action(filter_comparisons, FilterSettings, ("IN", "OUT")),
-    "import": Action(import_file, ImportSettings, ("IN", "OUT")),
-    "export": Action(export_file, ExportSettings, ("IN", "OUT")),
-    "agreement": Action(agreement, AgreementSettings, ("FILE",), takes_more_files=True),
-    "model": Action(fetch, ModelSettings, ("NAME",)),
+    "show": Action(show, ShowSettings, ("FILE",), ("[rows=3]",)),
+    "check": Action(
+        check, FormatSettings, ("FILE",), ("format=... [columns.KEY=...] [limit=...]",)
+    ),
+    "convert": Action(
+        convert,
+        ConvertSettings,
+        ("IN", "OUT"),
+        (
+            "format=... [columns.KEY=...] [limit=...] [to=...]",
+            "format=comparisons task=... [source=... prompts=...] [to=...]",
+        ),
+    ),
+    "explore": Action(
+        explore_comparisons,
+        ExploreSettings,
+        ("FILE",),
+        ("[out=explore.html] [columns.KEY=...] [limit=...]",),
+    ),
+    "filter": Action(
+        filter_comparisons,
+        FilterSettings,
+        ("IN", "OUT"),
+        ("drop=[...] [columns.KEY=...] [limit=...]",),
+    ),
+    "import": Action(import_file, ImportSettings, ("IN", "OUT"), ("from=...",)),
+    "export": Action(export_file, ExportSettings, ("IN", "OUT"), ("to=... [limit=...]",)),
+    "agreement": Action(
+        agreement,
+        AgreementSettings,
+        ("FILE",),
+        ("[severities=[...]] [out=...]",),
+        takes_more_files=True,
+    ),
+    "model": Action(fetch, ModelSettings, ("NAME",), ("[output_dir=...]",)),
 }
 
 
+def usage(names: Iterable[str] = ACTIONS) -> str:
+    """How to call these actions, a line each: `usage: fgrlhf data show FILE [rows=3]`."""
+    lines = []
+    for name in names:
+        action = ACTIONS[name]
+        arguments = " ".join(action.arguments)
+        if action.takes_more_files:
+            arguments += f" [{action.arguments[-1]} ...]"
+        lines += [f"fgrlhf data {name} {arguments} {settings}" for settings in action.usages]
+    return "usage: " + "\n       ".join(lines)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Command line: an action, its files, and key=value settings."""
+    """Command line: an action, its files, and key=value settings, which may stand anywhere."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or "-h" in words or "--help" in words:
-        print("\n".join([USAGE, "keys:", *_keys()]))
+    if not words or words[0] in ("-h", "--help"):
+        print(f"{usage()}\n`fgrlhf data ACTION --help` lists the keys of an action")
         sys.exit(0 if words else 2)
     name, *rest = words
     if name not in ACTIONS:
@@ -93,25 +121,17 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"`{shorten(name)}` is not an action of fgrlhf data; {suggestion(name, [*ACTIONS])}"
         )
     action = ACTIONS[name]
+    if "-h" in rest or "--help" in rest:
+        settings_from(action.settings, ["--help"], usage([name]))
+    files = [word for word in rest if not _is_setting(word)]
     count = len(action.arguments)
-    arguments = rest[:count]
-    rest = rest[count:]
-    if len(arguments) < count or any(_is_setting(argument) for argument in arguments):
-        raise UserError(f"fgrlhf data {name} needs {' and '.join(action.arguments)}.\n{USAGE}")
-    if action.takes_more_files:
-        arguments += [word for word in rest if not _is_setting(word)]
-        rest = [word for word in rest if _is_setting(word)]
-    settings = settings_from(action.settings, rest)
-    action.run(*arguments, settings=settings)
-
-
-def _keys() -> list[str]:
-    """The help on the keys of all actions."""
-    lines = []
-    for action in ACTIONS.values():
-        if action.settings is not FormatSettings:  # `convert` has its keys, too
-            lines += describe(action.settings)
-    return lines
+    if len(files) < count or (len(files) > count and not action.takes_more_files):
+        raise UserError(
+            f"fgrlhf data {name} needs {' and '.join(action.arguments)}, and got"
+            f" {' '.join(map(shorten, files)) or 'none'}\n{usage([name])}"
+        )
+    settings = settings_from(action.settings, [word for word in rest if _is_setting(word)])
+    action.run(*files, settings=settings)
 
 
 def _is_setting(word: str) -> bool:

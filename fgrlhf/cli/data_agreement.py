@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
+from fgrlhf.cli.data_exchange import read_judgements
 from fgrlhf.config import StrictModel
-from fgrlhf.data.judgements import JUDGEMENTS
 from fgrlhf.files import write_json
 
 
@@ -19,7 +19,7 @@ def agreement(*files: str, settings: AgreementSettings) -> None:
     """Print how far annotators agree. Several files are the judgements of one annotator each."""
     from fgrlhf.data.agreement import report  # imports scipy, which other actions do not need
 
-    judged = {file: JUDGEMENTS.read(file) for file in files}
+    judged = {file: read_judgements(file) for file in files}
     figures = report(judged, settings.severities)
     for name, figure in figures.items():
         print(f"{name:<44} {figure}")

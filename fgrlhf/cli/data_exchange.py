@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.cli.data_inspect import fits_format
 from fgrlhf.config import Count, StrictModel
 from fgrlhf.data import span_rows
 from fgrlhf.data.exporters import EXPORTERS
@@ -14,7 +15,7 @@ from fgrlhf.data.importers.registry import IMPORTERS, import_items
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JUDGEMENTS, FeedbackRows, JudgedResponse, Losses
 from fgrlhf.data.problems import counted
-from fgrlhf.data.read import check_input_and_output, write_rows
+from fgrlhf.data.read import check_input_and_output, read_rows, write_rows
 from fgrlhf.errors import UserError, first_problems, shorten, suggestion
 from fgrlhf.files import write_json, write_text
 
@@ -78,7 +79,7 @@ def export_file(source: str, out: str, settings: ExportSettings) -> None:
     is_format = settings.to in EXPORTERS  # otherwise it is a task
     if is_format:
         exporter = EXPORTERS[settings.to]
-        items = exporter.format.read(source, limit=settings.limit)
+        items = _read(exporter.format, source, settings.limit)
         rows, losses = exporter.write(items)
     else:
         rows, losses = _as_feedback(source, settings)
@@ -92,6 +93,28 @@ def export_file(source: str, out: str, settings: ExportSettings) -> None:
         print(f"  lost, {what}: {count:,}")
 
 
+def read_judgements(source: str, limit: int | None = None) -> list[JudgedResponse]:
+    """Read judgements.
+
+    Raises:
+      UserError: the file has something else. Of rows of spans, the message says how to convert
+        them.
+    """
+    return _read(JUDGEMENTS, source, limit)
+
+
+def _read(row_format: Format[Any], source: str, limit: int | None) -> list[Any]:
+    try:
+        return row_format.read(source, limit=limit)
+    except UserError:
+        if row_format is not JUDGEMENTS or not fits_format("spans", read_rows(source)):
+            raise
+    raise UserError(
+        f"{shorten(source)} has rows of spans, not judgements. Convert it first:"
+        " `fgrlhf data convert IN OUT format=spans to=judgements`"
+    )
+
+
 # ---- feedback rows of a task ---------------------------------------------------------------------
 
 
@@ -100,7 +123,7 @@ def _as_feedback(source: str, settings: ExportSettings) -> tuple[list[Any], Loss
     feedback_rows = _feedback_rows(settings.to, EXPORTERS)
     rows = []
     losses = Losses()
-    for item in JUDGEMENTS.read(source, limit=settings.limit):
+    for item in read_judgements(source, settings.limit):
         row, lost = feedback_rows.to_row(item)
         rows.append(row)
         losses += lost

@@ -40,9 +40,9 @@ def show(source: str, settings: ShowSettings) -> None:
     rows = read_rows(source)
     print(f"{source}: {counted(len(rows), 'row')}")
     for key, types in _types_by_key(rows).items():
-        counts = ", ".join(f"{name} {count:,}" for name, count in types.most_common())
+        counts = ", ".join(f"{name} ({count:,})" for name, count in types.most_common())
         print(f"  {shorten(key, 60)}: {counts}")
-    fits = [name for name in FORMATS if _fits(name, rows[:ROWS_TRIED])]
+    fits = [name for name in FORMATS if fits_format(name, rows)]
     print(f"formats: {', '.join(fits) or 'none without columns={...}'}")
     for number, row in enumerate(rows[: settings.rows]):
         print(f"row {number}: {shorten(json.dumps(row, ensure_ascii=False), MOST_SHOWN)}")
@@ -54,14 +54,15 @@ def _types_by_key(rows: Sequence[Any]) -> dict[str, Counter[str]]:
     for row in rows:
         values = row if isinstance(row, Mapping) else {"(no object)": row}
         for key, value in values.items():
-            types.setdefault(key, Counter())[type_name(value)] += 1
+            name = type_name(value).removeprefix("a ").removeprefix("an ")
+            types.setdefault(key, Counter())[name] += 1
     return types
 
 
-def _fits(name: str, rows: Sequence[Any]) -> bool:
-    """Whether all rows are well formed in the format."""
+def fits_format(name: str, rows: Sequence[Any]) -> bool:
+    """Whether the first rows are well formed in the format."""
     try:
-        for number, values in enumerate(rows):
+        for number, values in enumerate(rows[:ROWS_TRIED]):
             if not isinstance(values, Mapping):
                 return False
             FORMATS[name].parse(Row(values, {}), number)

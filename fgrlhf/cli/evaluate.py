@@ -249,8 +249,9 @@ def table(summary: dict[str, dict[str, float]]) -> str:
     width = max(map(len, summary))
     lines = []
     for name, interval in summary.items():
-        bounds = f"[{interval['low']:.3f}, {interval['high']:.3f}]"
-        lines.append(f"  {name:<{width}}  {interval['mean']:8.3f}  {bounds}")
+        # `z` writes a rounded -0.0004 as 0.000
+        bounds = f"[{interval['low']:z.3f}, {interval['high']:z.3f}]"
+        lines.append(f"  {name:<{width}}  {interval['mean']:z8.3f}  {bounds}")
     return "\n".join(lines)
 
 
