@@ -32,6 +32,7 @@ from fgrlhf.data.agreement import (
     alpha,
     severity_figure,
 )
+from fgrlhf.data.judgements import RESPONSE
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
@@ -40,7 +41,14 @@ from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.judged import annotation_judgements
 from interface_html.ratings import Ratings
-from interface_html.rules import character_labels, errors_only, is_weak_order
+from interface_html.rules import (
+    character_labels,
+    errors_only,
+    is_weak_order,
+    output_labels,
+    output_side,
+    side_of,
+)
 from interface_html.schema import Schema
 from interface_html.stored import Submission, read_database
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -96,7 +104,10 @@ def _overlapping(errors: Sequence[Mapping], others: Sequence[Mapping]) -> int:
 
 def _overlaps(error: Mapping, other: Mapping) -> bool:
     same_type = error["error type"] == other["error type"]
-    return same_type and error["start"] < other["end"] and other["start"] < error["end"]
+    same_text = side_of(error) == side_of(other)
+    return (
+        same_type and same_text and error["start"] < other["end"] and other["start"] < error["end"]
+    )
 
 
 # ---- matches between two annotators of an item: (2 matches, all marks) ---------------------------
@@ -107,7 +118,10 @@ def _exact_spans(_: Item, a: Document, b: Document) -> tuple[int, int]:
 
 
 def _span_keys(doc: Document) -> set[tuple]:
-    return {(error["error type"], error["start"], error["end"]) for error in doc["errors"]}
+    return {
+        (error["error type"], side_of(error), error["start"], error["end"])
+        for error in doc["errors"]
+    }
 
 
 def _overlapping_spans(_: Item, a: Document, b: Document) -> tuple[int, int]:
@@ -135,8 +149,7 @@ def _set_matches(first: set, second: set) -> tuple[int, int]:
 
 
 def _characters(schema: Schema, item: Item, a: Document, b: Document) -> tuple[int, int]:
-    text = item.row[schema.text]
-    first, second = character_labels(text, a), character_labels(text, b)
+    first, second = output_labels(schema, item.row, a), output_labels(schema, item.row, b)
     same = sum(label is not None and label == other for label, other in zip(first, second))
     marked = sum(label is not None for label in [*first, *second])
     return 2 * same, marked
@@ -312,10 +325,13 @@ def _severity_figure(schema: Schema, judged: Sequence[Judged]) -> Figure:
     """As `fgrlhf data agreement`, of the errors marked at overlapping places."""
     shared = []
     for entry in judged:
-        by_annotator = {}
-        for annotator, doc in entry.annotations.items():
-            by_annotator[annotator] = annotation_judgements(schema, span_rows.ROWS, annotator, doc)
-        shared.append(Shared(entry.item.row[schema.text], by_annotator))
+        for index, key in enumerate(schema.marked_outputs):
+            by_annotator = {}
+            for annotator, doc in entry.annotations.items():
+                by_annotator[annotator] = annotation_judgements(
+                    schema, span_rows.ROWS, annotator, doc, index
+                )
+            shared.append(Shared(entry.item.row[key], by_annotator))
     return severity_figure(shared, [severity.name for severity in schema.severities])
 
 
@@ -324,17 +340,21 @@ def _units_by_name(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, li
     units: dict[str, list[Units]] = {"words": []}
     for entry in judged:
         annotations = list(entry.annotations.values())
-        text = entry.item.row[task.schema.text]
-        units["words"].append(_word_labels(text, annotations))
+        words = []
+        for index, key in enumerate(task.schema.marked_outputs):
+            words += _word_labels(entry.item.row[key], annotations, output_side(index))
+        units["words"].append(words)
         segments = task.format.segment_labels(task.schema, entry.item, annotations)
         for name, labels in segments.items():
             units.setdefault(name, []).append(labels)
     return units
 
 
-def _word_labels(text: str, annotations: Sequence[Document]) -> list[list[str]]:
+def _word_labels(
+    text: str, annotations: Sequence[Document], side: str = RESPONSE
+) -> list[list[str]]:
     """For each word, the label of its first character in each annotation."""
-    labels_of_annotations = [character_labels(text, doc) for doc in annotations]
+    labels_of_annotations = [character_labels(text, doc, side) for doc in annotations]
     words = []
     for i in _word_starts(text):
         words.append([labels[i] or NOT_MARKED for labels in labels_of_annotations])
