@@ -25,7 +25,7 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, SHARED, Item
 from interface_html.items import item_json, rows_text
-from interface_html.rules import character_labels, errors_only
+from interface_html.rules import character_labels, errors_only, output_labels, side_of
 from interface_html.schema import PageName, Pages, Schema, needed_pages
 from interface_html.stored import Submission, read_database
 from interface_html.submitted import ADJUDICATION_KEYS, KEY_OF_PAGE, is_adjudication, is_decided_on
@@ -51,7 +51,11 @@ def disagreement(text: str, annotations: Sequence[Document]) -> float:
 
     1 - sum_pairs 2 |same label| / sum_pairs (|marked by one| + |marked by the other|)
     """
-    labels = [character_labels(text, doc) for doc in annotations]
+    return different_labels([character_labels(text, doc) for doc in annotations])
+
+
+def different_labels(labels: Sequence[Sequence[str | None]]) -> float:
+    """The disagreement of annotations, from the label of each character in each of them."""
     same = 0
     marked = 0
     for first, second in combinations(labels, 2):
@@ -82,8 +86,8 @@ def shared_marks(schema: Schema, text: str, annotations: Sequence[Document]) -> 
     }
 
 
-def _span(error: Mapping[str, Any]) -> tuple[str, int, int]:
-    return error["error type"], error["start"], error["end"]
+def _span(error: Mapping[str, Any]) -> tuple[str, str, int, int]:
+    return error["error type"], side_of(error), error["start"], error["end"]
 
 
 def different_preferences(comparisons: Sequence[Document]) -> float:
@@ -169,7 +173,8 @@ def _entry(submission: Submission) -> dict[str, Any]:
 def _degree(schema: Schema, item: Item, page: PageName, docs: Sequence[Document]) -> float:
     """How far the judgements of an item on a page disagree: 0 to 1."""
     if page == "annotation":
-        return disagreement(item.row[schema.text], [errors_only(schema, doc) for doc in docs])
+        errors = [errors_only(schema, doc) for doc in docs]
+        return different_labels([output_labels(schema, item.row, doc) for doc in errors])
     if page == "comparison":
         return different_preferences(docs)
     return different_ratings(schema, docs)

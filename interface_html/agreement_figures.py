@@ -31,7 +31,7 @@ from interface_html.format import Item
 from interface_html.judged import annotation_judgements
 from interface_html.judged_items import Comparison, Judged
 from interface_html.ratings import Ratings
-from interface_html.rules import character_labels, errors_only, is_weak_order
+from interface_html.rules import character_labels, errors_only, is_weak_order, output_side
 from interface_html.schema import Schema
 from interface_html.tasks import FeedbackTask
 
@@ -138,10 +138,13 @@ def _severity_figure(schema: Schema, judged: Sequence[Judged]) -> Figure:
     """As `fgrlhf data agreement`, of the errors marked at overlapping places."""
     shared = []
     for entry in judged:
-        by_annotator = {}
-        for annotator, doc in entry.annotations.items():
-            by_annotator[annotator] = annotation_judgements(schema, span_rows.ROWS, annotator, doc)
-        shared.append(Shared(entry.item.row[schema.text], by_annotator))
+        for index, key in enumerate(schema.marked_outputs):
+            by_annotator = {}
+            for annotator, doc in entry.annotations.items():
+                by_annotator[annotator] = annotation_judgements(
+                    schema, span_rows.ROWS, annotator, doc, index
+                )
+            shared.append(Shared(entry.item.row[key], by_annotator))
     return severity_figure(shared, [severity.name for severity in schema.severities])
 
 
@@ -153,17 +156,24 @@ def _units_by_name(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, li
     units: dict[str, list[Units]] = {"words": []}
     for entry in judged:
         annotations = list(entry.annotations.values())
-        text = entry.item.row[task.schema.text]
-        units["words"].append(_word_labels(text, annotations))
+        words = []
+        for index, key in enumerate(task.schema.marked_outputs):
+            words += _word_labels(entry.item.row[key], annotations, output_side(index))
+        units["words"].append(words)
         segments = task.format.segment_labels(task.schema, entry.item, annotations)
         for name, labels in segments.items():
             units.setdefault(name, []).append(labels)
     return units
 
 
-def _word_labels(text: str, annotations: Sequence[Document]) -> list[list[str]]:
-    """For each word, the label of its first character in each annotation."""
-    labels_of_annotations = [character_labels(text, doc) for doc in annotations]
+def _word_labels(text: str, annotations: Sequence[Document], side: str) -> list[list[str]]:
+    """For each word, the label of its first character in each annotation.
+
+    Args:
+      text: an output.
+      side: what marks in it have as their side.
+    """
+    labels_of_annotations = [character_labels(text, doc, side) for doc in annotations]
     words = []
     for i in _word_starts(text):
         words.append([labels[i] or NOT_MARKED for labels in labels_of_annotations])

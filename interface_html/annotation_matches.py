@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from interface_html.format import Item
-from interface_html.rules import character_labels
+from interface_html.rules import output_labels, side_of
 from interface_html.schema import Schema
 
 Document = Mapping[str, Any]  # an annotation: see interface_html/rules.py
@@ -17,12 +17,15 @@ Matches = tuple[int, int]
 
 
 def exact_spans(first: Document, second: Document) -> Matches:
-    """Spans match if type, start and end are equal."""
+    """Spans match if type, text, start and end are equal."""
     return _common_keys(_span_keys(first), _span_keys(second))
 
 
 def _span_keys(doc: Document) -> set[tuple]:
-    return {(error["error type"], error["start"], error["end"]) for error in doc["errors"]}
+    return {
+        (error["error type"], side_of(error), error["start"], error["end"])
+        for error in doc["errors"]
+    }
 
 
 def overlapping_spans(first: Document, second: Document) -> Matches:
@@ -42,16 +45,15 @@ def _count_overlapping(errors: Sequence[Mapping], others: Sequence[Mapping]) -> 
 
 
 def _overlaps(error: Mapping, other: Mapping) -> bool:
-    if error["error type"] != other["error type"]:
+    if error["error type"] != other["error type"] or side_of(error) != side_of(other):
         return False
     return error["start"] < other["end"] and other["start"] < error["end"]
 
 
 def labelled_characters(schema: Schema, item: Item, first: Document, second: Document) -> Matches:
-    """Marked characters of the response match if they have the same error type."""
-    text = item.row[schema.text]
-    labels_of_first = character_labels(text, first)
-    labels_of_second = character_labels(text, second)
+    """Marked characters of the outputs match if they have the same error type."""
+    labels_of_first = output_labels(schema, item.row, first)
+    labels_of_second = output_labels(schema, item.row, second)
     matches = 0
     marked = 0
     for label, other in zip(labels_of_first, labels_of_second):

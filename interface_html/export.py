@@ -21,7 +21,7 @@ from interface_html.checks import left_out_text as checks_text
 from interface_html.format import RATINGS, Item
 from interface_html.items import rows_text
 from interface_html.ratings import median_ratings
-from interface_html.rules import character_labels, errors_only
+from interface_html.rules import character_labels, errors_only, output_labels
 from interface_html.schema import PageName, Pages, Schema, needed_pages
 from interface_html.skips import Skip
 from interface_html.stored import Submission, read_database
@@ -143,9 +143,8 @@ def _chosen(
         note = None
         if notes:
             of_notes = weights.of("annotation", annotations)
-            errors: list[Document] = [errors_only(schema, one) for one in notes]
-            best = most_agreed(item.row[schema.text], errors, of_notes)
-            note = notes[errors.index(best)]
+            labels = [output_labels(schema, item.row, errors_only(schema, one)) for one in notes]
+            note = notes[most_agreed_labels(labels, of_notes)]
         vote = None
         if votes:
             of_votes = weights.of("comparison", comparisons)
@@ -199,7 +198,14 @@ def most_agreed(
     `weights`, each counts 1.
     """
     labels = [character_labels(text, doc) for doc in annotations]
-    votes = _exact(weights, len(annotations))
+    return annotations[most_agreed_labels(labels, weights)]
+
+
+def most_agreed_labels(
+    labels: Sequence[Sequence[str | None]], weights: Sequence[float] | None = None
+) -> int:
+    """The index of the annotation that agrees most, from the label of each character in each."""
+    votes = _exact(weights, len(labels))
 
     def agreement(index: int) -> Fraction:
         total = Fraction(0)
@@ -207,7 +213,7 @@ def most_agreed(
             total += vote * sum(label == other for label, other in zip(labels[index], others))
         return total
 
-    return annotations[max(range(len(annotations)), key=agreement)]
+    return max(range(len(labels)), key=agreement)
 
 
 def _exact(weights: Sequence[float] | None, count: int) -> list[Fraction]:

@@ -5,7 +5,8 @@ with annotator, severity, reason, evidence and the suggestion's origin, then mis
 Spans that an annotator likes have the aspect `liked`. Who marked no error has the judgement
 `no error`. `comments` and `corrections` of the row are by
 annotator. The latest annotation of each annotator counts; hidden items and annotations that their
-annotator skipped afterwards are left out.
+annotator skipped afterwards are left out. If errors are marked in every output, each output has a
+row of its own, and `output` is its index.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ from interface_html.tasks import FeedbackTask
 
 Document = Mapping[str, Any]
 TYPE = "error type"
-COMMENTS, CORRECTIONS = "comments", "corrections"  # keys of a row
+COMMENTS, CORRECTIONS, OUTPUT = "comments", "corrections", "output"  # keys of a row
 
 
 def feedback_rows(task: FeedbackTask) -> FeedbackRows:
@@ -61,11 +62,15 @@ def feedback_rows(task: FeedbackTask) -> FeedbackRows:
 
 
 def annotation_judgements(
-    schema: Schema, rows: FeedbackRows, annotator: str, doc: Document
+    schema: Schema, rows: FeedbackRows, annotator: str, doc: Document, output: int = 0
 ) -> list[Judgement]:
-    """The judgements in a valid annotation (interface_html/rules.py)."""
+    """The judgements of an output in a valid annotation (interface_html/rules.py).
+
+    Those of the source and missing information are with the first output.
+    """
     judgements = []
-    for error in doc["errors"]:
+    errors = [error for error in doc["errors"] if error.get("output", 0) == output]
+    for error in errors:
         judgements.append(
             Judgement(
                 LIKED_ASPECT if error[TYPE] in schema.liked_kinds else rows.marks,
@@ -80,9 +85,9 @@ def annotation_judgements(
                 origin=error["origin"]["source"] if "origin" in error else None,
             )
         )
-    if not errors_only(schema, doc)["errors"]:
+    if not errors_only(schema, {**doc, "errors": errors})["errors"]:
         judgements.append(Judgement(rows.marks, NO_ERROR, annotator=annotator))
-    for information in doc["missing-info"]:
+    for information in doc["missing-info"] if output == 0 else []:
         evidence = missing_evidence(information, TYPE)
         judgements.append(
             Judgement(rows.missing, information[TYPE], annotator=annotator, evidence=evidence)
@@ -91,12 +96,17 @@ def annotation_judgements(
 
 
 def judged_item(
-    task: FeedbackTask, rows: FeedbackRows, item: Item, annotations: Mapping[str, Document]
+    task: FeedbackTask,
+    rows: FeedbackRows,
+    item: Item,
+    annotations: Mapping[str, Document],
+    output: int = 0,
 ) -> JudgedResponse:
-    """An item with the judgements of its annotators.
+    """An output of an item with the judgements of its annotators.
 
     Args:
       annotations: the annotation of each annotator.
+      output: the index of the output.
 
     Raises:
       UserError: the texts of the item are no row of judgements.
@@ -111,7 +121,7 @@ def judged_item(
     comments = {}
     corrections = {}
     for annotator, doc in annotations.items():
-        judgements += annotation_judgements(task.schema, rows, annotator, doc)
+        judgements += annotation_judgements(task.schema, rows, annotator, doc, output)
         if doc.get("comment"):
             comments[annotator] = doc["comment"]
         if task.schema.correction:
@@ -123,8 +133,11 @@ def judged_item(
     for key, values in ((COMMENTS, comments), (CORRECTIONS, corrections)):
         if values:
             meta[key] = values
+    if task.schema.mark_outputs:
+        meta[OUTPUT] = output
     prompt = replace(judged.prompt, id=item.id, meta=meta)
-    return replace(judged, prompt=prompt, judgements=tuple(judgements), source=source)
+    response = item.row[task.schema.fields.outputs[output]] if output else judged.response
+    return JudgedResponse(prompt, response, tuple(judgements), source)
 
 
 def judged_study(task: FeedbackTask, study: Study) -> tuple[list[JudgedResponse], Losses]:
@@ -136,7 +149,8 @@ def judged_study(task: FeedbackTask, study: Study) -> tuple[list[JudgedResponse]
     for item in study.items:
         if item.id not in annotations:
             continue
-        judged.append(judged_item(task, rows, item, annotations[item.id]))
+        for output in range(len(task.schema.marked_outputs)):
+            judged.append(judged_item(task, rows, item, annotations[item.id], output))
         for doc in annotations[item.id].values():
             losses["rejected suggestions"] += len(doc.get(LIST, []))
     return judged, +losses

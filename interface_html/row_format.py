@@ -10,6 +10,7 @@
   spans        errors, with the `evidence` that their type needs, a `severity` if it was chosen, and
                `"side": "source"` if they are marked in the prompt, and a `reason` if one was given;
                and liked spans, whose labels are positive kinds of the schema
+  other_spans  for each other output a list as `spans`  if the schema has `mark_outputs`
   missing      missing information, with its evidence  if the schema has `missing`
   correction   the corrected response                  if the schema has `correction`
   comment      the annotator's comment on the spans    if there is one
@@ -22,6 +23,7 @@ The prompt is a text, or a conversation [{role, content}, ...].
 are kept.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from typing import Any
 from fgrlhf.data.problems import (
     Complaint,
     filled_value_problems,
+    is_int,
     key_problems,
     list_problems,
     not_a,
@@ -57,6 +60,7 @@ from interface_html.rules import (
     comment_keys,
     count_errors,
     errors_only,
+    output_side,
     preference_problems,
     sentences,
 )
@@ -64,6 +68,8 @@ from interface_html.schema import Schema
 from interface_html.suggestions import decision_problems
 
 # The names of a document's fields in a row, for messages.
+OTHER_SPANS = "other_spans"
+ERROR_PLACE = re.compile(r"feedback\.errors\[(\d+)\]")
 ROW_NAMES = {
     "feedback.errors": "spans",
     "feedback.missing-info": "missing",
@@ -90,6 +96,8 @@ class RowFormat:
 
     def item_row(self, schema: Schema, row: Mapping[str, Any], reference: str) -> dict[str, Any]:
         complaints = [*_texts_problems(schema, row), *_name_problems(schema, row)]
+        if schema.mark_outputs and "spans" in row:
+            complaints += _other_spans_problems(schema, row)
         if complaints:
             raise ItemError(complaints)
         fields = schema.fields
@@ -116,7 +124,7 @@ class RowFormat:
             doc = {**feedback, "no-error": count_errors(schema, feedback) == 0}
             complaints = annotation_problems(schema, row, doc) + decision_problems(row, doc)
             for field, reason in complaints:
-                yield _row_field(field), reason
+                yield _row_field(feedback, field), reason
         if "preference" in row:
             wrong = key_problems(row, "", "preference", list)
             for field, reason in wrong or preference_problems(schema, row["preference"]):
@@ -137,7 +145,10 @@ class RowFormat:
         if len(outputs) > 1:
             row["responses"] = outputs
         if item.feedback is not None:
-            row["spans"] = [_span(schema, error) for error in item.feedback["errors"]]
+            spans = _spans_of_outputs(schema, item.feedback["errors"])
+            row["spans"] = spans[0]
+            if schema.mark_outputs:
+                row[OTHER_SPANS] = spans[1:]
             if schema.missing:
                 row["missing"] = [_labelled(info) for info in item.feedback["missing-info"]]
             if schema.correction:
@@ -166,11 +177,13 @@ class RowFormat:
         self, schema: Schema, item: Item, annotations: Sequence[Mapping[str, Any]]
     ) -> Mapping[str, Sequence[Sequence[str]]]:
         """The first label in each sentence; "none" if nothing in it is marked."""
-        text = item.row[schema.text]
-        labels = [character_labels(text, errors_only(schema, doc)) for doc in annotations]
+        errors = [errors_only(schema, doc) for doc in annotations]
         segments = []
-        for start, end in sentences(text):
-            segments.append([_first_label(characters[start:end]) for characters in labels])
+        for index, key in enumerate(schema.marked_outputs):
+            text = item.row[key]
+            labels = [character_labels(text, doc, output_side(index)) for doc in errors]
+            for start, end in sentences(text):
+                segments.append([_first_label(characters[start:end]) for characters in labels])
         return {"sentences": segments}
 
 
@@ -187,6 +200,8 @@ def _row_keys(schema: Schema) -> list[str]:
         keys.append("references")
     if schema.ratings:
         keys.append("ratings")
+    if schema.mark_outputs:
+        keys.append(OTHER_SPANS)
     return keys
 
 
@@ -218,6 +233,36 @@ def _name_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint
             yield key, "is a key that the pages of this task use for something else: rename it"
     if "comment" in row and "spans" not in row and "comment" in _row_keys(schema):
         yield "comment", "is a comment on `spans`, which are missing: rename or remove it"
+    if schema.mark_outputs and OTHER_SPANS in row and "spans" not in row:
+        yield OTHER_SPANS, "needs `spans`, the marks in the first output: [] if there are none"
+
+
+def _other_spans_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
+    """Rows with `spans` have a list of spans for each other output, also if it is empty."""
+    wrong = key_problems(row, "", OTHER_SPANS, list)
+    yield from wrong
+    if wrong:
+        return
+    count = len(schema.fields.outputs) - 1
+    if len(row[OTHER_SPANS]) != count:
+        reason = f"has {len(row[OTHER_SPANS])} entries, must have {count}: one for each output"
+        yield OTHER_SPANS, f"{reason} after the first"
+    for k, spans in enumerate(row[OTHER_SPANS]):
+        if not isinstance(spans, list):
+            yield f"{OTHER_SPANS}[{k}]", not_a(list, spans)
+            continue
+        for i, span in enumerate(spans):
+            if not isinstance(span, dict):
+                yield f"{OTHER_SPANS}[{k}][{i}]", not_a(dict, span)
+            elif "side" in span:
+                yield f"{OTHER_SPANS}[{k}][{i}].side", "is not known: put the span into `spans`"
+    lists = {"spans": row["spans"]} | {
+        f"{OTHER_SPANS}[{k}]": spans for k, spans in enumerate(row[OTHER_SPANS])
+    }
+    for name, spans in lists.items():
+        for i, span in enumerate(spans if isinstance(spans, list) else []):
+            if isinstance(span, dict) and "output" in span:
+                yield f"{name}[{i}].output", "is not known: the list says which output it is"
 
 
 def _outputs(row: Mapping[str, Any]) -> Any:
@@ -236,6 +281,9 @@ def _document(schema: Schema, row: Mapping[str, Any]) -> dict[str, Any]:
     spans, missing = row["spans"], row.get("missing", [])
     if isinstance(spans, list):
         spans = [_error(span) for span in spans]
+        if schema.mark_outputs:
+            for index, others in enumerate(row[OTHER_SPANS], start=1):
+                spans += [_in_output(_error(span), index) for span in others]
     if isinstance(missing, list):
         missing = [_info(info) for info in missing]
     doc = {
@@ -255,20 +303,48 @@ def _error(span: Any) -> Any:
     return renamed | {key: span[key] for key in span if key not in ("label", "evidence")}
 
 
+def _in_output(error: Any, index: int) -> Any:
+    return {**error, "output": index} if isinstance(error, dict) else error
+
+
 def _info(info: Any) -> Any:
     if not isinstance(info, dict):
         return info
     return {"error type": info.get("label")} | {key: info[key] for key in info if key != "label"}
 
 
-def _row_field(field: str) -> str:
+def _row_field(feedback: Mapping[str, Any], field: str) -> str:
     """The place of a problem in the row: `spans[0].label` for `feedback.errors[0].error type`."""
+    match = ERROR_PLACE.match(field)
+    if match:
+        field = _span_place(feedback["errors"], int(match[1])) + field[match.end() :]
     for name, row_name in ROW_NAMES.items():
         field = field.replace(name, row_name)
     return field
 
 
+def _span_place(errors: Sequence[Any], index: int) -> str:
+    """The place in a row of an error of the annotation."""
+    outputs = [_output_of(error) for error in errors]
+    output = outputs[index]
+    place = f"{OTHER_SPANS}[{output - 1}]" if output else "spans"
+    return f"{place}[{outputs[:index].count(output)}]"
+
+
+def _output_of(error: Any) -> int:
+    output = error.get("output", 0) if isinstance(error, dict) else 0
+    return output if is_int(output) else 0
+
+
 # ---- to a file -----------------------------------------------------------------------------------
+
+
+def _spans_of_outputs(schema: Schema, errors: Sequence[Mapping[str, Any]]) -> list[list]:
+    """The spans in each output in which errors are marked; with the first those in the source."""
+    spans: list[list] = [[] for _ in schema.marked_outputs]
+    for error in errors:
+        spans[error.get("output", 0)].append(_span(schema, error))
+    return spans
 
 
 def _span(schema: Schema, error: Mapping[str, Any]) -> dict[str, Any]:

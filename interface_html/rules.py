@@ -14,7 +14,8 @@ An error of a kind that is marked in the source has `"side": "source"`, and its 
 the source; other errors have no `side`. An error has a `severity` if the schema has `severities`
 and one was chosen. `errors` also has the spans that the annotator likes, of the positive kinds of
 the schema. They are no errors: they have no severity, and `no-error` and the correction ignore
-them. A mark has a `reason`, the annotator's words, if its kind asks for one and it was given.
+them. A mark has a `reason`, the annotator's words, if its kind asks for one and it was given. If
+the schema has `mark_outputs`, a mark in another output than the first has `output`, its index.
 A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
 (the second) or 0 (equal), and the order in which the outputs were shown. It may have
   comment, flag        as in an annotation
@@ -45,7 +46,7 @@ from fgrlhf.data.problems import (
     text_problems,
     unknown_key_problems,
 )
-from interface_html.schema import Schema, Side
+from interface_html.schema import OUTPUT, Schema, Side
 
 STOPS = ".!?…。"
 CLOSERS = "\"')]}’”»" + STOPS
@@ -79,9 +80,19 @@ def sentences(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def side_of(error: Mapping[str, Any]) -> Side:
-    """The text in which an error is marked."""
-    return SOURCE if error.get("side") == SOURCE else RESPONSE
+def side_of(error: Mapping[str, Any]) -> str:
+    """The text in which an error is marked: `source`, `response` (the first output) or `output 1`.
+
+    The index of an output must be valid.
+    """
+    if error.get("side") == SOURCE:
+        return SOURCE
+    return output_side(error.get("output", 0))
+
+
+def output_side(index: int) -> str:
+    """The side of the marks in an output."""
+    return f"{OUTPUT}{index}" if index else RESPONSE
 
 
 def errors_only(schema: Schema, doc: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,17 +112,27 @@ def count_errors(schema: Schema, doc: Mapping[str, Any]) -> int:
     return count
 
 
-def character_labels(text: str, doc: Mapping[str, Any]) -> list[str | None]:
-    """The error type of each character of the response `text`; None for unmarked characters.
+def character_labels(text: str, doc: Mapping[str, Any], side: str = RESPONSE) -> list[str | None]:
+    """The error type of each character of the `text` of a side; None for unmarked characters.
 
     Of several types, it is the last one. All marks count: see `errors_only`.
     """
     labels: list[str | None] = [None] * len(text)
     for error in doc["errors"]:
-        if side_of(error) == SOURCE:
+        if side_of(error) != side:
             continue
         length = error["end"] - error["start"]
         labels[error["start"] : error["end"]] = [error["error type"]] * length
+    return labels
+
+
+def output_labels(
+    schema: Schema, row: Mapping[str, Any], doc: Mapping[str, Any]
+) -> list[str | None]:
+    """As `character_labels`, of all outputs in which errors are marked, one after the other."""
+    labels = []
+    for index, key in enumerate(schema.marked_outputs):
+        labels += character_labels(row[key], doc, output_side(index))
     return labels
 
 
@@ -139,8 +160,9 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         *(["severity"] if schema.severities else []),
         *(["side"] if schema.marks_source else []),
         *(["reason"] if schema.asks_reasons else []),
+        *(["output"] if schema.mark_outputs else []),
     )
-    spans: dict[Side, list[tuple[int, int, int]]] = {RESPONSE: [], SOURCE: []}
+    spans: dict[str, list[tuple[int, int, int]]] = {}
     for i, error in enumerate(errors):
         field = f"feedback.errors[{i}]"
         if not isinstance(error, dict):
@@ -157,14 +179,18 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         if wrong:
             continue
         yield from _reason(schema, error, field)
-        side = schema.error_type(error["error type"]).side
-        yield from _side(schema, error, side, field)
-        if side_of(error) != side:
+        kind_side = schema.error_type(error["error type"]).side
+        yield from _side(schema, error, kind_side, field)
+        wrong = list(_output(schema, error, kind_side, field))
+        yield from wrong
+        is_in_source = error.get("side") == SOURCE
+        if wrong or is_in_source != (kind_side == SOURCE):
             continue
+        side = side_of(error) if schema.mark_outputs else kind_side
         wrong = list(_span(schema, error, row, side, field))
         yield from wrong
         if not any("out of range" in reason for _, reason in wrong):
-            spans[side].append((error["start"], error["end"], i))
+            spans.setdefault(side, []).append((error["start"], error["end"], i))
             yield from _evidence(schema, error, row, f"{field}.explanation")
     for spans_of_side in spans.values():
         if schema.overlap:
@@ -179,8 +205,25 @@ def _side(schema: Schema, error: Mapping[str, Any], side: Side, field: str) -> I
         return
     if "side" in error and error["side"] != SOURCE:
         yield f"{field}.side", f"{shown(error['side'])} must be {SOURCE}"
-    elif side_of(error) != side:
+    elif (error.get("side") == SOURCE) != (side == SOURCE):
         yield f"{field}.side", f"{error['error type']} is marked in the {side}"
+
+
+def _output(
+    schema: Schema, error: Mapping[str, Any], side: Side, field: str
+) -> Iterator[Complaint]:
+    """`output` is the index of another output than the first. `side` is that of the kind."""
+    if not schema.mark_outputs or "output" not in error:
+        return
+    last = len(schema.fields.outputs) - 1
+    value = error["output"]
+    if side == SOURCE:
+        yield f"{field}.output", f"must be left out: {error['error type']} is marked in the {side}"
+    elif not is_int(value) or not 1 <= value <= last:
+        reason = f"{shown(value)} must be 1 to {last}, and left out for the first output"
+        yield f"{field}.output", reason
+    elif "origin" in error:
+        yield f"{field}.origin", "must be left out: suggestions are for the first output"
 
 
 def _repeated_marks(errors: list, spans: list[tuple[int, int, int]]) -> Iterator[Complaint]:
@@ -243,12 +286,12 @@ def note_problems(schema: Schema, doc: Mapping[str, Any], prefix: str) -> Iterat
 
 
 def _span(
-    schema: Schema, error: Mapping[str, Any], row: Mapping[str, Any], side: Side, field: str
+    schema: Schema, error: Mapping[str, Any], row: Mapping[str, Any], side: str, field: str
 ) -> Iterator[Complaint]:
     """Spans must be whole words or sentences, and have the text that the annotator saw."""
     start, end = error["start"], error["end"]
     text = schema.text_of(row, side)
-    name = schema.text if side == RESPONSE else schema.fields.title
+    name = schema.side_key(side)
     wrong = list(span_problems(start, end, text, field, name))
     yield from wrong
     if wrong:
@@ -272,7 +315,8 @@ def _evidence(
     if needs == "nothing" and explanation:
         yield field, f"must be empty: {error['error type']} needs no evidence"
     elif needs == "earlier text":
-        yield from _earlier_text(explanation, row[schema.text][: error["start"]], field)
+        text = schema.text_of(row, side_of(error))
+        yield from _earlier_text(explanation, text[: error["start"]], field)
     elif needs == "sentences" and schema.fields.context:
         keys = schema.fields.context.sentence_keys
         yield from _sentence_evidence(explanation, schema.sources(row), keys, field)

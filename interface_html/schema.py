@@ -24,6 +24,7 @@ MOST_OUTPUTS = 9  # the comparison page names them A to I
 PageName = Literal["annotation", "comparison", "rating"]
 Pages = Literal["annotation", "comparison", "rating", "both"]  # both: all pages of the task
 Side = Literal["response", "source"]
+OUTPUT = "output "  # the side of marks in another output than the first: with its index
 PAGE_KEYS = "CEGNPSXY"  # letters that are keys of the annotation page
 
 
@@ -127,7 +128,8 @@ class Fields(StrictModel):
     outputs: tuple[str, ...] = Field(
         min_length=1,
         max_length=MOST_OUTPUTS,
-        description="keys of the texts to judge: spans are marked in the first, all are compared",
+        description="keys of the texts to judge: all are compared and rated, and spans are marked"
+        " in the first, with `mark_outputs` in all",
     )
     noun: str = Field(description="name of an output")
 
@@ -190,6 +192,9 @@ class Schema(StrictModel):
     ratings: tuple[Rating, ...] = Field((), description="scales on which all outputs are rated")
     severities: tuple[Severity, ...] = Field(
         (), description="choices for each error, from the mildest to the worst; []: not asked"
+    )
+    mark_outputs: bool = Field(
+        False, description="whether errors are marked in every output; false: in the first only"
     )
     overlap: bool = Field(
         False, description="whether errors may overlap; two with the same span and kind never may"
@@ -272,6 +277,21 @@ class Schema(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _check_mark_outputs(self) -> "Schema":
+        if not self.mark_outputs:
+            return self
+        if len(self.fields.outputs) < 2:
+            raise ValueError("`mark_outputs` needs two or more `fields.outputs`")
+        if all(kind.side == SOURCE for kind in self.errors):
+            raise ValueError("`mark_outputs` needs kinds of `errors` that are marked in an output")
+        if self.correction or self.missing:
+            raise ValueError(
+                "`mark_outputs` excludes `correction` and `missing`, which are about one output:"
+                " set them to false and []"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_ratings(self) -> "Schema":
         counts = Counter(scale.name for scale in self.ratings)
         for name, count in counts.items():
@@ -317,9 +337,20 @@ class Schema(StrictModel):
         """Whether a mark of some kind may have a reason."""
         return any(kind.reason != "none" for kind in self.errors)
 
-    def text_of(self, row: Mapping[str, Any], side: Side) -> str:
+    @property
+    def marked_outputs(self) -> tuple[str, ...]:
+        """Keys of the outputs in which errors are marked."""
+        return self.fields.outputs if self.mark_outputs else self.fields.outputs[:1]
+
+    def side_key(self, side: str) -> str:
+        """The key of the text that a side names: see `rules.side_of`."""
+        if side == SOURCE:
+            return self.fields.title
+        return self.fields.outputs[int(side.removeprefix(OUTPUT)) if side != RESPONSE else 0]
+
+    def text_of(self, row: Mapping[str, Any], side: str) -> str:
         """The text of an item in which the spans of a side are."""
-        return row[self.text if side == RESPONSE else self.fields.title]
+        return row[self.side_key(side)]
 
     @property
     def annotates(self) -> bool:

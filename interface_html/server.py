@@ -85,8 +85,8 @@ def static_files(task: FeedbackTask, language: Language = ENGLISH) -> dict[str, 
 
 
 def judged_sha256(schema: Schema, row: Mapping[str, Any], page: str) -> str:
-    """The hash of the judged texts: the annotated text, or all outputs joined by U+0000."""
-    keys = [schema.text] if page == "annotation" else schema.fields.outputs
+    """The hash of the judged texts: the annotated ones, or all outputs, joined by U+0000."""
+    keys = schema.marked_outputs if page == "annotation" else schema.fields.outputs
     return hashlib.sha256("\0".join(row[key] for key in keys).encode()).hexdigest()
 
 

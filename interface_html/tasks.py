@@ -54,7 +54,13 @@ def feedback_of(task: str) -> FeedbackTask:
         folder = _package_folder(package)
         if folder is not None and (folder / "interface_html" / "schema.js").is_file():
             folder = folder / "interface_html"
-            return FeedbackTask(load_schema(folder / "schema.js"), _format_of(package), folder)
+            schema, row_format = load_schema(folder / "schema.js"), _format_of(package)
+            if schema.mark_outputs and not isinstance(row_format, RowFormat):
+                raise UserError(
+                    f"{folder / 'schema.js'}: `mark_outputs` needs the default format of rows: the"
+                    " task's own `feedback_format` has marks in the first output only"
+                )
+            return FeedbackTask(schema, row_format, folder)
     raise UserError(
         f"task={shorten(task, 80)}: there is no such task with feedback pages. Name a folder of"
         " tasks/, or a package, that has an interface_html/schema.js, and run the command in the"

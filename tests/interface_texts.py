@@ -17,7 +17,14 @@ COMPUTED = re.compile(r"\btn?\((?!\s*\")\S*")  # calls whose message is no strin
 PLACE = re.compile(r"\{(\w+)\}")
 # scripts with rules, whose reasons are English: strings in them that are no reasons
 RULES = ("rules.js", "ratings.js", "suggestions.js")
-NO_REASONS = {"use strict", "error type", "earlier text", "output ratings", "out of range"}
+NO_REASONS = {
+    "use strict",
+    "output {1}",
+    "error type",
+    "earlier text",
+    "output ratings",
+    "out of range",
+}
 HEBREW = "אבגדהוזחטיכלמנסעפצקרשתםןףץ"
 
 

@@ -45,7 +45,8 @@ window.FG = window.FG || {};
   FG.markGroups = function (docs) {
     const groups = [],
       marks = docs.flatMap((doc, i) => doc.errors.map((error) => ({ error: plain(error), i })));
-    const order = ({ error, i }) => [FG.sideOf(error) === FG.SOURCE ? 1 : 0, error.start, error.end, i];
+    const sideRank = (side) => (side === FG.SOURCE ? Infinity : FG.outputNumber(side)),
+      order = ({ error, i }) => [sideRank(FG.sideOf(error)), error.start, error.end, i];
     marks.sort((a, b) => {
       const first = order(a),
         second = order(b),
@@ -109,10 +110,9 @@ window.FG = window.FG || {};
   // ---- the page ----------------------------------------------------------------------------------------------
   // Add the table of annotations to the page.
   FG.addAdjudicating = function (page) {
-    const { schema } = page,
-      view = page.views[FG.RESPONSE];
+    const { schema } = page;
     let docs = [],
-      views = [], // of the texts in the table
+      views = [], // [side, view] of the texts in the table
       rows = [], // {difference, same, range, cells: [{content, take, isTaken, button}]}
       at = -1; // the difference that was visited last
 
@@ -126,12 +126,16 @@ window.FG = window.FG || {};
         isSource = FG.sideOf(error) === FG.SOURCE,
         quote = short(FG.quote(page.views[FG.sideOf(error)].points, error.start, error.end));
       const label = labelWords(kind, severity),
-        words = isSource
-          ? t("{kind} in the source: “{quote}”", { kind: label, quote })
-          : t("{kind}: “{quote}”", { kind: label, quote }),
+        words = markWords(error, label, quote, isSource),
         mark = withEvidence(words, kind, error);
       if (!error.reason) return mark;
       return t("{mark}, because: “{reason}”", { mark, reason: short(FG.strip(error.reason)) });
+    }
+
+    function markWords(error, kind, quote, isSource) {
+      if (isSource) return t("{kind} in the source: “{quote}”", { kind, quote });
+      if (!schema.mark_outputs) return t("{kind}: “{quote}”", { kind, quote });
+      return t("{kind} in {text}: “{quote}”", { kind, quote, text: page.textName(FG.sideOf(error)) });
     }
 
     function labelWords(kind, severity) {
@@ -185,7 +189,8 @@ window.FG = window.FG || {};
       return {
         difference: FG.markDifference(cells),
         same: t("The same mark"),
-        range: side === FG.RESPONSE ? [start, end] : null,
+        side,
+        range: side === FG.SOURCE ? null : [start, end],
         cells: cells.map((errors, i) => ({
           content: errors.length ? errors.map(errorWords) : [t("no mark")],
           isTaken: () => FG.same(contentOf(own()), contentOf(errors)),
@@ -241,19 +246,25 @@ window.FG = window.FG || {};
 
     // ---- the table -------------------------------------------------------------------------------------------
     function textCell(doc) {
+      const nodes = FG.outputSides(schema).map((side) => textNode(doc, side));
+      return FG.el("td", {}, nodes);
+    }
+
+    // The text of a side with the marks of an annotation.
+    function textNode(doc, side) {
       const node = FG.el("div", { class: "output", dir: "auto" }),
         column = new FG.TextView(node, null);
-      column.show(schema, text());
+      column.show(schema, page.row[FG.sideKey(schema, side)]);
       const marks = doc.errors.map((error, i) => {
         const kind = FG.kind(schema, error["error type"]);
         return { ...error, kind, badge: FG.badgeText(kind, i) + FG.severityLetter(schema, error) };
       });
       column.paint(
-        marks.filter((mark) => FG.sideOf(mark) === FG.RESPONSE),
+        marks.filter((mark) => FG.sideOf(mark) === side),
         null,
       );
-      views.push(column);
-      return FG.el("td", {}, node);
+      views.push([side, column]);
+      return schema.mark_outputs ? [FG.el("p", { class: "hint" }, FG.capital(page.textName(side))), node] : node;
     }
 
     function cellNode(cell, i, head) {
@@ -272,10 +283,13 @@ window.FG = window.FG || {};
     function rowNode(row, number) {
       const { difference } = row,
         head = difference ? t("Difference {n}: {difference}", { n: number, difference }) : row.same;
-      const link = (range) => [view, ...views].forEach((one) => one.link(range));
+      const link = (isOn) =>
+        [...Object.entries(page.views), ...views].forEach(([side, one]) =>
+          one.link(isOn && side === row.side ? row.range : null),
+        );
       row.node = FG.el(
         "tr",
-        { onfocusin: () => link(row.range), onfocusout: () => link(null) },
+        { onfocusin: () => link(true), onfocusout: () => link(false) },
         FG.el("th", { scope: "row" }, head),
         row.cells.map((cell, i) => cellNode(cell, i, head)),
       );

@@ -37,7 +37,10 @@
     },
   };
   const text = () => page.row[FG.textKey(schema)];
-  page.textName = (side) => (side === FG.SOURCE ? t("source") : NOUN);
+  page.textName = function (side) {
+    if (side === FG.SOURCE) return t("source");
+    return schema.mark_outputs ? t("{noun} {letter}", { noun: NOUN, letter: FG.outputNumber(side) }) : NOUN;
+  };
 
   // Let keys refer to the text of a side. A span that is edited in the other text is left.
   page.use = function (side) {
@@ -98,10 +101,14 @@
       const badge = FG.badgeText(kind, i) + FG.severityLetter(schema, error);
       return { ...error, kind, badge, active: i === current() };
     });
-    const { [FG.RESPONSE]: response, [FG.SOURCE]: source } = page.views,
-      marksOf = (side) => marks.filter((mark) => FG.sideOf(mark) === side);
-    response.paint(marksOf(FG.RESPONSE), FG.earlierRange(schema, response.points, doc.errors[current()]));
-    if (source) source.paint(marksOf(FG.SOURCE), null);
+    const active = doc.errors[current()];
+    for (const [side, view] of Object.entries(page.views)) {
+      const isActive = active && FG.sideOf(active) === side;
+      view.paint(
+        marks.filter((mark) => FG.sideOf(mark) === side),
+        isActive ? FG.earlierRange(schema, view.points, active) : null,
+      );
+    }
     FG.showCards(page);
     page.showSuggestions();
     page.showTaken();
@@ -154,7 +161,7 @@
     const quote = FG.quote(view.points, ...range);
     const at = FG.markAt(schema, work.doc.errors, page.side, ...range),
       isSource = page.side === FG.SOURCE,
-      suggested = isSource ? "" : page.suggestionAt(range),
+      suggested = page.side === FG.RESPONSE ? page.suggestionAt(range) : "",
       isWords = schema.unit === "word";
     const mark =
         at < 0 ? suggested || t("not marked") : t("marked: {error}", { error: page.labelOf(at) }),
@@ -173,7 +180,10 @@
       words = isWords
         ? t("“{quote}”, word {n} of {total}, {mark}", parts)
         : t("“{quote}”, sentence {n} of {total}, {mark}", parts);
-    $("announce").textContent = words;
+    const isOneOfSeveral = schema.mark_outputs && !isSource;
+    $("announce").textContent = isOneOfSeveral
+      ? t("{title}: {value}", { title: FG.capital(page.textName(page.side)), value: words })
+      : words;
   }
 
   // ---- the pointer and the cursor -----------------------------------------------------------------------------
@@ -367,7 +377,7 @@
     });
   }
 
-  addView(FG.RESPONSE, $("text"));
+  FG.outputSides(schema).forEach((side, i) => addView(side, $(i ? `text-${i}` : "text")));
   if (FG.marksSource(schema)) {
     addView(FG.SOURCE, $("source"));
     const kinds = schema.errors.filter((kind) => FG.kindSide(kind) === FG.SOURCE);

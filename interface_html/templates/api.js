@@ -349,7 +349,8 @@
           this.page === "rating" ? { ratings } : { preference, ...FG.keptAllBad(state.doc), ...seen };
         return [outputs.join("\0"), { ...judged, order: state.order, ...FG.keptNotes(state.doc) }];
       }
-      const text = item.row[FG.textKey(this.schema)],
+      const sides = FG.outputSides(this.schema),
+        text = sides.map((side) => item.row[FG.sideKey(this.schema, side)]).join("\0"),
         pointsOf = (side) => FG.points(item.row[FG.sideKey(this.schema, side)]);
       const errors = state.doc.errors.map((error) => ({
         ...error,

@@ -62,7 +62,8 @@ window.FG = window.FG || {};
       typeof error.explanation === "string" &&
       Number.isInteger(error.start) &&
       Number.isInteger(error.end) &&
-      FG.sideOf(error) === FG.kindSide(FG.kind(schema, error["error type"])) &&
+      (error.output === undefined || (schema.mark_outputs && FG.isOutput(schema, error.output))) &&
+      FG.isKindOf(FG.kind(schema, error["error type"]), FG.sideOf(error)) &&
       ["severity", "reason"].every((key) => error[key] === undefined || typeof error[key] === "string");
     const isMissing = (info) => {
       if (!schema.fields.context || !isOf(schema.missing, info)) return false;

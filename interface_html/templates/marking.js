@@ -47,9 +47,27 @@ window.FG = window.FG || {};
     const activeError = () => (page.active && page.active.list === "errors" ? page.active.index : -1);
     const kindOf = (error) => FG.kind(schema, error["error type"]);
 
+    // The side on which a kind would be marked now.
+    page.sideFor = function (kind) {
+      if (FG.kindSide(kind) === FG.SOURCE) return FG.SOURCE;
+      return page.side === FG.SOURCE ? FG.RESPONSE : page.side;
+    };
+
+    // Take what is selected in a text in which the kind is marked: [its side, "taken"]; or why not.
+    function takeNative(kind) {
+      const side = page.sideFor(kind),
+        native = page.views[side].takeNative();
+      if (native !== "elsewhere" || side === FG.SOURCE) return [side, native];
+      for (const other of FG.outputSides(schema))
+        if (other !== side && page.views[other].takeNative() === "taken") return [other, "taken"];
+      return [side, native];
+    }
+
     // The error that keeps the range from being marked as `kind`: its index, or -1.
     page.conflict = (errors, range, kind, except) =>
-      schema.overlap ? FG.sameMark(errors, range, kind, except) : FG.overlapOf(errors, ...range, except, FG.kindSide(kind));
+      schema.overlap
+        ? FG.sameMark(errors, range, kind, except, page.sideFor(kind))
+        : FG.overlapOf(errors, ...range, except, page.sideFor(kind));
 
     // Whether the range may be marked as `kind`. It must not overlap an error, except the one with index `except`.
     function mayMark(range, kind, except) {
@@ -100,9 +118,8 @@ window.FG = window.FG || {};
     page.chooseError = function (kind) {
       if (page.mode === "earlier")
         return refuse(t("Select the earlier text first and confirm it, or cancel."));
-      const side = FG.kindSide(kind),
-        place = page.textName(side),
-        native = page.views[side].takeNative();
+      const [side, native] = takeNative(kind),
+        place = page.textName(side);
       if (native === "elsewhere")
         return refuse(
           isWords
@@ -130,8 +147,7 @@ window.FG = window.FG || {};
       if (!mayMark(range, kind, index)) return false;
       const old = index === undefined ? null : page.doc.errors[index],
         isSameKind = Boolean(old) && old["error type"] === kind.name;
-      const error = { "error type": kind.name, explanation: "", start: range[0], end: range[1] };
-      if (side === FG.SOURCE) error.side = side;
+      const error = { "error type": kind.name, explanation: "", start: range[0], end: range[1], ...FG.sideParts(side) };
       if (old && old.origin) error.origin = old.origin;
       Object.assign(error, FG.keptSeverity(old, kind), FG.keptReason(old, kind));
       const fresh = isSameKind ? { ...old, start: range[0], end: range[1] } : error;

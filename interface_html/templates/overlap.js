@@ -15,11 +15,11 @@ window.FG = window.FG || {};
     return here.reduce((best, i) => (best < 0 || length(i) < length(best) ? i : best), -1);
   };
 
-  // The index of an error with the same span and kind, or -1.
-  FG.sameMark = (errors, [start, end], kind, except) =>
+  // The index of an error of a side with the same span and kind, or -1.
+  FG.sameMark = (errors, [start, end], kind, except, side) =>
     errors.findIndex(
       (other, i) =>
-        i !== except && other.start === start && other.end === end && other["error type"] === kind.name,
+        i !== except && FG.sideOf(other) === side && other.start === start && other.end === end && other["error type"] === kind.name,
     );
 
   // For each mark the number of its line, such that overlapping marks have different lines.

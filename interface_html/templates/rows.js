@@ -4,7 +4,8 @@
 window.FG = window.FG || {};
 (function (FG) {
   const { t } = FG;
-  const FEEDBACK_KEYS = ["feedback", "preference", FG.RATINGS];
+  const FEEDBACK_KEYS = ["feedback", "preference", FG.RATINGS],
+    OTHER_SPANS = "other_spans";
 
   function rowKeys(schema) {
     const keys = ["id", "prompt", "response", "responses", "spans", "missing", "correction", "preferences"];
@@ -12,6 +13,7 @@ window.FG = window.FG || {};
     if (schema.fields.context) keys.push("context");
     if (schema.fields.reference) keys.push("references");
     if (FG.scales(schema).length) keys.push("ratings");
+    if (schema.mark_outputs) keys.push(OTHER_SPANS);
     return keys;
   }
 
@@ -28,14 +30,42 @@ window.FG = window.FG || {};
   const mapped = (list, change) =>
     Array.isArray(list) ? list.map((value) => (isObject(value) ? change(value) : value)) : list;
 
+  // Throws an Error unless a row with spans has a list of them for each output after the first.
+  function checkOtherSpans(schema, row) {
+    if (!(OTHER_SPANS in row) && !("spans" in row)) return;
+    const lists = row[OTHER_SPANS],
+      count = schema.fields.outputs.length - 1,
+      isSpan = (span, ...wrong) => isObject(span) && !wrong.some((key) => key in span);
+    const isRight =
+      Array.isArray(row.spans) &&
+      row.spans.every((span) => isSpan(span, "output")) &&
+      Array.isArray(lists) &&
+      lists.length === count &&
+      lists.every((spans) => Array.isArray(spans) && spans.every((span) => isSpan(span, "output", "side")));
+    if (!isRight)
+      throw new Error(
+        t("a row with `spans` needs `{key}` with {n} lists: the spans in each {noun} after the first", {
+          key: OTHER_SPANS,
+          n: count,
+          noun: schema.fields.noun,
+        }),
+      );
+  }
+
+  const errorOf = (span) => ({
+    "error type": span.label,
+    explanation: "evidence" in span ? span.evidence : "",
+    ...without(span, "label", "evidence"),
+  });
+
   // The annotation in a row with `spans`; store.js checks its form.
   function annotationOf(schema, row) {
+    const others = schema.mark_outputs
+      ? row[OTHER_SPANS].flatMap((spans, i) => spans.map((span) => ({ ...errorOf(span), output: i + 1 })))
+      : [];
+    const first = mapped(row.spans, errorOf);
     const doc = {
-      errors: mapped(row.spans, (span) => ({
-        "error type": span.label,
-        explanation: "evidence" in span ? span.evidence : "",
-        ...without(span, "label", "evidence"),
-      })),
+      errors: others.length ? [...first, ...others] : first,
       "missing-info": mapped("missing" in row ? row.missing : [], (info) => ({
         "error type": info.label,
         ...without(info, "label"),
@@ -68,6 +98,7 @@ window.FG = window.FG || {};
         throw new Error(t("`comment` is a comment on `spans`, which are missing: rename or remove it"));
       if (!Array.isArray(outputs) || outputs.length !== count)
         throw new Error(t("`responses` must be a list of {n} texts", { n: count }));
+      if (schema.mark_outputs) checkOtherSpans(schema, row);
       const [title, messages] = FG.titleOf(row);
       const texts = { [fields.title]: title };
       fields.outputs.forEach((key, i) => (texts[key] = outputs[i]));
@@ -94,7 +125,11 @@ window.FG = window.FG || {};
       row.response = outputs[0];
       if (outputs.length > 1) row.responses = outputs;
       if (feedback) {
-        row.spans = feedback.errors.map((error) => spanOf(schema, error));
+        const [spans, ...others] = FG.outputSides(schema).map((_, i) =>
+          feedback.errors.filter((error) => (error.output || 0) === i).map((error) => spanOf(schema, error)),
+        );
+        row.spans = spans;
+        if (schema.mark_outputs) row[OTHER_SPANS] = others;
         if (schema.missing.length)
           row.missing = feedback["missing-info"].map((info) => ({
             label: info["error type"],

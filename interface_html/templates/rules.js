@@ -15,10 +15,25 @@ window.FG = window.FG || {};
   FG.SOURCE = "source";
   FG.RESPONSE = "response";
   FG.kindSide = (kind) => kind.side || FG.RESPONSE;
+  // The side of the marks in an output: "response" for the first, "output 1" for the next one.
+  FG.outputSide = (index) => (index ? `output ${index}` : FG.RESPONSE);
+  const indexOf = (side) => (side === FG.RESPONSE ? 0 : Number(side.replace("output ", "")));
+  // The sides of the outputs in which errors are marked.
+  FG.outputSides = (schema) => (schema.mark_outputs ? schema.fields.outputs.map((_, i) => FG.outputSide(i)) : [FG.RESPONSE]);
+  // The number of an output, as annotators see it.
+  FG.outputNumber = (side) => indexOf(side) + 1;
   // The text in which an error is marked.
-  FG.sideOf = (error) => (error.side === FG.SOURCE ? FG.SOURCE : FG.RESPONSE);
+  FG.sideOf = (error) => (error.side === FG.SOURCE ? FG.SOURCE : FG.outputSide(error.output || 0));
+  FG.isOutput = (schema, value) => isInt(value) && value >= 1 && value < schema.fields.outputs.length;
+  // Whether a kind is marked in the text of a side.
+  FG.isKindOf = (kind, side) => (FG.kindSide(kind) === FG.SOURCE) === (side === FG.SOURCE);
+  // What an error in the text of a side has, and an error in the first output has not.
+  FG.sideParts = function (side) {
+    if (side === FG.SOURCE) return { side };
+    return side === FG.RESPONSE ? {} : { output: indexOf(side) };
+  };
   FG.marksSource = (schema) => schema.errors.some((kind) => FG.kindSide(kind) === FG.SOURCE);
-  FG.sideKey = (schema, side) => (side === FG.SOURCE ? schema.fields.title : FG.textKey(schema));
+  FG.sideKey = (schema, side) => (side === FG.SOURCE ? schema.fields.title : schema.fields.outputs[indexOf(side)]);
   FG.sources = (schema, row) => (schema.fields.context ? row[schema.fields.context.key] : []);
 
   // ---- evidence: {source, sentences}, stored under the names that the schema gives ---------------------------
@@ -145,7 +160,20 @@ window.FG = window.FG || {};
     if ("side" in error && !FG.marksSource(schema)) return problem("is not known");
     if ("side" in error && error.side !== FG.SOURCE) return problem(`must be ${FG.SOURCE}`);
     const side = FG.kindSide(FG.kind(schema, error["error type"]));
-    return side === FG.sideOf(error) ? [] : problem(`${error["error type"]} is marked in the ${side}`);
+    const isInSource = error.side === FG.SOURCE;
+    return (side === FG.SOURCE) === isInSource ? [] : problem(`${error["error type"]} is marked in the ${side}`);
+  }
+
+  function outputProblems(schema, error, field) {
+    if (!("output" in error)) return [];
+    const problem = (key, reason) => [{ field: `${field}.${key}`, reason }],
+      side = FG.kindSide(FG.kind(schema, error["error type"])),
+      last = schema.fields.outputs.length - 1;
+    if (!schema.mark_outputs) return problem("output", "is not known");
+    if (side === FG.SOURCE) return problem("output", `must be left out: ${error["error type"]} is marked in the ${side}`);
+    if (!FG.isOutput(schema, error.output))
+      return problem("output", `${error.output} must be 1 to ${last}, and left out for the first output`);
+    return "origin" in error ? problem("origin", "must be left out: suggestions are for the first output") : [];
   }
 
   const LONGEST_REASON = 1000; // code points; rules.py has the same
@@ -196,9 +224,9 @@ window.FG = window.FG || {};
     const problems = [],
       sources = FG.sources(schema, row),
       text = row[FG.textKey(schema)],
-      points = { [FG.RESPONSE]: FG.points(text) },
-      spans = { [FG.RESPONSE]: [], [FG.SOURCE]: [] };
-    if (FG.marksSource(schema)) points[FG.SOURCE] = FG.points(row[schema.fields.title]);
+      sides = [...FG.outputSides(schema), ...(FG.marksSource(schema) ? [FG.SOURCE] : [])],
+      points = Object.fromEntries(sides.map((side) => [side, FG.points(row[FG.sideKey(schema, side)])])),
+      spans = Object.fromEntries(sides.map((side) => [side, []]));
     problems.push(...FG.noteProblems(schema, doc, "feedback."));
     doc.errors.forEach((error, i) => {
       const field = `feedback.errors[${i}]`;
@@ -209,8 +237,11 @@ window.FG = window.FG || {};
       problems.push(...severityProblems(schema, error, field));
       problems.push(...reasonProblems(schema, error, field));
       problems.push(...sideProblems(schema, error, field));
-      const side = FG.kindSide(FG.kind(schema, error["error type"]));
-      if (side !== FG.sideOf(error)) return;
+      const wrongOutput = outputProblems(schema, error, field),
+        kind = FG.kind(schema, error["error type"]),
+        side = FG.sideOf(error);
+      problems.push(...wrongOutput);
+      if (wrongOutput.length || !FG.isKindOf(kind, side)) return;
       const wrong = FG.spanProblems(schema, points[side], error.start, error.end, field, side);
       problems.push(...typedProblems(schema, error, sources, field), ...wrong);
       if (!wrong.some((problem) => problem.reason.includes("out of range"))) {

@@ -134,6 +134,7 @@ window.FG = window.FG || {};
     // Make suggestion `i` an error of this kind. Returns its place in the list, or -1 with the reason on the page.
     function mark(i, kind) {
       const error = errorOf(i, kind);
+      page.use(FG.RESPONSE);
       if (!page.mayMark([error.start, error.end], kind)) return -1;
       page.mode = page.active = null;
       view.collapse();
@@ -196,6 +197,7 @@ window.FG = window.FG || {};
     page.acceptSure = function () {
       const sure = openOnes().filter((i) => all()[i].score >= SURE),
         errors = [...page.doc.errors];
+      page.use(FG.RESPONSE);
       if (!sure.length) return refuse(t("No suggestion at {score} or more is left to decide.", { score: SURE }));
       if (page.doc["no-error"]) return refuse(t("Not accepted: “No error” is ticked. Untick it first."));
       for (const i of sure) {

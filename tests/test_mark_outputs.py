@@ -1,0 +1,504 @@
+"""Marks in every output of an item: schema, rules, rows, agreement, adjudication and the page."""
+
+import json
+import os
+import random
+
+import pytest
+from hostile import HOSTILE
+from interface_texts import pseudo_language
+from made_tasks import ROW, page_with, saved, task_with, violations
+from page_helpers import QA, TEXT, opened, press, state
+from server_helpers import serving
+from test_adjudicate_values import submission
+from test_languages import english_in, known_texts
+from test_schema import broken
+from test_served_pages import visiting
+from test_source_side import drag_between
+
+from fgrlhf.data import span_rows
+from fgrlhf.data.judgements import NO_ERROR
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
+from interface_html import tasks
+from interface_html.adjudicate import items_to_adjudicate
+from interface_html.agreement_figures import report
+from interface_html.annotator_pairs import pair_agreements
+from interface_html.export import Settings, export, judged_items
+from interface_html.format import Item
+from interface_html.items import item_json, read_items, rows_text
+from interface_html.judged import judged_item
+from interface_html.judged_items import Judged
+from interface_html.render import page_html
+from interface_html.rules import annotation_problems, output_labels, side_of
+from interface_html.server import judged_sha256
+
+WRONG = {
+    "name": "Wrong",
+    "label": "Wrong",
+    "letter": "W",
+    "key": "1",
+    "color": "#E7040F",
+    "needs": "nothing",
+    "help": "it is wrong",
+}
+REPEATS = {**WRONG, "name": "Repeats", "label": "Repeats", "letter": "R", "key": "2"}
+REPEATS |= {"color": "#AA6C39", "needs": "earlier text"}
+OMISSION = {**WRONG, "name": "Omission", "label": "Omission", "letter": "O", "key": "3"}
+OMISSION |= {"color": "#00449E", "side": "source"}
+KINDS = {"errors": [WRONG, REPEATS, OMISSION], "missing": [], "correction": False}
+KEYS = {**KINDS, "mark_outputs": True}
+SECOND = "A 😀 cat. A dog."
+OUTPUTS_ROW = {**ROW, "responses": [TEXT, SECOND, "third one", "fourth"]}
+
+
+@pytest.fixture
+def task(tmp_path):
+    return task_with(tmp_path, **KEYS)
+
+
+def wrong(start: int, end: int, output: int = 0, **more) -> dict:
+    error = {"error type": "Wrong", "explanation": "", "start": start, "end": end}
+    return {**error, **({"output": output} if output else {}), **more}
+
+
+def omission(start: int, end: int, **more) -> dict:
+    return {**wrong(start, end), "error type": "Omission", "side": "source", **more}
+
+
+def doc(*errors) -> dict:
+    no_error = {"corrected-prediction": "", "no-error": not errors}
+    return {"errors": list(errors), "missing-info": [], **no_error}
+
+
+def fields(task, document) -> list[str]:
+    row = task.format.item_row(task.schema, OUTPUTS_ROW, "")
+    return [field for field, _ in annotation_problems(task.schema, row, document)]
+
+
+# ---- the schema and the rules --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"correction": True}, "excludes `correction` and `missing`"),
+        ({"errors": [OMISSION]}, "needs kinds of `errors` that are marked in an output"),
+    ],
+)
+def test_schemas_in_which_it_has_no_meaning_are_refused(tmp_path, changes, message):
+    assert message in broken(tmp_path, lambda tree: tree.update(**{**KEYS, **changes}))
+
+
+def test_it_needs_several_outputs(tmp_path):
+    def one_output(tree):
+        tree.update(**KEYS, comparison=None)
+        tree["fields"]["outputs"] = tree["fields"]["outputs"][:1]
+
+    assert "needs two or more `fields.outputs`" in broken(tmp_path, one_output)
+
+
+def test_a_format_of_its_own_has_marks_in_the_first_output_only(monkeypatch):
+    """Such as that of qa-feedback, which stays byte for byte as it is."""
+    schema = QA.schema.model_copy(update={"mark_outputs": True})
+    monkeypatch.setattr(tasks, "load_schema", lambda path: schema)
+    with pytest.raises(UserError, match="needs the default format of rows"):
+        tasks.feedback_of("qa_feedback")
+
+
+def test_a_mark_is_checked_against_the_text_of_its_output(task):
+    assert fields(task, doc(wrong(0, 1, 1), wrong(0, 5, 2))) == []
+    assert fields(task, doc(wrong(0, 9, 3))) == ["feedback.errors[0].end"]
+    assert fields(task, doc(wrong(3, 8, 1))) == ["feedback.errors[0].start"]
+    quoted = doc(wrong(0, 5, 2, quote="third"), wrong(0, 5, 2, quote="The c"))
+    assert fields(task, quoted) == ["feedback.errors[1].quote", "feedback.errors[1]"]
+    repeats = {**wrong(9, 10, 1), "error type": "Repeats", "explanation": "A"}
+    assert fields(task, doc(repeats)) == []
+    # "The cat" comes before the span in the first output, but not in the second
+    other = {**repeats, "explanation": "The"}
+    assert fields(task, doc(other)) == ["feedback.errors[0].explanation"]
+
+
+def test_marks_overlap_in_the_same_output_only(task):
+    assert fields(task, doc(wrong(0, 3), wrong(0, 1, 1), wrong(0, 5, 2))) == []
+    twice = doc(wrong(0, 8, 1), wrong(0, 3), wrong(2, 3, 1))
+    assert fields(task, twice) == ["feedback.errors[2]"]
+
+
+@pytest.mark.parametrize("value", [0, 4, -1, "1", None, True, 1.0])
+def test_the_output_is_the_index_of_another_one_than_the_first(task, value):
+    assert fields(task, doc({**wrong(0, 3), "output": value})) == ["feedback.errors[0].output"]
+
+
+def test_marks_of_the_source_have_no_output_and_others_no_suggestion(task):
+    assert fields(task, doc(omission(0, 3))) == []
+    assert fields(task, doc(omission(0, 3, output=1))) == ["feedback.errors[0].output"]
+    origin = {"index": 0, "source": "rm", "score": 0.5, "verdict": "accepted"}
+    assert fields(task, doc(wrong(0, 1, 1, origin=origin))) == ["feedback.errors[0].origin"]
+    assert side_of(omission(0, 3)) == "source" and side_of(wrong(0, 3)) == "response"
+    assert side_of(wrong(0, 1, 2)) == "output 2"
+
+
+def test_without_it_no_mark_has_an_output(tmp_path):
+    plain = task_with(tmp_path, **KINDS)
+    assert fields(plain, doc(wrong(0, 3, 1))) == ["feedback.errors[0].output"]
+    assert fields(plain, doc(wrong(0, 3))) == []
+
+
+def test_the_rules_are_the_same_in_the_browser(chromium, task):
+    row = task.format.item_row(task.schema, OUTPUTS_ROW, "")
+    rng = random.Random(1)
+
+    def random_error():
+        start, end = rng.choice([0, 0, 2, 9]), rng.choice([1, 3, 5, 8, 10, 60])
+        error = omission(start, end) if rng.random() < 0.2 else wrong(start, end)
+        if rng.random() < 0.6:
+            error["output"] = rng.choice([1, 1, 1, 2, 2, 2, 3, 4, 0, "1", None, 1.5])
+        if rng.random() < 0.2:
+            error |= {"error type": "Repeats", "explanation": rng.choice(["A", "The", ""])}
+        return error
+
+    docs = [doc(*(random_error() for _ in range(rng.choice([1, 1, 2, 3])))) for _ in range(500)]
+    with opened(chromium, where=page_with(task, [OUTPUTS_ROW])) as tab:
+        found = tab.evaluate(
+            "([row, docs]) => docs.map((doc) =>"
+            " FG.annotationProblems(FG_SCHEMA, row, doc).map(({ field }) => field))",
+            [row, docs],
+        )
+    for document, in_browser in zip(docs, found):
+        assert sorted(in_browser) == sorted(fields(task, document)), document
+    assert sum(not one for one in found) > 10
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def span(start, end, label="Wrong", **more) -> dict:
+    return {"start": start, "end": end, "label": label, **more}
+
+
+IN_ROW = {
+    "spans": [span(2, 5, "Omission", side="source"), span(4, 7)],
+    "other_spans": [[span(0, 1), span(9, 10, "Repeats", evidence="A")], [], [span(0, 6)]],
+}
+SOURCE_ROW = {**OUTPUTS_ROW, "prompt": "😀 who sat?", **IN_ROW}
+IN_DOC = [
+    omission(2, 5),
+    wrong(4, 7),
+    wrong(0, 1, 1),
+    {**wrong(9, 10, 1), "error type": "Repeats", "explanation": "A"},
+    wrong(0, 6, 3),
+]
+
+
+def test_rows_have_the_marks_of_each_output_and_come_back(task, tmp_path):
+    path = tmp_path / "rows.json"
+    empty = {**OUTPUTS_ROW, "id": "e", "spans": [], "other_spans": [[], [], []]}
+    path.write_text(json.dumps([SOURCE_ROW, empty, {**OUTPUTS_ROW, "id": "n"}]))
+    items = read_items(task, path)
+    assert items[0].feedback["errors"] == IN_DOC and items[1].feedback["errors"] == []
+    assert items[2].feedback is None
+    text = rows_text(item_json(task, item) for item in items)
+    path.write_text(text)
+    assert rows_text(item_json(task, item) for item in read_items(task, path)) == text
+    for row, written in zip([SOURCE_ROW, empty], json.loads(text)):
+        assert {key: written[key] for key in row} == row
+    # marks in any order
+    mixed = Item("r", {**items[0].row, "feedback": doc(*reversed(IN_DOC))})
+    spans = task.format.feedback_row(task.schema, mixed)["other_spans"]
+    assert spans == [list(reversed(IN_ROW["other_spans"][0])), [], [span(0, 6)]]
+
+
+WRONG_ROWS = [
+    ({"other_spans": None}, "other_spans"),
+    ({"other_spans": [[], []]}, "other_spans: has 2 entries, must have 3"),
+    ({"other_spans": [[], {}, []]}, r"other_spans\[1\]"),
+    ({"other_spans": [[], [1], []]}, r"other_spans\[1\]\[0\]"),
+    ({"other_spans": [[], [], [span(0, 9)]]}, r"other_spans\[2\]\[0\].end"),
+    ({"other_spans": [[span(0, 1), span(0, 2)], [], []]}, r"other_spans\[0\]\[1\]"),
+    ({"other_spans": [[span(0, 1, "New")], [], []]}, r"other_spans\[0\]\[0\].label"),
+    ({"other_spans": [[span(0, 1, output=1)], [], []]}, r"other_spans\[0\]\[0\].output"),
+    ({"other_spans": [[span(0, 1, side="source")], [], []]}, r"other_spans\[0\]\[0\].side"),
+    ({"spans": [span(0, 3, output=1)]}, r"spans\[0\].output"),
+]
+
+
+@pytest.mark.parametrize("changes, place", WRONG_ROWS)
+def test_wrong_rows_are_refused_with_the_place(task, tmp_path, changes, place):
+    write_json(tmp_path / "rows.json", [{**SOURCE_ROW, **changes}])
+    with pytest.raises(UserError, match=place):
+        read_items(task, tmp_path / "rows.json")
+
+
+def test_a_row_has_both_lists_or_none(task, tmp_path):
+    for key in ("spans", "other_spans"):
+        row = {name: value for name, value in SOURCE_ROW.items() if name != key}
+        write_json(tmp_path / "rows.json", [row])
+        with pytest.raises(UserError, match="other_spans"):
+            read_items(task, tmp_path / "rows.json")
+
+
+def test_the_browser_refuses_rows_of_a_wrong_form(chromium, task, tmp_path):
+    rows = [{**SOURCE_ROW, **changes} for changes, _ in [*WRONG_ROWS[:4], *WRONG_ROWS[6:]]]
+    for key in ("spans", "other_spans"):
+        rows.append({name: value for name, value in SOURCE_ROW.items() if name != key})
+    with opened(chromium, where=page_with(task, [SOURCE_ROW])) as tab:
+        for row in rows:
+            write_json(tmp_path / "other.json", [row])
+            tab.evaluate("FG.notice('')")
+            tab.set_input_files("#file", tmp_path / "other.json")
+            tab.wait_for_selector("#notice:not([hidden])")
+            assert "row 0 of the file" in tab.inner_text("#notice")
+        assert tab.locator("#errors > li").count() == len(IN_DOC)
+
+
+# ---- several annotators --------------------------------------------------------------------------
+
+
+def items_of(task, tmp_path, count=1) -> list[Item]:
+    write_json(tmp_path / "items.json", [{**OUTPUTS_ROW, "id": str(i)} for i in range(count)])
+    return read_items(task, tmp_path / "items.json")
+
+
+def test_agreement_counts_the_marks_of_all_outputs(task, tmp_path):
+    (item,) = items_of(task, tmp_path)
+    # anna and ben agree in the second output, and mark the same place of different outputs
+    first, second = doc(wrong(0, 8, 1), wrong(0, 5, 2)), doc(wrong(0, 8, 1), wrong(0, 3))
+    judged = [Judged(item, {"anna": first, "ben": second})]
+    figures = report(task, judged)
+    assert figures["span F1, exact"].mean == pytest.approx(2 / 4)
+    assert figures["span F1, overlap"].mean == pytest.approx(2 / 4)
+    # 8 of 8 + 5 and of 8 + 3 characters
+    assert figures["span F1, characters"].mean == pytest.approx(16 / 24)
+    (pair,) = pair_agreements(task.schema, judged)
+    assert pair.span_f1 == pytest.approx(16 / 24)
+    labels = output_labels(task.schema, item.row, first)
+    assert len(labels) == len(TEXT) + len(SECOND) + len("third one") + len("fourth")
+    assert labels.count("Wrong") == 13 and labels[len(TEXT)] == "Wrong"
+    words = figures["alpha, words"]
+    same = report(task, [Judged(item, {"anna": first, "ben": first})])["alpha, words"]
+    assert same.mean == 1 and words.mean < 1
+    segments = task.format.segment_labels(task.schema, item, [first])["sentences"]
+    assert [label for (label,) in segments] == ["none"] * 3 + ["Wrong", "none", "Wrong", "none"]
+
+
+def test_severities_of_all_outputs_are_compared(tmp_path):
+    severities = [
+        {"name": name, "label": name, "key": key, "letter": key.lower()}
+        for name, key in (("minor", "M"), ("major", "J"))
+    ]
+    task = task_with(tmp_path, **KEYS, severities=severities)
+    items = items_of(task, tmp_path, 2)
+    judged = []
+    for item, severity in zip(items, ("minor", "major")):
+        marked = doc(wrong(0, 1, 1, severity=severity))
+        judged.append(Judged(item, {"anna": marked, "ben": marked}))
+    assert report(task, judged)["alpha, severities (ordinal)"].mean == 1
+
+
+def test_the_majority_is_of_all_outputs(task, tmp_path):
+    items = items_of(task, tmp_path)
+    docs = {"anna": doc(), "ben": doc(wrong(0, 8, 1)), "cleo": doc(wrong(0, 8, 1), wrong(0, 1, 3))}
+    docs["cleo"]["errors"][1]["end"] = 6
+    given = [submission("0", name, "annotation", value) for name, value in docs.items()]
+    (judged,), _ = judged_items(task.schema, items, given, "majority", ["annotation"])
+    assert judged.feedback == docs["ben"]
+
+
+def test_judgements_have_a_row_for_each_output(task, tmp_path):
+    (item,) = items_of(task, tmp_path)
+    annotations = {"anna": doc(omission(0, 3), wrong(0, 1, 1)), "ben": doc()}
+    rows = [judged_item(task, span_rows.ROWS, item, annotations, output) for output in range(4)]
+    assert [row.response for row in rows] == OUTPUTS_ROW["responses"]
+    assert [row.prompt.meta["output"] for row in rows] == [0, 1, 2, 3]
+    labels = [[(one.annotator, one.label) for one in row.judgements] for row in rows]
+    nothing = [("anna", NO_ERROR), ("ben", NO_ERROR)]
+    assert labels[0] == [("anna", "Omission"), ("ben", NO_ERROR)]
+    assert labels[1] == [("anna", "Wrong"), ("ben", NO_ERROR)] and labels[2:] == [nothing] * 2
+
+
+def test_marks_are_shared_in_the_same_output_only(task, tmp_path):
+    items = items_of(task, tmp_path, 2)
+    same = doc(wrong(0, 1, 1), wrong(0, 3))
+    pairs = {"0": (same, same), "1": (same, doc(wrong(0, 1, 1), wrong(0, 6, 3)))}
+    given = []
+    for name, docs in pairs.items():
+        for annotator, document in zip(("anna", "ben"), docs):
+            given.append(submission(name, annotator, "annotation", document))
+    chosen = items_to_adjudicate(task.schema, items, given)
+    assert [item.id for item in chosen] == ["1", "0"]  # different in the fourth output
+    assert chosen[0].row["shared"]["errors"] == [wrong(0, 1, 1)]
+
+
+def test_the_server_checks_the_texts_of_all_outputs(task, tmp_path):
+    (item,) = items_of(task, tmp_path)
+    other = {**item.row, task.schema.fields.outputs[3]: "changed"}
+    hashes = [judged_sha256(task.schema, row, "annotation") for row in (item.row, other)]
+    assert hashes[0] != hashes[1]
+    plain = task_with(tmp_path, **KINDS).schema
+    assert len({judged_sha256(plain, row, "annotation") for row in (item.row, other)}) == 1
+
+
+# ---- the page ------------------------------------------------------------------------------------
+
+
+def in_output(tab, output: int, number: int):
+    return tab.locator(f"#text-{output} .w[data-i='{number}']")
+
+
+def test_the_pages_of_other_tasks_stay_as_they_are(tmp_path):
+    plain = task_with(tmp_path, **KINDS)
+    html = page_html(plain, "annotation", shared="", own="")
+    assert "one-of-several" not in html and 'id="text-1"' not in html
+
+
+def test_the_mouse_marks_words_of_each_output(chromium, task):
+    with opened(chromium, where=page_with(task, [OUTPUTS_ROW]), bypass_csp=True) as tab:
+        texts = [tab.inner_text(f"#text{name}") for name in ("", "-1", "-2", "-3")]
+        assert texts == OUTPUTS_ROW["responses"]
+        drag_between(tab, in_output(tab, 1, 1), in_output(tab, 1, 2))
+        press(tab, "1")
+        assert "“😀 cat.” (2 words) is error 1 (Wrong)" in tab.inner_text("#message")
+        in_output(tab, 3, 0).click()
+        press(tab, "1")
+        tab.locator("#text .w >> nth=1").click()
+        press(tab, "1")
+        expected = [wrong(2, 8, 1), wrong(0, 6, 3), wrong(4, 7)]
+        assert state(tab)["doc"]["errors"] == expected
+        badges = ["#text-1 .w[data-badge=W1]", "#text-3 .w[data-badge=W2]", "#text [data-badge=W3]"]
+        assert [tab.locator(selector).count() for selector in badges] == [1, 1, 1]
+        assert tab.locator(".w.marked").count() == 4
+        cards = tab.locator("#errors .card").all_inner_texts()
+        assert [f"in answer {n}" in card for n, card in zip((2, 4, 1), cards)] == [True] * 3
+        assert violations(tab) == []
+        press(tab, "Control+Enter")
+        (row,) = saved(tab, "#download")
+        assert row["spans"] == [span(4, 7)]
+        assert row["other_spans"] == [[span(2, 8)], [], [span(0, 6)]]
+
+
+def test_the_keyboard_marks_changes_moves_and_removes(chromium, task, tmp_path):
+    with opened(chromium, where=page_with(task, [OUTPUTS_ROW])) as tab:
+        press(tab, "Home", "1", "Tab")  # to the second answer
+        assert tab.evaluate("document.activeElement.id") == "text-1"
+        press(tab, "ArrowRight")
+        assert "Answer 2: “😀”, word 2 of 5, not marked" in tab.text_content("#announce")
+        press(tab, "Shift+ArrowRight", "1", "Alt+ArrowRight")
+        assert state(tab)["doc"]["errors"] == [wrong(0, 3), wrong(2, 10, 1)]
+        press(tab, "Escape", "ArrowRight", "ArrowRight")
+        press(tab, "Shift+End", "2")
+        assert "repeats" in tab.inner_text("#message")
+        press(tab, "Home", "Home", "Enter")
+        repeats = {**wrong(11, 15, 1), "error type": "Repeats", "explanation": "A"}
+        assert state(tab)["doc"]["errors"][-1] == repeats
+        press(tab, "Control+z", "Control+z", "Control+z")
+        assert state(tab)["doc"]["errors"] == [wrong(0, 3), wrong(2, 8, 1)]
+        tab.click("[data-key='errors-1']")
+        press(tab, "Delete")
+        assert state(tab)["doc"]["errors"] == [wrong(0, 3)]
+        assert tab.evaluate("document.activeElement.id") == "text-1"
+
+
+def test_a_file_with_marks_is_opened_and_downloaded_byte_for_byte(chromium, task):
+    with opened(chromium, where=page_with(task, [SOURCE_ROW])) as tab:
+        assert tab.locator("#text-1 .w.marked").count() == 2
+        assert tab.locator("#text-3 .w.marked").count() == 1
+        press(tab, "Control+Enter")
+        (row,) = saved(tab, "#download")
+        expected = item_json(task, read_items(task, task.folder / "rows.json")[0])
+        assert json.dumps(row) == json.dumps(expected)
+
+
+def test_a_served_page_stores_marks_of_all_outputs(chromium, monkeypatch, tmp_path):
+    """The task is a package of its own, in the folder of the server."""
+    package = tmp_path / "made" / "interface_html"
+    package.mkdir(parents=True)
+    (tmp_path / "made" / "__init__.py").touch()
+    made = task_with(tmp_path, **KEYS)
+    (package / "schema.js").write_bytes((made.folder / "schema.js").read_bytes())
+    write_json(tmp_path / "items.json", [OUTPUTS_ROW])
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.syspath_prepend(tmp_path)
+    out = tmp_path / "out.json"
+    with serving(tmp_path, task="made", items=tmp_path / "items.json") as server:
+        with visiting(chromium, server) as tab:
+            in_output(tab, 2, 1).click()
+            press(tab, "1")
+            tab.focus("#source")
+            press(tab, "3", "Control+Enter")
+            tab.wait_for_selector("#empty:not([hidden])")
+        export(Settings(task="made", db=str(server.db), out=str(out), pages="annotation"))
+    (row,) = json.loads(out.read_text())
+    assert row["spans"] == [span(0, 3, "Omission", side="source")]
+    assert row["other_spans"] == [[], [span(6, 9)], []]
+
+
+def two_annotations() -> dict:
+    first = doc(wrong(0, 1, 1), wrong(0, 6, 3))
+    second = doc(wrong(2, 3, 1), wrong(0, 3))
+    annotations = [{"annotator": "anna", **first}, {"annotator": "ben", **second}]
+    shared = {"errors": [], "missing-info": [], "corrected-prediction": ""}
+    return {**OUTPUTS_ROW, "annotations": annotations, "shared": shared}
+
+
+def test_annotations_of_all_outputs_are_decided_between(chromium, task):
+    with opened(chromium, where=page_with(task, [two_annotations()])) as tab:
+        text = tab.inner_text("#annotations")
+        assert "Wrong in answer 2: “A”" in text and "Wrong in answer 4: “fourth”" in text
+        columns = tab.locator("#annotations tbody tr >> nth=0 >> td")
+        marked = [columns.nth(i).locator(".w.marked").all_inner_texts() for i in range(2)]
+        assert marked == [["A", "fourth"], ["The", "😀"]]
+        # the order of the outputs: 1, then two places in 2, then 4
+        press(tab, ".")
+        assert tab.locator("#text .w.linked").all_inner_texts() == ["The"]
+        press(tab, ".")
+        assert tab.locator("#text-1 .w.linked").all_inner_texts() == ["A"]
+        assert tab.locator("#text .w.linked").count() == 0
+        press(tab, "Enter", ".", "Tab", "Enter")
+        assert state(tab)["doc"]["errors"] == [wrong(0, 1, 1), wrong(2, 3, 1)]
+        tab.click("text=Take all of A")
+        assert state(tab)["doc"]["errors"] == [wrong(0, 1, 1), wrong(0, 6, 3)]
+
+
+def test_no_english_where_all_outputs_are_marked(chromium, task):
+    rows = [two_annotations()]
+    known = known_texts(task, rows) + "\nABAB\nOmission (3)"
+    page = page_with(task, rows, language=pseudo_language())
+    with opened(chromium, where=page) as tab:
+        assert not english_in(tab, known)
+        in_output(tab, 1, 1).click()
+        assert not english_in(tab, known)
+        press(tab, "1")
+        assert tab.locator("#errors > li").count() == 1
+        assert not english_in(tab, known)
+
+
+def test_hostile_outputs_stay_texts(chromium, task):
+    rows = []
+    for i, text in enumerate(HOSTILE):
+        outputs = [TEXT, f"{text} x", f"x {text}", text or "x"]
+        if not any(not output.strip() for output in outputs):
+            rows.append({**OUTPUTS_ROW, "id": str(i), "responses": outputs})
+    with opened(chromium, where=page_with(task, rows)) as tab:
+        shown = tab.evaluate(
+            """async (count) => {
+                const shown = [];
+                for (let i = 0; i < count; i++) {
+                    const nodes = [1, 2, 3].map((k) => document.querySelector(`#text-${k}`));
+                    for (const node of nodes) {
+                        node.focus();
+                        for (const key of ["End", "1"]) node.dispatchEvent(
+                            new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+                    }
+                    const tags = "#judge img, #judge script, #errors img, #errors script";
+                    if (document.querySelector(tags) || "hit" in window) shown.push("ran");
+                    shown.push(nodes.map((node) => node.textContent));
+                    document.querySelector("#next").click();
+                    await null;
+                }
+                return shown;
+            }""",
+            len(rows),
+        )
+    assert len(rows) > 140 and shown == [row["responses"][1:] for row in rows]
