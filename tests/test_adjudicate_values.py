@@ -25,6 +25,7 @@ from interface_html.adjudicate import (
     different_preferences,
     different_ratings,
     items_to_adjudicate,
+    read_decisions,
 )
 from interface_html.database import Database, Receipt
 from interface_html.format import COMPARISONS, RATED, Item
@@ -215,6 +216,20 @@ def test_an_adjudicator_gets_an_item_only_where_there_is_a_decision(monkeypatch,
     database.close()
     assert item_summary([*items, *plain], "comparison", [], 1)["total"] == 1
     assert item_summary([*items, *plain], "rating", [], 1)["total"] == 4
+
+
+def test_a_judgement_on_a_page_without_a_decision_is_no_decision(monkeypatch, task, study):
+    """Such as in a database whose items were given on all pages."""
+    adjudication(monkeypatch, task, study, pages="rating")
+    database = Database(study / "a.sqlite", "rated", clock=Clock())
+    database.add_items(read_items(task, study / "items.json"))
+    database.write(lambda sql: sql.execute("DELETE FROM withheld"))
+    given = database.next("dana", "comparison", 3)
+    doc = {"preference": ALL_TIES, "order": given.shown}
+    database.submit(given, "dana", doc, Receipt(1, "1"))
+    database.close()
+    items = read_items(task, study / "rows.json")
+    assert read_decisions(task, items, str(study / "a.sqlite")) == {}
 
 
 def test_there_must_be_two_judgements_and_such_a_page(monkeypatch, task, study):

@@ -320,7 +320,7 @@ def test_judgements_have_a_row_for_each_output(task, tmp_path):
 def test_marks_are_shared_in_the_same_output_only(task, tmp_path):
     items = items_of(task, tmp_path, 2)
     same = doc(wrong(0, 1, 1), wrong(0, 3))
-    pairs = {"0": (same, same), "1": (same, doc(wrong(0, 1, 1), wrong(0, 6, 3)))}
+    pairs = {"0": (same, same), "1": (same, doc(wrong(0, 1, 1), wrong(0, 3, 3)))}
     given = []
     for name, docs in pairs.items():
         for annotator, document in zip(("anna", "ben"), docs):
