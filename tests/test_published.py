@@ -224,7 +224,7 @@ def test_malformed_rows_are_named(tmp_path):
         "row validation-1, `text`: must be a text that is not empty",
         "row validation-2, `text`: must be a text, it is a number",
         "row validation-3, `row`: must be an object, it is a list",
-        "row validation-4, `text`: must be a text, it is null",
+        "row validation-4, `text`: must be a text, it is null or missing",
     ]
 
 

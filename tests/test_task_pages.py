@@ -40,7 +40,7 @@ def test_the_command_takes_the_task_first(tmp_path, capsys):
     with pytest.raises(SystemExit):
         command.main(["pages", "--help"])
     assert "  task" in capsys.readouterr().out
-    with pytest.raises(UserError, match="no program `mail`"):
+    with pytest.raises(UserError, match="`mail` is not a program"):
         command.main(["mail", "detoxification"])
 
 

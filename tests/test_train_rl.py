@@ -124,7 +124,13 @@ SHARED_HEAD = ("model.value_model.policy_value_sharing=true", "model.value_model
 
 
 @pytest.mark.parametrize(
-    "kind, critic", [("chat", SHARED_HEAD), ("chat", ()), ("t5", SHARED_HEAD), ("bart", ())]
+    "kind, critic",
+    [
+        ("chat", SHARED_HEAD),
+        pytest.param("chat", (), marks=pytest.mark.slow),
+        pytest.param("t5", SHARED_HEAD, marks=pytest.mark.slow),
+        ("bart", ()),
+    ],
 )
 def test_adapters_learn_a_bandit_through_the_entry_point(kind, critic, tmp_path, monkeypatch):
     policy = tiny.chat() if kind == "chat" else tiny.policy(kind)
