@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from page_helpers import TEXT
+from page_helpers import TEXT, opened
 from test_schema import changed
 
 from fgrlhf.files import write_json
@@ -12,9 +12,19 @@ from interface_html.items import read_items
 from interface_html.languages import ENGLISH, Language
 from interface_html.pages import self_contained
 from interface_html.row_format import RowFormat
+from interface_html.rules import annotation_problems
 from interface_html.schema import PageName, load_schema
 from interface_html.tasks import FeedbackTask
 
+WRONG = {
+    "name": "Wrong",
+    "label": "Wrong",
+    "letter": "W",
+    "key": "1",
+    "color": "#E7040F",
+    "needs": "nothing",
+    "help": "it is wrong",
+}
 ROW = {
     "id": "r",
     "prompt": "Who sat?",
@@ -40,6 +50,28 @@ def page_with(
     items = read_items(task, task.folder / "rows.json")
     path.write_text(self_contained(task, page, items, language), encoding="utf-8")
     return path
+
+
+def check_rules_in_browser(chromium, task: FeedbackTask, source_row, docs) -> None:
+    """Check that the page and Python find the same wrong fields in annotations of one item.
+
+    More than ten of the annotations must be right, so that both outcomes are tried.
+
+    Args:
+      source_row: the item's row, as its file has it.
+      docs: annotations of the item, right ones and wrong ones.
+    """
+    row = task.format.item_row(task.schema, source_row, "")
+    with opened(chromium, where=page_with(task, [source_row])) as tab:
+        found = tab.evaluate(
+            "([row, docs]) => docs.map((doc) =>"
+            " FG.annotationProblems(FG_SCHEMA, row, doc).map(({ field }) => field))",
+            [row, docs],
+        )
+    for document, in_browser in zip(docs, found, strict=True):
+        expected = [field for field, _ in annotation_problems(task.schema, row, document)]
+        assert sorted(in_browser) == sorted(expected), document
+    assert sum(not one for one in found) > 10
 
 
 def saved(tab, button: str):

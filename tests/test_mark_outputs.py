@@ -7,7 +7,7 @@ import random
 import pytest
 from hostile import HOSTILE
 from interface_texts import pseudo_language
-from made_tasks import ROW, page_with, saved, task_with, violations
+from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with, violations
 from page_helpers import QA, TEXT, opened, press, state
 from server_helpers import serving
 from test_adjudicate_values import submission
@@ -33,15 +33,6 @@ from interface_html.render import page_html
 from interface_html.rules import annotation_problems, output_labels, side_of
 from interface_html.server import judged_sha256
 
-WRONG = {
-    "name": "Wrong",
-    "label": "Wrong",
-    "letter": "W",
-    "key": "1",
-    "color": "#E7040F",
-    "needs": "nothing",
-    "help": "it is wrong",
-}
 REPEATS = {**WRONG, "name": "Repeats", "label": "Repeats", "letter": "R", "key": "2"}
 REPEATS |= {"color": "#AA6C39", "needs": "earlier text"}
 OMISSION = {**WRONG, "name": "Omission", "label": "Omission", "letter": "O", "key": "3"}
@@ -146,7 +137,6 @@ def test_without_it_no_mark_has_an_output(tmp_path):
 
 
 def test_the_rules_are_the_same_in_the_browser(chromium, task):
-    row = task.format.item_row(task.schema, OUTPUTS_ROW, "")
     rng = random.Random(1)
 
     def random_error():
@@ -159,15 +149,7 @@ def test_the_rules_are_the_same_in_the_browser(chromium, task):
         return error
 
     docs = [doc(*(random_error() for _ in range(rng.choice([1, 1, 2, 3])))) for _ in range(500)]
-    with opened(chromium, where=page_with(task, [OUTPUTS_ROW])) as tab:
-        found = tab.evaluate(
-            "([row, docs]) => docs.map((doc) =>"
-            " FG.annotationProblems(FG_SCHEMA, row, doc).map(({ field }) => field))",
-            [row, docs],
-        )
-    for document, in_browser in zip(docs, found):
-        assert sorted(in_browser) == sorted(fields(task, document)), document
-    assert sum(not one for one in found) > 10
+    check_rules_in_browser(chromium, task, OUTPUTS_ROW, docs)
 
 
 # ---- rows ----------------------------------------------------------------------------------------
