@@ -9,18 +9,16 @@ from fgrlhf.config import (
     Count,
     FilePath,
     Kernels,
-    Positive,
     Rate,
-    Seed,
     StrictModel,
     Tokens,
     refuse,
 )
-from fgrlhf.models.config import ABOUT_CHECKPOINTING, LoRAConfig, is_quantized
+from fgrlhf.models.config import LoRAConfig, is_quantized
 from fgrlhf.reward_models.rm_input import Shape
 from fgrlhf.reward_models.spec import with_current_names
-from fgrlhf.runs.hf_trainer import Decay, Epochs, Warmup
-from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
+from fgrlhf.runs import hf_config
+from fgrlhf.runs.hf_config import Decay, Epochs, Warmup
 from fgrlhf.runs.rl_config import LoggingConfig, ParallelConfig
 
 TOP_LAYERS_KEY = "model.train_top_layers"
@@ -70,37 +68,22 @@ class ModelSection(StrictModel):
     kernels: Kernels = "auto"
 
 
-class TrainSection(StrictModel):
+class TrainSection(hf_config.TrainSection):
     epochs: Epochs = Field(default=50.0, description="passes over the training rows")
-    max_steps: Count | None = Field(
-        default=None, description="optimiser steps; null: `epochs` decides"
-    )
     batch_size: BatchSize = Field(
         default=24,
         description=(
             "responses (pair files: prompts with all pairs) per optimiser step, over all processes"
         ),
     )
-    micro_batch_size: BatchSize | None = Field(
-        default=None, description="the same per forward pass and process; null: all of its share"
-    )
     lr: Rate = Field(default=5e-6, description="learning rate")
     warmup: Warmup = Field(
         default=0.1, description="below 1: a share of all steps; else: a number of steps"
     )
-    optimizer: OptimizerName = Field(default="adamw", description=ABOUT_OPTIMIZER)
     weight_decay: Decay = Field(default=0.01, description="of AdamW")
-    adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of AdamW")
-    max_grad_norm: Positive = Field(default=1.0, description="bound of the norm of the gradient")
-    bf16: bool = Field(default=False, description="mixed precision; weights stay fp32")
-    gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
-    seed: Seed = Field(default=42, description="of everything random in the run")
 
 
-class EvaluationSection(StrictModel):
-    every_steps: Count | None = Field(
-        default=None, description="steps between evaluations and checkpoints; null: every epoch"
-    )
+class EvaluationSection(hf_config.EvaluationSection):
     batch_size: BatchSize = Field(
         default=16, description="responses (pair files: prompts) per forward pass"
     )

@@ -10,17 +10,15 @@ from fgrlhf.config import (
     FilePath,
     Kernels,
     NonNegativeCount,
-    Positive,
     Rate,
-    Seed,
     StrictModel,
     Tokens,
     refuse,
 )
 from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
-from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
-from fgrlhf.runs.hf_trainer import Decay, Epochs
-from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
+from fgrlhf.models.config import ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
+from fgrlhf.runs import hf_config
+from fgrlhf.runs.hf_config import Decay, Epochs
 from fgrlhf.runs.rl_config import LoggingConfig, ParallelConfig
 
 
@@ -61,27 +59,18 @@ class DataSection(StrictModel):
     )
 
 
-class TrainSection(StrictModel):
+class TrainSection(hf_config.TrainSection):
     epochs: Epochs = Field(default=10.0, description="passes over the training rows")
-    max_steps: Count | None = Field(
-        default=None, description="optimiser steps; null: `epochs` decides"
-    )
     batch_size: BatchSize = Field(
         default=4, description="examples per optimiser step, over all processes"
-    )
-    micro_batch_size: BatchSize | None = Field(
-        default=None, description="examples per forward pass and process; null: all of its share"
     )
     lr: Rate = Field(default=5e-5, description="learning rate")
     lr_schedule: Literal["linear", "cosine", "constant_with_warmup"] = Field(
         default="linear", description="after the warmup"
     )
     warmup_steps: NonNegativeCount = Field(default=0, description="optimiser steps")
-    optimizer: OptimizerName = Field(default="adamw", description=ABOUT_OPTIMIZER)
     weight_decay: Decay = Field(default=0.0, description="of AdamW")
     adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="of AdamW")
-    adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of AdamW")
-    max_grad_norm: Positive = Field(default=1.0, description="bound of the norm of the gradient")
     group_by_length: bool = Field(
         default=False, description="batch answers of similar length, which reduces padding"
     )
@@ -89,15 +78,9 @@ class TrainSection(StrictModel):
         default=False,
         description="decoder-only: several examples in one row where that reduces padding",
     )
-    bf16: bool = Field(default=False, description="mixed precision; weights stay fp32")
-    gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
-    seed: Seed = Field(default=42, description="of everything random in the run")
 
 
-class EvaluationSection(StrictModel):
-    every_steps: Count | None = Field(
-        default=None, description="steps between evaluations and checkpoints; null: every epoch"
-    )
+class EvaluationSection(hf_config.EvaluationSection):
     metric: str = Field(
         default="rougeLsum",
         description=(

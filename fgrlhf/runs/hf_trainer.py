@@ -4,11 +4,10 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate.data_loader import SeedableRandomSampler
-from pydantic import Field
 from torch.utils.data import RandomSampler, Sampler
 from transformers import TrainingArguments
 
@@ -19,64 +18,23 @@ from fgrlhf.models.quantized import bitsandbytes
 from fgrlhf.models.sharding import local
 from fgrlhf.runs.distributed import check_launcher
 from fgrlhf.runs.hf_checkpoints import CheckpointCallback
-from fgrlhf.runs.optimizer import OptimizerName
+from fgrlhf.runs.hf_config import EvaluationSection, TrainSection
 from fgrlhf.runs.runlog import say
 from fgrlhf.runs.sharded_trainer import ShardableTrainer
 
 SHOWN_NAMES = 3  # of tensors, in a message
 
 
-# Types of config keys that these stages share; see also fgrlhf/config.py.
-Epochs = Annotated[float, Field(ge=1e-6, le=1e6)]
-Decay = Annotated[float, Field(ge=0, le=100)]
-Warmup = Annotated[float, Field(ge=0, lt=2**31)]
-
 # ---- settings ------------------------------------------------------------------------------------
 
 Arguments = TypeVar("Arguments", bound=TrainingArguments)
 
 
-class TrainSettings(Protocol):
-    """Keys of a config's `train` section that all these stages have."""
-
-    @property
-    def epochs(self) -> float: ...
-    @property
-    def max_steps(self) -> int | None: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def micro_batch_size(self) -> int | None: ...
-    @property
-    def lr(self) -> float: ...
-    @property
-    def optimizer(self) -> OptimizerName: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def adam_beta2(self) -> float: ...
-    @property
-    def max_grad_norm(self) -> float: ...
-    @property
-    def bf16(self) -> bool: ...
-    @property
-    def seed(self) -> int: ...
-
-
-class EvaluationSettings(Protocol):
-    """Keys of a config's `evaluation` section that all these stages have."""
-
-    @property
-    def every_steps(self) -> int | None: ...
-    @property
-    def batch_size(self) -> int: ...
-
-
 def training_arguments(
     arguments_class: type[Arguments],
     folder: str | Path,
-    train: TrainSettings,
-    evaluation: EvaluationSettings,
+    train: TrainSection,
+    evaluation: EvaluationSection,
     log_interval: int,
     **settings: Any,
 ) -> Arguments:
@@ -133,7 +91,7 @@ def training_arguments(
     return arguments
 
 
-def _batch_sizes(train: TrainSettings) -> tuple[int, int]:
+def _batch_sizes(train: TrainSection) -> tuple[int, int]:
     """Examples of one process per optimiser step, and per forward pass."""
     world = int(os.environ.get("WORLD_SIZE", 1))
     share = train.batch_size // world
