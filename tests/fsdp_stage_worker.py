@@ -64,16 +64,21 @@ class StopHereError(Exception):
     pass
 
 
-def prepare(folder: Path) -> None:
-    """Write the files that all cases read."""
+def prepare(folder: Path, segment_rows: int = 45) -> None:
+    """Write the files that all cases read.
+
+    Args:
+      segment_rows: of the segment reward models. One of them has no judged segment, so that by
+        default 44 are used, and the last of their batches of 8 is not full.
+    """
     rows = []
-    for i in range(45):  # the last batch of a pass is not full
+    for i in range(45):  # the last batch of a pass is filled up
         colour = ("red", "blue", "green")[i % 3]
         prompt = f"question: {'the ' * (i % 4)}{colour} answer:"
         rows.append({"prompt": prompt, "response": f"the {colour} cat {'dog ' * (i % 3)}."})
     write_json(folder / "sft-train.json", rows)
     write_json(folder / "sft-dev.json", rows[:7])
-    rm_helpers.segment_file(folder / "segment-train.json", 45, 0)
+    rm_helpers.segment_file(folder / "segment-train.json", segment_rows, 0)
     rm_helpers.segment_file(folder / "segment-dev.json", 11, 1)
     write_json(folder / "pairs-train.json", rm_helpers.comparison_rows(45, 0))
     write_json(folder / "pairs-dev.json", rm_helpers.comparison_rows(11, 1))

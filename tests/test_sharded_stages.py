@@ -78,13 +78,16 @@ resumed_cases = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def alone(two_processes, tmp_path_factory):
+    return in_this_process(two_processes, tmp_path_factory.mktemp("one"))
+
+
+def in_this_process(data: Path, folder: Path):
     """A function: name of a case -> its results in this process, and the folder of its run."""
-    folder = tmp_path_factory.mktemp("one")
     results: dict[str, dict] = {}
 
     def train(name: str) -> tuple[dict, Path]:
         if name not in results:
-            results[name] = worker.run(name, two_processes, folder)
+            results[name] = worker.run(name, data, folder)
         return results[name], folder / name
 
     return train
@@ -272,9 +275,11 @@ def test_what_needs_whole_models_is_refused(name, setting, change, tmp_path):
 
 
 @pytest.mark.slow
-def test_four_processes(tmp_path_factory, alone):
+def test_four_processes(tmp_path_factory):
+    """With full batches of segments: four processes would fill up others (docs/scale.md)."""
     folder = tmp_path_factory.mktemp("four")
-    worker.prepare(folder)
+    worker.prepare(folder, segment_rows=49)
+    alone = in_this_process(folder, tmp_path_factory.mktemp("one"))
     for _, prefix in RESUMED:
         worker.run(f"{prefix}-from-one", folder, folder, interrupt=True)
     resumed = [f"{prefix}-from-one" for _, prefix in RESUMED]
