@@ -354,11 +354,11 @@ def test_agreement_of_files(tmp_path, capsys):
         (["show", "b.json"], "b.json does not exist"),
         (
             ["convert", "a.json", "b.json", "format=prompts", "to=pairs"],
-            "to: `pairs` is for format=comparisons; prompts become rows",
+            "to: `pairs` is for format=comparisons; known for format=prompts: rows",
         ),
         (
             ["convert", "a.json", "b.json", "format=comparisons", "to=trl"],
-            "to: `trl` is for format=steps; comparisons become rows or pairs or joined",
+            "to: `trl` is for format=steps; known for format=comparisons: rows, pairs, joined",
         ),
         (
             ["convert", "a.json", "b.json", "format=comparisons", "source=preference"],

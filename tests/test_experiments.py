@@ -101,9 +101,11 @@ def test_evaluations(folder):
 
 
 def test_command_lines():
-    arguments = split_arguments(["t", "a.yml", "dpo:b.yml", "seeds=1", "train.lr=1=2"], "usage")
+    pairs = ["seeds=1", "train.lr=1=2", "submit.cluster=slurm"]
+    arguments = split_arguments(["t", "a.yml", "dpo:b.yml", *pairs], "usage")
     assert (arguments.task, arguments.configs) == ("t", ["a.yml", "dpo:b.yml"])
-    assert (arguments.settings, arguments.overrides) == (["seeds=1"], ["train.lr=1=2"])
+    assert arguments.settings == ["seeds=1", "submit.cluster=slurm"]
+    assert arguments.overrides == ["train.lr=1=2"]
     assert parse_config("a.yml") == ("rl", "a.yml") and parse_config("sft:b") == ("sft", "b")
 
 

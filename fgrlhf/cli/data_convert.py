@@ -54,10 +54,9 @@ class ConvertSettings(FormatSettings):
     def _settings_fit_together(self):
         formats = [name for name, targets in TARGETS.items() if self.to in targets]
         if self.to != "rows" and self.format not in formats:
-            targets = " or ".join(("rows", *TARGETS.get(self.format, ())))
-            refuse(
-                [("to", f"`{self.to}` is for format={formats[0]}; {self.format} become {targets}")]
-            )
+            known = ", ".join(("rows", *TARGETS.get(self.format, ())))
+            reason = f"is for format={formats[0]}; known for format={self.format}: {known}"
+            refuse([("to", f"`{self.to}` {reason}")])
         if self.task is not None and self.format != "comparisons":
             refuse([("task", "is for format=comparisons: leave it out")])
         if "error_at_most" in self.model_fields_set and self.to not in TARGETS["steps"]:

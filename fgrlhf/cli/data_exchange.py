@@ -79,7 +79,10 @@ def export_file(source: str, out: str, settings: ExportSettings) -> None:
     is_format = settings.to in EXPORTERS  # otherwise it is a task
     if is_format:
         exporter = EXPORTERS[settings.to]
-        items = _read(exporter.format, source, settings.limit)
+        if exporter.format is JUDGEMENTS:
+            items = read_judgements(source, settings.limit)
+        else:
+            items = exporter.format.read(source, limit=settings.limit)
         rows, losses = exporter.write(items)
     else:
         rows, losses = _as_feedback(source, settings)
@@ -94,20 +97,16 @@ def export_file(source: str, out: str, settings: ExportSettings) -> None:
 
 
 def read_judgements(source: str, limit: int | None = None) -> list[JudgedResponse]:
-    """Read judgements.
+    """Read rows of judgements.
 
     Raises:
-      UserError: the file has something else. Of rows of spans, the message says how to convert
+      UserError: the file has other rows. If they are rows of spans, the message says how to convert
         them.
     """
-    return _read(JUDGEMENTS, source, limit)
-
-
-def _read(row_format: Format[Any], source: str, limit: int | None) -> list[Any]:
     try:
-        return row_format.read(source, limit=limit)
+        return JUDGEMENTS.read(source, limit=limit)
     except UserError:
-        if row_format is not JUDGEMENTS or not fits_format("spans", read_rows(source)):
+        if not fits_format("spans", read_rows(source)):
             raise
     raise UserError(
         f"{shorten(source)} has rows of spans, not judgements. Convert it first:"

@@ -121,8 +121,8 @@ class Arguments:
 
     task: str
     configs: list[str]
-    settings: list[str]  # of the program itself, `seeds=0,1`
-    overrides: list[str]  # of the configs, `train.lr=1e-5`: their keys have a dot
+    settings: list[str]  # of the program itself: `seeds=0,1`, `submit.cluster=slurm`
+    overrides: list[str]  # of the configs: `train.lr=1e-5`
 
 
 def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
@@ -131,8 +131,15 @@ def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
     pairs = [argument for argument in argv if "=" in argument]
     if len(words) < 2:
         raise UserError(f"name a task and a config\n{usage}")
-    settings = [pair for pair in pairs if "." not in pair.partition("=")[0]]
-    overrides = [pair for pair in pairs if "." in pair.partition("=")[0]]
+    settings = []
+    overrides = []
+    for pair in pairs:
+        section, dot, _ = pair.partition("=")[0].partition(".")
+        # `submit` is the only section of these programs' settings, and no config has one
+        if dot and section != "submit":
+            overrides.append(pair)
+        else:
+            settings.append(pair)
     return Arguments(words[0], words[1:], settings, overrides)
 
 
