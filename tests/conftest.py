@@ -1,5 +1,6 @@
 """Fixtures shared by several test files."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -23,6 +24,16 @@ torch.set_num_threads(int(os.environ.get("FGRLHF_TEST_THREADS", "1")))
 # No test depends on time: hypothesis would fail an example that takes 0.2 s on a busy machine.
 settings.register_profile("fgrlhf", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fgrlhf")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector away from the imported modules.
+
+    accelerate collects garbage at the start of every training run. A collection visits all objects
+    of torch, transformers and the tests, which takes a third of a second, unless they are frozen.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _folder(variable: str, what: str) -> Path:
