@@ -24,11 +24,12 @@ lint: setup
 	@$(RUN) ruff check --quiet .
 	@$(RUN) basedpyright --level error
 
-# The tests of a file share a process, since they share expensive fixtures. WORKERS=0 runs all tests in one process, for a
+# The tests of a file share a process, since they share expensive fixtures. Files keep their order: by default, xdist puts
+# those with few tests last, some of which take long, and the other process would wait for them. WORKERS=0 runs all tests in one process, for a
 # debugger.
 WORKERS ?= 2
 test: lint
-	@$(RUN) python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+	@$(RUN) python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: setup
 	@$(RUN) python -m pytest -m slow $(ARGS)

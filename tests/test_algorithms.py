@@ -53,7 +53,7 @@ def make(folder, name, kind="t5", reward=None, evaluate=None, dropout=0.0, **cha
     return trainer(cfg, kind, reward, evaluate, own_value=name == "trpo", dropout=dropout)
 
 
-# TRPO takes several times as long as the others: with T5 it runs with make test-slow.
+# TRPO takes several times as long as the others: with T5 it learns in make test-slow.
 NAMES_AND_KINDS = [
     pytest.param(name, kind, marks=pytest.mark.slow)
     if (name, kind) == ("trpo", "t5")
@@ -87,7 +87,10 @@ def test_each_finds_the_best_arm(name, kind, tmp_path):
     assert curve[0] < 0.3 and sum(curve[-last:]) / last > least, (curve[:5], curve[-last:])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "trpo" else name for name in NAMES],
+)
 def test_each_learns_from_dense_rewards(name, tmp_path):
     """A policy that is rewarded for every `cat` writes it more and more often."""
     run = make(

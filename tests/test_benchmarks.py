@@ -299,6 +299,7 @@ def test_scaling_plots_what_it_measured(tmp_path, monkeypatch):
     assert "plots/samples.svg" in (tmp_path / "scaling.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_memory_of_two_processes(tmp_path, monkeypatch):
     """Real processes with tiny models; then the document, with made-up numbers for `ddp`."""
     sharded = ranks.measured(SMALL, "fsdp2", tmp_path / "fsdp2")

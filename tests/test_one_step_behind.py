@@ -151,7 +151,8 @@ def test_a_run_continues_exactly_after_both_sides_were_killed(fake, tmp_path):
     assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_one_process_continues_a_run_of_two(strategy, fake, tmp_path):
     """A fault of one process stops both. Pending responses do not depend on their number."""
     sampler = behind(fake)

@@ -179,6 +179,7 @@ def test_adapters_are_published_merged(fake, tmp_path):
     assert all(gap["sampler/gap_max"] < 1e-5 for gap in result["gaps"])
 
 
+@pytest.mark.slow
 def test_a_critic_free_run_learns_over_a_server(fake, tmp_path):
     changes = {
         "algorithm__name": "grpo",

@@ -41,8 +41,11 @@ ALL = [*AS_ONE, "bf16", "lora-bf16", "interrupted", "lora-interrupted", "from-on
 EVERYTHING = [*ALL, *fsdp_worker.COMMANDS]
 SLOW = [  # minutes together
     "gpt2",
+    "grpo",
     "grpo-llama",
     "frozen-critic",
+    "still",
+    "loaded-t5",
     "loaded-llama",
     "lora-llama",
     "dpo-llama",

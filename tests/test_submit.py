@@ -85,6 +85,7 @@ def slurm(tmp_path, monkeypatch):
     from submitit.slurm.slurm import SlurmJob
 
     monkeypatch.setattr(SlurmJob.watcher, "_delay_s", 0)
+    monkeypatch.setattr(SlurmJob, "_results_timeout_s", 0)
     SlurmJob.watcher.clear()
     yield jobs
     for pid in jobs.glob("*.pid"):
