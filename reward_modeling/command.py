@@ -4,14 +4,20 @@ import sys
 from collections.abc import Sequence
 
 from fgrlhf.errors import UserError
-from reward_modeling import run_fg_rm, run_pref_rm, step_files
+from reward_modeling import run_fg_rm, run_pref_rm, span_files, step_files
 
-PROGRAMS = {"segment": run_fg_rm, "sequence": run_pref_rm, "step_files": step_files}
+PROGRAMS = {
+    "segment": run_fg_rm,
+    "sequence": run_pref_rm,
+    "span_files": span_files,
+    "step_files": step_files,
+}
 USAGE = """usage: fgrlhf rm KIND [TASK] config.yml [section.key=value ...]
-       fgrlhf rm step_files TASK source=... output=... [key=value ...]
+       fgrlhf rm span_files|step_files TASK source=... output=... [key=value ...]
 
   segment      a label for every segment, from files of words and tags
   sequence     one score for the whole response, from comparisons
+  span_files   write a file for `segment` from responses with marked spans
   step_files   write a file for `segment` from solutions with judged steps
 
 TASK determines what the model reads before a response; the default is the prompt's text.
@@ -27,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     kind, *rest = arguments
     if kind not in PROGRAMS:
         raise UserError(
-            f"`{kind}` is not a kind of reward model: use segment or sequence; step_files"
-            " prepares a file"
+            f"`{kind}` is not a kind of reward model: use segment or sequence;"
+            " span_files and step_files prepare a file"
         )
     PROGRAMS[kind].main(rest)

@@ -112,7 +112,7 @@ def test_completion_knows_the_programs_of_feedback_and_of_reward_models(capsys):
     script = capsys.readouterr().out
     feedback = script.partition("feedback:2)")[2].partition(";;")[0]
     assert set(feedback.split('"')[1].split()) == set(PROGRAMS)
-    assert "segment sequence step_files" in script
+    assert "segment sequence span_files step_files" in script
 
 
 def test_the_usage_of_env(capsys):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A random tiny model, SFT on imperfect solutions, then RL; prints the share of solved puzzles after SFT and after RL:
-#   bash tasks/hanoi/run.sh              a reward for every move (dense_config.yml)
-#   REWARD=scalar bash tasks/hanoi/run.sh         a reward for solved puzzles (scalar_config.yml)
+#   bash tasks/hanoi/run.sh              a reward for every move (mini_dense_config.yml)
+#   REWARD=scalar bash tasks/hanoi/run.sh         a reward for solved puzzles (mini_scalar_config.yml)
 # Extra arguments are overrides of the RL config. Stages that are complete are reused.
 export SCALE="${SCALE:-mini}"
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"

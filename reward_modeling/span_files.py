@@ -1,0 +1,133 @@
+"""Marked spans -> a segment file, on which run_fg_rm trains a reward model.
+
+    fgrlhf rm span_files TASK source=spans.jsonl output=fact/train.json level=sentence \\
+        tags="{wrong: ERROR}"
+
+Reads rows of the format `spans` (docs/data_formats.md), which is also what the feedback pages write
+for most tasks. A segment gets the tag of a span that overlaps it. `tags` names the labels that this
+reward model judges: spans with other labels belong to other reward models, and a segment with only
+such spans is right for this one. Spans on the source side, such as omissions, have no place in the
+response, so no segment gets their tag. The program says how many spans it left out.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from, task_and_rest
+from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.data.format import RESPONSE, SpanFeedback
+from fgrlhf.data.formats import SPANS
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json, write_text
+from fgrlhf.reward_utils import LEVEL_HELP, Level, Segmenter, load_segmenter
+from fgrlhf.task import Task
+from reward_modeling.segment_files import (
+    IGNORE,
+    OK,
+    TaggedWords,
+    segment_file,
+    segment_tags,
+    tagged_words,
+)
+
+USAGE = "usage: fgrlhf rm span_files TASK source=... output=... level=... tags=... [key=value ...]"
+
+
+class Settings(StrictModel):
+    """Input, output, the segments, and the labels to judge."""
+
+    source: str = Field(description="file of marked spans, or hub:org/name")
+    output: FilePath = Field(description="the segment file")
+    level: Level = Field(description=f"the segments to judge: {LEVEL_HELP}")
+    tags: dict[str, str] = Field(
+        min_length=1,
+        description="label of a span -> tag of the segments that it overlaps, such as"
+        " {wrong: ERROR}; where several labels meet, the first one here decides",
+    )
+    with_context: bool = Field(
+        False,
+        description="write the prompt with its context, such as passages, before the response",
+    )
+    columns: dict[str, str | list[str]] = Field(
+        default={}, description="the format's keys -> the file's: docs/data_formats.md, Spans"
+    )
+
+
+def tagged_response(
+    task: Task, feedback: SpanFeedback, settings: Settings, segmenter: Segmenter
+) -> TaggedWords | None:
+    """The line of a segment file for a response; None if it has no segment."""
+    segments = segmenter.segments(feedback.response, settings.level)
+    spans = [(span.start, span.end, span.label) for span in feedback.spans if span.side == RESPONSE]
+    tags = segment_tags(segments, spans, settings.tags)
+    prefix = task.rm_prefix(feedback.prompt, settings.with_context)
+    return tagged_words(prefix, feedback.response, segments, tags)
+
+
+def spans_left_out(rows: Sequence[SpanFeedback], tags: Mapping[str, str]) -> Counter[str]:
+    """The number of spans that give no segment a tag, by the reason."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        for span in row.spans:
+            if span.label not in tags:
+                counts[f"label {span.label!r}"] += 1
+            elif span.side != RESPONSE:
+                counts["on the source side"] += 1
+    return counts
+
+
+def write_span_file(task: Task, settings: Settings) -> None:
+    """Write the segment file, and print its numbers of rows and tags.
+
+    The segmenter is described beside the file, so that training and RL divide texts alike.
+
+    Raises:
+      UserError: the source cannot be read or has no segment, a label of `tags` is on no span, the
+        level needs a policy's tokens, or a tag is the one of right or unjudged segments.
+    """
+    _check(settings)
+    rows = SPANS.read(settings.source, settings.columns)
+    labels = {span.label for row in rows for span in row.spans}
+    missing = [label for label in settings.tags if label not in labels]
+    if missing:
+        raise UserError(
+            f"tags: no span of {settings.source} has the label {missing[0]!r}; its labels are:"
+            f" {', '.join(map(repr, sorted(labels))) or 'none'}"
+        )
+    segmenter = load_segmenter()
+    text, summary = segment_file(tagged_response(task, row, settings, segmenter) for row in rows)
+    if not text:
+        raise UserError(f"{settings.source} has no segment at level={settings.level}")
+    path = Path(settings.output)
+    write_text(path, text)
+    write_json(path.parent / "segmenter.json", segmenter.describe())
+    print(f"{path}: {summary}", flush=True)
+    for reason, count in spans_left_out(rows, settings.tags).most_common():
+        print(f"  spans left out, {reason}: {count:,}", flush=True)
+
+
+def _check(settings: Settings) -> None:
+    if settings.level == "token":
+        raise UserError(
+            "level=token: the tokens are those of a policy, which is not known here. Use level=word"
+        )
+    for label, tag in settings.tags.items():
+        if tag in (OK, IGNORE):
+            raise UserError(
+                f"tags.{label}: {tag} is the tag of segments that are right ({OK}) or not judged"
+                f" ({IGNORE}). Choose another one, such as ERROR"
+            )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line: a task, and key=value settings."""
+    task, rest = task_and_rest(sys.argv[1:] if argv is None else argv, USAGE)
+    write_span_file(task, settings_from(Settings, rest, USAGE))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,104 @@
+"""Marked spans as files of a segment reward model."""
+
+import pytest
+
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_jsonl
+from fgrlhf.reward_utils import load_segmenter
+from reward_modeling import command
+from reward_modeling.data import read_segment_rows
+
+ROWS = [
+    {
+        "prompt": "Name two primes.",
+        "response": "One is 7. Another is 8. Both are small.",
+        "spans": [
+            {"start": 21, "end": 22, "label": "wrong"},
+            {"start": 21, "end": 22, "label": "vague"},
+            {"start": 24, "end": 28, "label": "vague"},
+            {"start": 0, "end": 4, "label": "wrong", "side": "source"},
+        ],
+    },
+    {"prompt": "Name a prime.", "response": "It is 5.", "spans": []},
+]
+
+
+@pytest.fixture
+def spans(tmp_path):
+    path = tmp_path / "spans.jsonl"
+    write_jsonl(path, ROWS)
+    return path
+
+
+def write(spans, *settings: str):
+    out = spans.parent / "rm" / "train.json"
+    command.main(["span_files", "numbers", f"source={spans}", f"output={out}", *settings])
+    return out
+
+
+def test_the_file_is_what_training_reads(spans, capsys):
+    out = write(spans, "level=sentence", "tags={wrong: ERROR}")
+    assert capsys.readouterr().out.splitlines() == [
+        f"{out}: 2 of 2 rows; segments: ERROR 1 (25.0%), O 3 (75.0%)",
+        "  spans left out, label 'vague': 2",
+        "  spans left out, on the source side: 1",
+    ]
+    first, second = read_segment_rows(out, ("ERROR", "O"), "Ignore", "sentence")
+    assert first.labels == (1, 0, 1) and second.labels == (1,)
+    assert [" ".join(words) for words in first.text.segments] == [
+        *("One is 7.", "Another is 8.", "Both are small.")
+    ]
+    assert " ".join(first.text.prefix.all_words) == "Name two primes."
+    assert read_json(out.parent / "segmenter.json") == load_segmenter().describe()
+
+
+def test_the_first_label_of_the_tags_decides(spans):
+    first_tags = {
+        "{wrong: ERROR, vague: VAGUE}": (2, 0, 1),
+        "{vague: VAGUE, wrong: ERROR}": (2, 1, 1),
+    }
+    for tags, labels in first_tags.items():
+        out = write(spans, "level=sentence", f"tags={tags}")
+        first, _ = read_segment_rows(out, ("ERROR", "VAGUE", "O"), "Ignore", "sentence")
+        assert first.labels == labels
+
+
+def test_words_and_renamed_columns(tmp_path):
+    row = {
+        "q": "Name a prime.",
+        "a": "It is 8.",
+        "marks": [{"start": 6, "end": 7, "label": "wrong"}],
+    }
+    write_jsonl(tmp_path / "spans.jsonl", [row])
+    out = write(
+        tmp_path / "spans.jsonl",
+        "level=word",
+        "tags={wrong: ERROR}",
+        "columns={prompt: q, response: a, spans: marks}",
+    )
+    (read,) = read_segment_rows(out, ("ERROR", "O"), "Ignore", "word")
+    assert read.labels == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (["level=sentence", "tags={wrnog: ERROR}"], "no span of .* has the label 'wrnog'; its"),
+        (["level=token", "tags={wrong: ERROR}"], "Use level=word"),
+        (["level=sentence", "tags={wrong: O}"], "tags.wrong: O is the tag of segments that are"),
+        (["level=sentence", "tags={}"], "tags"),
+        (["level=line", "tags={wrong: ERROR}"], "`line` is not a level of segments"),
+        (["level=sentence"], "tags"),
+    ],
+)
+def test_mistakes_are_named_and_nothing_is_written(spans, settings, message):
+    with pytest.raises(UserError, match=message):
+        write(spans, *settings)
+    assert [path.name for path in spans.parent.iterdir()] == ["spans.jsonl"]
+
+
+def test_a_file_without_segments_is_refused(tmp_path):
+    row = {"response": "#", "spans": [{"start": 0, "end": 1, "label": "wrong"}]}
+    write_jsonl(tmp_path / "spans.jsonl", [row])
+    with pytest.raises(UserError, match="has no segment"):
+        write(tmp_path / "spans.jsonl", "level=step:#", "tags={wrong: ERROR}")
