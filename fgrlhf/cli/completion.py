@@ -29,7 +29,9 @@ _fgrlhf() {
             COMPREPLY=($(compgen -W "$(ls -d tasks/*/task.py 2>/dev/null |
                 sed 's|^tasks/\(.*\)/task.py$|tasks.\1|')" -- "$current"))
             return ;;
-        rm:2) COMPREPLY=($(compgen -W "segment sequence span_files step_files" -- "$current")); return ;;
+        rm:2)
+            COMPREPLY=($(compgen -W "segment sequence span_files step_files" -- "$current"))
+            return ;;
         feedback:2)
             words="items select suggest pages serve export submissions merge reliability adjudicate
                 agreement anchoring task_pages"

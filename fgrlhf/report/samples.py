@@ -7,7 +7,7 @@ from fgrlhf.report.charts import Table
 from fgrlhf.report.data import Outputs, Run
 from fgrlhf.report.display import Display, PromptPart
 from fgrlhf.report.records import EvaluationRow, Rollout, Segment, Segments
-from fgrlhf.report.text import minus, signed
+from fgrlhf.report.text import decimal, signed
 
 NO_SEGMENT = Segment(start=0, end=0, value=0.0)
 
@@ -254,7 +254,7 @@ def _chips(row: EvaluationRow, display: Display) -> list[str]:
         if metric in row.numbers:
             value = row.numbers[metric]
             digits = 1 if abs(value) >= 10 else 2
-            chips.append(minus(f"{display.metric(metric)} {value:.{digits}f}"))
+            chips.append(f"{display.metric(metric)} {decimal(value, digits)}")
     return [*chips, f"{len(row.response.split())} words"]
 
 

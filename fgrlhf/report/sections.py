@@ -9,7 +9,7 @@ from fgrlhf.report.data import Outputs
 from fgrlhf.report.display import NOT_APPLICABLE, TRUTH, Display
 from fgrlhf.report.plots import Mark
 from fgrlhf.report.records import Gain, Interval, RewardModel, RewardModelMetrics, StageCost
-from fgrlhf.report.text import minus, signed
+from fgrlhf.report.text import decimal, signed
 
 # display name, key in the model's own metrics, key in the comparison with the truth
 SEGMENT_NUMBERS = (
@@ -242,7 +242,7 @@ def _cell(value: Interval | None, digits: int) -> Cell:
 
 
 def _number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else minus(f"{value:.{digits}f}")
+    return "–" if value is None else decimal(value, digits)
 
 
 # ---- reward models -------------------------------------------------------------------------------

@@ -2,8 +2,16 @@
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """A number with its sign; the minus sign is as wide as the plus sign."""
-    return minus(f"{value:+.{digits}f}")
+    """A number with its sign, which is plus if it rounds to zero.
+
+    The minus sign is as wide as the plus sign.
+    """
+    return minus(f"{value:+z.{digits}f}")
+
+
+def decimal(value: float, digits: int) -> str:
+    """A number with its digits after the point; what rounds to zero has no sign."""
+    return minus(f"{value:z.{digits}f}")
 
 
 def minus(number: str) -> str:
