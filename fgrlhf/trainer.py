@@ -526,7 +526,7 @@ class OnPolicyTrainer(BaseTrainer):
             )
             self.log.samples(self.step, rows)
         bar.set_postfix(
-            reward=f"{metrics['reward/total']:.3f}", kl=f"{metrics['kl']:.2f}", refresh=False
+            reward=f"{metrics['reward/total']:z.3f}", kl=f"{metrics['kl']:z.2f}", refresh=False
         )
         bar.update()
 
