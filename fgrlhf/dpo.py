@@ -12,6 +12,7 @@ training. With `lora` it is the policy without its adapters. Frozen layers (`tra
 computed in this pass only, if their states fit.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from time import perf_counter
@@ -209,27 +210,28 @@ class DPOTrainer(BaseTrainer):
         share = share_of(places, self.accelerator.process_index, world)
         size = train.training_batch_size_per_card
         micro_batches = [share[start : start + size] for start in range(0, len(share), size)]
-        n_real = len(micro_batches)
+        weights = [1.0] * len(micro_batches)
         if self.sharded:
-            # Every process must make as many passes as the one with most comparisons. The last
-            # passes of the others count for nothing.
-            largest_share = -(-len(places) // world)
-            micro_batches += [places[:1]] * (-(-largest_share // size) - n_real)
+            # Sharded models communicate in every pass, so all processes must make as many passes
+            # as the one with most comparisons. A pass with the weight 0 only takes part in that.
+            largest_share = math.ceil(len(places) / world)
+            missing = math.ceil(largest_share / size) - len(micro_batches)
+            micro_batches += [places[:1]] * missing
+            weights += [0.0] * missing
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
-        for i, micro in enumerate(micro_batches):
+        for i, (micro, weight) in enumerate(zip(micro_batches, weights, strict=True)):
             batch = self._collate(
                 [self.comparisons[j] for j in micro], [self.ref_logprobs[j] for j in micro]
             )
-            counts = i < n_real
             with self._no_sync(i + 1 < len(micro_batches)):
                 with self.precision():
                     logprobs_BT = self._logprobs(self.model, batch)
                 losses_N, metrics = self.pair_losses(logprobs_BT, batch)
                 # gradients are averaged over processes, but their sum is needed
-                (losses_N.sum() * counts * world / n_pairs).backward()
+                (losses_N.sum() * weight * world / n_pairs).backward()
             for name, metric_N in metrics.items():
-                totals[name] = totals.get(name, 0) + metric_N.sum() * counts / n_pairs
+                totals[name] = totals.get(name, 0) + metric_N.sum() * weight / n_pairs
             if i == 0:
                 self._write_samples(micro, logprobs_BT.detach(), batch)
         metrics = self._summed(totals) | self._clip_and_step()

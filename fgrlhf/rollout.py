@@ -1,6 +1,7 @@
 """Prompts -> rollouts: sampled responses, their texts, log-probabilities and values."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from fgrlhf.samplers.sampler import LocalSampler, Sampler
 from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Response, Rollout
-from fgrlhf.value import ActorCritic
+from fgrlhf.value import ActorCritic, Value
 
 # Most tokens in one forward pass of `score`: prompts and responses, padding included.
 SCORED_AT_ONCE = 65_536
@@ -93,10 +94,8 @@ def score(
     The models read at most SCORED_AT_ONCE tokens at a time, with the responses to a prompt kept
     together, so memory does not grow with the number of rollouts.
 
-    The policy's log-probabilities are reused from sampling, except (1) with dropout in scoring, (2)
-    with a critic on the policy's trunk, which needs the hidden states, (3) under bf16, where
-    step-by-step and parallel rounding differ by as much as a PPO update, and (4) if another program
-    sampled, whose log-probabilities become `behaviour_logprobs_BT`.
+    The policy's log-probabilities are reused from sampling where they are the same
+    (`_must_recompute`). Those of another program become `behaviour_logprobs_BT`.
 
     Raises:
       UserError: a model's log-probabilities or values are not finite.
@@ -110,31 +109,13 @@ def score(
     prompt_mask_BP = prompt_mask_GP.repeat_interleave(num_samples, 0)
     batch = (prompt_ids_BP, prompt_mask_BP, response.ids_BT, response.mask_BT)
 
-    def policy_and_critic(*part: Tensor) -> list[Tensor]:
-        output = actor_critic(*part, temperature=temperature)
-        if output.values_BT is None:
-            return [output.logprobs_BT]
-        return [output.logprobs_BT, output.values_BT]
-
-    def critic_alone(*part: Tensor) -> list[Tensor]:
-        assert critic is not None
-        return [critic(*part, policy_hidden_BTD=None)]
-
-    def reference_alone(*part: Tensor) -> list[Tensor]:
-        output, _ = reference(*part, temperature=temperature)
-        return [output.logprobs_BT]
-
-    shared_trunk = critic is not None and critic.trunk is None
-    under_bf16 = torch.is_autocast_enabled(policy.device.type)
-    logprobs_BT = response.logprobs_BT
-    values_BT = None
-    if policy.training or shared_trunk or under_bf16 or not response.of_policy:
-        outputs = in_parts(policy_and_critic, batch, num_samples)
-        logprobs_BT = outputs[0]
-        values_BT = outputs[1] if critic is not None else None
+    logprobs_BT, values_BT = response.logprobs_BT, None
+    if _must_recompute(actor_critic, response):
+        logprobs_BT, values_BT = _policy_and_critic(actor_critic, batch, num_samples, temperature)
     elif critic is not None:
-        (values_BT,) = in_parts(critic_alone, batch, num_samples)
-    (ref_logprobs_BT,) = in_parts(reference_alone, batch, num_samples)
+        (values_BT,) = in_parts(partial(_critic_alone, critic), batch, num_samples)
+    score_reference = partial(_reference_alone, reference, temperature)
+    (ref_logprobs_BT,) = in_parts(score_reference, batch, num_samples)
 
     check_logprobs(logprobs_BT, "the policy's log-probabilities")
     check_logprobs(ref_logprobs_BT, "the reference's log-probabilities")
@@ -157,6 +138,45 @@ def score(
         finished=finished_responses(response, policy.eos_ids),
         behaviour_logprobs_BT=None if response.of_policy else response.logprobs_BT,
     )
+
+
+def _must_recompute(actor_critic: ActorCritic, response: Response) -> bool:
+    """Whether the log-probabilities of sampling are not those of a forward pass."""
+    critic = actor_critic.value
+    return (
+        # dropout in scoring: sampling has none
+        actor_critic.policy.training
+        # the critic needs the policy's hidden states, which come with its log-probabilities
+        or (critic is not None and critic.trunk is None)
+        # step-by-step and parallel rounding differ by as much as a PPO update
+        or torch.is_autocast_enabled(actor_critic.policy.device.type)
+        # another program sampled
+        or not response.of_policy
+    )
+
+
+def _policy_and_critic(
+    actor_critic: ActorCritic, batch: Sequence[Tensor], num_samples: int, temperature: float
+) -> tuple[Tensor, Tensor | None]:
+    """logprobs_BT and, with a critic, values_BT."""
+
+    def compute(*part: Tensor) -> list[Tensor]:
+        output = actor_critic(*part, temperature=temperature)
+        if output.values_BT is None:
+            return [output.logprobs_BT]
+        return [output.logprobs_BT, output.values_BT]
+
+    logprobs_BT, *values = in_parts(compute, batch, num_samples)
+    return logprobs_BT, values[0] if values else None
+
+
+def _critic_alone(critic: Value, *part: Tensor) -> list[Tensor]:
+    return [critic(*part, policy_hidden_BTD=None)]
+
+
+def _reference_alone(reference: nn.Module, temperature: float, *part: Tensor) -> list[Tensor]:
+    output, _ = reference(*part, temperature=temperature)
+    return [output.logprobs_BT]
 
 
 def finished_responses(response: Response, eos_ids: Sequence[int]) -> tuple[bool, ...]:

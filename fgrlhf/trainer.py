@@ -5,7 +5,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from time import perf_counter
 
 import torch
 from accelerate import Accelerator
@@ -23,6 +22,7 @@ from fgrlhf.policy import Policy, cut_prompts
 from fgrlhf.reward import BasicReward, normalized
 from fgrlhf.rollout import collect, response_seeds
 from fgrlhf.runs import checkpoint
+from fgrlhf.runs.clock import PhaseClock
 from fgrlhf.runs.distributed import (
     gather_rollouts,
     gathered,
@@ -140,19 +140,19 @@ class OnPolicyTrainer(BaseTrainer):
             if self.step % self.config.train.eval_interval == 0:
                 self._evaluate(bar)
 
+            clock = PhaseClock()
             with seeded(self.config.train.seed, "step", self.step):
-                started = perf_counter()
-                self.publish_weights()
-                published = perf_counter()
-                self.sample_ahead()
-                rollout, rewards = self.collect_and_score()
-                gap = checked_gap(rollout, self.config.sampler, self.step)
-                rewards_BT, advantages = self.compute_advantages(rollout, rewards)
-                collected = perf_counter()
-                update_metrics = self.update(rollout, advantages)
-                updated = perf_counter()
-                self.wait_for_sampler()
-                waited = perf_counter()
+                with clock.time("publish"):
+                    self.publish_weights()
+                with clock.time("rollout"):
+                    self.sample_ahead()
+                    rollout, rewards = self.collect_and_score()
+                    gap = checked_gap(rollout, self.config.sampler, self.step)
+                    rewards_BT, advantages = self.compute_advantages(rollout, rewards)
+                with clock.time("update"):
+                    update_metrics = self.update(rollout, advantages)
+                with clock.time("wait_for_sampler"):
+                    self.wait_for_sampler()
 
             metrics = rollout_metrics(rollout, rewards, rewards_BT, advantages)
             metrics |= update_metrics
@@ -160,12 +160,7 @@ class OnPolicyTrainer(BaseTrainer):
             metrics["kl_coef"] = self.kl.coef
             metrics["prompts/cut"] = self._share_cut(rollout)
             metrics |= cut_inputs(self.reward)
-            if self.sampler.has_own_weights:
-                metrics["time/publish"] = published - started
-            metrics["time/rollout"] = collected - published
-            metrics["time/update"] = updated - collected
-            if isinstance(self.sampler, OneStepBehind):
-                metrics["time/wait_for_sampler"] = waited - updated
+            metrics |= clock.seconds(self._timed_phases())
             self._log_step(metrics, rollout, rewards, advantages, bar)
 
             self._follow_kl(metrics["kl"])
@@ -176,6 +171,15 @@ class OnPolicyTrainer(BaseTrainer):
             self._finish(bar)
         bar.close()
         self.log.close()
+
+    def _timed_phases(self) -> list[str]:
+        """The phases of a step that take time with this sampler."""
+        phases = ["rollout", "update"]
+        if self.sampler.has_own_weights:
+            phases.append("publish")
+        if isinstance(self.sampler, OneStepBehind):
+            phases.append("wait_for_sampler")
+        return phases
 
     # ---- the steps of the loop -------------------------------------------------------------------
 
@@ -333,16 +337,18 @@ class OnPolicyTrainer(BaseTrainer):
                         entropy_gradient=self.config.algorithm.entropy_coef > 0,
                     )
                 token_loss = self.token_loss(new, old, micro_advantages)
-                if self.config.train.average_microbatches:
-                    # DDP averages gradients over the ranks, but their sum is needed.
-                    factor = self.accelerator.num_processes
-                else:
-                    # As in the published code: too large by the number of micro-batches per rank.
-                    factor = len(rows) / len(micro)
-                loss = masked_sum(token_loss.loss_BT, old.response_mask_BT) * factor / n_tokens
-                loss.backward()
+                share_of_mean = masked_sum(token_loss.loss_BT, old.response_mask_BT) / n_tokens
+                (share_of_mean * self._gradient_scale(rows, micro)).backward()
             add_token_means(totals, token_loss.metrics, old.response_mask_BT, n_tokens)
         return self._summed(totals) | self._clip_and_step()
+
+    def _gradient_scale(self, rows: Tensor, micro: Tensor) -> float:
+        """What the loss of a micro-batch is multiplied with, before the gradients are averaged."""
+        if not self.config.train.average_microbatches:
+            # As in the published code: too large by the number of micro-batches per rank.
+            return len(rows) / len(micro)
+        # DDP averages gradients over the ranks, but their sum is needed.
+        return self.accelerator.num_processes
 
     def token_loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         """The algorithm's loss, plus the optional KL penalty and entropy bonus.

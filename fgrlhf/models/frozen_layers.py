@@ -120,16 +120,24 @@ def _keys(ids_RL: Tensor, mask_RL: Tensor) -> list[bytes]:
 # ---- a part of a model ---------------------------------------------------------------------------
 
 
-class _Handover(nn.Module):
-    """A layer that returns its input, or a given state, and remembers what it returned."""
+class _RecordState(nn.Module):
+    """A layer that keeps the state it reads, in place of the layers above."""
 
-    def __init__(self, state: Tensor | None = None):
+    state: Tensor
+
+    def forward(self, hidden: Tensor, *args, **kwargs) -> Tensor:
+        self.state = hidden
+        return hidden
+
+
+class _ReturnState(nn.Module):
+    """A layer that returns a state computed before, in place of the layers below."""
+
+    def __init__(self, state: Tensor):
         super().__init__()
         self.state = state
 
     def forward(self, hidden: Tensor, *args, **kwargs) -> Tensor:
-        if self.state is None:
-            self.state = hidden
         return self.state
 
 
@@ -139,21 +147,19 @@ def run_lower(model: PreTrainedModel, n_trained: int, **inputs) -> Tensor:
     `inputs` are those of the trunk.
     """
     layers = layers_of(model.base_model)
-    handover = _Handover()
+    record = _RecordState()
     training = model.training
     model.eval()
-    with _layers_replaced(model, [*layers[:-n_trained], handover]):
+    with _layers_replaced(model, [*layers[:-n_trained], record]):
         model.base_model(**inputs)
     model.train(training)
-    assert handover.state is not None
-    return handover.state
+    return record.state
 
 
 def run_upper(model: PreTrainedModel, n_trained: int, lower_GLD: Tensor, **inputs) -> Tensor:
     """hidden_GLD: the last hidden state, from the state before the top `n_trained` layers."""
     layers = layers_of(model.base_model)
-    handover = _Handover(lower_GLD)
-    with _layers_replaced(model, [handover, *layers[-n_trained:]]):
+    with _layers_replaced(model, [_ReturnState(lower_GLD), *layers[-n_trained:]]):
         return model.base_model(**inputs).last_hidden_state
 
 
