@@ -27,6 +27,26 @@ from interface_html.format import Item
 from interface_html.stored import create_tables, other_task
 from interface_html.submitted import KEY_OF_PAGE, is_given_on
 
+FREE_ITEM = """
+    SELECT id FROM items
+    WHERE
+        -- the annotator never had it on this page
+        NOT EXISTS (
+            SELECT 1 FROM assignments a
+            WHERE a.page = :page AND a.item = items.id AND a.annotator = :annotator
+        )
+        -- it needs more annotators than have it or judged it
+        AND (
+            SELECT COUNT(*) FROM assignments a
+            WHERE a.page = :page AND a.item = items.id AND (a.done OR a.lease_until > :now)
+        ) < :wanted
+        -- hidden gold and repeated items are given by the plan of the checks
+        AND id NOT IN (SELECT item FROM checks)
+        AND id NOT IN (SELECT item FROM withheld WHERE page = :page)
+    ORDER BY position
+    LIMIT 1
+"""
+
 
 class RefusedError(Exception):
     """A request that the server refuses, with its HTTP status and the reason."""
@@ -271,11 +291,7 @@ class Database:
     ) -> tuple[str] | None:
         """The first item of the study that needs more annotators and that this one never had."""
         return sql.execute(
-            "SELECT id FROM items WHERE NOT EXISTS (SELECT 1 FROM assignments a WHERE a.page=:page"
-            " AND a.item=items.id AND a.annotator=:annotator) AND (SELECT COUNT(*) FROM assignments"
-            " a WHERE a.page=:page AND a.item=items.id  AND (a.done OR a.lease_until>:now)) <"
-            " :wanted AND id NOT IN (SELECT item FROM checks) AND id NOT IN (SELECT item FROM"
-            " withheld WHERE page=:page) ORDER BY position LIMIT 1",
+            FREE_ITEM,
             {"page": page, "annotator": annotator, "now": now, "wanted": self.per_item},
         ).fetchone()
 

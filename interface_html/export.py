@@ -137,26 +137,48 @@ def _chosen(
     policy: Policy,
     weights: Weights,
 ) -> Item:
-    notes, votes = list(annotations.values()), list(comparisons.values())
-    rated = list(ratings.values())
-    if policy in VOTES:
-        note = None
-        if notes:
-            of_notes = weights.of("annotation", annotations)
-            labels = [output_labels(schema, item.row, errors_only(schema, one)) for one in notes]
-            note = notes[most_agreed_labels(labels, of_notes)]
-        vote = None
-        if votes:
-            of_votes = weights.of("comparison", comparisons)
-            vote = {"preference": majority([doc["preference"] for doc in votes], of_votes)}
-        values = [doc["ratings"] for doc in rated]
-        rating = {"ratings": median_ratings(schema, values)} if values else None
-    else:
-        index = 0 if policy == "first" else -1
-        note = notes[index] if notes else None
-        vote = votes[index] if votes else None
-        rating = rated[index] if rated else None
-    return _with_feedback(item, note, vote, rating)
+    if policy not in VOTES:
+        return _with_feedback(
+            item,
+            _first_or_latest(annotations, policy),
+            _first_or_latest(comparisons, policy),
+            _first_or_latest(ratings, policy),
+        )
+    return _with_feedback(
+        item,
+        _most_agreed_annotation(schema, item, annotations, weights),
+        _majority_preference(comparisons, weights),
+        _median_rating(schema, ratings),
+    )
+
+
+def _first_or_latest(documents: Mapping[str, Document], policy: Policy) -> Document | None:
+    if not documents:
+        return None
+    return list(documents.values())[0 if policy == "first" else -1]
+
+
+def _most_agreed_annotation(
+    schema: Schema, item: Item, annotations: Mapping[str, Document], weights: Weights
+) -> Document | None:
+    if not annotations:
+        return None
+    documents = list(annotations.values())
+    labels = [output_labels(schema, item.row, errors_only(schema, doc)) for doc in documents]
+    return documents[most_agreed_labels(labels, weights.of("annotation", annotations))]
+
+
+def _majority_preference(comparisons: Mapping[str, Document], weights: Weights) -> Document | None:
+    if not comparisons:
+        return None
+    preferences = [doc["preference"] for doc in comparisons.values()]
+    return {"preference": majority(preferences, weights.of("comparison", comparisons))}
+
+
+def _median_rating(schema: Schema, ratings: Mapping[str, Document]) -> Document | None:
+    if not ratings:
+        return None
+    return {"ratings": median_ratings(schema, [doc["ratings"] for doc in ratings.values()])}
 
 
 def _is_complete(item: Item, pages: Sequence[PageName]) -> bool:

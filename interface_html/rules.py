@@ -162,34 +162,27 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         *(["reason"] if schema.asks_reasons else []),
         *(["output"] if schema.mark_outputs else []),
     )
+    keys = (*ERROR_KEYS, "quote", "origin", *optional)
     spans: dict[str, list[tuple[int, int, int]]] = {}
     for i, error in enumerate(errors):
         field = f"feedback.errors[{i}]"
         if not isinstance(error, dict):
             yield field, not_a(dict, error)
             continue
-        keys = (*ERROR_KEYS, "quote", "origin", *optional)
         yield from unknown_key_problems(error, f"{field}.", keys)
         yield from _severity(schema, error, field)
-        wrong = list(choice_problems(error, field, "error type", names))
-        wrong += text_problems(error, f"{field}.", "explanation")
-        wrong += key_problems(error, f"{field}.", "start", int)
-        wrong += key_problems(error, f"{field}.", "end", int)
-        yield from wrong
-        if wrong:
-            continue
+        complaints = _kind_and_place(error, field, names)
+        yield from complaints
+        if complaints:
+            continue  # the rest needs a kind and two numbers
         yield from _reason(schema, error, field)
-        kind_side = schema.error_type(error["error type"]).side
-        yield from _side(schema, error, kind_side, field)
-        wrong = list(_output(schema, error, kind_side, field))
-        yield from wrong
-        is_in_source = error.get("side") == SOURCE
-        if wrong or is_in_source != (kind_side == SOURCE):
-            continue
-        side = side_of(error) if schema.mark_outputs else kind_side
-        wrong = list(_span(schema, error, row, side, field))
-        yield from wrong
-        if not any("out of range" in reason for _, reason in wrong):
+        side, complaints = _text_of_mark(schema, error, field)
+        yield from complaints
+        if side is None:
+            continue  # its characters are those of no text
+        complaints = list(_span(schema, error, row, side, field))
+        yield from complaints
+        if not any("out of range" in reason for _, reason in complaints):
             spans.setdefault(side, []).append((error["start"], error["end"], i))
             yield from _evidence(schema, error, row, f"{field}.explanation")
     for spans_of_side in spans.values():
@@ -197,6 +190,33 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
             yield from _repeated_marks(errors, spans_of_side)
         else:
             yield from overlap_problems(spans_of_side, "feedback.errors", "errors")
+
+
+def _kind_and_place(error: Mapping[str, Any], field: str, names: Sequence[str]) -> list[Complaint]:
+    """Complaints about the kind, the explanation and the two numbers of an error."""
+    return [
+        *choice_problems(error, field, "error type", names),
+        *text_problems(error, f"{field}.", "explanation"),
+        *key_problems(error, f"{field}.", "start", int),
+        *key_problems(error, f"{field}.", "end", int),
+    ]
+
+
+def _text_of_mark(
+    schema: Schema, error: Mapping[str, Any], field: str
+) -> tuple[str | None, list[Complaint]]:
+    """The text that the characters of a mark are counted in; None if its keys contradict.
+
+    The second value has the complaints about these keys.
+    """
+    kind_side = schema.error_type(error["error type"]).side
+    wrong_side = list(_side(schema, error, kind_side, field))
+    wrong_output = list(_output(schema, error, kind_side, field))
+    complaints = [*wrong_side, *wrong_output]
+    is_in_source = error.get("side") == SOURCE
+    if wrong_output or is_in_source != (kind_side == SOURCE):
+        return None, complaints
+    return side_of(error) if schema.mark_outputs else kind_side, complaints
 
 
 def _side(schema: Schema, error: Mapping[str, Any], side: Side, field: str) -> Iterator[Complaint]:

@@ -160,8 +160,9 @@ class PairLoss:
         """
         scores_B = outputs.logits.float()[:, 0]
         labels_N3 = labels_QN3[labels_QN3[..., 0] != IGNORED]
-        better_N, worse_N, margins_N = labels_N3.unbind(-1)
-        better_N, worse_N = scores_B[better_N.long()], scores_B[worse_N.long()]
+        better_places_N, worse_places_N, margins_N = labels_N3.unbind(-1)
+        better_N = scores_B[better_places_N.long()]
+        worse_N = scores_B[worse_places_N.long()]
         wanted_N = self.margin * margins_N.float()
         losses_N = -torch.nn.functional.logsigmoid(better_N - worse_N - wanted_N)
         losses_N = losses_N + self.centring * (better_N + worse_N).square()

@@ -102,19 +102,20 @@ class Comparison:
         These are pairs from different groups with the same algorithm, and pairs within a group
         whose interval excludes zero.
         """
-        shown = {}
-        for (a, run_a), (b, run_b) in combinations(reversed(self.runs.items()), 2):
-            pair = f"{a}_vs_{b}"
-            difference = self.differences[pair]
-            if b == self.first:
-                continue
-            if run_a.group != run_b.group:
-                is_shown = run_a.algorithm == run_b.algorithm
-            else:
-                is_shown = difference.excludes_zero
-            if is_shown:
-                shown[pair] = difference
-        return {pair: shown[pair] for pair in self.differences if pair in shown}
+        shown = set()
+        for a, b in combinations(reversed(self.runs), 2):
+            if self._is_shown(a, b):
+                shown.add(f"{a}_vs_{b}")
+        return {pair: self.differences[pair] for pair in self.differences if pair in shown}
+
+    def _is_shown(self, a: str, b: str) -> bool:
+        """Whether `others` has the difference of two runs."""
+        if b == self.first:
+            return False
+        run_a, run_b = self.runs[a], self.runs[b]
+        if run_a.group != run_b.group:
+            return run_a.algorithm == run_b.algorithm
+        return self.differences[f"{a}_vs_{b}"].excludes_zero
 
     def as_dict(self) -> dict:
         return asdict(self)
