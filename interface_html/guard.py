@@ -9,7 +9,9 @@ MAX_BODY = 256 * 1024
 MAX_DEPTH = 32
 TOO_LARGE = f"bodies may have {MAX_BODY // 1024} KiB at most"
 BODY_SECONDS = 10.0
-STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.S)
+# A string that does not end is matched up to the end of the body. Otherwise the search would start
+# again at each of its quotes, and a body of escaped quotes would block the server for minutes.
+STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.S)
 BRACKETS = re.compile(rb"[\[\]{}]")
 HEADERS = (
     (

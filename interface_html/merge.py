@@ -8,8 +8,9 @@ from the first round to the last. `<out>.rounds.json` has, for each row, the fil
 of its annotation and of its comparison.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import Field
 
@@ -63,6 +64,8 @@ def merge_items(task: FeedbackTask, rounds: Sequence[tuple[str, Sequence[Item]]]
             texts = task.content(item)
             earlier = merged.get(texts)
             feedback = {key: item.row[key] for key in FEEDBACK_KEYS if key in item.row}
+            for key in feedback:
+                _check_one_judgement(file, number, origins.get(texts, {}).get(key))
             if earlier is None:
                 merged[texts] = item
             else:
@@ -72,6 +75,16 @@ def merge_items(task: FeedbackTask, rounds: Sequence[tuple[str, Sequence[Item]]]
             for key in feedback:
                 origin[key] = {"file": file, "row": number}
     return Merged(list(merged.values()), list(origins.values()), replaced)
+
+
+def _check_one_judgement(file: str, number: int, earlier: Mapping[str, Any] | None) -> None:
+    """Raise `UserError` if a judgement of an item comes from an earlier row of the same file."""
+    if earlier is not None and earlier["file"] == file:
+        raise UserError(
+            f"{file}: rows {earlier['row']} and {number} judge the same item, but a merged file has"
+            " one row for each item. Export the file with policy=latest, majority or adjudicated,"
+            " not with policy=all"
+        )
 
 
 def merge(settings: Settings) -> int:

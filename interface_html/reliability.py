@@ -257,7 +257,9 @@ def report(
         any, annotators are compared with the majority of the others.
       repeats: for each repeated item, the item that it repeats.
     """
-    gold_by_content = {task.content(item): gold_documents(item) for item in gold}
+    gold_by_content: dict[tuple[str, ...], dict[PageName, Document]] = defaultdict(dict)
+    for item in gold:  # one row may hold the annotation and another the preference
+        gold_by_content[task.content(item)].update(gold_documents(item))
     names = sorted({submission.annotator for submission in submissions})
     annotators: dict[str, dict[PageName, Reliability]] = {name: {} for name in names}
     source: Source = "gold" if gold else "majority of the others"

@@ -71,6 +71,17 @@ def test_a_comparison_joins_an_annotation_of_another_round(merge):
     assert "0 judgements replaced" in printed
 
 
+def test_two_judgements_of_an_item_in_one_file_are_refused(merge):
+    """Such as those of policy=all: one of the two annotators would be lost."""
+    anna = row_with(item("a"), WRONG, FIRST)
+    ben = row_with(item("a"), WORSE, SECOND)
+    with pytest.raises(UserError, match="round2.json: rows 1 and 2 judge the same item"):
+        merge([anna], [row_with(item("b"), WRONG), anna, ben])
+    assert len(merge([row_with(item("a"), annotation=WRONG)], [ben])[0]) == 1
+    halves = [row_with(item("a"), annotation=WRONG), row_with(item("a"), preference=FIRST)]
+    assert merge(halves, [row_with(item("b"), WORSE)])[0][0] == anna
+
+
 def test_a_single_file_is_refused(tmp_path):
     with pytest.raises(UserError, match="give two or more files"):
         feedback(["merge", "qa_feedback", "files=a.json", f"out={tmp_path / 'b.json'}"])

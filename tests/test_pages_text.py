@@ -192,3 +192,19 @@ def test_patches_go_back_and_forth_and_diffs_hold_both_texts(tab):
         pairs,
     )
     assert ok
+
+
+def test_no_text_of_a_patch_has_half_a_character(tab):
+    """The server refuses such a text, so the draft would be stored nowhere else."""
+    pairs = [("😀😁", "😁"), ("😀", "😁"), ("ok 😀😁", "ok 😁"), ("😀a", "😀😀a"), ("😀", "")]
+    patches = tab.evaluate(
+        """pairs => pairs.map(([a, b]) => {
+        const patch = FG.patch({ t: a }, { t: b });
+        const forth = FG.applyPatch({ t: a }, patch, false).t === b;
+        const back = FG.applyPatch({ t: b }, patch, true).t === a;
+        const whole = patch[0].slice(2).every((text) => text.isWellFormed());
+        return [forth, back, whole];
+    })""",
+        pairs,
+    )
+    assert patches == [[True, True, True]] * len(pairs)

@@ -94,6 +94,9 @@ def test_others_decide_only_if_a_label_leads():
     ]
 
 
+GOLD_KEYS = ("feedback", "preference")
+
+
 @pytest.fixture
 def study(tmp_path):
     """Three items; anna marks as RIGHT, ben marks nothing, cleo marks what is right."""
@@ -144,6 +147,14 @@ def test_gold_gives_weights_that_decide_the_export(study, capsys):
     assert [row["preference"] for row in plain] == [[2, 2, 2, 2, 1, 1]] * 3
     weighted = exported(study, weights=str(study / "r.json"))
     assert [len(row["feedback"]["errors"]) for row in weighted] == [1, 1, 1]
+
+
+def test_gold_of_an_item_may_be_in_two_rows(study):
+    (gold,) = json.loads((study / "gold.json").read_text())
+    rows = [{key: value for key, value in gold.items() if key != name} for name in GOLD_KEYS]
+    write_json(study / "halves.json", rows)
+    whole = measure(study, gold=str(study / "gold.json"))
+    assert measure(study, gold=str(study / "halves.json")).annotators == whole.annotators
 
 
 def test_unreliable_annotators_can_be_left_out(study, capsys):

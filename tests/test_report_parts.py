@@ -262,6 +262,14 @@ def test_both_forms_of_feedback_rows_are_read(tmp_path):
     ]
 
 
+def test_a_skipped_item_has_a_record_but_no_row(tmp_path):
+    write_json(tmp_path / "feedback.json", [PUBLISHED])
+    record = [{"skipped": {"reason": "unclear"}}, {"order": [2, 1, 0], "seconds": {"a": 5}}]
+    write_json(tmp_path / "record.json", record)
+    (row,) = read_feedback_file(tmp_path / "feedback.json").rows
+    assert row.order == [2, 1, 0] and row.seconds == 5
+
+
 def test_the_section_counts_rows_kinds_lengths_and_times(tmp_path):
     write_json(tmp_path / "feedback.json", [PUBLISHED, SPANS, {"spans": []}])
     write_json(tmp_path / "record.json", [{"order": [2, 1, 0], "seconds": {"a": 26}}, {}, {}])

@@ -179,6 +179,14 @@ def test_depth_counts_brackets_outside_strings():
     assert "deeper" in json_problem(b"[" * 33 + b"]" * 33)
 
 
+def test_a_string_that_does_not_end_is_read_once():
+    """Reading it again from each of its quotes would take minutes, in which nobody is served."""
+    for end in (b"", b"\\", b"[" * 100):
+        body = b'"' + b'\\"' * (MAX_BODY // 2) + end
+        assert json_problem(body) == "not valid JSON: JSONDecodeError"
+    assert "deeper" in json_problem(b'["a", ' + b"[" * 33 + b'"b')
+
+
 @pytest.mark.parametrize(
     "path",
     [

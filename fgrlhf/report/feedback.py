@@ -108,6 +108,7 @@ def _records(path: Path, count: int) -> list[dict[str, Any]]:
     name = "record.json" if path.stem == "feedback" else f"{path.stem}_record.json"
     record = path.with_name(name)
     entries = _objects(record) if record.exists() else []
+    entries = [entry for entry in entries if "skipped" not in entry]  # a skipped item has no row
     return entries if len(entries) == count else [{}] * count
 
 

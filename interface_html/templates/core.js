@@ -154,6 +154,9 @@ window.FG = window.FG || {};
   // A text field turns "\r\n" and "\r" into "\n". A text that was not edited must stay unchanged.
   FG.fromField = (value, original) => (value === original.replace(/\r\n?/g, "\n") ? original : value);
 
+  const isFirstHalf = (unit) => unit >= "\ud800" && unit <= "\udbff";
+  const isSecondHalf = (unit) => unit >= "\udc00" && unit <= "\udfff";
+
   // The changes from one JSON object to another, small enough to store hundreds: [key, before, after] for each changed
   // key, or for texts [key, position, removed, inserted].
   FG.patch = function (before, after) {
@@ -175,6 +178,9 @@ window.FG = window.FG || {};
         a[a.length - 1 - tail] === b[b.length - 1 - tail]
       )
         tail++;
+      // A character beyond the basic plane has two units. The server refuses half of one.
+      if (head > 0 && isFirstHalf(a[head - 1])) head--;
+      if (tail > 0 && isSecondHalf(a[a.length - tail])) tail--;
       changes.push([key, head, a.slice(head, a.length - tail), b.slice(head, b.length - tail)]);
     }
     return changes;
