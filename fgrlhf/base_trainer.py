@@ -12,6 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
 from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.models.sharding import clip_grad_norm, unsharded, whole
 from fgrlhf.policy import Policy
@@ -211,7 +212,7 @@ class BaseTrainer:
         if eligible and better:
             remark = " (best so far)"
             self.best = {"step": self.step, "metric": name, "value": value}
-            self._save_policy("best")
+            self._save_policy("best", self.best)
         elif not eligible:
             remark = f" (kl {metrics['kl']:.1f} exceeds train.kl_threshold: not saved as best)"
         if self.accelerator.is_main_process:
@@ -226,7 +227,8 @@ class BaseTrainer:
         """Whether a policy with these dev metrics may be the best one."""
         return True
 
-    def _save_policy(self, name: str) -> None:
+    def _save_policy(self, name: str, best: dict | None = None) -> None:
+        """Write the policy to a folder of the run, with the evaluation that made it the best."""
         is_main = self.accelerator.is_main_process
         weights = None
         if self.sharded:
@@ -234,6 +236,8 @@ class BaseTrainer:
         if is_main:
             with checkpoint.new_folder(self.folder / name) as folder:
                 self.policy.save(folder, weights)
+                if best is not None:
+                    write_json(folder / checkpoint.BEST_FILE, best)
         self.accelerator.wait_for_everyone()
 
     def _quiet(self) -> bool:

@@ -250,10 +250,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-def wilson(successes: int, trials: int) -> Interval:
+def wilson(successes: float, trials: float) -> Interval:
     """The share of successes with Wilson's 95% interval, which never leaves [0, 1].
 
         (p + z^2 / 2n ± z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n),  p = successes / n
+
+    The trials must be independent of each other. Numbers that are not whole are allowed, for an
+    effective number of trials.
 
     Raises:
       ValueError: there are no trials, or more successes than trials.

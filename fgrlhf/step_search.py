@@ -35,6 +35,22 @@ class Beam:
 
 
 @dataclass(frozen=True)
+class OpenRow:
+    """A beam to continue.
+
+    Args:
+      group: the index of its prompt.
+      tokens: of the prompt and the beam.
+      seeds: one for each continuation.
+    """
+
+    group: int
+    beam: Beam
+    tokens: Sequence[int]
+    seeds: Sequence[int]
+
+
+@dataclass(frozen=True)
 class StepSearch:
     """Settings of a step search.
 
@@ -91,7 +107,7 @@ class StepSearch:
 
     def _extend(
         self,
-        policy: Policy,
+        policy: CausalPolicy,
         prompts: Sequence[Prompt],
         prompt_tokens: Sequence[Sequence[int]],
         beams: Sequence[Sequence[Beam]],
@@ -102,30 +118,42 @@ class StepSearch:
     ) -> list[list[Beam]]:
         """Finished beams, and several continuations by one step of the others."""
         rows = []
-        seeds = []
-        open_beams = []
         for g, group in enumerate(beams):
             for b, beam in enumerate(group):
                 if beam.finished:
                     continue
-                open_beams.append((g, beam))
-                rows.append([*prompt_tokens[g], *beam.ids])
+                seeds = []
                 for k in range(self.samples):
                     seeds.append(derive_seed(seed, "step search", prompts[g].id, step, b, k))
-        ids_GP, mask_GP = _left_padded(rows, policy)
-        shortest = min(len(beam.ids) for _, beam in open_beams)
+                rows.append(OpenRow(g, beam, [*prompt_tokens[g], *beam.ids], seeds))
+        limit = sampling.max_new_tokens
+        continuations: dict[int, list[Beam]] = {}  # of the row with this index
+        for batch in batches_that_fit(rows, limit, policy.positions):
+            batch_rows = [rows[i] for i in batch]
+            responses = self._responses(policy, batch_rows, sampling, stop_ids)
+            for i, new in zip(batch, responses):
+                continuations[i] = [_extended(rows[i].beam, ids, limit, policy) for ids in new]
+        candidates = [[beam for beam in group if beam.finished] for group in beams]
+        for i, row in enumerate(rows):  # in the order of the beams, whatever the batches
+            candidates[row.group] += continuations[i]
+        return candidates
+
+    def _responses(
+        self,
+        policy: CausalPolicy,
+        rows: Sequence[OpenRow],
+        sampling: Sampling,
+        stop_ids: Sequence[int],
+    ) -> list[list[list[int]]]:
+        """The tokens of each row's continuations, which may exceed the length limit."""
+        ids_GP, mask_GP = _left_padded([row.tokens for row in rows], policy)
+        shortest = min(len(row.beam.ids) for row in rows)
         limited = replace(sampling, max_new_tokens=sampling.max_new_tokens - shortest)
+        seeds = [seed for row in rows for seed in row.seeds]
         response = policy.generate(ids_GP, mask_GP, limited, seeds, self.samples, stop_ids=stop_ids)
         lengths = response.mask_BT.sum(1).tolist()
-        candidates = [[beam for beam in group if beam.finished] for group in beams]
-        eos_ids = set(policy.eos_ids)
-        for n, ids_T in enumerate(response.ids_BT.tolist()):
-            g, beam = open_beams[n // self.samples]
-            new_ids = ids_T[: int(lengths[n])]
-            ids = (*beam.ids, *new_ids)[: sampling.max_new_tokens]
-            ended = ids[-1] in eos_ids or len(ids) == sampling.max_new_tokens
-            candidates[g].append(Beam(ids, finished=ended))
-        return candidates
+        tokens = [ids_T[:length] for ids_T, length in zip(response.ids_BT.tolist(), lengths)]
+        return [tokens[i : i + self.samples] for i in range(0, len(tokens), self.samples)]
 
     def _best(
         self, policy: Policy, prompts: Sequence[Prompt], candidates: Sequence[Sequence[Beam]]
@@ -148,6 +176,37 @@ class StepSearch:
             scored.sort(key=lambda beam: -beam.score)  # stable
             best.append(scored[: self.beams])
         return best
+
+
+def batches_that_fit(
+    rows: Sequence[OpenRow], max_new_tokens: int, positions: int | None
+) -> list[list[int]]:
+    """The indices of rows to continue together.
+
+    A batch is as wide as its longest row and grows by as many tokens as its shortest beam may still
+    get. With beams of different lengths that can be more than any row needs, and more than the
+    model has positions. Then the rows are divided by the length of their beams. Rows whose beams
+    have one length fit whenever their prompts do, and stay together.
+    """
+    by_length: dict[int, list[int]] = {}
+    for i, row in enumerate(rows):
+        by_length.setdefault(len(row.beam.ids), []).append(i)
+    batches: list[list[int]] = []
+    width = shortest = 0
+    for length, same in sorted(by_length.items()):
+        width_of_same = max(len(rows[i].tokens) for i in same)
+        width = max(width, width_of_same)
+        if batches and (positions is None or width + max_new_tokens - shortest <= positions):
+            batches[-1] += same
+        else:
+            batches.append(same)
+            width, shortest = width_of_same, length
+    return [sorted(batch) for batch in batches]
+
+
+def _extended(beam: Beam, new_ids: Sequence[int], limit: int, policy: Policy) -> Beam:
+    ids = (*beam.ids, *new_ids)[:limit]
+    return Beam(ids, finished=ids[-1] in policy.eos_ids or len(ids) == limit)
 
 
 def separator_ids(policy: Policy, separator: str) -> list[int]:

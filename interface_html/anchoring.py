@@ -12,10 +12,12 @@ report has
     overlap and have the same kind. A large difference means that suggestions change the judgement
   - for each annotator, the share of the shown suggestions that were accepted as they are.
     Annotators who accept nearly everything, and more than the others, are named
+
+All intervals are over items.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field
@@ -181,7 +183,7 @@ def influences(annotations: Sequence[Annotation]) -> list[Influence]:
 def _influence(name: str, annotations: Sequence[Annotation]) -> Influence:
     own = [one for one in annotations if one.annotator == name]
     rest = [one for one in annotations if one.annotator != name]
-    accepted, others = _accepted_share(own), _accepted_share(rest)
+    accepted, others = accepted_share(own), accepted_share(rest)
     is_named = False
     if isinstance(accepted, Interval) and isinstance(others, Interval):
         is_named = accepts_nearly_all(accepted, others)
@@ -200,11 +202,20 @@ def _f1(annotations: Sequence[Annotation]) -> Figure:
     return share([f1_parts(one) for one in annotations], "no item of this arm")
 
 
-def _accepted_share(annotations: Sequence[Annotation]) -> Figure:
-    given = [verdict for one in annotations for verdict in one.verdicts]
-    if not given:
-        return "undefined: no suggestion was shown"
-    return wilson(given.count(ACCEPTED), len(given))
+def accepted_share(annotations: Sequence[Annotation]) -> Figure:
+    """The share of shown suggestions that were accepted as they are, with an interval over items.
+
+    Verdicts on the suggestions of one item are similar, so items are resampled. If every item has
+    the same share (all accepted, none, or there is a single item), resampling would claim
+    certainty. Wilson's interval then counts each item as one trial.
+    """
+    given = [one for one in annotations if one.verdicts]
+    items = _by_item(given, lambda one: (one.verdicts.count(ACCEPTED), len(one.verdicts)))
+    interval = share(items, "no suggestion was shown")
+    if isinstance(interval, Interval) and interval.low == interval.high:
+        of_items = wilson(interval.mean * len(items), len(items))
+        return replace(of_items, mean=interval.mean)  # without the rounding of the product
+    return interval
 
 
 # ---- sources of annotations ----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from page_helpers import ITEM
@@ -12,6 +13,7 @@ from fgrlhf.stats import Interval, wilson
 from interface_html.anchoring import (
     Annotation,
     Settings,
+    accepted_share,
     accepts_nearly_all,
     arm_figures,
     f1_difference,
@@ -102,6 +104,40 @@ def test_wilson():
     for successes, trials in ((0, 0), (3, 2), (-1, 2)):
         with pytest.raises(ValueError, match="have no share"):
             wilson(successes, trials)
+
+
+def verdicts_of_items(*accepted: int, of: int) -> list[Annotation]:
+    """One annotation per item, with `of` verdicts each."""
+    annotations = []
+    for number, count in enumerate(accepted):
+        given = ["accepted"] * count + ["rejected"] * (of - count)
+        annotations.append(annotation(str(number), suggestions=[ONE] * of, given=given))
+    return annotations
+
+
+def test_the_verdicts_on_one_item_are_one_unit():
+    """Eight equal verdicts on an item say no more than one."""
+    eight = accepted_share(verdicts_of_items(8, 8, 8, 0, 0, of=8))
+    one = accepted_share(verdicts_of_items(1, 1, 1, 0, 0, of=1))
+    assert isinstance(eight, Interval) and eight == one and eight.mean == 0.6
+    assert eight.high - eight.low > 0.9 * (wilson(3, 5).high - wilson(3, 5).low)
+    # two annotators of the same items are no further units
+    assert accepted_share(verdicts_of_items(8, 8, 8, 0, 0, of=8) * 2) == eight
+
+
+@pytest.mark.parametrize("accepted", [0, 4, 8])
+def test_equal_shares_of_all_items_are_not_certain(accepted):
+    """Resampling would give an interval without width."""
+    for items in (1, 5):
+        of_items = verdicts_of_items(*[accepted] * items, of=8)
+        assert accepted_share(of_items) == wilson(accepted / 8 * items, items)
+
+
+def test_one_item_does_not_show_who_accepts_nearly_all():
+    copier = verdicts_of_items(19, of=20)
+    others = [replace(one, annotator="ben") for one in verdicts_of_items(*[10] * 40, of=20)]
+    anna, _ = influences([*copier, *others])
+    assert anna.accepted == wilson(0.95, 1) and not anna.accepts_nearly_all
 
 
 def test_who_accepts_nearly_all():

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rl_helpers import CountWord, config, metrics, trainer
+from safetensors.torch import load_file
 
 from fgrlhf.errors import UserError
 from fgrlhf.reward import CombinedReward
@@ -266,7 +267,7 @@ def test_after_an_edited_state_the_checkpoint_before_it_is_used(tmp_path):
         assert checkpoint.load_latest(run) and run.step == 2
 
 
-@pytest.mark.parametrize("how", ["deleted", "cut off", "no config"])
+@pytest.mark.parametrize("how", ["deleted", "cut off", "no config", "damaged best.json"])
 def test_a_best_policy_that_is_gone_is_said_and_found_anew(how, tmp_path, capsys):
     make(tmp_path, train__save_interval=2).train(until=4)
     best = tmp_path / "best"
@@ -274,8 +275,10 @@ def test_a_best_policy_that_is_gone_is_said_and_found_anew(how, tmp_path, capsys
         shutil.rmtree(best)
     elif how == "cut off":
         (best / "model.safetensors").write_bytes((best / "model.safetensors").read_bytes()[:-8])
-    else:
+    elif how == "no config":
         (best / "config.json").unlink()
+    else:
+        (best / "best.json").write_text("{")
     run = make(tmp_path, train__save_interval=2)
     run.train()
     assert f"{best}, the best policy so far" in capsys.readouterr().out
@@ -284,6 +287,53 @@ def test_a_best_policy_that_is_gone_is_said_and_found_anew(how, tmp_path, capsys
         checkpoint.load_latest(again := make(tmp_path, train__save_interval=2))
         and again.best == run.best
     )
+
+
+def scored(folder, scores: dict[int, float], **changes):
+    """A run with given dev scores, and the policy's weights at every evaluation by step."""
+    seen = {}
+
+    def evaluate(policy):
+        seen[run.step] = {name: t.clone() for name, t in policy.model.state_dict().items()}
+        return {"reward": scores[run.step]}
+
+    settings = {"train__eval_interval": 2, "train__save_interval": 3, "train__kl_threshold": 1e9}
+    run = trainer(config(folder, **settings), "gpt2", evaluate=evaluate, **changes)
+    return run, seen
+
+
+def interrupted(folder) -> None:
+    """Evaluations at 0 and 2, a checkpoint at 3, the best policy at 4, and an end in step 5."""
+    reward = CombinedReward({"cat": FailsOnce(at=6)})
+    run, _ = scored(folder, {0: 0.5, 2: 0.3, 4: 0.8}, reward=reward)
+    with pytest.raises(KeyboardInterrupt):
+        run.train()
+    assert run.best["step"] == 4
+
+
+@pytest.mark.parametrize("again", [0.4, 0.6, 0.8])
+def test_the_best_policy_is_the_one_that_the_state_describes(again, tmp_path, capsys):
+    """On a GPU, an evaluation that is made again may give another value."""
+    interrupted(tmp_path)
+    run, seen = scored(tmp_path, {4: again, 6: 0.3, 8: 0.2})
+    run.train()
+    assert "holds another policy than the best one at this checkpoint" in capsys.readouterr().out
+    assert run.best == {"step": 4, "metric": "reward", "value": again}
+    assert json.loads((tmp_path / "best" / "best.json").read_text()) == run.best
+    for name, tensor in load_file(tmp_path / "best" / "model.safetensors").items():
+        assert torch.equal(tensor, seen[4][name])
+    assert not (tmp_path / "final" / "best.json").exists()
+    again, _ = scored(tmp_path, {8: 0.2})
+    assert checkpoint.load_latest(again) and again.best == run.best
+    assert "note" not in capsys.readouterr().out
+
+
+def test_a_best_policy_of_an_older_release_is_accepted(tmp_path, capsys):
+    interrupted(tmp_path)
+    (tmp_path / "best" / "best.json").unlink()
+    run, _ = scored(tmp_path, {})
+    assert checkpoint.load_latest(run) and run.best["step"] == 0
+    assert "note" not in capsys.readouterr().out
 
 
 def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, capsys):

@@ -48,6 +48,20 @@ def test_a_bound_may_be_never():
     assert efficiency(mixed, slow) == Efficiency(100.0, 100.0, None)
 
 
+def test_a_seed_that_stopped_early_keeps_its_last_score():
+    """The baseline ends at (.9 + .1) / 2 = .5. Its fourth evaluations have a mean of only .2."""
+    rising = curve(*(0.1 * i for i in range(10)))  # .9 after 900 episodes
+    stopped = [*curve(0.0, 0.1, 0.1), Point(250.0, 0.0, 0.1, None)]  # the last one is irregular
+    reached = curve(0.0, 0.2, 0.25, 0.3, 0.45, 0.5, 0.6)
+    for baseline in ([rising, stopped], [stopped, rising]):  # no seed is special
+        assert efficiency([reached, reached], baseline).episodes == 500.0
+        assert efficiency(baseline, baseline).episodes == 900.0
+    # (.1 + .4) / 2 = .25 at an evaluation that only the second seed has
+    first, second = curve(0.0, 0.1), [*curve(0.0, 0.1), Point(250.0, 0.0, 0.4, None)]
+    level = [curve(0.0, 0.25)] * 2
+    assert efficiency([first, second], level) == Efficiency(250.0, 250.0, None)
+
+
 def test_runs_of_different_seeds_are_not_compared():
     with pytest.raises(ValueError, match="the same seeds"):
         efficiency([curve(0.1)], [curve(0.1)] * 2)

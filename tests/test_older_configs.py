@@ -32,6 +32,13 @@ class Config(StrictModel):
     sampler: Local | Server = Field(default_factory=Local)
 
 
+class Many(StrictModel):
+    """Sections in a list and in a dict, as `evaluation_metrics` and `reward` are."""
+
+    metrics: list[Local | Server] = Field(default_factory=lambda: [Local()])
+    rewards: dict[str, Server] = {}
+
+
 OLD = {"train": {"lr": 0.1}}
 
 
@@ -49,6 +56,39 @@ def test_other_keys_stay():
     filled = {**other, "sampler": {"kind": "server", "url": "here"}}
     assert with_new_keys(other, new(sampler=Server(url="there"))) == filled
     assert other["sampler"] == {"kind": "server"}  # the result is a copy
+
+
+def test_sections_in_lists_and_dicts_get_their_new_keys():
+    config = Many(metrics=[Server(url="there"), Local()], rewards={"a": Server(), "b": Server()})
+    recorded = {
+        "metrics": [{"kind": "server"}, {"kind": "local"}],
+        "rewards": {"a": {"kind": "server"}, "gone": {"kind": "server"}},
+    }
+    assert with_new_keys(recorded, config) == {
+        "metrics": [{"kind": "server", "url": "here"}, {"kind": "local", "threads": 1}],
+        "rewards": {"a": {"kind": "server", "url": "here"}, "gone": {"kind": "server"}},
+    }
+    # of lists with different lengths, nobody knows which sections belong together
+    shorter = {"metrics": [{"kind": "server"}], "rewards": {}}
+    assert with_new_keys(shorter, config) == shorter
+
+
+def test_a_new_list_of_sections_is_filled_in_as_json():
+    assert with_new_keys({}, Many()) == Many().model_dump(mode="json")
+
+
+@pytest.mark.parametrize("metrics", [[{"kind": "server"}], [{"kind": "server", "url": "here"}]])
+def test_a_finished_stage_with_lists_and_dicts_of_sections_is_reused(metrics, tmp_path):
+    write_json(tmp_path / "config.yaml", {"metrics": metrics, "rewards": {"a": metrics[0]}})
+    write_json(tmp_path / "result.json", {"loss": 1})
+    assert finished(tmp_path, Many(metrics=[Server()], rewards={"a": Server()}), [])
+    for other in (
+        Many(metrics=[Server(url="there")], rewards={"a": Server()}),
+        Many(metrics=[Server()], rewards={"a": Server(url="there")}),
+        Many(metrics=[Server()], rewards={"a": Server(), "b": Server()}),
+    ):
+        with pytest.raises(UserError, match="holds a run with other settings"):
+            finished(tmp_path, other, [])
 
 
 @pytest.mark.parametrize("config", [new(packing=True), new(sampler=Server())])

@@ -9,7 +9,7 @@ import torch
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.step_search import Beam, StepSearch, separator_ids
+from fgrlhf.step_search import Beam, OpenRow, StepSearch, batches_that_fit, separator_ids
 from fgrlhf.text_types import Prompt
 
 PROMPTS = [Prompt(str(i), text) for i, text in enumerate(["the cat", "a dog sees", "two birds"])]
@@ -109,6 +109,35 @@ def test_finished_beams_compete_with_unfinished_ones():
     (best,) = search(beams=2)._best(policy, PROMPTS[:1], [[finished, Beam((cat,))]])
     assert best[0].ids == finished.ids
     assert best[0].finished
+
+
+def test_prompts_that_fit_alone_fit_together():
+    """A short prompt with a long beam and a long prompt with a short one need separate batches."""
+    prompts = [Prompt("long", "the cat sees two birds and a red dog"), Prompt("short", "a")]
+    sampling = Sampling(max_new_tokens=24)
+    policy = tiny.gpt2()
+    roomy = search().respond(policy, prompts, sampling, seed=3)
+    needed = policy.encode(prompts)[0].shape[1] + sampling.max_new_tokens
+    policy.model.config.n_positions = needed
+    tight = search().respond(policy, prompts, sampling, seed=3)
+    assert torch.equal(tight.ids_BT, roomy.ids_BT)
+    policy.model.config.n_positions = needed - 1
+    with pytest.raises(UserError, match=f"need {needed} positions, the model has {needed - 1}"):
+        search().respond(policy, prompts, sampling, seed=3)
+
+
+def open_row(prompt: int, beam: int) -> OpenRow:
+    return OpenRow(0, Beam((5,) * beam), (5,) * (prompt + beam), ())
+
+
+def test_rows_share_a_batch_if_it_fits():
+    rows = [open_row(10, 6), open_row(4, 0), open_row(10, 2), open_row(3, 6)]
+    assert batches_that_fit(rows, 12, None) == [[0, 1, 2, 3]]
+    assert batches_that_fit(rows, 12, 16 + 12) == [[0, 1, 2, 3]]  # 16 wide, and 12 more tokens
+    assert batches_that_fit(rows, 12, 16 + 12 - 1) == [[1, 2], [0, 3]]
+    assert batches_that_fit(rows, 12, 10 + 12) == [[1], [2], [0, 3]]
+    # prompts that do not fit: `generate` says so
+    assert batches_that_fit([open_row(10, 0), open_row(4, 0)], 12, 5) == [[0, 1]]
 
 
 def test_errors():

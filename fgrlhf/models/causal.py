@@ -59,6 +59,11 @@ class CausalPolicy(Policy):
     def _can_split(self) -> bool:
         return can_share(self.model)
 
+    @property
+    def positions(self) -> int | None:
+        """The most tokens that a padded prompt and its response can have; None: no limit."""
+        return getattr(self.model.config, "max_position_embeddings", None)
+
     def hidden(
         self,
         prompt_ids_BP: Tensor,
@@ -202,7 +207,7 @@ class CausalPolicy(Policy):
         return CausalSteps(self.model, prompt_ids_GP, prompt_mask_GP, num_samples)
 
     def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
-        positions = getattr(self.model.config, "max_position_embeddings", None)
+        positions = self.positions
         P = prompt_ids_GP.shape[1]
         needed = P + sampling.max_new_tokens
         if positions is not None and needed > positions:

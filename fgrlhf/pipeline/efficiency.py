@@ -33,11 +33,12 @@ def efficiency(
 ) -> Efficiency:
     """The episodes after which a run first reaches the last score of a baseline.
 
-    Both scores are means over seeds, since a single curve crosses a level by chance.
+    Both scores are means over seeds, since a single curve crosses a level by chance. A seed that
+    stopped early keeps its last score, since its policy no longer changes.
 
     Args:
-      curves, baseline: for each seed the same evaluations on dev. `efficiency(baseline, baseline)`
-        tells when the baseline itself first reached its last score.
+      curves, baseline: for each seed the evaluations on dev. `efficiency(baseline, baseline)` tells
+        when the baseline itself first reached its last score.
       higher_is_better: None: the direction in which the baseline has moved from its first
         evaluation to its last one.
 
@@ -46,11 +47,9 @@ def efficiency(
     """
     if len(curves) != len(baseline) or not all(curves) or not all(baseline):
         raise ValueError("both runs need the same seeds, with at least one evaluation each")
-    scores_SN = _scores(curves)
-    baseline_SN = _scores(baseline)
+    episodes_N, scores_SN = _on_common_grid(curves)
+    _, baseline_SN = _on_common_grid(baseline)
     seeds = len(curves)
-    evaluations = scores_SN.shape[1]
-    episodes_N = np.array([point.episodes for point in curves[0][:evaluations]])
     mean_N = baseline_SN.mean(0)
     if higher_is_better is None:
         higher_is_better = bool(mean_N[-1] >= mean_N[0])
@@ -71,7 +70,17 @@ def efficiency(
     return Efficiency(*values)
 
 
-def _scores(curves: Sequence[Sequence[Point]]) -> np.ndarray:
-    """scores_SN of N evaluations with S seeds; a run that stopped early is shorter."""
-    length = min(map(len, curves))
-    return np.array([[point.score for point in curve[:length]] for curve in curves])
+def _on_common_grid(curves: Sequence[Sequence[Point]]) -> tuple[np.ndarray, np.ndarray]:
+    """episodes_N at which a seed was evaluated, and scores_SN, the latest of each seed by then.
+
+    Seeds are evaluated after the same episodes, except at an early stop. The grid begins where
+    every seed has a score.
+    """
+    start = max(curve[0].episodes for curve in curves)
+    all_episodes = {point.episodes for curve in curves for point in curve}
+    episodes_N = np.array(sorted(one for one in all_episodes if one >= start))
+    scores = []
+    for curve in curves:
+        places_N = np.searchsorted([point.episodes for point in curve], episodes_N, side="right")
+        scores.append(np.array([point.score for point in curve])[places_N - 1])
+    return episodes_N, np.stack(scores)

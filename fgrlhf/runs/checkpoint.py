@@ -10,6 +10,8 @@ are on disk, and contains
 - `state.json`: step, KL coefficient, best score, the config, and the SHA-256 of every other file
   and of `state.json` itself.
 
+`best/`, beside it, is a model folder with `best.json`, the evaluation that made its policy the best.
+
 Random numbers, data order and learning rate are pure functions of (seed, step), so `step` restores
 them.
 """
@@ -40,6 +42,7 @@ CHECKPOINTS_KEPT = 2
 FILES = ("model.safetensors", "optimizer.safetensors")
 SHARED_STATE = ("qmap1", "qmap2")  # of 8-bit AdamW: the values of its 256 codes
 PENDING = "pending.safetensors"
+BEST_FILE = "best.json"  # in best/: the step, metric and value of the policy there
 # settings that may change when a run is resumed
 MAY_CHANGE_ON_RESUME = (
     "logging.",
@@ -262,20 +265,41 @@ def _has_its_files(state: dict, folder: Path) -> bool:
 
 
 def _check_best(trainer) -> None:
-    """Forget the best policy so far if its folder is missing or damaged.
+    """Forget the best policy so far if its folder does not hold it. Later evaluations choose anew.
 
-    Later evaluations then choose a new one.
+    The folder may hold a policy that the run saved after the checkpoint and before it was
+    interrupted. The same evaluation is now made again. On a GPU or with another number of processes
+    it can give a lower value, and the folder would keep a policy that the state does not describe.
     """
-    folder = trainer.folder / "best"
-    if trainer.best is None or _is_whole_model(folder):
+    best = trainer.best
+    if best is None:
         return
-    if trainer.accelerator.is_main_process:
-        print(
-            f"note: {folder}, the best policy so far (step {trainer.best['step']}), is missing"
-            " or damaged: it will be replaced by the best of the following evaluations",
-            flush=True,
-        )
+    folder = trainer.folder / "best"
+    saved = _evaluation_of(folder, best)
+    if saved == best:
+        return
     trainer.best = None
+    if not trainer.accelerator.is_main_process:
+        return
+    if saved is None:
+        fact = f"{folder}, the best policy so far (step {best['step']}), is missing or damaged:"
+    else:
+        fact = (
+            f"{folder} holds another policy than the best one at this checkpoint (step"
+            f" {best['step']}), since the run went on after it:"
+        )
+    print(f"note: {fact} it will be replaced by the best of the following evaluations", flush=True)
+
+
+def _evaluation_of(folder: Path, best: dict) -> object:
+    """What best/ says of its policy; `best` if it says nothing, None if it is not intact."""
+    if not _is_whole_model(folder):
+        return None
+    try:
+        # older releases did not write the file
+        return read_json(folder / BEST_FILE) if (folder / BEST_FILE).exists() else best
+    except UserError:
+        return None
 
 
 def _is_whole_model(folder: Path) -> bool:

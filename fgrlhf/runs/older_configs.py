@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 
 def with_new_keys(old: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
@@ -19,12 +20,26 @@ def with_new_keys(old: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
     """
     filled = dict(old)
     for name, field in type(config).model_fields.items():
-        section = getattr(config, name)
         if name in old:
-            if isinstance(section, BaseModel) and isinstance(old[name], Mapping):
-                filled[name] = with_new_keys(old[name], section)
+            filled[name] = _filled(old[name], getattr(config, name))
         elif not field.is_required():
             default = field.get_default(call_default_factory=True, validated_data={})
-            is_section = isinstance(default, BaseModel)
-            filled[name] = default.model_dump(mode="json") if is_section else default
+            filled[name] = to_jsonable_python(default)
     return filled
+
+
+def _filled(old: Any, value: Any) -> Any:
+    """A recorded value, with the new keys of the sections in it.
+
+    Sections in a dict belong together by their name, and those in a list by their place. Lists of
+    different lengths differ in any case.
+    """
+    if isinstance(value, BaseModel) and isinstance(old, Mapping):
+        return with_new_keys(old, value)
+    if isinstance(value, Mapping) and isinstance(old, Mapping):
+        return {
+            name: _filled(one, value[name]) if name in value else one for name, one in old.items()
+        }
+    if isinstance(value, list | tuple) and isinstance(old, list) and len(value) == len(old):
+        return [_filled(one, other) for one, other in zip(old, value)]
+    return old
