@@ -135,7 +135,7 @@ def evaluate_rows(
         )
         repeated = [prompt for prompt in batch for _ in range(num_samples)]
         rows: list[dict] = []
-        for n, (prompt, text) in enumerate(zip(repeated, texts)):
+        for n, (prompt, text) in enumerate(zip(repeated, texts, strict=True)):
             rows.append(
                 {
                     "id": prompt.id,

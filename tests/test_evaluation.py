@@ -231,6 +231,19 @@ def test_without_references_there_is_no_rouge():
     assert set(rows[0]) == {"id", "sample", "prompt", "response", "references", "length"}
 
 
+def test_responses_are_never_given_to_other_prompts():
+    """A policy that returns too few responses is an error, not a shift of all that follow."""
+    with pytest.raises(ValueError, match="zip.. argument 2 is shorter"):
+        evaluate_rows(
+            Canned({"the cat": ["dog"], "red": ["dog"]}),
+            [PROMPTS[0], PROMPTS[2]],
+            None,
+            GREEDY,
+            num_samples=2,
+            progress=False,
+        )
+
+
 def test_a_reward_that_is_not_a_number_is_refused():
     class Broken:
         def segment_scores(self, prompts, texts):

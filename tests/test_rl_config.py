@@ -169,6 +169,18 @@ def test_impossible_combinations(section, change, part):
         validate(QAConfig, tree, "file")
 
 
+def test_beam_search_in_training_gives_one_response_per_prompt():
+    tree = published("baseline")
+    beams = {"train_generation_kwargs": {"do_sample": False, "num_beams": 4}}
+    tree["model"]["policy_model"] = {**POLICY, **beams}
+    (line,) = refused(tree)
+    key = "model.policy_model.train_generation_kwargs.num_beams"
+    assert line.startswith(f"{key} is 4, but beam search finds one response per prompt, and")
+    assert "env.train_num_samples_per_input is 4: set num_beams=1 and do_sample=true" in line
+    tree["env"]["train_num_samples_per_input"] = 1
+    assert refused(tree) == []
+
+
 def test_temperature_of_the_log_probabilities():
     def temperature(**changes):
         tree = published("baseline")
