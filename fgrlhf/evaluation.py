@@ -145,17 +145,21 @@ def evaluate_rows(
                     "references": list(prompt.references),
                 }
             )
-        if reward is not None:
-            tokens = _tokens(policy, response) if getattr(reward, "needs_tokens", False) else None
-            _join(rows, _reward_columns(reward, repeated, texts, tokens))
-        for row, prompt in zip(rows, repeated):
-            row["length"] = len(row["response"].split())
-            if rouge is not None and prompt.references:
-                row["rougeLsum"] = rouge(row["response"], prompt.references)
-        if kls is not None:
-            _join(rows, [{"kl": kl} for kl in kls])
-        for metric in metrics:
-            _join(rows, metric_columns(metric, repeated, texts))
+        # autocast is for the policy: outside it, rewards are those of training, and metrics those
+        # of the evaluation program
+        with torch.autocast(response.ids_BT.device.type, enabled=False):
+            if reward is not None:
+                needs_tokens = getattr(reward, "needs_tokens", False)
+                tokens = _tokens(policy, response) if needs_tokens else None
+                _join(rows, _reward_columns(reward, repeated, texts, tokens))
+            for row, prompt in zip(rows, repeated):
+                row["length"] = len(row["response"].split())
+                if rouge is not None and prompt.references:
+                    row["rougeLsum"] = rouge(row["response"], prompt.references)
+            if kls is not None:
+                _join(rows, [{"kl": kl} for kl in kls])
+            for metric in metrics:
+                _join(rows, metric_columns(metric, repeated, texts))
         for n, i in enumerate(indices):
             rows_of_prompt[i] = rows[n * num_samples : (n + 1) * num_samples]
         bar.update(len(batch))
