@@ -237,14 +237,23 @@ def _respond(
     texts = policy.tokenizer.batch_decode(unpadded, skip_special_tokens=True)
     if reference is None:
         return response, texts, None
-    ref_output, _ = reference(
+    inputs = (
         ids_BP.repeat_interleave(num_samples, 0),
         mask_BP.repeat_interleave(num_samples, 0),
         response.ids_BT,
         response.mask_BT,
-        temperature=temperature,
     )
-    difference_BT = response.logprobs_BT - ref_output.logprobs_BT
+    logprobs_BT = response.logprobs_BT
+    under_bf16 = torch.is_autocast_enabled(policy.device.type)
+    if under_bf16 or policy.model.dtype != torch.float32:
+        # step-by-step and parallel rounding differ, and the reference's is parallel
+        was_training = policy.model.training
+        policy.model.eval()
+        output, _ = policy(*inputs, temperature=temperature)
+        policy.model.train(was_training)
+        logprobs_BT = output.logprobs_BT
+    ref_output, _ = reference(*inputs, temperature=temperature)
+    difference_BT = logprobs_BT - ref_output.logprobs_BT
     kls = [
         float(masked_sum(difference_T, mask_T))
         for difference_T, mask_T in zip(difference_BT, response.mask_BT)
