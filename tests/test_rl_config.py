@@ -420,6 +420,22 @@ def test_only_an_algorithm_with_a_critic_needs_one():
     assert refused(tree | {"algorithm": {"name": "rloo"}}) == []
 
 
+@pytest.mark.parametrize("name", ["rloo", "grpo", "gpg"])
+def test_an_algorithm_that_compares_samples_needs_different_ones(name):
+    tree = published("fine_grained") | {"algorithm": {"name": name}}
+    del tree["ppo"]
+    assert refused(tree) == []
+    greedy = {"train_generation_kwargs": {"do_sample": False}}
+    tree["model"]["policy_model"] = {**POLICY, **greedy}
+    key = "model.policy_model.train_generation_kwargs.do_sample"
+    (line,) = refused(tree)
+    assert line.startswith(f"{key} is false, but `{name}` compares the samples of one prompt, ")
+    assert "set do_sample=true and num_beams=1" in line
+    tree["env"]["train_num_samples_per_input"] = 1
+    assert [line.split()[0] for line in refused(tree)] == ["env.train_num_samples_per_input", key]
+    assert refused(tree | {"algorithm": {"name": "reinforce"}}) == []
+
+
 def test_mistakes_of_all_sections_are_reported_together():
     tree = published("fine_grained")
     tree["algorithm"] = {"name": "trpo"}
