@@ -135,7 +135,7 @@ def evaluate_rows(
         )
         repeated = [prompt for prompt in batch for _ in range(num_samples)]
         rows: list[dict] = []
-        for n, (prompt, text) in enumerate(zip(repeated, texts)):
+        for n, (prompt, text) in enumerate(zip(repeated, texts, strict=True)):
             rows.append(
                 {
                     "id": prompt.id,
@@ -145,17 +145,21 @@ def evaluate_rows(
                     "references": list(prompt.references),
                 }
             )
-        if reward is not None:
-            tokens = _tokens(policy, response) if getattr(reward, "needs_tokens", False) else None
-            _join(rows, _reward_columns(reward, repeated, texts, tokens))
-        for row, prompt in zip(rows, repeated):
-            row["length"] = len(row["response"].split())
-            if rouge is not None and prompt.references:
-                row["rougeLsum"] = rouge(row["response"], prompt.references)
-        if kls is not None:
-            _join(rows, [{"kl": kl} for kl in kls])
-        for metric in metrics:
-            _join(rows, metric_columns(metric, repeated, texts))
+        # autocast is for the policy: outside it, rewards are those of training, and metrics those
+        # of the evaluation program
+        with torch.autocast(response.ids_BT.device.type, enabled=False):
+            if reward is not None:
+                needs_tokens = getattr(reward, "needs_tokens", False)
+                tokens = _tokens(policy, response) if needs_tokens else None
+                _join(rows, _reward_columns(reward, repeated, texts, tokens))
+            for row, prompt in zip(rows, repeated):
+                row["length"] = len(row["response"].split())
+                if rouge is not None and prompt.references:
+                    row["rougeLsum"] = rouge(row["response"], prompt.references)
+            if kls is not None:
+                _join(rows, [{"kl": kl} for kl in kls])
+            for metric in metrics:
+                _join(rows, metric_columns(metric, repeated, texts))
         for n, i in enumerate(indices):
             rows_of_prompt[i] = rows[n * num_samples : (n + 1) * num_samples]
         bar.update(len(batch))
@@ -233,14 +237,23 @@ def _respond(
     texts = policy.tokenizer.batch_decode(unpadded, skip_special_tokens=True)
     if reference is None:
         return response, texts, None
-    ref_output, _ = reference(
+    inputs = (
         ids_BP.repeat_interleave(num_samples, 0),
         mask_BP.repeat_interleave(num_samples, 0),
         response.ids_BT,
         response.mask_BT,
-        temperature=temperature,
     )
-    difference_BT = response.logprobs_BT - ref_output.logprobs_BT
+    logprobs_BT = response.logprobs_BT
+    under_bf16 = torch.is_autocast_enabled(policy.device.type)
+    if under_bf16 or policy.model.dtype != torch.float32:
+        # step-by-step and parallel rounding differ, and the reference's is parallel
+        was_training = policy.model.training
+        policy.model.eval()
+        output, _ = policy(*inputs, temperature=temperature)
+        policy.model.train(was_training)
+        logprobs_BT = output.logprobs_BT
+    ref_output, _ = reference(*inputs, temperature=temperature)
+    difference_BT = logprobs_BT - ref_output.logprobs_BT
     kls = [
         float(masked_sum(difference_T, mask_T))
         for difference_T, mask_T in zip(difference_BT, response.mask_BT)

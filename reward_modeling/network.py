@@ -56,6 +56,7 @@ def load_network(
                 layers=model.layers,
                 text_features=model.text_features,
             )
+            _check_length(model, scorer.trunk)
             _add_adapters(scorer.trunk, model)
             if model.train_top_layers is not None:
                 scorer.train_top_layers(model.train_top_layers, TOP_LAYERS_KEY)
@@ -68,6 +69,7 @@ def load_network(
         network: Any = load_weights(
             network_class, model.ckpt, new_head=True, config=config, dtype=torch.float32
         )
+        _check_length(model, network)
         check_direction(network, shape)
         _add_adapters(network.base_model, model)
         if model.train_top_layers is not None:
@@ -114,7 +116,11 @@ def _check_settings(model: ModelSection, config: PretrainedConfig, shape: Shape)
             f"model.layers={model.layers} needs a decoder-only model, and `{model.ckpt}` is of"
             f" shape {shape}: leave it out"
         )
-    limit = longest_input(config, shape)
+
+
+def _check_length(model: ModelSection, network: PreTrainedModel) -> None:
+    """Raise `UserError` if the network reads less than `model.max_length`."""
+    limit = longest_input(network)
     if limit is not None and model.max_length > limit:
         raise UserError(
             f"model.max_length={model.max_length}, but `{model.ckpt}` reads at most {limit}"

@@ -144,6 +144,27 @@ def test_how_answers_are_drawn(world):
     assert sampling_of(settings(world), config) == Sampling(6, False, num_beams=2)
 
 
+@pytest.mark.parametrize(
+    "do_sample, message",
+    [
+        (None, r"eval_generation_kwargs.do_sample=false, so all .*: set do_sample=true, or leave"),
+        (False, "do_sample is false, so all .*: set do_sample=true, or leave num_samples"),
+        (True, "train_generation_kwargs.do_sample=false, so all .*: set it to true, or leave"),
+    ],
+)
+def test_several_responses_that_would_be_the_same_are_refused(world, do_sample, message):
+    path = world / "config.yml"
+    tree = yaml.safe_load(path.read_text())
+    tree["model"]["policy_model"]["train_generation_kwargs"] = {"do_sample": False}
+    path.write_text(yaml.safe_dump(tree))
+    with pytest.raises(UserError, match=f"num_samples is 2, but .*{message}"):
+        evaluate(settings(world, num_samples=2, do_sample=do_sample))
+    if do_sample:  # the other values are refused when the settings are read
+        search = {"scorer": {"kind": "python", "of": "no.such"}}
+        with pytest.raises(UserError, match="a search chooses among sampled steps, but .*=false"):
+            evaluate(settings(world, search=search, do_sample=do_sample))
+
+
 def test_names_and_oracle(world):
     assert (
         policy_name("outputs/mini/fine_grained/best")

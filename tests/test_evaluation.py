@@ -226,9 +226,35 @@ def test_kl_is_the_sum_over_the_response(kind, sampling, expected_temperature):
     assert "reward" not in same[0] and "segments" not in same[0]
 
 
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+def test_the_kl_from_the_same_weights_is_0_in_bf16(kind, weights):
+    """Rounding, which differs between sampling and the parallel pass, is no part of it."""
+    policy = tiny.policy(kind, dropout=0.5).to(weights).train()
+    reference = tiny.policy(kind).to(weights).eval()
+    with torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
+        rows = evaluate_rows(
+            policy, PROMPTS, None, SAMPLED, reference=reference, num_samples=2, progress=False
+        )
+    assert [row["kl"] for row in rows] == [0.0] * 8 and policy.training
+
+
 def test_without_references_there_is_no_rouge():
     rows = evaluate_rows(Canned(ANSWERS), [Prompt("0", "red")], None, GREEDY, progress=False)
     assert set(rows[0]) == {"id", "sample", "prompt", "response", "references", "length"}
+
+
+def test_responses_are_never_given_to_other_prompts():
+    """A policy that returns too few responses is an error, not a shift of all that follow."""
+    with pytest.raises(ValueError, match="zip.. argument 2 is shorter"):
+        evaluate_rows(
+            Canned({"the cat": ["dog"], "red": ["dog"]}),
+            [PROMPTS[0], PROMPTS[2]],
+            None,
+            GREEDY,
+            num_samples=2,
+            progress=False,
+        )
 
 
 def test_a_reward_that_is_not_a_number_is_refused():

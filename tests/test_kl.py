@@ -25,6 +25,21 @@ def test_one_update_by_hand(measured, factor):
     assert kl.coef == pytest.approx(0.2 * factor)
 
 
+@pytest.mark.parametrize(
+    "episodes, factor",
+    [
+        (24, 1 - 0.2 * 2.4),  # as in the paper
+        (25, 0.5),
+        (100, 0.5),  # 1 - 0.2 * 10 = -1
+        (10**9, 0.5),
+    ],
+)
+def test_the_coefficient_stays_positive(episodes, factor):
+    kl = KLController(0.2, target=1.0, horizon=10)
+    kl.update(0.0, episodes)
+    assert kl.coef == pytest.approx(0.2 * factor)
+
+
 def test_it_steers_towards_the_target():
     kl, response = KLController(1.0, target=2.0, horizon=100), None
     for _ in range(400):

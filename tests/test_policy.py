@@ -244,6 +244,16 @@ def test_shared_prompts_give_the_gradient_of_unshared_ones(kind, monkeypatch):
     assert largest > 0.01
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_beam_search_finds_one_response_per_prompt(kind):
+    policy = tiny.policy(kind)
+    batch = policy.encode(TEXTS)
+    beams = Sampling(4, do_sample=False, num_beams=2)
+    assert len(policy.generate(*batch, beams).ids_BT) == len(TEXTS)
+    with pytest.raises(ValueError, match="num_samples is 3, but beam search .num_beams=2. finds"):
+        policy.generate(*batch, beams, num_samples=3)
+
+
 def test_generation_settings_of_a_bart_checkpoint_are_no_part_of_the_policy():
     """Its generation config forces a first token and forbids repetitions; sampling ignores both."""
     policy = tiny.bart().eval()

@@ -7,7 +7,12 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
 
 from fgrlhf.config import validate
 from fgrlhf.errors import UserError
@@ -329,6 +334,41 @@ def test_differences_add_up_to_the_whole(classifier):
     for part in prefixes:
         expected = logits(classifier, texts[0][: part.end]).softmax(0)[2].item()
         assert part.value == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "config_class, model_class, readable",
+    [
+        (BertConfig, BertForSequenceClassification, 18),
+        # the embeddings 0 to 3 are never a position: padding has the number 3
+        (RobertaConfig, RobertaForSequenceClassification, 14),
+    ],
+)
+def test_a_long_text_is_cut_to_what_the_classifier_reads(
+    config_class, model_class, readable, tmp_path
+):
+    tokenizer = tiny.fresh(tiny.tokenizer())
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(3)
+    assert tokenizer.pad_token_id == 3 and tokenizer.model_max_length > 1e20
+    config = config_class(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=18,
+        id2label={0: "fine", 1: "toxic"},
+        pad_token_id=3,
+    )
+    model = model_class(config).eval()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    section = {"kind": "classifier", "ckpt": str(tmp_path), "label": "toxic"}
+    (scores,) = built(a=section)["a"].segment_scores(PROMPTS[:1], ["red cat " * 15])
+    ids = tokenizer("red cat " * 15)["input_ids"][:readable]
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([ids])).logits.softmax(1)[0, 1].item()
+    assert values(scores) == [(0, None, pytest.approx(expected, abs=1e-6))]
 
 
 def test_an_unknown_label_is_refused_with_the_known_ones(classifier):

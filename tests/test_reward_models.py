@@ -578,6 +578,7 @@ def test_published_sequence_checkpoint_takes_mean_and_std_from_facts(tmp_path):
         tmp_path, rm.prefix_fn, mean=-0.5, std=1.5, with_context=True, level="sequence"
     )
     assert (score.mean, score.std, score.spec.kind) == (-0.5, 1.5, "sequence")
+    assert score.spec.max_length == 1025  # 1026 positions, of which padding has the first
     with pytest.raises(UserError, match="needs the mean and std"):
         load_reward_model(tmp_path, rm.prefix_fn)
 

@@ -169,6 +169,18 @@ def test_impossible_combinations(section, change, part):
         validate(QAConfig, tree, "file")
 
 
+def test_beam_search_in_training_gives_one_response_per_prompt():
+    tree = published("baseline")
+    beams = {"train_generation_kwargs": {"do_sample": False, "num_beams": 4}}
+    tree["model"]["policy_model"] = {**POLICY, **beams}
+    (line,) = refused(tree)
+    key = "model.policy_model.train_generation_kwargs.num_beams"
+    assert line.startswith(f"{key} is 4, but beam search finds one response per prompt, and")
+    assert "env.train_num_samples_per_input is 4: set num_beams=1 and do_sample=true" in line
+    tree["env"]["train_num_samples_per_input"] = 1
+    assert refused(tree) == []
+
+
 def test_temperature_of_the_log_probabilities():
     def temperature(**changes):
         tree = published("baseline")
@@ -406,6 +418,22 @@ def test_only_an_algorithm_with_a_critic_needs_one():
     (line,) = refused(tree)
     assert line.startswith("model.value_model: the critic of `ppo` needs its own trunk")
     assert refused(tree | {"algorithm": {"name": "rloo"}}) == []
+
+
+@pytest.mark.parametrize("name", ["rloo", "grpo", "gpg"])
+def test_an_algorithm_that_compares_samples_needs_different_ones(name):
+    tree = published("fine_grained") | {"algorithm": {"name": name}}
+    del tree["ppo"]
+    assert refused(tree) == []
+    greedy = {"train_generation_kwargs": {"do_sample": False}}
+    tree["model"]["policy_model"] = {**POLICY, **greedy}
+    key = "model.policy_model.train_generation_kwargs.do_sample"
+    (line,) = refused(tree)
+    assert line.startswith(f"{key} is false, but `{name}` compares the samples of one prompt, ")
+    assert "set do_sample=true and num_beams=1" in line
+    tree["env"]["train_num_samples_per_input"] = 1
+    assert [line.split()[0] for line in refused(tree)] == ["env.train_num_samples_per_input", key]
+    assert refused(tree | {"algorithm": {"name": "reinforce"}}) == []
 
 
 def test_mistakes_of_all_sections_are_reported_together():

@@ -166,7 +166,7 @@ def test_a_spec_written_by_training_is_read_back(tmp_path, kind):
             {"shape": "causal"},
             "shape is causal, but the checkpoint is an encoder-decoder",
         ),
-        ("encoder", {"max_length": 1025}, "max_length is 1025, but the network reads at most 1024"),
+        ("encoder", {"max_length": 1026}, "max_length is 1026, but the network reads at most 1025"),
         ("causal", {"max_length": 257}, "max_length is 257, but the network reads at most 256"),
         (
             "causal",

@@ -407,8 +407,9 @@ def test_impossible_settings(tmp_path):
         train(config(tmp_path, train__micro_batch_size=5))
     with pytest.raises(UserError, match="shape `seq2seq` could be loaded .*single stack"):
         train(config(tmp_path, model__ckpt=str(rm.start(tmp_path, "causal"))))
-    with pytest.raises(UserError, match="reads at most 1024 tokens"):
-        train(config(tmp_path, "encoder", model__max_length=1025))
+    # 1026 positions, of which padding has the first
+    with pytest.raises(UserError, match="reads at most 1025 tokens: set it to 1025 or less"):
+        train(config(tmp_path, "encoder", model__max_length=1026))
     with pytest.raises(UserError, match="nowhere"):
         train(config(tmp_path, model__ckpt=str(tmp_path / "nowhere")))
 

@@ -471,6 +471,35 @@ def test_it_runs_in_bf16(tmp_path):
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
+def test_rewards_and_metrics_of_dev_are_computed_as_in_training(tmp_path):
+    """Autocast is for the policy: a reward model has one precision, in training and on dev."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    seen = {"reward": [], "metric": [], "policy": []}
+
+    class Recorder(CountWord):
+        def segment_scores(self, prompts, texts):
+            seen["reward"].append(torch.is_autocast_enabled("cpu"))
+            return super().segment_scores(prompts, texts)
+
+    def metric(prompt, text):
+        seen["metric"].append(torch.is_autocast_enabled("cpu"))
+        return {"words": float(len(text.split()))}
+
+    cfg = config(tmp_path, train__total_episodes=16, train__eval_interval=1, model__dtype="bf16")
+    reward = CombinedReward({"cat": Recorder()})
+    run = trainer(cfg, reward=reward, accelerator=Accelerator(cpu=True, mixed_precision="bf16"))
+    run.policy.register_forward_hook(
+        lambda *_: seen["policy"].append(torch.is_autocast_enabled("cpu"))
+    )
+    task = Task("any", metrics=lambda prompts: (metric,))
+    run.evaluate = dev_evaluation(task, cfg, PROMPTS, reward, run.reference, run.accelerator)
+    run.train()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    # two steps and three evaluations
+    assert seen["reward"] == [False] * 5 and seen["metric"] == [False] * 3 * len(PROMPTS)
+    assert seen["policy"] and all(seen["policy"])
+
+
 def test_a_warm_up_as_long_as_the_run(tmp_path, capsys):
     with pytest.raises(
         UserError, match="n_critic_warmup_steps=9.*9 steps: the policy would never learn"

@@ -34,13 +34,20 @@ class GroupConfig(AlgorithmConfig):
 
     def mistakes(self, run: "RLConfig") -> list[str]:
         K = run.env.train_num_samples_per_input
-        if K >= 2:
-            return []
-        return [
-            f"env.train_num_samples_per_input is {K}, but `{self.name}` compares the samples of one"
-            " prompt, which needs a second one: set it to 2 or more, or use"
-            " algorithm.name=reinforce"
-        ]
+        mistakes = []
+        if K < 2:
+            mistakes.append(
+                f"env.train_num_samples_per_input is {K}, but `{self.name}` compares the samples of"
+                " one prompt, which needs a second one: set it to 2 or more, or use"
+                " algorithm.name=reinforce"
+            )
+        if not run.model.policy_model.train_generation_kwargs.do_sample:
+            mistakes.append(
+                "model.policy_model.train_generation_kwargs.do_sample is false, but"
+                f" `{self.name}` compares the samples of one prompt, which would all be the same:"
+                " set do_sample=true and num_beams=1, or use algorithm.name=reinforce"
+            )
+        return mistakes
 
 
 class GroupRelative(Algorithm):

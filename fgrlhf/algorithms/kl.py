@@ -7,6 +7,8 @@ from torch import Tensor
 
 from fgrlhf.utils import check_same_shape
 
+MIN_FACTOR = 0.5  # the coefficient never falls faster in one step
+
 
 def kl_k1(logprobs_BT: Tensor, ref_logprobs_BT: Tensor) -> Tensor:
     """k1 = log(pi / pi_ref), in nats per token.
@@ -35,7 +37,11 @@ class KLController:
     With a target (Ziegler et al. 2019, section 2.2) each step changes it by
 
         e = clip((KL - target) / target, -0.2, 0.2)
-        beta <- beta * (1 + e * episodes / horizon)
+        beta <- beta * max(1 + e * episodes / horizon, MIN_FACTOR)
+
+    The bound is not in the paper, whose steps are much smaller than the horizon. It acts if a step
+    has more than 2.5 horizons of episodes; from 5 on, beta would become 0 or negative and reward
+    the KL.
 
     Args:
       coef: beta, or its first value.
@@ -53,4 +59,4 @@ class KLController:
             return
         error = (kl - self.target) / self.target
         error = min(max(error, -0.2), 0.2)
-        self.coef *= 1 + error * episodes / self.horizon
+        self.coef *= max(1 + error * episodes / self.horizon, MIN_FACTOR)

@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.config import StrictModel, load_config, refuse
 from fgrlhf.data.prompts import check_prompts_fit, prompts_file
-from fgrlhf.errors import run_main
+from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.files import read_json, write_json, write_jsonl
@@ -107,14 +107,34 @@ def policy_name(path: str) -> str:
 
 
 def sampling_of(settings: Settings, config: RLConfig) -> Sampling:
-    """How answers are sampled. With `do_sample=false` the config's other settings are ignored."""
+    """How answers are sampled. With `do_sample=false` the config's other settings are ignored.
+
+    Raises:
+      UserError: several responses per prompt, or a search, are asked for, but nothing is random.
+    """
     policy = config.model.policy_model
     length = config.env.max_generated_len
+    reason = "do_sample is false"
+    way_out = "set do_sample=true"
     if settings.do_sample is None:
-        return policy.eval_generation_kwargs.sampling(length)
-    if settings.do_sample:
-        return policy.train_generation_kwargs.sampling(length)
-    return Sampling(length, do_sample=False)
+        reason = f"{settings.config} has model.policy_model.eval_generation_kwargs.do_sample=false"
+        sampling = policy.eval_generation_kwargs.sampling(length)
+    elif settings.do_sample:
+        reason = f"{settings.config} has model.policy_model.train_generation_kwargs.do_sample=false"
+        way_out = "set it to true"
+        sampling = policy.train_generation_kwargs.sampling(length)
+    else:
+        sampling = Sampling(length, do_sample=False)
+    if sampling.do_sample:
+        return sampling
+    if settings.search is not None:
+        raise UserError(f"a search chooses among sampled steps, but {reason}: {way_out}")
+    if settings.num_samples > 1:
+        raise UserError(
+            f"num_samples is {settings.num_samples}, but {reason}, so all responses to a prompt"
+            f" would be the same: {way_out}, or leave num_samples out"
+        )
+    return sampling
 
 
 def metrics_of(settings: Settings, config: RLConfig) -> EvaluationMetrics:
@@ -192,6 +212,7 @@ def evaluate(task: Task, settings: Settings) -> Path:
 
 def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     config = load_config(rl_config(task), settings.config)
+    sampling = sampling_of(settings, config)
     data = prompts_file(settings.data_dir, settings.split)
     prompts = task.prompts(data, settings.split, config.data.seed)[: settings.max_examples]
     state = PartialState(cpu=not torch.accelerator.is_available())
@@ -217,7 +238,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             policy,
             share_of(prompts, state.process_index, state.num_processes),
             reward,
-            sampling_of(settings, config),
+            sampling,
             settings.seed,
             (*task.metrics(prompts), *named_metrics),
             reference,

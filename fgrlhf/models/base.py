@@ -268,7 +268,13 @@ class Policy(nn.Module):
         Raises:
           UserError: prompt and response need more positions than the model has, or the logits are
             not finite.
+          ValueError: beam search is asked for several responses per prompt.
         """
+        if sampling.num_beams > 1 and num_samples > 1:
+            raise ValueError(
+                f"num_samples is {num_samples}, but beam search (num_beams={sampling.num_beams})"
+                " finds one response per prompt: set num_samples=1, or num_beams=1"
+            )
         self._check_fits(prompt_ids_GP, sampling)
         uniform_BT = _uniform_numbers(sampling, row_seeds, len(prompt_ids_GP) * num_samples)
         was_training = self.model.training

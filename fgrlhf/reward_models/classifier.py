@@ -8,6 +8,7 @@ from transformers import AutoModelForSequenceClassification
 
 from fgrlhf.errors import UserError, suggestion
 from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
+from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_utils import Span, load_segmenter
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 
@@ -37,10 +38,7 @@ class LabelScorer:
         if model.config.pad_token_id is None:
             # a decoder-only classifier looks for its last token before the padding
             model.config.pad_token_id = tokenizer.pad_token_id
-        self.max_length = min(
-            getattr(model.config, "max_position_embeddings", None) or 2**20,
-            tokenizer.model_max_length,
-        )
+        self.max_length = min(longest_input(model) or 2**20, tokenizer.model_max_length)
 
     @classmethod
     def load(cls, config: "ClassifierSettings", device: str, dtype: str) -> "LabelScorer":

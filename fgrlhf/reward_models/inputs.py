@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from transformers import PretrainedConfig
+from transformers import PreTrainedModel
 
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.collate import RMCollator
@@ -344,12 +344,20 @@ def segment_mark(tokenizer) -> str:
     )
 
 
-def longest_input(config: PretrainedConfig, shape: Shape) -> int | None:
-    """Most tokens that a network can read; None with relative positions."""
-    positions: Any = getattr(config, "max_position_embeddings", None)
-    if positions is None or shape != "encoder":
-        return positions
-    return positions - 2  # RoBERTa and Longformer count positions from two
+def longest_input(network: PreTrainedModel) -> int | None:
+    """Most tokens that a network can read; None with relative positions.
+
+    RoBERTa and its relatives (Longformer, XLM-R) give padding an embedding of its own among those
+    of the positions, and count positions from the next one: of 514 embeddings they use 512.
+    """
+    positions: int | None = getattr(network.config, "max_position_embeddings", None)
+    if positions is None:
+        return None
+    for name, module in network.named_modules():
+        padding: Any = getattr(module, "padding_idx", None)
+        if name.endswith("position_embeddings") and padding is not None:
+            return positions - (padding + 1)
+    return positions
 
 
 def join_segments(

@@ -10,6 +10,7 @@ contradict each other are an error.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,9 @@ def load_reward_model(
         network = loading.load_weights(
             _network_class(spec), path, exact=has_spec, dtype=torch.float32
         )
+        if not has_spec:
+            longest = longest_input(network) or spec.max_length
+            spec = replace(spec, max_length=min(spec.max_length, longest))
         _check_reading(path, spec, network)
         model: Any = speed_up_network(network)
         tokenizer = load_tokenizer(path, spec.shape)
@@ -252,16 +256,14 @@ def _output_names(config: PretrainedConfig) -> tuple[str, ...]:
 
 def _check_reading(path: str | Path, spec: RewardModelSpec, network: PreTrainedModel) -> None:
     """Raise `UserError` if the loaded network has another shape, or reads less than the spec."""
-    if isinstance(network, LanguageModelScorer):
-        config = network.config.trunk_config()
-    else:
-        config = network.config
+    trunk: Any = network.trunk if isinstance(network, LanguageModelScorer) else network
+    config = trunk.config
     problems = []
     if spec.shape != "encoder" and shape_of(network) != spec.shape:
         problems.append(
             f"shape is {spec.shape}, but {other_shape(config, shape_of_config(config))}"
         )
-    limit = longest_input(config, spec.shape)
+    limit = longest_input(trunk)
     if limit is not None and spec.max_length > limit:
         problems.append(
             f"max_length is {spec.max_length}, but the network reads at most {limit} tokens"
@@ -299,7 +301,7 @@ def published_spec(
     given: Mapping[str, Any],
     defaults: Mapping[str, Any],
 ) -> RewardModelSpec:
-    """The spec of a checkpoint without `reward_model.json`.
+    """The spec of a checkpoint without `reward_model.json`; its network may read less.
 
     The architecture determines its kind, the config its labels. The rest comes from the facts in
     `given`, then from `defaults`. The error label is the fact `error_label`, or else the only label
@@ -313,7 +315,7 @@ def published_spec(
     common = {
         "shape": "encoder",
         "with_context": facts.get("with_context", True),
-        "max_length": min(PUBLISHED_LENGTH, longest_input(config, "encoder") or PUBLISHED_LENGTH),
+        "max_length": PUBLISHED_LENGTH,
     }
     if architecture.endswith("ForSequenceClassification") and config.num_labels == 1:
         _refuse_unused_facts(path, given, "a score of the whole answer", {"error_label", "level"})

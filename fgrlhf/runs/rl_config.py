@@ -336,6 +336,7 @@ class RLConfig(StrictModel):
     def _sections_fit(self):
         mistakes = [
             *self._model_mistakes(),
+            *self._sampling_mistakes(),
             *self._critic_mistakes(),
             *self.algorithm.mistakes(self),
             *self._parallel_mistakes(),
@@ -350,6 +351,17 @@ class RLConfig(StrictModel):
         if lora is None:
             return []
         return lora.mistakes("model.policy_model.lora", self.train.dropout)
+
+    def _sampling_mistakes(self) -> list[str]:
+        beams = self.model.policy_model.train_generation_kwargs.num_beams
+        K = self.env.train_num_samples_per_input
+        if beams == 1 or K == 1:
+            return []
+        return [
+            f"model.policy_model.train_generation_kwargs.num_beams is {beams}, but beam search"
+            f" finds one response per prompt, and env.train_num_samples_per_input is {K}: set"
+            " num_beams=1 and do_sample=true, or set env.train_num_samples_per_input=1"
+        ]
 
     def _critic_mistakes(self) -> list[str]:
         name = self.algorithm.name

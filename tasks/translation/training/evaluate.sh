@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sample translations of the test sources and rate them.
-#   evaluate.sh policy=$OUTPUT_DIR/spans/best name=spans [num_samples=4 ...]
+#   evaluate.sh policy=$OUTPUT_DIR/spans/best name=spans [num_samples=4 do_sample=true ...]
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 launch -m fgrlhf.cli.evaluate "tasks.$TASK" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" \
     config="$(config_for training/spans_config.yml)" "$@"
