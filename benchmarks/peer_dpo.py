@@ -145,8 +145,8 @@ def our_trainer(work: Work, choice: Choice) -> _Ours:
 
 def trl_trainer(work: Work, choice: Choice) -> Trainer:
     """`choice["micro"]`: pairs per forward pass."""
-    from trl import DPOConfig as TRLConfig  # pyright: ignore[reportMissingImports]
-    from trl import DPOTrainer as TRLTrainer  # pyright: ignore[reportMissingImports]
+    from trl import DPOConfig as TRLConfig  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
+    from trl import DPOTrainer as TRLTrainer  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
 
     size = work.size
     arguments = TRLConfig(

@@ -206,7 +206,7 @@ def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> T
 
     replay: response ids of every step, used instead of sampling.
     """
-    from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
+    from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
 
     size = work.size
     arguments = GRPOConfig(

@@ -201,7 +201,7 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
 
     The order `sequential` is question by question.
     """
-    from trl import RewardConfig, RewardTrainer  # pyright: ignore[reportMissingImports]
+    from trl import RewardConfig, RewardTrainer  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
 
     same = _arguments(work, 1)
     names = (

@@ -10,7 +10,7 @@ are on disk, and contains
 - `state.json`: step, KL coefficient, best score, the config, and the SHA-256 of every other file
   and of `state.json` itself.
 
-`best/`, beside it, is a model folder with `best.json`, the evaluation that made its policy the best.
+`best/`, beside it, is a model folder whose `best.json` is the evaluation that chose it.
 
 Random numbers, data order and learning rate are pure functions of (seed, step), so `step` restores
 them.
