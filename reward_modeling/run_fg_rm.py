@@ -46,6 +46,8 @@ from reward_modeling.training import calibration, load_metric, reuse, sigmoid
 
 # an input, and a label for each of its tokens
 Example = tuple[RMInput, list[int]]
+# a response, and whether each segment has an error; None if it is not judged
+LabelledText = tuple[RMText, list[bool | None]]
 
 
 class LabelSection(StrictModel):
@@ -100,14 +102,28 @@ class SegmentRMConfig(RMConfig):
         return self
 
 
-def encode(inputs: RMInputs, rows: Sequence[SegmentRow]) -> list[Example]:
-    """Encode the rows that still have a labelled segment after cutting."""
+def encode(
+    inputs: RMInputs, rows: Sequence[SegmentRow], names: Sequence[str]
+) -> tuple[list[Example], list[LabelledText]]:
+    """Encode the rows that still have a labelled segment after cutting.
+
+    Returns:
+      the examples, and their texts for the baselines. What the network does not read has no label
+      in either, so both are measured on the same segments.
+    """
+    ok = len(names) - 1
     examples = []
+    texts = []
     for read, row in zip(inputs.encode([row.text for row in rows]), rows):
         labels = label_positions(read, row.labels)
         if any(label != IGNORED for label in labels):
             examples.append((read, labels))
-    return examples
+            wrong = []
+            for position, label in zip(read.positions, row.labels, strict=True):
+                is_judged = position is not None and label != IGNORED
+                wrong.append(label != ok if is_judged else None)
+            texts.append((row.text, wrong))
+    return examples, texts
 
 
 def with_features(
@@ -212,14 +228,6 @@ def check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Tas
         )
 
 
-def labelled_texts(
-    rows: Sequence[SegmentRow], names: Sequence[str]
-) -> list[tuple[RMText, list[bool | None]]]:
-    """Responses, and whether each segment has an error; None if it is not judged."""
-    ok = len(names) - 1
-    return [(row.text, [None if x == IGNORED else x != ok for x in row.labels]) for row in rows]
-
-
 def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
     """The segmenter that split the training responses.
 
@@ -265,8 +273,8 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         segmenter=segmenter_of(config),
     )
     inputs = inputs_of(network, tokenizer, spec)
-    examples = encode(inputs, rows)
-    dev_examples = encode(inputs, dev_rows)
+    examples, texts = encode(inputs, rows, names)
+    dev_examples, dev_texts = encode(inputs, dev_rows, names)
     for path, part in (
         (config.data.train_file, examples),
         (config.data.dev_file, dev_examples),
@@ -306,7 +314,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         f" {network.num_parameters(only_trainable=True):,} trained parameters",
         inputs.cuts.describe(spec.max_length),
     ]
-    baselines = segment_baselines(labelled_texts(rows, names), labelled_texts(dev_rows, names))
+    baselines = segment_baselines(texts, dev_texts)
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts), "baselines": baselines})
     return training.run_training(
         config, make_trainer, spec, error_calibration, start_messages=start_messages

@@ -202,6 +202,16 @@ def test_configs_times_algorithms_times_seeds(configs, tmp_path, capsys):
     assert (tmp_path / "out" / "index.html").exists() and Stages.lanes == 2
 
 
+def test_overrides_that_the_evaluation_does_not_use_are_named(configs, tmp_path, capsys):
+    arguments = ["qa_feedback", *configs, f"output_dir={tmp_path / 'out'}"]
+    training_only = ["train.lr=1", "algorithm.name=ppo", "logging.log_interval=1"]
+    pipeline_compare.main([*arguments, *training_only])
+    assert "note:" not in capsys.readouterr().out
+    pipeline_compare.main([*arguments, *training_only, "env.max_input_len=9", "reward.a.weight=2"])
+    text = f"uses {configs[0]} without the overrides env.max_input_len=9 reward.a.weight=2. If"
+    assert text in capsys.readouterr().out
+
+
 def test_names_of_runs(configs, tmp_path):
     experiment = Experiment("qa_feedback", tmp_path)
 

@@ -115,6 +115,15 @@ def test_reused_until_something_changes(world, capsys):
     assert len(read_jsonl(evaluate(settings(world, max_examples=2)) / "rows.jsonl")) == 2
 
 
+def test_another_model_by_an_environment_variable_is_evaluated_anew(world, monkeypatch):
+    path = world / "config.yml"
+    path.write_text(path.read_text().replace(f"{world}/sft", "${REFERENCE}"))
+    monkeypatch.setenv("REFERENCE", f"{world}/sft")
+    assert read_json(evaluate(settings(world)) / "summary.json")["kl"]["mean"] != 0
+    monkeypatch.setenv("REFERENCE", f"{world}/fine_grained/best")  # the policy itself
+    assert read_json(evaluate(settings(world)) / "summary.json")["kl"]["mean"] == 0
+
+
 def test_without_rewards_none_is_loaded(world):
     path = world / "config.yml"
     path.write_text(path.read_text().replace("weight: 0", "weight: 1"))

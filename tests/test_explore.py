@@ -112,7 +112,7 @@ def test_distinguishing_words_by_hand():
     pairs = decided_pairs(
         [row(f"p{i}", ["Sorry, no", "yes"]) for i in range(9)]
         + [row(f"q{i}", ["yes", "no, sorry"]) for i in range(3)]
-        + [row(f"r{i}", ["yes and", "yes"]) for i in range(9)]  # 9 pairs are too few for "and"
+        + [row(f"r{i}", ["yes and", "yes"]) for i in range(9)]  # 9 rows are too few for "and"
     )
     words = {word.text: word for word in distinguishing_words(pairs)}
     assert set(words) == {"sorry", "no", "yes"}
@@ -120,6 +120,18 @@ def test_distinguishing_words_by_hand():
     assert words["sorry"].z == pytest.approx((9 - 6) / math.sqrt(3))
     assert words["yes"].z == pytest.approx(-words["sorry"].z)
     assert [word.text for word in distinguishing_words(pairs, shown=1)] == ["no", "yes"]
+
+
+def test_a_row_counts_once_for_a_word_in_each_direction():
+    answers = ["indeed", *["so"] * 11]
+    best_of_12 = row("p", answers, [(0, i) for i in range(1, 12)])
+    assert distinguishing_words(decided_pairs([best_of_12])) == []
+    pairs = decided_pairs([row(f"p{i}", answers, best_of_12.pairs) for i in range(10)])
+    indeed, so = distinguishing_words(pairs)
+    assert (indeed.text, indeed.better, indeed.worse) == ("indeed", 10, 0)
+    assert indeed.z == pytest.approx((10 - 5) / math.sqrt(10 / 4))
+    middle = [row(f"q{i}", ["no", "yes", "no"], [(0, 1), (1, 2)]) for i in range(9)]
+    assert distinguishing_words(decided_pairs(middle)) == []  # 9 rows, 18 counts
 
 
 @pytest.mark.parametrize("better_is_longer", [0.5, 0.9])

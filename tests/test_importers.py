@@ -611,6 +611,30 @@ def test_label_studio(tmp_path):
     assert "`data`: has no text under response or text" in message
 
 
+@pytest.mark.parametrize(
+    "extra, loss",
+    [
+        (
+            {"type": "choices", "from_name": "certainty", "value": {"choices": ["low"]}},
+            "choices of a further control on a region",
+        ),
+        (
+            {"type": "taxonomy", "from_name": "kind", "value": {"taxonomy": [["a", "b"]]}},
+            "results of the type taxonomy",
+        ),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_further_control_of_label_studio_leaves_the_mark_as_it_is(tmp_path, extra, loss, first):
+    value = {"start": 0, "end": 7, "text": "A wrong", "labels": ["Error"]}
+    results = [region(0, 7, id="1", value=value), extra | {"id": "1", "to_name": "text"}]
+    results = results[::-1] if first else results
+    task = {"data": {"text": "A wrong word"}, "annotations": [{"result": results}]}
+    (item,), report = read_json(tmp_path, "label_studio", [task])
+    assert item.judgements == (Judgement("label", "Error", 0, 7),)
+    assert report.losses == {loss: 1}
+
+
 def test_argilla(tmp_path):
     spans = [{"label": "bad", "start": 0, "end": 2}, {"label": "bad", "start": 1, "end": 9}]
     record = {

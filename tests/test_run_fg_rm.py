@@ -17,6 +17,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 from fgrlhf.cli.training_program import NO_TASK, split_task
 from fgrlhf.config import to_yaml, validate
 from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_jsonl
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.runs.hf_trainer import StepwiseSortedSampler
 from fgrlhf.task import load_task
@@ -393,6 +394,23 @@ def test_a_key_of_an_earlier_release_is_read(tmp_path):
 def test_answers_longer_than_the_network_reads(tmp_path):
     with pytest.raises(UserError, match="raise model.max_length"):
         train(config(tmp_path, model__max_length=3))
+
+
+@pytest.mark.parametrize("shape", ["seq2seq", "encoder"])
+def test_baselines_are_measured_on_the_segments_that_the_network_reads(tmp_path, shape):
+    settings = config(tmp_path, shape, train__max_steps=1, model__max_length=64)
+    prompt = (["question:", "answer:"], ["Ignore"] * 2)
+    short = (["</s>", "one"], ["O", "Ignore"])
+    long = (["</s>", *["one"] * 80], ["NF-ERR", *["Ignore"] * 80])  # ends beyond the limit
+    rows = []
+    for segments in ([short, long], [long], [short]):
+        words, tags = (sum(parts, []) for parts in zip(prompt, *segments))
+        rows.append({"id": str(len(rows)), "text": words, "feedback_tags": tags})
+    write_jsonl(settings.data.dev_file, rows)
+    train(settings)
+    # The network reads the short segments only. Most training segments are right, as they are.
+    found = metrics(tmp_path / "rm")["baselines"]["majority"]
+    assert found["accuracy"] == 1
 
 
 def test_impossible_settings(tmp_path):

@@ -88,6 +88,28 @@ def test_other_contents_are_refused_or_redone(stage):
     assert finished(stage / "out", Config(), [stage / "rows.json"], redo=True) is None
 
 
+def test_inputs_that_come_and_go_are_refused_or_redone(stage):
+    rows, more = stage / "rows.json", stage / "more.json"
+    more.write_text("[1]")
+    for inputs, lines in (
+        ([more], f"{more}: is an input now\n  {rows}: was an input\n"),
+        ([rows, more], f"\n  {more}: is an input now\nRemove"),
+        ([], f"\n  {rows}: was an input\nRemove"),
+    ):
+        with pytest.raises(UserError) as error:
+            finished(stage / "out", Config(), inputs)
+        assert lines in str(error.value)
+        assert finished(stage / "out", Config(), inputs, redo=True) is None
+    assert finished(stage / "out", Config(), [rows, rows]) == {"best": 3}
+    begin(stage / "out", Config(), [more])
+    assert [path.name for path in (stage / "out").iterdir()] == ["inputs.json"]
+
+
+def test_inputs_that_were_not_recorded_count_as_the_same(stage):
+    (stage / "out" / "inputs.json").unlink()
+    assert finished(stage / "out", Config(), [stage / "more.json"]) == {"best": 3}
+
+
 def test_digest_of_a_checkpoint_is_that_of_its_weights(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_text("a")

@@ -16,6 +16,7 @@ import pytest
 from fgrlhf.config import validate
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json
+from fgrlhf.pipeline import stages as stages_module
 from fgrlhf.pipeline import submit as module
 from fgrlhf.pipeline.experiments import Experiment
 from fgrlhf.pipeline.launchers import Command
@@ -189,28 +190,74 @@ def test_resources_are_those_of_the_section(tmp_path, slurm):
     assert "#SBATCH --job-name=one\n" in script
 
 
-def test_a_killed_pipeline_finds_its_job_again(tmp_path, slurm):
+def kill_a_pipeline(root, script):
+    """Kill a pipeline whose stage `long` runs `script`, once its job has written `begun`."""
     program = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_submit import *
-run(Path({str(tmp_path)!r}), [stage("long", WAIT)], config("slurm"))
+run(Path({str(root)!r}), [stage("long", {script!r})], config("slurm"))
 """
-    wait = 'echo begun >> "$OUT/begun"; until [ -e "$OUT/go" ]; do sleep .1; done'
-    program = program.replace("WAIT", repr(wait))
-    begun = tmp_path / "out" / "begun"
-    records = tmp_path / "out" / "pipeline.json"
-    first = subprocess.Popen([sys.executable, "-c", program])
-    wait_for(lambda: begun.exists() and "job" in read_json(records)["stages"]["long"])
-    first.kill()
-    first.wait()
+    records = root / "out" / "pipeline.json"
+    process = subprocess.Popen([sys.executable, "-c", program])
+    wait_for(
+        lambda: (root / "out/begun").exists() and "job" in read_json(records)["stages"]["long"]
+    )
+    process.kill()
+    process.wait()
+
+
+WAIT = 'echo begun >> "$OUT/begun"; until [ -e "$OUT/go" ]; do sleep .1; done'
+
+
+def test_a_killed_pipeline_finds_its_job_again(tmp_path, slurm):
+    kill_a_pipeline(tmp_path, WAIT)
     (tmp_path / "out" / "go").touch()
-    text = run(tmp_path, [stage("long", wait)], config("slurm"))
+    text = run(tmp_path, [stage("long", WAIT)], config("slurm"))
     # Either the job still ran, or it had ended meanwhile and ran again with nothing to wait for.
-    attempts = begun.read_text().count("begun")
+    attempts = (tmp_path / "out" / "begun").read_text().count("begun")
     assert attempts == len(list(slurm.glob("*.pid")))
     assert ("its job goes on" in text) == (attempts == 1)
-    assert read_json(records)["stages"]["long"]["complete"]
+    assert read_json(tmp_path / "out" / "pipeline.json")["stages"]["long"]["complete"]
+
+
+def test_the_record_of_a_found_job_always_names_it(tmp_path, slurm, monkeypatch):
+    """A pipeline that is killed at any moment leaves a job that the next one finds."""
+    kill_a_pipeline(tmp_path, WAIT)
+    notes = []
+    write = stages_module.write_json
+
+    def write_and_see(path, value):
+        write(path, value)
+        if path.name == "pipeline.json":
+            notes.append(value["stages"]["long"].copy())
+            (tmp_path / "out" / "go").touch()
+
+    monkeypatch.setattr(stages_module, "write_json", write_and_see)
+    assert "its job goes on" in run(tmp_path, [stage("long", WAIT)], config("slurm"))
+    assert [(note.get("job"), note["complete"]) for note in notes] == [("100", False), (None, True)]
+
+
+def test_the_job_of_a_changed_stage_is_cancelled_before_its_outputs_are_removed(
+    tmp_path, slurm, monkeypatch
+):
+    kill_a_pipeline(tmp_path, f'touch "$OUT/long.out"; {WAIT}')
+    removed = []
+    remove = stages_module._remove
+
+    def remove_and_see(path):
+        removed.append((path.name, path.exists(), (slurm / "100.end").exists()))
+        remove(path)
+
+    monkeypatch.setattr(stages_module, "_remove", remove_and_see)
+    text = run(tmp_path, [stage("long", "echo changed")], config("slurm"))
+    assert removed == [("long.out", True, True)]
+    assert "long: changed since its job 100 began, which is cancelled" in text
+    assert len(list(slurm.glob("*.pid"))) == 2
+    record = read_json(tmp_path / "out" / "pipeline.json")["stages"]["long"]
+    assert (
+        record["complete"] and (tmp_path / "out" / "logs" / "long.log").read_text() == "changed\n"
+    )
 
 
 def test_find_knows_running_jobs_only(tmp_path, slurm):

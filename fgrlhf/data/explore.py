@@ -5,7 +5,7 @@ All of them are computed from the texts; words are what is between spaces.
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ from fgrlhf.stats import Interval, ratio_bootstrap
 from fgrlhf.text_types import USER
 
 WORDS_SHOWN = 20  # of each side
-FEWEST_PAIRS = 10  # pairs with a word in only one of their responses; rarer words are left out
+FEWEST_ROWS = 10  # with a word in only one response of some pair; rarer words are left out
 CLOSE = 0.9  # similarity of two responses from which a pair is close
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
@@ -48,7 +48,7 @@ class Word:
     """A word that is more frequent in better responses (z > 0) or in worse ones (z < 0)."""
 
     text: str
-    better: int  # pairs in which only the better response has it
+    better: int  # rows with a pair in which only the better response has it
     worse: int
     z: float
 
@@ -212,22 +212,33 @@ def _feature(name: str, measure: Callable[[str], float], pairs: Sequence[Pair]) 
 def distinguishing_words(pairs: Sequence[Pair], shown: int = WORDS_SHOWN) -> list[Word]:
     """The words with the largest |z|, most positive first.
 
-    Of the n pairs in which only one response has the word, b are those in which the better one has
-    it. Without a preference for the word, b is binomial with probability 1/2, so
+    A row counts once for a word that only the better response of some pair has, and once for a word
+    that only the worse one of some pair has, because pairs of a row share responses: a word in one
+    response of twelve distinguishes eleven pairs. Of the n counts of a word, b are of better
+    responses. Without a preference for the word, b is binomial with probability 1/2, so
 
         z = (b - n / 2) / sqrt(n / 4)
+
+    If rows count both ways, |z| is too small rather than too large.
     """
-    better: Counter[str] = Counter()
-    worse: Counter[str] = Counter()
+    only_better: dict[int, set[str]] = defaultdict(set)
+    only_worse: dict[int, set[str]] = defaultdict(set)
     for pair in pairs:
         in_better = _words(pair.better)
         in_worse = _words(pair.worse)
-        better.update(in_better - in_worse)
-        worse.update(in_worse - in_better)
+        only_better[pair.row] |= in_better - in_worse
+        only_worse[pair.row] |= in_worse - in_better
+    better: Counter[str] = Counter()
+    worse: Counter[str] = Counter()
+    rows: Counter[str] = Counter()
+    for row in only_better:  # both have the same rows
+        better.update(only_better[row])
+        worse.update(only_worse[row])
+        rows.update(only_better[row] | only_worse[row])
     words = []
-    for text in better.keys() | worse.keys():
-        n = better[text] + worse[text]
-        if n >= FEWEST_PAIRS:
+    for text in rows:
+        if rows[text] >= FEWEST_ROWS:
+            n = better[text] + worse[text]
             z = (better[text] - n / 2) / math.sqrt(n / 4)
             words.append(Word(text, better[text], worse[text], z))
     words.sort(key=lambda word: (-word.z, word.text))

@@ -42,6 +42,8 @@ USAGE = """usage: fgrlhf compare TASK CONFIG ... output_dir=DIR [key=value ...]
   CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE
   keys with a dot are overrides for every config: train.total_episodes=2560"""
 
+TRAINING_ONLY = ("train.", "algorithm.", "logging.")  # sections that an evaluation does not read
+
 
 class CompareSettings(SubmittedSettings):
     """Settings of a comparison."""
@@ -183,6 +185,21 @@ def _plan(configs: Sequence[str], settings: CompareSettings) -> EvaluationPlan:
     )
 
 
+def _say_what_is_not_overridden(overrides: Sequence[str], plan: EvaluationPlan) -> None:
+    """Print the overrides that the evaluation would use, but does not.
+
+    One evaluation config measures all runs, and it need not have the keys of the trained configs,
+    so the overrides stay out of it.
+    """
+    unused = [pair for pair in overrides if not pair.startswith(TRAINING_ONLY)]
+    if unused:
+        print(
+            f"note: the evaluation uses {plan.config} without the overrides {' '.join(unused)}. If"
+            " it needs them, write them into a copy of that file and give evaluation=COPY",
+            flush=True,
+        )
+
+
 def _reference(experiment: Experiment, config: str, overrides: Sequence[str]) -> str:
     _, path = parse_config(config)
     for key in ("model.policy_model.ckpt", "model.ckpt"):
@@ -201,12 +218,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = settings_from(CompareSettings, arguments.settings)
     stop_with_signals()
     experiment = Experiment(arguments.task, settings.folder, submit=settings.submit)
+    plan = _plan(arguments.configs, settings)
+    _say_what_is_not_overridden(arguments.overrides, plan)
     compare(
         experiment,
         runs_of(experiment, arguments.configs, arguments.overrides, settings),
         settings.seed_list,
         settings.reference or _reference(experiment, arguments.configs[0], arguments.overrides),
-        _plan(arguments.configs, settings),
+        plan,
         settings.metric,
         load_task(arguments.task).display,
         settings.lane_count,

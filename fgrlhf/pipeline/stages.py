@@ -13,7 +13,7 @@ Only one pipeline at a time works in a folder. If it is killed, its stages end w
 
 A stage is not run again if it is complete under its current fingerprint and its outputs exist. An
 interrupted stage continues from its unfinished outputs. If the fingerprint of a stage has changed,
-its outputs are removed first.
+its outputs are removed first, after its job on a cluster, if one still runs, was cancelled.
 """
 
 import os
@@ -228,27 +228,56 @@ class Pipeline:
 
     def _start(self, stage: Stage, lane: int) -> _Running:
         record = self.records.get(stage.name)
-        continues = False
-        seconds_before = 0.0
+        if record is None:
+            return self._start_anew(stage, lane)
         job = None
-        if record is not None and not record["complete"] and self._is_unchanged(stage, record):
-            continues = True
-            seconds_before = record["seconds"]
-            if record.get("job") is not None:  # a cluster's job goes on without its pipeline
-                job = self.launcher.find(record["job"])
-        if record is not None and not continues:
+        if record.get("job") is not None:  # a cluster's job goes on without its pipeline
+            job = self.launcher.find(record["job"])
+        if record["complete"] or not self._is_unchanged(stage, record):
+            if job is not None:
+                self._cancel(stage, job)
             for output in stage.outputs:
                 _remove(self.folder / output)
-        what = "its job goes on" if job else "continued" if continues else "started"
-        self._note(stage, complete=False, seconds=seconds_before, peak_mb=0.0)
-        if job is None:
-            job = self._launch(stage, lane, continues)
+            return self._start_anew(stage, lane)
+        if job is not None:
+            return self._follow(stage, lane, job, record["seconds"])
+        return self._continue(stage, lane, record["seconds"])
+
+    def _start_anew(self, stage: Stage, lane: int) -> _Running:
+        self._note_start(stage, 0.0)
+        job = self._launch(stage, lane, continues=False)
+        return self._running(stage, lane, job, 0.0, "started")
+
+    def _continue(self, stage: Stage, lane: int, seconds_before: float) -> _Running:
+        """Start the command again on the outputs of an interrupted attempt."""
+        self._note_start(stage, seconds_before)
+        job = self._launch(stage, lane, continues=True)
+        return self._running(stage, lane, job, seconds_before, "continued")
+
+    def _follow(self, stage: Stage, lane: int, job: Job, seconds_before: float) -> _Running:
+        """Wait for a job that an earlier pipeline has submitted."""
+        return self._running(stage, lane, job, seconds_before, "its job goes on")
+
+    def _cancel(self, stage: Stage, job: Job) -> None:
+        """End a job of an earlier pipeline, whose command differs.
+
+        Until it has ended, it writes to the outputs, so two jobs would mix their results there.
+        """
+        self._say(f"{stage.name}: changed since its job {job.reference} began, which is cancelled")
+        job.stop()
+        job.wait()
+
+    def _running(
+        self, stage: Stage, lane: int, job: Job, seconds_before: float, what: str
+    ) -> _Running:
+        """The entry of a stage whose job has begun, after recording the job if it can be found."""
         if job.reference is not None:
-            self._note(
-                stage, complete=False, seconds=seconds_before, peak_mb=0.0, job=job.reference
-            )
+            self._note_start(stage, seconds_before, job.reference)
         self._say(f"{stage.name}: {what}, log in {self._log(stage)}")
         return _Running(stage, lane, job, time.monotonic(), seconds_before)
+
+    def _note_start(self, stage: Stage, seconds_before: float, job: str | None = None) -> None:
+        self._note(stage, complete=False, seconds=seconds_before, peak_mb=0.0, job=job)
 
     def _launch(self, stage: Stage, lane: int, continues: bool) -> Job:
         log = self._log(stage)

@@ -474,14 +474,22 @@ def _changed_file(checkpoint: Path) -> str | None:
 
 
 def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) -> list[str]:
-    """One line for each setting and input that differs from those recorded in `folder`.
+    """One line for each setting and input that differs from those recorded in `folder`."""
+    if not os.path.lexists(folder / "config.yaml"):
+        return []
+    return [
+        *_setting_changes(folder / "config.yaml", config),
+        *_input_changes(folder / "inputs.json", inputs),
+    ]
+
+
+def _setting_changes(path: Path, config: StrictModel) -> list[str]:
+    """One line for each setting that differs from the recorded one.
 
     Secrets are compared in masked form.
     """
-    if not os.path.lexists(folder / "config.yaml"):
-        return []
     try:
-        recorded = read_yaml(folder / "config.yaml")
+        recorded = read_yaml(path)
     except UserError as error:
         return [f"{error}, so its settings are not known"]
     before = _flat(mask_tree(with_new_keys(recorded, config)))
@@ -491,17 +499,32 @@ def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) ->
         if before.get(key) != now.get(key) and not key.startswith(MAY_CHANGE):
             there = shorten(before.get(key, "not set"))
             changes.append(f"{key}: {there} there, {shorten(now.get(key, 'not set'))} now")
-    digests = {}
-    if (folder / "inputs.json").exists():
-        try:
-            digests = read_json(folder / "inputs.json")
-        except UserError as error:
-            return [*changes, f"{error}, so its inputs are not known"]
-    if not isinstance(digests, dict):
-        return [*changes, f"{folder / 'inputs.json'} is damaged, so its inputs are not known"]
-    for path in map(str, inputs):
-        if path in digests and digests[path] != digest(path):
-            changes.append(f"{path}: its contents have changed since")
+    return changes
+
+
+def _input_changes(path: Path, inputs: Iterable[str | Path]) -> list[str]:
+    """One line for each input that differs from the recorded one, was added, or is gone.
+
+    The settings alone do not name all inputs: `evaluate` reads some from another config, where
+    they may come from an environment variable. Without the file, nothing is known about the
+    inputs, and they count as the same.
+    """
+    if not path.exists():
+        return []
+    try:
+        recorded = read_json(path)
+    except UserError as error:
+        return [f"{error}, so its inputs are not known"]
+    if not isinstance(recorded, dict):
+        return [f"{path} is damaged, so its inputs are not known"]
+    now = dict.fromkeys(map(str, inputs))
+    changes = []
+    for name in now:
+        if name not in recorded:
+            changes.append(f"{name}: is an input now")
+        elif recorded[name] != digest(name):
+            changes.append(f"{name}: its contents have changed since")
+    changes += [f"{name}: was an input" for name in recorded if name not in now]
     return changes
 
 

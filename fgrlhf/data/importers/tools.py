@@ -15,9 +15,12 @@ COMMENT = "comment"  # the label of a free text about a whole response
 
 # ---- Label Studio --------------------------------------------------------------------------------
 
+READABLE = ("labels", "choices", "number", "rating", "textarea")  # types of results
 PARTS = ("severity", "reason", "evidence")  # control tags of a region in an exported project
 SUGGESTED = ("prediction", "prediction-changed")  # `origin` of a result that a model suggested
 TEXT_KEYS = (RESPONSE, "text")  # of `data`, the text in which people mark
+
+NamedResult = tuple[str, Mapping[str, Any]]  # its key in the task, for messages, and the result
 
 
 def label_studio(path: str | Path, report: Report) -> list[JudgedResponse]:
@@ -25,7 +28,9 @@ def label_studio(path: str | Path, report: Report) -> list[JudgedResponse]:
 
     Documented in labelstud.io/guide/task_format and labelstud.io/guide/export. Results of the types
     labels, choices, number, rating and textarea are read; the aspect is `from_name`. Results with
-    one `id` are one judgement. The editor counts UTF-16 code units; where a region has its `text`,
+    one `id` are one region, whose judgements have the labels of one control, with the severity,
+    the reason, the evidence and the score that other controls give; choices of further controls
+    are lost. The editor counts UTF-16 code units; where a region has its `text`,
     code points are recognised too. Predictions become judgements whose origin is the
     `model_version`.
     """
@@ -86,7 +91,7 @@ def _regions(
     number: int, key: str, results: list[Any], texts: Mapping[str, str], report: Report
 ) -> Iterator[Judgement]:
     """The judgements of one annotation: one for every `id` of its results."""
-    regions: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    regions: dict[str, list[NamedResult]] = {}
     for i, value in enumerate(results):
         name = f"{key}[{i}]"
         result = check_object(name, value)
@@ -96,47 +101,26 @@ def _regions(
 
 
 def _region(
-    number: int,
-    results: list[tuple[str, Mapping[str, Any]]],
-    texts: Mapping[str, str],
-    report: Report,
+    number: int, results: list[NamedResult], texts: Mapping[str, str], report: Report
 ) -> Iterator[Judgement]:
-    """The judgements of results with one id: one for each of its labels."""
-    labels: list[str] = []
-    parts: dict[str, Any] = {}
-    main = next((item for item in results if item[1].get("type") == "labels"), results[0])
+    """The judgements of results with one id: one for each label of the main one.
+
+    The main result is the first with `labels`, else the first that can be read; it has the aspect
+    and the span. The others add details.
+    """
+    readable = []
     for key, result in results:
-        kind = result.get("type")
-        value = check_object(f"{key}.value", result.get("value") or {})
-        name = str(result.get("from_name"))
-        is_part = name in PARTS and result is not main[1]
-        if kind in ("labels", "choices"):
-            texts_of = check_list(f"{key}.value.{kind}", value.get(kind))
-            found = [check_text(f"{key}.value.{kind}[{i}]", t) for i, t in enumerate(texts_of)]
-            if is_part and found:
-                parts[name] = found[0]
-            elif not is_part:
-                labels += found
-        elif kind in ("number", "rating"):
-            parts["score"] = check_number(f"{key}.value.{kind}", value.get(kind))
-        elif kind == "textarea":
-            written = value.get("text")
-            lines = [written] if isinstance(written, str) else check_list(key, written)
-            text = "\n".join(check_text(key, line, may_be_blank=True) for line in lines)
-            parts[name if is_part else "reason"] = text or None
+        if result.get("type") in READABLE:
+            readable.append((key, result))
         else:
-            report.losses[f"results of the type {kind}"] += 1
-            return
+            report.losses[f"results of the type {result.get('type')}"] += 1
+    if not readable:
+        return
+    main = next((item for item in readable if item[1]["type"] == "labels"), readable[0])
+    labels, parts = _details(main, readable, report)
     key, result = main
     side = SOURCE if result.get("to_name") == SOURCE else RESPONSE
-    value = result.get("value") or {}
-    span: tuple[int, int] | tuple[None, None] | None = (None, None)
-    if value.get("start") is not None:
-        quote = optional_text(f"{key}.value.text", value["text"]) if _is_quote(value) else None
-        start = whole_number(f"{key}.value.start", value["start"])
-        end = whole_number(f"{key}.value.end", value.get("end"))
-        readings = (UTF16, CODE_POINTS)
-        span = report.locate(number, key, texts[side], quote, start, end, readings)
+    span = _span(number, main, texts[side], report)
     if span is None:
         return
     aspect = check_text(f"{key}.from_name", result.get("from_name"))
@@ -146,6 +130,58 @@ def _region(
         labels = [COMMENT]
     for label in labels or (None,):
         yield Judgement(aspect, label, *span, side=side, **parts)
+
+
+def _span(
+    number: int, main: NamedResult, text: str, report: Report
+) -> tuple[int, int] | tuple[None, None] | None:
+    """The marked characters: (None, None) if the result is about the whole text.
+
+    Returns:
+      None if they are not found; the report then has the problem.
+    """
+    key, result = main
+    value = result.get("value") or {}
+    if value.get("start") is None:
+        return None, None
+    quote = optional_text(f"{key}.value.text", value["text"]) if _is_quote(value) else None
+    start = whole_number(f"{key}.value.start", value["start"])
+    end = whole_number(f"{key}.value.end", value.get("end"))
+    return report.locate(number, key, text, quote, start, end, (UTF16, CODE_POINTS))
+
+
+def _details(
+    main: NamedResult, results: list[NamedResult], report: Report
+) -> tuple[list[str], dict[str, Any]]:
+    """The labels and the other parts of a region's judgements.
+
+    Choices of a control other than the main result's are no labels of its aspect. If they are not
+    one of `PARTS` either, a judgement has no place for them, and they are counted as lost.
+    """
+    labels: list[str] = []
+    parts: dict[str, Any] = {}
+    for key, result in results:
+        kind = result["type"]
+        value = check_object(f"{key}.value", result.get("value") or {})
+        name = str(result.get("from_name"))
+        is_part = name in PARTS and result is not main[1]
+        if kind in ("labels", "choices"):
+            texts_of = check_list(f"{key}.value.{kind}", value.get(kind))
+            found = [check_text(f"{key}.value.{kind}[{i}]", t) for i, t in enumerate(texts_of)]
+            if is_part and found:
+                parts[name] = found[0]
+            elif name == str(main[1].get("from_name")):
+                labels += found
+            elif found:
+                report.losses["choices of a further control on a region"] += 1
+        elif kind in ("number", "rating"):
+            parts["score"] = check_number(f"{key}.value.{kind}", value.get(kind))
+        else:
+            written = value.get("text")
+            lines = [written] if isinstance(written, str) else check_list(key, written)
+            text = "\n".join(check_text(key, line, may_be_blank=True) for line in lines)
+            parts[name if is_part else "reason"] = text or None
+    return labels, parts
 
 
 def _is_quote(value: Mapping[str, Any]) -> bool:

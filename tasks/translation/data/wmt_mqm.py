@@ -17,6 +17,7 @@ mark would count the marked words as right. Their number is printed.
 """
 
 import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -92,9 +93,9 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     Raises:
       UserError: the columns are others, or a row has too few or too many.
     """
-    lines = csv.reader(
-        read_text(path).splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE, strict=True
-    )
+    # Lines end at "\n", "\r\n" or "\r" only; `splitlines` would cut cells at U+2028 and others too.
+    text = io.StringIO(read_text(path), newline="")
+    lines = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE, strict=True)
     header = tuple(next(lines, ()))
     if header != COLUMNS:
         raise UserError(

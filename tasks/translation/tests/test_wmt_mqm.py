@@ -86,6 +86,13 @@ def test_damaged_files_are_refused(tmp_path):
         read_mqm(path)
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\f"])
+def test_separators_of_lines_inside_a_cell_are_characters_of_its_text(separator, tmp_path):
+    path = write(tmp_path / "x.tsv", [row(f"a{separator}b", "c")])
+    ((judgement,), _) = read_mqm(path)
+    assert judgement.prompt.text == f"a{separator}b"
+
+
 def documents(part: str, n: int) -> list[str]:
     return [name for name in (f"talk.{i}" for i in range(200)) if part_of(name) == part][:n]
 
