@@ -34,7 +34,14 @@ from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import hold
-from fgrlhf.runs.step_metrics import cut_inputs, mean_of, rollout_metrics, sample_rows
+from fgrlhf.runs.step_metrics import (
+    cut_shares,
+    input_counts,
+    inputs_since,
+    mean_of,
+    rollout_metrics,
+    sample_rows,
+)
 from fgrlhf.samplers.correction import checked_gap, importance_weighted
 from fgrlhf.samplers.make import make_sampler
 from fgrlhf.samplers.one_step_behind import (
@@ -146,7 +153,9 @@ class OnPolicyTrainer(BaseTrainer):
                     self.publish_weights()
                 with clock.time("rollout"):
                     self.sample_ahead()
+                    counted = input_counts(self.reward)  # dev evaluations count too
                     rollout, rewards = self.collect_and_score()
+                    inputs = inputs_since(self.reward, counted)
                     gap = checked_gap(rollout, self.config.sampler, self.step)
                     rewards_BT, advantages = self.compute_advantages(rollout, rewards)
                 with clock.time("update"):
@@ -159,7 +168,7 @@ class OnPolicyTrainer(BaseTrainer):
             metrics |= gap
             metrics["kl_coef"] = self.kl.coef
             metrics["prompts/cut"] = self._share_cut(rollout)
-            metrics |= cut_inputs(self.reward)
+            metrics |= cut_shares(gathered(self.accelerator, inputs))
             metrics |= clock.seconds(self._timed_phases())
             self._log_step(metrics, rollout, rewards, advantages, bar)
 

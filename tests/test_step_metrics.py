@@ -5,7 +5,14 @@ import tiny
 import torch
 from rl_helpers import lengths_mask, rollout
 
-from fgrlhf.runs.step_metrics import explained_variance, mean_of, rollout_metrics, sample_rows
+from fgrlhf.runs.step_metrics import (
+    InputCounts,
+    cut_shares,
+    explained_variance,
+    mean_of,
+    rollout_metrics,
+    sample_rows,
+)
 from fgrlhf.text_types import SegmentScore
 from fgrlhf.types import Advantages, TokenReward
 
@@ -91,6 +98,13 @@ def test_samples_show_what_training_saw():
         "b": [{"start": 0, "end": None, "value": 2, "label": ""}],
     }
     assert first["reward"] == 3 and second["reward"] == -4 and second["response"] == ""
+
+
+def test_shares_of_cut_inputs_are_over_all_processes():
+    first = {"a": InputCounts(seen=4, cut=1), "b": InputCounts()}
+    second = {"a": InputCounts(seen=12, cut=0), "b": InputCounts()}
+    assert cut_shares([first, second]) == {"cut/a": 1 / 16}
+    assert cut_shares([{}]) == {}
 
 
 def test_mean_over_minibatches():

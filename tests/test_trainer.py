@@ -563,25 +563,50 @@ def test_prompts_that_are_cut_are_in_the_metrics(tmp_path):
         trainer(config(tmp_path), prompts=[Prompt("0", "a cat"), Prompt("none", "")])
 
 
+class Counting(CountWord):
+    """An aspect whose reward model counts its inputs, and cuts those of the prompt "2"."""
+
+    def __init__(self):
+        super().__init__()
+        self.scorer = SimpleNamespace(seen=0, cut_inputs=0)
+
+    def segment_scores(self, prompts, texts):
+        self.scorer.seen += len(texts)
+        self.scorer.cut_inputs += sum(prompt.id == "2" for prompt in prompts)
+        return super().segment_scores(prompts, texts)
+
+
 def test_cuts_of_reward_models_are_in_the_metrics(tmp_path):
-    class Counting(CountWord):
-        """An aspect whose reward model counts its inputs."""
+    """The shares are of a step's inputs, so dev evaluations and resuming do not change them."""
 
-        def __init__(self):
-            super().__init__()
-            self.scorer = SimpleNamespace(seen=0, cut_inputs=0)
+    def run(folder, until=None):
+        cfg = config(
+            folder,
+            train__total_episodes=32,
+            train__eval_interval=1,
+            train__save_interval=2,
+        )
+        reward = CombinedReward(
+            {"cat": Counting(), "end": AtEnd(Counting()), "other": CountWord("dog")}
+        )
 
-        def segment_scores(self, prompts, texts):
-            self.scorer.seen += len(texts)
-            self.scorer.cut_inputs += 1
-            return super().segment_scores(prompts, texts)
+        def evaluate(policy):
+            reward.segment_scores(PROMPTS[2:], ["a cat"])
+            return {"reward": 0.0}
 
-    reward = CombinedReward(
-        {"cat": Counting(), "end": AtEnd(Counting()), "other": CountWord("dog")}
-    )
-    trainer(config(tmp_path, train__total_episodes=16), reward=reward).train()
-    for row in metrics(tmp_path):
-        assert row["cut/cat"] == row["cut/end"] == 1 / 8 and "cut/other" not in row
+        running = trainer(cfg, reward=reward, evaluate=evaluate)
+        running.train(until)
+        batches = [running.batch(step) for step in range(running.total_steps)]
+        return [sum(prompt.id == "2" for prompt in batch) / 4 for batch in batches]
+
+    expected = run(tmp_path / "straight")
+    assert len(set(expected)) > 1
+    rows = [row for row in metrics(tmp_path / "straight") if "kl" in row]
+    assert [row["cut/cat"] for row in rows] == [row["cut/end"] for row in rows] == expected
+    assert not any("cut/other" in row for row in rows)
+    run(tmp_path / "resumed", until=2)
+    run(tmp_path / "resumed")
+    assert metrics(tmp_path / "resumed") == metrics(tmp_path / "straight")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,6 +1,7 @@
 """Metrics and samples to log, computed from a step's global rollout."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -56,17 +57,49 @@ def segment_rows(scores: Sequence[SegmentScore] | None) -> list[dict] | None:
     ]
 
 
-def cut_inputs(reward) -> dict[str, float]:
-    """`cut/<name>`: the share of its inputs so far that a reward model had to cut.
+@dataclass(frozen=True)
+class InputCounts:
+    """How many inputs a reward model has read, and how many of them it had to cut."""
+
+    seen: int = 0
+    cut: int = 0
+
+    def __add__(self, other: "InputCounts") -> "InputCounts":
+        return InputCounts(self.seen + other.seen, self.cut + other.cut)
+
+    def __sub__(self, other: "InputCounts") -> "InputCounts":
+        return InputCounts(self.seen - other.seen, self.cut - other.cut)
+
+
+def input_counts(reward) -> dict[str, InputCounts]:
+    """The inputs of this process so far, by the name of the reward.
 
     Only for reward models that count them.
     """
-    shares = {}
+    counts = {}
     for name, aspect in getattr(reward, "aspects", {}).items():
         # `AtEnd` wraps another reward
         scorer: Any = getattr(getattr(aspect, "aspect", aspect), "scorer", None)
-        if getattr(scorer, "seen", 0):
-            shares[f"cut/{name}"] = scorer.cut_inputs / scorer.seen
+        if hasattr(scorer, "seen"):
+            counts[name] = InputCounts(scorer.seen, scorer.cut_inputs)
+    return counts
+
+
+def inputs_since(reward, before: Mapping[str, InputCounts]) -> dict[str, InputCounts]:
+    """The inputs since `input_counts` returned `before`."""
+    return {name: count - before[name] for name, count in input_counts(reward).items()}
+
+
+def cut_shares(processes: Sequence[Mapping[str, InputCounts]]) -> dict[str, float]:
+    """`cut/<name>`: the share of its inputs, over all processes, that a reward model had to cut.
+
+    A reward model without inputs is left out.
+    """
+    shares = {}
+    for name in processes[0]:
+        total = sum((counts[name] for counts in processes), InputCounts())
+        if total.seen:
+            shares[f"cut/{name}"] = total.cut / total.seen
     return shares
 
 
