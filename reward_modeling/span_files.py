@@ -50,7 +50,7 @@ class Settings(StrictModel):
     )
     with_context: bool = Field(
         False,
-        description="write the prompt with its context, such as passages, before the response",
+        description="write the prompt with its context before the response",
     )
     columns: dict[str, str | list[str]] = Field(
         default={}, description="the format's keys -> the file's: docs/data_formats.md, Spans"
