@@ -29,7 +29,7 @@ from interface_html.annotation_matches import (
 )
 from interface_html.format import Item
 from interface_html.judged import annotation_judgements
-from interface_html.judged_items import Comparison, Judged
+from interface_html.judged_items import Judged
 from interface_html.ratings import Ratings
 from interface_html.rules import character_labels, errors_only, is_weak_order, output_side
 from interface_html.schema import Schema
@@ -43,6 +43,9 @@ NO_ERROR = "no annotator marked an error"
 NOTHING_MISSING = "no annotator marked missing information"
 NOT_COMPARED = "no item was compared"
 ALL_TIES = "every pair is a tie"
+ORDER_UNKNOWN = (
+    "the order shown is known for no decided pair; with files=..., give their records=..."
+)
 NO_TIMES = "no times were recorded"
 
 
@@ -217,35 +220,50 @@ def rating_figures(schema: Schema, judged: Sequence[Sequence[Ratings]]) -> dict[
 
 
 def _comparison_figures(schema: Schema, judged: Sequence[Judged]) -> dict[str, Figure]:
+    listed = list(range(len(schema.fields.outputs)))
     shown_first = []
+    listed_first = []
     ties = []
     no_rankings = []
     units = []
     for entry in judged:
         comparisons = list(entry.comparisons.values())
         preferences = [comparison.preference for comparison in comparisons]
-        shown_first.append(_wins_of_first(schema, comparisons))
+        # The order listed says nothing about an unknown order shown.
+        known = [(one.preference, one.shown) for one in comparisons if one.shown is not None]
+        if known:
+            shown_first.append(_wins_of_first(schema, known))
+        listed_first.append(_wins_of_first(schema, [(one, listed) for one in preferences]))
         ties.append(_ties(schema, preferences))
         no_rankings.append(_not_rankings(schema, preferences))
         units.append(list(zip(*preferences)))  # each pair of outputs is a unit
+    no_winner = ALL_TIES if judged else NOT_COMPARED
+    has_winner = any(decided for _, decided in listed_first)
     return {
         "preference alpha": alpha(units, nothing=NOT_SHARED),
         "share won by the output shown first": share(
-            shown_first, ALL_TIES if judged else NOT_COMPARED
+            shown_first, ORDER_UNKNOWN if has_winner else no_winner
         ),
+        "share won by the output listed first": share(listed_first, no_winner),
         "ties": share(ties, NOT_COMPARED),
         "no ranking with ties": share(no_rankings, NOT_COMPARED),
     }
 
 
-def _wins_of_first(schema: Schema, comparisons: Sequence[Comparison]) -> tuple[int, int]:
-    """The number of decided pairs that the output shown first has won, and of all decided pairs."""
+def _wins_of_first(
+    schema: Schema, ordered: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> tuple[int, int]:
+    """The number of decided pairs that the earlier output has won, and of all decided pairs.
+
+    Args:
+      schema: the task's schema.
+      ordered: the preference of each comparison, and the order of its outputs.
+    """
     wins = 0
     decided = 0
-    for comparison in comparisons:
-        shown = comparison.shown or list(range(len(schema.fields.outputs)))
-        place = {output: k for k, output in enumerate(shown)}
-        for (i, j), value in zip(schema.pairs, comparison.preference):
+    for preference, order in ordered:
+        place = {output: k for k, output in enumerate(order)}
+        for (i, j), value in zip(schema.pairs, preference):
             if value == 0:
                 continue
             decided += 1

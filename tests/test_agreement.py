@@ -53,9 +53,27 @@ def test_figures_by_hand():
     assert figures["missing-info F1"].mean == pytest.approx(2 * 1 / 3)
     # b saw them in the other order
     assert figures["share won by the output shown first"].mean == pytest.approx(6 / 11)
+    assert figures["share won by the output listed first"].mean == 1
     assert figures["ties"].mean == pytest.approx(1 / 12)
     assert figures["active seconds"].mean == 15
     assert overlap_matches(a["errors"], b["errors"]) == 2
+
+
+def test_an_unknown_order_does_not_count_as_the_order_listed():
+    shown = "share won by the output shown first"
+    listed = "share won by the output listed first"
+    unknown = Judged(Item("0", ROW), {}, {"a": Comparison([1] * 6, None)})
+    figures = report(QA, [unknown])
+    assert figures[shown].startswith("undefined: the order shown is known for no decided pair")
+    assert figures[listed].mean == 1
+    # b saw them in the other order
+    known = Judged(Item("1", ROW), {}, {"b": Comparison([1] * 6, [3, 2, 1, 0])})
+    figures = report(QA, [unknown, known])
+    # items without a known order are not resampled either
+    assert figures[shown] == Interval(0, 0, 0) == report(QA, [known])[shown]
+    unknown.comparisons["b"] = Comparison([1] * 6, [0, 1, 2, 3])
+    assert report(QA, [unknown])[shown] == Interval(1, 1, 1)
+    assert report(QA, [unknown, unknown, known])[shown].mean == pytest.approx(2 / 3)
 
 
 def relabelled(rows, noise: float, seed: int):
@@ -157,7 +175,7 @@ def test_real_preferences(qa_feedback, source):
         Judged(item, {}, {"published": Comparison(item.row["preference"], None)}) for item in items
     ]
     figures = report(QA, judged)
-    assert figures["share won by the output shown first"].low > 0.5
+    assert figures["share won by the output listed first"].low > 0.5
     assert figures["no ranking with ties"].mean == pytest.approx(
         16 / 350 if source == "published" else 1 / 14
     )
