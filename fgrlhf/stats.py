@@ -49,8 +49,11 @@ def _values(name: str, values: ArrayLike) -> np.ndarray:
     return array
 
 
-def _draws(prompts: int, n: int, seed: int) -> np.ndarray:
-    """Indices (n, prompts): each row is a sample of the prompts with replacement."""
+def _draws(prompts: int, n: int, seed: int | np.random.Generator) -> np.ndarray:
+    """Indices (n, prompts): each row is a sample of the prompts with replacement.
+
+    A generator as the seed continues its random numbers, for a draw independent of an earlier one.
+    """
     return np.random.default_rng(seed).integers(prompts, size=(n, prompts))
 
 
@@ -128,6 +131,36 @@ def paired_ratio_bootstrap(
     drawn_a = _ratio(above_a[index].sum(-1), below_a[index].sum(-1))
     drawn_b = _ratio(above_b[index].sum(-1), below_b[index].sum(-1))
     return _interval(estimate, drawn_a - drawn_b)
+
+
+def independent_ratio_bootstrap(
+    a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike], n: int = 2000, seed: int = 0
+) -> Interval:
+    """Interval of the ratio of a minus the ratio of b, which have different prompts.
+
+    Each side is resampled by itself, so that every sample has prompts of both. Samples of all
+    prompts together could have none of a small side, whose ratio would then count as 0.
+
+    Args:
+      a, b: (numerators, denominators), a number of each per prompt of that side.
+
+    Raises:
+      ValueError: the two columns of a side are not equally long, or one is empty or not finite.
+    """
+    generator = np.random.default_rng(seed)
+    estimates = []
+    replicates = []
+    for side in (a, b):
+        above, below = (_values("numerators and denominators", column) for column in side)
+        if above.size != below.size:
+            raise ValueError(
+                "as many numerators as denominators are needed:"
+                f" {above.size} and {below.size} given"
+            )
+        index = _draws(above.size, n, generator)
+        estimates.append(_ratio(above.sum(), below.sum()))
+        replicates.append(_ratio(above[index].sum(-1), below[index].sum(-1)))
+    return _interval(estimates[0] - estimates[1], replicates[0] - replicates[1])
 
 
 def _ratio(numerator, denominator):

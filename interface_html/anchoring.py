@@ -29,7 +29,7 @@ from fgrlhf.data.judgements import RESPONSE
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
-from fgrlhf.stats import Interval, paired_ratio_bootstrap, wilson
+from fgrlhf.stats import Interval, independent_ratio_bootstrap, wilson
 from interface_html.agreement_figures import share
 from interface_html.annotation_matches import overlap_matches
 from interface_html.items import read_items
@@ -150,15 +150,14 @@ def _by_item(annotations: Sequence[Annotation], parts_of) -> list[tuple[float, f
 def f1_difference(annotations: Sequence[Annotation]) -> Figure:
     """F1 with the suggestions where they were shown, minus where they were hidden.
 
-    The interval is over items; each is in one of the arms.
+    The interval is over items. Each is in one of the arms, so the arms are resampled separately.
     """
-    nothing = (0, 0)
-    shown = [f1_parts(one) if one.is_shown else nothing for one in annotations]
-    hidden = [nothing if one.is_shown else f1_parts(one) for one in annotations]
+    shown = [f1_parts(one) for one in annotations if one.is_shown]
+    hidden = [f1_parts(one) for one in annotations if not one.is_shown]
     for arm, parts in (("shown", shown), ("hidden", hidden)):
         if not sum(whole for _, whole in parts):
             return f"undefined: no item with {arm} suggestions"
-    return paired_ratio_bootstrap(_columns(shown), _columns(hidden), DRAWS, SEED)
+    return independent_ratio_bootstrap(_columns(shown), _columns(hidden), DRAWS, SEED)
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:

@@ -94,6 +94,14 @@ def test_the_difference_of_the_arms():
     assert anna.shown.mean == pytest.approx(6 / 7) and anna.hidden.mean == 0.5
 
 
+def test_a_small_arm_is_in_every_sample_of_the_difference():
+    """With both arms drawn together, samples without a hidden item count its F1 as 0."""
+    half = [suggested(0, 5), suggested(10, 15)], [marked(0, 5), marked(20, 25)]
+    annotations = [annotation(str(i), i < 18, *half) for i in range(20)]
+    assert f1_parts(annotations[0]) == (2, 4)
+    assert f1_difference(annotations) == Interval(0, 0, 0)
+
+
 def test_wilson():
     """For p = 8/10, z = 1.96: (0.8 + 0.1921 ± 1.96 sqrt(0.016 + 0.0096)) / 1.3841."""
     interval = wilson(8, 10)

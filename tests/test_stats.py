@@ -8,6 +8,7 @@ from fgrlhf.stats import (
     Interval,
     bootstrap,
     holm,
+    independent_ratio_bootstrap,
     paired_bootstrap,
     paired_ratio_bootstrap,
     pooled_bootstrap,
@@ -176,6 +177,24 @@ def test_a_p_value_below_a_twentieth_is_an_interval_without_zero():
         verdicts.add(real)
         assert real == seed_interval(differences).excludes_zero
     assert verdicts == {True, False}
+
+
+def test_independent_ratios_are_resampled_separately():
+    one = ([1.0, 3.0, 0.0], [2.0, 3.0, 4.0])
+    constant = ([1.0, 2.0], [2.0, 4.0])
+    # 1/2 in every sample of the other side: the interval of the first side, moved
+    difference = independent_ratio_bootstrap(one, constant)
+    alone = ratio_bootstrap(*one)
+    expected = (alone.mean - 0.5, alone.low - 0.5, alone.high - 0.5)
+    assert (difference.mean, difference.low, difference.high) == pytest.approx(expected)
+    # equal sides are not drawn together, as paired ones are
+    same = independent_ratio_bootstrap(one, one)
+    assert same.mean == 0 and same.low < 0 < same.high
+    assert same == independent_ratio_bootstrap(one, one)
+    with pytest.raises(ValueError, match="3 and 1 given"):
+        independent_ratio_bootstrap(constant, (one[0], [1.0]))
+    with pytest.raises(ValueError, match="one or more prompts"):
+        independent_ratio_bootstrap(constant, ([], []))
 
 
 def test_paired_ratios_share_their_draws():
