@@ -8,9 +8,8 @@ from the first round to the last. `<out>.rounds.json` has, for each row, the fil
 of its annotation and of its comparison.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import Field
 
@@ -55,17 +54,24 @@ def merge_items(task: FeedbackTask, rounds: Sequence[tuple[str, Sequence[Item]]]
 
     Args:
       rounds: (file, its items), from the first round to the last.
+
+    Raises:
+      UserError: two rows of a file have the same kind of judgement of an item.
     """
     merged: dict[tuple[str, ...], Item] = {}
     origins: dict[tuple[str, ...], Origin] = {}
     replaced = 0
     for file, items in rounds:
+        # of this round: a file that is listed twice does not contradict itself
+        first_rows: dict[tuple[tuple[str, ...], str], int] = {}
         for number, item in enumerate(items):
             texts = task.content(item)
             earlier = merged.get(texts)
             feedback = {key: item.row[key] for key in FEEDBACK_KEYS if key in item.row}
             for key in feedback:
-                _check_one_judgement(file, number, origins.get(texts, {}).get(key))
+                first = first_rows.setdefault((texts, key), number)
+                if first != number:
+                    raise UserError(_judged_twice(file, first, number))
             if earlier is None:
                 merged[texts] = item
             else:
@@ -77,14 +83,12 @@ def merge_items(task: FeedbackTask, rounds: Sequence[tuple[str, Sequence[Item]]]
     return Merged(list(merged.values()), list(origins.values()), replaced)
 
 
-def _check_one_judgement(file: str, number: int, earlier: Mapping[str, Any] | None) -> None:
-    """Raise `UserError` if a judgement of an item comes from an earlier row of the same file."""
-    if earlier is not None and earlier["file"] == file:
-        raise UserError(
-            f"{file}: rows {earlier['row']} and {number} judge the same item, but a merged file has"
-            " one row for each item. Export the file with policy=latest, majority or adjudicated,"
-            " not with policy=all"
-        )
+def _judged_twice(file: str, first: int, second: int) -> str:
+    return (
+        f"{file}: rows {first} and {second} judge the same item, but a merged file has one row for"
+        " each item. Export the file with policy=latest, majority or adjudicated, not with"
+        " policy=all"
+    )
 
 
 def merge(settings: Settings) -> int:

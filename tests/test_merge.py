@@ -82,6 +82,16 @@ def test_two_judgements_of_an_item_in_one_file_are_refused(merge):
     assert merge(halves, [row_with(item("b"), WORSE)])[0][0] == anna
 
 
+def test_a_file_may_be_listed_twice(tmp_path, capsys):
+    """Its rows replace themselves; no two rows of it judge the same item."""
+    path, out = str(tmp_path / "round.json"), str(tmp_path / "all.json")
+    rows = [row_with(item("a"), WRONG, FIRST), row_with(item("b"), WORSE, SECOND)]
+    write_json(path, rows)
+    feedback(["merge", "qa_feedback", f"files={path},{path}", f"out={out}"])
+    assert read_json(out) == rows
+    assert "2 rows of 2 files; 4 judgements replaced" in capsys.readouterr().out
+
+
 def test_a_single_file_is_refused(tmp_path):
     with pytest.raises(UserError, match="give two or more files"):
         feedback(["merge", "qa_feedback", "files=a.json", f"out={tmp_path / 'b.json'}"])
