@@ -42,7 +42,7 @@ class Settings(StrictModel):
     only: NonNegativeInt | None = Field(
         None, description="run only the trial of this index, of a single kind"
     )
-    sample: bool = Field(False, description="run only the few trials of `make test`")
+    sample: bool = Field(False, description="run only the few trials of `make test-slow`")
     lanes: PositiveInt = Field(2, description="parallel trials")
     output_dir: str = "outputs/faults"
 

@@ -66,7 +66,7 @@ class Kind:
     bad: tuple[str, ...]  # verdicts that fail; the table shows them all, zeros included
     batch = 1  # trials per process
     trials = 0  # at scale 1
-    sample = 1  # number of trials in `make test`
+    sample = 1  # number of trials in `make test-slow`
 
     def __init__(self, bench: Bench):
         self.bench = bench

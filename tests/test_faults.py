@@ -48,6 +48,7 @@ def sampled(tmp_path_factory) -> dict:
     return {"code": done.returncode, **json.loads(path.read_text())}
 
 
+@pytest.mark.slow  # a minute; `make faults` runs the whole campaign
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sample_of_trials_passes(sampled, kind):
     failed = [
@@ -58,6 +59,7 @@ def test_a_sample_of_trials_passes(sampled, kind):
     assert not failed, "\n".join(failed)
 
 
+@pytest.mark.slow
 def test_the_sample_has_trials_of_every_kind_and_the_exit_code_of_its_failures(sampled):
     assert len(sampled["table"]) >= len(KINDS)
     assert sampled["code"] == bool(sampled["failures"])
