@@ -25,8 +25,8 @@ lint: setup
 	@$(RUN) basedpyright --level error
 
 # The tests of a file share a process, since they share expensive fixtures. Files keep their order: by default, xdist puts
-# those with few tests last, some of which take long, and the other process would wait for them. WORKERS=0 runs all tests in one process, for a
-# debugger.
+# those with few tests last. Some of them take long, and the other process would wait for them. WORKERS=0 runs all tests in
+# one process, for a debugger.
 WORKERS ?= 2
 test: lint
 	@$(RUN) python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -134,17 +134,7 @@ def evaluate_rows(
             policy, batch, sampling, seed, num_samples, reference, temperature, search
         )
         repeated = [prompt for prompt in batch for _ in range(num_samples)]
-        rows: list[dict] = []
-        for n, (prompt, text) in enumerate(zip(repeated, texts, strict=True)):
-            rows.append(
-                {
-                    "id": prompt.id,
-                    "sample": n % num_samples,
-                    "prompt": prompt.text,
-                    "response": text,
-                    "references": list(prompt.references),
-                }
-            )
+        rows = _text_rows(repeated, texts, num_samples)
         # autocast is for the policy: outside it, rewards are those of training, and metrics those
         # of the evaluation program
         with torch.autocast(response.ids_BT.device.type, enabled=False):
@@ -152,10 +142,7 @@ def evaluate_rows(
                 needs_tokens = getattr(reward, "needs_tokens", False)
                 tokens = _tokens(policy, response) if needs_tokens else None
                 _join(rows, _reward_columns(reward, repeated, texts, tokens))
-            for row, prompt in zip(rows, repeated):
-                row["length"] = len(row["response"].split())
-                if rouge is not None and prompt.references:
-                    row["rougeLsum"] = rouge(row["response"], prompt.references)
+            _join(rows, _text_columns(repeated, texts, rouge))
             if kls is not None:
                 _join(rows, [{"kl": kl} for kl in kls])
             for metric in metrics:
@@ -165,6 +152,39 @@ def evaluate_rows(
         bar.update(len(batch))
     bar.close()
     return [row for i in range(len(prompts)) for row in rows_of_prompt[i]]
+
+
+def _text_rows(prompts: Sequence[Prompt], texts: Sequence[str], num_samples: int) -> list[dict]:
+    """A row for every response, with its texts.
+
+    Args:
+      prompts: the prompt of each response; the `num_samples` responses to a prompt are neighbours.
+    """
+    rows = []
+    for n, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+        rows.append(
+            {
+                "id": prompt.id,
+                "sample": n % num_samples,
+                "prompt": prompt.text,
+                "response": text,
+                "references": list(prompt.references),
+            }
+        )
+    return rows
+
+
+def _text_columns(
+    prompts: Sequence[Prompt], texts: Sequence[str], rouge: RougeLsum | None
+) -> list[dict[str, float]]:
+    """`length` of each response in words and, if its prompt has references, `rougeLsum`."""
+    columns = []
+    for prompt, text in zip(prompts, texts):
+        values: dict[str, float] = {"length": len(text.split())}
+        if rouge is not None and prompt.references:
+            values["rougeLsum"] = rouge(text, prompt.references)
+        columns.append(values)
+    return columns
 
 
 def metric_columns(

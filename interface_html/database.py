@@ -472,8 +472,8 @@ class Database:
           confirmed: whether to add it although there are newer ones.
 
         Raises:
-          RefusedError: (409) the uuid belongs to another submission, or there are submissions that
-            the page has not seen and the annotator has not confirmed to replace.
+          RefusedError: (409) the uuid belongs to another submission, or the page has not seen the
+            latest submission and the annotator has not confirmed that this one replaces it.
         """
         text = json.dumps(doc)
         digest = _sha(json.dumps([assignment.id, doc, receipt.guideline], sort_keys=True))

@@ -272,6 +272,20 @@ def train(config: PreferenceRMConfig, task: Task = NO_TASK) -> Path:
         return _train(config, task)
 
 
+def about_position(won: int, decided: int) -> str:
+    """A message about how often the response listed first is the better one.
+
+    Args:
+      won: decided pairs that the response listed first has won.
+    """
+    if won == decided:
+        return "the better response is listed first in every pair"
+    return (
+        f"the response listed first wins {won / decided:.1%} of the decided pairs (50% without"
+        " position bias)"
+    )
+
+
 def _train(config: PreferenceRMConfig, task: Task) -> Path:
     rows = read_pair_rows(config.data.train_file, task.rm_pairs)
     dev_rows = read_pair_rows(config.data.dev_file, task.rm_pairs)
@@ -329,16 +343,10 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         return score_moments(scorer, known, rows, rank, world)
 
     won, decided = first_position_share(rows)
-    position = (
-        f"the response listed first wins {won / decided:.1%} of the decided pairs (50% without"
-        " position bias)"
-    )
-    if won == decided:
-        position = "the better response is listed first in every pair"
     start_messages = [
         f"{len(examples)} training prompts with {decided} decided pairs, {len(dev_examples)} dev"
         f" prompts, {network.num_parameters(only_trainable=True):,} trained parameters",
-        position,
+        about_position(won, decided),
         inputs.cuts.describe(spec.max_length),
     ]
     baselines = pair_baselines(

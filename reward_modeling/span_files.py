@@ -49,8 +49,7 @@ class Settings(StrictModel):
         " {wrong: ERROR}; where several labels meet, the first one here decides",
     )
     with_context: bool = Field(
-        False,
-        description="write the prompt with its context before the response",
+        False, description="write the prompt with its context before the response"
     )
     columns: dict[str, str | list[str]] = Field(
         default={}, description="the format's keys -> the file's: docs/data_formats.md, Spans"
@@ -87,9 +86,10 @@ def write_span_file(task: Task, settings: Settings) -> None:
 
     Raises:
       UserError: the source cannot be read or has no segment, a label of `tags` is on no span, the
-        level needs a policy's tokens, or a tag is the one of right or unjudged segments.
+        level needs a policy's tokens, a tag is the one of right or unjudged segments, or the task
+        cannot mark a context.
     """
-    _check(settings)
+    _check(task, settings)
     rows = SPANS.read(settings.source, settings.columns)
     labels = {span.label for row in rows for span in row.spans}
     missing = [label for label in settings.tags if label not in labels]
@@ -110,7 +110,13 @@ def write_span_file(task: Task, settings: Settings) -> None:
         print(f"  spans left out, {reason}: {count:,}", flush=True)
 
 
-def _check(settings: Settings) -> None:
+def _check(task: Task, settings: Settings) -> None:
+    """Raise `UserError` for settings whose file no reward model could be trained on."""
+    if settings.with_context and task.rm_prefix_of_words is None:
+        raise UserError(
+            f"with_context=true: the task {task.name} does not mark a context in the files' words"
+            " (Task.rm_prefix_of_words), so training could not find it. Leave the key out"
+        )
     if settings.level == "token":
         raise UserError(
             "level=token: the tokens are those of a policy, which is not known here. Use level=word"

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from hostile import HOSTILE
-from made_tasks import ROW, check_rules_in_browser, page_with, saved, task_with, violations
+from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with, violations
 from page_helpers import QA, drag, opened, press, state, word
 from server_helpers import serving
 from test_schema import broken
@@ -20,18 +20,9 @@ from interface_html.rules import annotation_problems, character_labels, side_of
 from interface_html.suggestions import item_suggestion_problems
 from interface_html.tasks import feedback_of
 
-RESPONSE_KIND = {
-    "name": "Wrong",
-    "label": "Wrong",
-    "letter": "W",
-    "key": "1",
-    "color": "#E7040F",
-    "needs": "nothing",
-    "help": "it is wrong",
-}
-SOURCE_KIND = {**RESPONSE_KIND, "name": "Omission", "label": "Omission", "letter": "O", "key": "2"}
+SOURCE_KIND = {**WRONG, "name": "Omission", "label": "Omission", "letter": "O", "key": "2"}
 SOURCE_KIND |= {"color": "#00449E", "side": "source", "help": "it is left out"}
-KINDS = {"errors": [RESPONSE_KIND, SOURCE_KIND], "missing": [], "correction": False}
+KINDS = {"errors": [WRONG, SOURCE_KIND], "missing": [], "correction": False}
 SOURCE = "😀 who sat on the red mat?"
 SOURCE_ROW = {**ROW, "prompt": SOURCE}
 
@@ -83,7 +74,7 @@ def test_the_side_is_that_of_the_kind(tmp_path):
     assert fields(task, doc({**wrong(4, 7), "side": "source"})) == place
     assert fields(task, doc({**wrong(4, 7), "side": "response"})) == place
     assert fields(task, doc({**omission(2, 5), "side": None})) == place
-    plain = task_with(tmp_path, errors=[RESPONSE_KIND], missing=[], correction=False)
+    plain = task_with(tmp_path, errors=[WRONG], missing=[], correction=False)
     assert fields(plain, doc({**wrong(4, 7), "side": "source"})) == place
 
 

@@ -86,6 +86,7 @@ def test_words_and_renamed_columns(tmp_path):
         (["level=sentence", "tags={wrnog: ERROR}"], "no span of .* has the label 'wrnog'; its"),
         (["level=token", "tags={wrong: ERROR}"], "Use level=word"),
         (["level=sentence", "tags={wrong: O}"], "tags.wrong: O is the tag of segments that are"),
+        (["level=sentence", "tags={wrong: ERROR}", "with_context=true"], "numbers does not mark"),
         (["level=sentence", "tags={}"], "tags"),
         (["level=line", "tags={wrong: ERROR}"], "`line` is not a level of segments"),
         (["level=sentence"], "tags"),

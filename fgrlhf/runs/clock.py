@@ -19,6 +19,7 @@ class PhaseClock:
 
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:
+        """Measure the block, in seconds; a later block with the same name replaces the first."""
         started = perf_counter()
         yield
         self._seconds[phase] = perf_counter() - started

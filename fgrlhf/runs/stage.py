@@ -258,7 +258,7 @@ def _is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    # This process has not written anything yet, so a file with its id is from an earlier process.
+    # This process has written no lock yet, so one with its id is left from an earlier process.
     return pid != os.getpid()
 
 
