@@ -10,7 +10,6 @@ such spans is right for this one. Spans on the source side, such as omissions, h
 response, so no segment gets their tag. The program says how many spans it left out.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -131,7 +130,7 @@ def _check(task: Task, settings: Settings) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a task, and key=value settings."""
-    task, rest = task_and_rest(sys.argv[1:] if argv is None else argv, USAGE)
+    task, rest = task_and_rest(argv, USAGE)
     write_span_file(task, settings_from(Settings, rest, USAGE))
 
 

@@ -10,7 +10,6 @@ are missing, as in PRM800K, the last step of a text tends to be the bad one. A m
 which step is the last one then learns that instead of judging, and the program says so.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -131,7 +130,7 @@ def write_step_file(task: Task, settings: Settings) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a task, and key=value settings."""
-    task, rest = task_and_rest(sys.argv[1:] if argv is None else argv, USAGE)
+    task, rest = task_and_rest(argv, USAGE)
     write_step_file(task, settings_from(Settings, rest, USAGE))
 
 
