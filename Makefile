@@ -5,8 +5,11 @@ STAMP := .venv/.stamp
 BIN := .venv/bin
 # With tiny models, one thread per process is faster than two.
 export OMP_NUM_THREADS ?= 1
-# Threads sleep while they wait. By default they spin, which is several times slower if another process needs the core.
-export OMP_WAIT_POLICY ?= passive
+# Threads that wait spin briefly, then sleep: see `wait_passively` in fgrlhf/cli/main.py.
+ifndef OMP_WAIT_POLICY
+export OMP_WAIT_POLICY := passive
+export GOMP_SPINCOUNT ?= 1000
+endif
 export TOKENIZERS_PARALLELISM := false
 # Programs run as if the environment were activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"

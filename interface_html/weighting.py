@@ -63,8 +63,9 @@ def reliable_submissions(
     unreliable = set()
     unknown = set()
     for submission in submissions:
-        weight = weights.by_page.get(submission.page, {}).get(submission.annotator)
-        if weight is None:
+        on_page = weights.by_page.get(submission.page, {})
+        weight = on_page.get(submission.annotator)
+        if on_page and weight is None:  # on a page without weights every vote counts the same
             unknown.add(submission.annotator)
         if weight is not None and least is not None and weight < least:
             left_out += 1

@@ -87,8 +87,11 @@ case "${VARIANT:-}" in
     *) fail "VARIANT=$VARIANT is not a variant: set VARIANT=published, or unset it for the defaults." ;;
 esac
 export TOKENIZERS_PARALLELISM=false
-# Threads sleep while they wait. By default they spin, which is several times slower if another process needs the core.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+# Threads that wait spin briefly, then sleep: see wait_passively in fgrlhf/cli/main.py.
+if [ -z "${OMP_WAIT_POLICY:-}" ]; then
+    export OMP_WAIT_POLICY=passive
+    export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
+fi
 
 # config_for training/name.yml prints tasks/$TASK/training/name.yml at paper scale, .../mini_name.yml at mini scale, and
 # with VARIANT=published .../published_name.yml if that file exists.

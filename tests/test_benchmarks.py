@@ -16,6 +16,7 @@ from benchmarks import (
     bench,
     causal,
     child,
+    decoding,
     flops,
     gpu,
     measure,
@@ -197,6 +198,24 @@ def counted(function) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         function()
     return counter.get_total_flops()
+
+
+TINY_DECODER = replace(
+    causal.SIZE, vocab=300, width=36, layers=2, prompt_tokens=20, tokens=3, samples=2, steps=1
+)
+
+
+def test_decoding_steps_compute_the_same_logits():
+    result = decoding.measure(TINY_DECODER, say=lambda line: None)
+    assert result["logits_apart"] <= decoding.TOLERANCE
+    assert result["ratio"] == result["transformers_s"] / result["ours_s"]
+
+
+def test_decoding_steps_with_other_logits_are_not_timed(monkeypatch):
+    project = decoding.Ours.next
+    monkeypatch.setattr(decoding.Ours, "next", lambda self, ids_B: project(self, ids_B) + 1e-3)
+    with pytest.raises(UserError, match="the logits of step 1 differ by 0.001"):
+        decoding.measure(TINY_DECODER, say=lambda line: None)
 
 
 def test_t5_flops_are_those_torch_counts():

@@ -1,7 +1,9 @@
 """`key=value` settings of the small tools."""
 
+import subprocess
 import sys
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 from pydantic import Field
@@ -12,6 +14,8 @@ from fgrlhf.cli.main import COMMANDS, usage
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError
 from interface_html.command import PROGRAMS
+
+ROOT = Path(__file__).parents[1]
 
 
 class Settings(StrictModel):
@@ -113,6 +117,33 @@ def test_completion_knows_the_programs_of_feedback_and_of_reward_models(capsys):
     feedback = script.partition("feedback:2)")[2].partition(";;")[0]
     assert set(feedback.split('"')[1].split()) == set(PROGRAMS)
     assert "segment sequence span_files step_files" in script
+
+
+COMPLETED = {
+    "sft tasks.qa": ["tasks.qa_feedback"],
+    "rm segment tasks.qa": ["tasks.qa_feedback"],
+    "feedback serve tasks.qa": ["tasks.qa_feedback"],
+    "compl": ["completion"],
+    "data conv": ["convert"],
+    "rl tasks.qa_feedback tasks/qa_feedback/training/mini_dpo_config.yml train.ep": [
+        "train.epochs="
+    ],
+}
+
+
+@pytest.mark.parametrize("line", COMPLETED)
+def test_completion_in_bash(line, capsys):
+    completion.main(["bash"])
+    script = capsys.readouterr().out
+    complete = """
+        COMP_WORDS=(fgrlhf "$@")
+        COMP_CWORD=$#
+        _fgrlhf 2>/dev/null  # compopt works only during a completion
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    command = ["bash", "-c", script + complete, "bash", *line.split()]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert found.stdout.split() == COMPLETED[line]
 
 
 def test_the_usage_of_env(capsys):

@@ -21,8 +21,8 @@ from fgrlhf.pipeline.comparison import (
     compare_runs,
     differences,
 )
-from fgrlhf.pipeline.comparison_page import page, table
-from fgrlhf.pipeline.experiments import Experiment, Run
+from fgrlhf.pipeline.comparison_page import band, page, table
+from fgrlhf.pipeline.experiments import Experiment, Point, Run
 from fgrlhf.report.display import Display
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task import rl_config
@@ -414,3 +414,20 @@ def test_table_and_page_mark_what_is_significant(result):
     text, html = with_difference(real=False, excludes_zero=False)
     assert "| +0.300 [+0.200, +0.400] |" in text and "<em>" not in html
     assert "all 6 differences" in text and "all 6 differences" in html
+
+
+def test_a_seed_that_stopped_early_keeps_its_last_score_in_the_plot():
+    whole = [Point(0, 0, 0.2, 0.0), Point(64, 10, 0.4, 1.0), Point(128, 20, 0.8, 2.0)]
+    stopped = [Point(0, 0, 0.4, 0.0), Point(64, 12, 0.6, 3.0)]
+    episodes = band([whole, stopped], "episodes")
+    assert episodes.x.tolist() == [0, 64, 128]
+    np.testing.assert_allclose(episodes.y, [0.3, 0.5, 0.7])
+    np.testing.assert_allclose(episodes.low, [0.2, 0.4, 0.6])
+    np.testing.assert_allclose(episodes.high, [0.4, 0.6, 0.8])
+    # after 10 seconds the second seed is between its evaluations, at .4 + .2 * 10 / 12
+    seconds = band([whole, stopped], "seconds")
+    assert seconds.x.tolist() == [0, 10, 12, 20]
+    np.testing.assert_allclose(seconds.y, [0.3, (0.4 + 0.4 + 1 / 6) / 2, (0.48 + 0.6) / 2, 0.7])
+    kl = band([whole, stopped], "kl")
+    np.testing.assert_allclose(kl.x, [0, 2, 2.5])
+    np.testing.assert_allclose(kl.y, [0.3, 0.5, 0.7])

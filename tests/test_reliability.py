@@ -22,7 +22,9 @@ from interface_html.reliability import (
     vote_weight,
     write_report,
 )
+from interface_html.stored import Submission
 from interface_html.tasks import feedback_of
+from interface_html.weighting import Weights, reliable_submissions
 
 QA = feedback_of("qa_feedback")
 RIGHT = doc([error(end=23)])  # the first of three sentences
@@ -226,3 +228,18 @@ def test_equal_weights_change_nothing(weight):
         assert export.most_agreed(text, some, equal) is export.most_agreed(text, some)
         votes = [[(i * j) % 3 for j in range(6)] for i in range(count)]
         assert export.majority(votes, equal) == export.majority(votes)
+
+
+def test_only_a_page_with_weights_has_annotators_without_one():
+    def submission(page: str, annotator: str) -> Submission:
+        return Submission("0", annotator, page, {}, [], 1.0, "1", 0.0, 1, None, None)
+
+    submissions = [
+        submission("annotation", "anna"),
+        submission("annotation", "ben"),
+        submission("rating", "cleo"),
+    ]
+    weights = Weights({"annotation": {"anna": 0.5}, "comparison": {}})
+    kept, text = reliable_submissions(submissions, weights, 0.1)
+    assert kept == submissions
+    assert text == "; without a weight, counted as the mean of the others: ben"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.cli.main import SPINS
 from fgrlhf.config import load_config
 from fgrlhf.files import read_jsonl
 from sft.config import SFTConfig
@@ -257,9 +258,27 @@ def test_mini_models_on_a_cpu_run_on_one_thread_unless_told(bash):
 
 
 def test_threads_sleep_while_they_wait(bash):
-    show = 'echo "$OMP_WAIT_POLICY"'
-    assert bash(show, SCALE="paper").stdout == "passive\n"
-    assert bash(show, OMP_WAIT_POLICY="active").stdout == "active\n"
+    show = 'echo "$OMP_WAIT_POLICY ${GOMP_SPINCOUNT:-unset}"'
+    assert bash(show, SCALE="paper").stdout == f"passive {SPINS}\n"
+    assert bash(show, SCALE="paper", GOMP_SPINCOUNT="7").stdout == "passive 7\n"
+    assert bash(show, OMP_WAIT_POLICY="active").stdout == "active unset\n"
+
+
+def test_make_lets_threads_sleep_as_the_scripts_do(monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    show = "include Makefile\nshow:\n\t@echo $$OMP_WAIT_POLICY $$GOMP_SPINCOUNT"
+
+    def shown(**changes: str) -> str:
+        command = ["make", "-s", "-f", "-", "show"]
+        environment = {**os.environ, **changes}
+        done = subprocess.run(
+            command, input=show, env=environment, capture_output=True, text=True, cwd=ROOT
+        )
+        return done.stdout
+
+    assert shown() == f"passive {SPINS}\n"
+    assert shown(OMP_WAIT_POLICY="active") == "active\n"
 
 
 def test_a_failing_line_ends_the_script(bash):
@@ -414,11 +433,12 @@ def test_the_small_model_needs_an_environment(tmp_path):
 
 def test_the_command_lets_threads_sleep_before_pytorch_is_loaded(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     code = (
         "import sys, os, fgrlhf.cli.main as command\n"
         "assert 'torch' not in sys.modules\n"
         "command.wait_passively()\n"
-        "print(os.environ['OMP_WAIT_POLICY'])\n"
+        "print(os.environ['OMP_WAIT_POLICY'], os.environ['GOMP_SPINCOUNT'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout == "passive\n", done.stderr
+    assert done.stdout == f"passive {SPINS}\n", done.stderr

@@ -25,7 +25,7 @@ _fgrlhf() {
         return
     fi
     case "$command:$COMP_CWORD" in
-        rl:2 | dpo:2 | generate:2 | evaluate:2 | compare:2 | sweep:2)
+        @TASK_IS_NEXT@ | rm:3 | feedback:3)
             COMPREPLY=($(compgen -W "$(ls -d tasks/*/task.py 2>/dev/null |
                 sed 's|^tasks/\(.*\)/task.py$|tasks.\1|')" -- "$current"))
             return ;;
@@ -70,4 +70,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     if arguments == ["zsh"]:
         print("autoload -U +X bashcompinit && bashcompinit")
-    print(SCRIPT.strip().replace("@COMMANDS@", " ".join(COMMANDS)))
+    task_is_next = []
+    for name, (_, usage, _) in COMMANDS.items():
+        if usage.startswith(("TASK", "[TASK]")):
+            task_is_next.append(name)
+    script = SCRIPT.strip().replace("@COMMANDS@", " ".join(COMMANDS))
+    print(script.replace("@TASK_IS_NEXT@", " | ".join(f"{name}:2" for name in task_is_next)))

@@ -1,5 +1,6 @@
 """A comparison as a self-contained HTML page and as a Markdown table."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,20 +126,27 @@ def _bands(comparison: Comparison, axis: str) -> dict[str, Band]:
     return bands
 
 
-def band(curves: list[list[Point]], axis: str) -> Band:
+def band(curves: Sequence[Sequence[Point]], axis: str) -> Band:
     """The mean score along `axis`, between the worst and the best seed.
 
+    A seed that stopped early keeps its last score, since its policy no longer changes.
+
     KL may decrease in training, which would fold the band over itself, so along KL there is only
-    the mean.
+    the mean of each evaluation.
     """
-    length = min(map(len, curves))  # a run that stopped early is shorter
-    points = [curve[:length] for curve in curves]
-    x = np.array([[getattr(point, axis) for point in curve] for curve in points])
-    score = np.array([[point.score for point in curve] for curve in points])
-    mean = score.mean(0)
     if axis == "kl":
-        return Band(x.mean(0), mean, mean, mean)
-    return Band(x.mean(0), mean, score.min(0), score.max(0))
+        longest = max(map(len, curves))
+        held = [[*curve, *[curve[-1]] * (longest - len(curve))] for curve in curves]
+        kl_SN = np.array([[getattr(point, axis) for point in curve] for curve in held])
+        score_SN = np.array([[point.score for point in curve] for curve in held])
+        mean_N = score_SN.mean(0)
+        return Band(kl_SN.mean(0), mean_N, mean_N, mean_N)
+    x_of_seed = [[getattr(point, axis) for point in curve] for curve in curves]
+    scores_of_seed = [[point.score for point in curve] for curve in curves]
+    x_N = np.unique(np.concatenate(x_of_seed))
+    x_N = x_N[x_N >= max(x[0] for x in x_of_seed)]  # where every seed has a score
+    score_SN = np.stack([np.interp(x_N, x, scores) for x, scores in zip(x_of_seed, scores_of_seed)])
+    return Band(x_N, score_SN.mean(0), score_SN.min(0), score_SN.max(0))
 
 
 # ---- table ---------------------------------------------------------------------------------------
