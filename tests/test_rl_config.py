@@ -157,6 +157,11 @@ def test_a_reward_without_a_kind_and_an_unknown_name_is_asked_for_one():
             {"ckpt": "x", "train_generation_kwargs": {"num_beams": 4}},
             "do_sample=false or num_beams=1",
         ),
+        (
+            "policy_model",
+            {"ckpt": "x", "train_generation_kwargs": {"top_k": 1}},
+            "top_k=1 leaves only the most probable token",
+        ),
         ("policy_model", {"ckpt": "x", "input_padding_side": "middle"}, "'left' or 'right'"),
         ("policy_model", {"ckpt": "x", "lora": {"r": 0}}, "lora.r"),
         ("policy_model", {"ckpt": "x", "lora": {"rank": 8}}, "lora.rank"),

@@ -62,6 +62,11 @@ class GenerationConfig(StrictModel):
                 f"num_beams={self.num_beams} searches for the most probable response, but"
                 " do_sample=true samples one: set do_sample=false or num_beams=1"
             )
+        if self.do_sample and self.top_k == 1:
+            raise ValueError(
+                "top_k=1 leaves only the most probable token, so nothing is sampled: set"
+                " do_sample=false without top_k, or a larger top_k"
+            )
         if not self.do_sample:
             refuse(
                 unread_keys(
