@@ -20,7 +20,7 @@ import torch
 from accelerate.utils import gather_object
 from pydantic import Field
 from torch import Tensor
-from transformers import EvalPrediction, PreTrainedModel
+from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
 
 from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.config import Coefficient
@@ -294,46 +294,16 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "sequence")
-    # mean and std are measured after training; until then scores are raw
-    spec = RewardModelSpec(
-        "sequence",
-        shape_of(network),
-        "sequence",
-        config.data.with_context,
-        config.model.max_length,
-        mean=0.0,
-        std=1.0,
-    )
+    spec = _untrained_spec(config, network)
     inputs = inputs_of(network, tokenizer, spec)
-    examples = encode(inputs, rows, task.rm_prefix, config.data.with_context)
-    dev_examples = encode(inputs, dev_rows, task.rm_prefix, config.data.with_context)
-    for path, part in (
-        (config.data.train_file, examples),
-        (config.data.dev_file, dev_examples),
-    ):
-        if not part:
-            raise UserError(f"{path} has no decided pair, so there is nothing to learn from")
+    with_context = config.data.with_context
+    examples = encode(inputs, rows, task.rm_prefix, with_context)
+    dev_examples = encode(inputs, dev_rows, task.rm_prefix, with_context)
+    _require_pairs(config.data.train_file, examples)
+    _require_pairs(config.data.dev_file, dev_examples)
 
-    def make_trainer(arguments):
-        trainer: Any = PairTrainer(
-            network,
-            arguments,
-            data_collator=PairCollator(inputs),
-            train_dataset=examples,
-            eval_dataset=dev_examples,
-            processing_class=tokenizer,
-            parallel=config.parallel,
-            compute_loss_func=PairLoss(config.train.margin, config.train.centring),
-            compute_metrics=Metrics(),
-        )
-        trainer.group_by_length([max(x.length for x in responses) for responses, _ in examples])
-        if config.model.lm_logprob_feature:
-            # the trainer does not move a network that it will divide
-            network.to(arguments.device)
-        trainer.train_dataset = with_features(network, inputs, examples)
-        trainer.eval_dataset = with_features(network, inputs, dev_examples)
-        start_with_pairs(network, inputs, trainer.train_dataset)
-        return trainer
+    def make_trainer(arguments: TrainingArguments) -> PairTrainer:
+        return _pair_trainer(config, network, inputs, examples, dev_examples, arguments)
 
     def moments(trainer: StageTrainer) -> dict[str, Any]:
         trained: Any = trainer.model
@@ -341,6 +311,11 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         known: Any = trainer.train_dataset  # with what frozen layers compute
         rank, world = trainer.args.process_index, trainer.args.world_size
         return score_moments(scorer, known, rows, rank, world)
+
+    decided_rows = [row for row in dev_rows if row.pairs]
+
+    def find_errors(margins_QN: np.ndarray, labels_QN: np.ndarray) -> PairErrors:
+        return pair_errors(decided_rows, margins_of_better(margins_QN, labels_QN))
 
     won, decided = first_position_share(rows)
     start_messages = [
@@ -350,18 +325,61 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         inputs.cuts.describe(spec.max_length),
     ]
     baselines = pair_baselines(
-        texts_of(rows, task.rm_prefix, config.data.with_context),
-        texts_of(dev_rows, task.rm_prefix, config.data.with_context),
+        texts_of(rows, task.rm_prefix, with_context),
+        texts_of(dev_rows, task.rm_prefix, with_context),
     )
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts), "baselines": baselines})
-    decided_rows = [row for row in dev_rows if row.pairs]
-
-    def find_errors(margins_QN: np.ndarray, labels_QN: np.ndarray) -> PairErrors:
-        return pair_errors(decided_rows, margins_of_better(margins_QN, labels_QN))
-
     return training.run_training(
         config, make_trainer, spec, pair_calibration, moments, start_messages, find_errors
     )
+
+
+def _untrained_spec(config: PreferenceRMConfig, network: PreTrainedModel) -> RewardModelSpec:
+    """The spec with raw scores: their mean and standard deviation are measured after training."""
+    return RewardModelSpec(
+        "sequence",
+        shape_of(network),
+        "sequence",
+        config.data.with_context,
+        config.model.max_length,
+        mean=0.0,
+        std=1.0,
+    )
+
+
+def _require_pairs(path: str, examples: Sequence[Example]) -> None:
+    if not examples:
+        raise UserError(f"{path} has no decided pair, so there is nothing to learn from")
+
+
+def _pair_trainer(
+    config: PreferenceRMConfig,
+    network: PreTrainedModel,
+    inputs: RMInputs,
+    examples: Sequence[Example],
+    dev_examples: Sequence[Example],
+    arguments: TrainingArguments,
+) -> PairTrainer:
+    """The trainer. What frozen layers compute of the examples is computed here, once."""
+    trainer: Any = PairTrainer(
+        network,
+        arguments,
+        data_collator=PairCollator(inputs),
+        train_dataset=examples,
+        eval_dataset=dev_examples,
+        processing_class=inputs.tokenizer,
+        parallel=config.parallel,
+        compute_loss_func=PairLoss(config.train.margin, config.train.centring),
+        compute_metrics=Metrics(),
+    )
+    trainer.group_by_length([max(x.length for x in responses) for responses, _ in examples])
+    if config.model.lm_logprob_feature:
+        # the trainer does not move a network that it will divide
+        trainer.model.to(arguments.device)
+    trainer.train_dataset = with_features(network, inputs, examples)
+    trainer.eval_dataset = with_features(network, inputs, dev_examples)
+    start_with_pairs(network, inputs, trainer.train_dataset)
+    return trainer
 
 
 def main(argv: Sequence[str] | None = None) -> None:
