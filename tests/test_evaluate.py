@@ -5,6 +5,7 @@ import yaml
 from fgrlhf.cli import evaluate as module
 from fgrlhf.cli.evaluate import Settings, policy_name, sampling_of
 from fgrlhf.config import validate
+from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json
 from fgrlhf.models.decoding import Sampling
@@ -122,6 +123,22 @@ def test_another_model_by_an_environment_variable_is_evaluated_anew(world, monke
     assert read_json(evaluate(settings(world)) / "summary.json")["kl"]["mean"] != 0
     monkeypatch.setenv("REFERENCE", f"{world}/fine_grained/best")  # the policy itself
     assert read_json(evaluate(settings(world)) / "summary.json")["kl"]["mean"] == 0
+
+
+def test_another_setting_by_an_environment_variable_is_evaluated_anew(world, monkeypatch, capsys):
+    path = world / "config.yml"
+    config = yaml.safe_load(path.read_text())
+    config["env"]["max_generated_len"] = "${LONGEST}"
+    path.write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("LONGEST", "6")
+    folder = evaluate(settings(world))
+    assert read_yaml(folder / "config.yaml")["resolved"]["env"]["max_generated_len"] == 6
+    capsys.readouterr()
+    evaluate(settings(world))
+    assert "evaluated before" in capsys.readouterr().out
+    monkeypatch.setenv("LONGEST", "3")
+    evaluate(settings(world))
+    assert "evaluated before" not in capsys.readouterr().out
 
 
 def test_without_rewards_none_is_loaded(world):

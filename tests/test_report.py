@@ -171,6 +171,17 @@ def test_the_test_set_is_shown_where_it_was_evaluated(tmp_path):
     assert (outputs.split, list(outputs.evaluations)) == ("test", ["a-policy"])
 
 
+def test_names_and_splits_may_contain_hyphens(tmp_path):
+    for name, split in (("a-policy", "test-hard"), ("sft", "test-hard")):
+        folder = tmp_path / "eval" / f"{name}-{split}"
+        write_jsonl(folder / "rows.jsonl", [eval_row(random.Random(0), 0, 0.5)])
+        write_json(folder / "summary.json", {"relevance/ratio": interval(0.5, 0.01)})
+        (folder / "config.yaml").write_text(f"name: {name}\nsplit: {split}\n")
+    outputs = read_outputs(tmp_path, Display())
+    assert outputs.split == "test-hard"
+    assert set(outputs.evaluations) == set(outputs.policies) == {"a-policy", "sft"}
+
+
 def test_an_empty_or_absent_folder_is_an_error_and_writes_nothing(tmp_path):
     with pytest.raises(UserError, match="nothing to report"):
         write_report(tmp_path, tmp_path / "r.html")

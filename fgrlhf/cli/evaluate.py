@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from, task_and_rest
@@ -98,6 +98,15 @@ class Settings(StrictModel):
         if self.search is not None and not self.do_sample:
             refuse([("do_sample", "a search chooses among sampled steps: set do_sample=true")])
         return self
+
+
+class RecordedSettings(Settings):
+    """The settings as `config.yaml` records them: with the RL config that `config` names.
+
+    Its environment variables are expanded, so an evaluation is done again if one has changed.
+    """
+
+    resolved: SerializeAsAny[RLConfig] = Field(description="the RL config, as it was read")
 
 
 def policy_name(path: str) -> str:
@@ -212,6 +221,7 @@ def evaluate(task: Task, settings: Settings) -> Path:
 
 def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     config = load_config(rl_config(task), settings.config)
+    recorded = RecordedSettings(**dict(settings), resolved=config)
     sampling = sampling_of(settings, config)
     data = prompts_file(settings.data_dir, settings.split)
     prompts = task.prompts(data, settings.split, config.data.seed)[: settings.max_examples]
@@ -219,7 +229,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     device = torch.device(state.device or "cpu")
     use_kernels("auto", folder)
     inputs = inputs_of(task, settings, config)
-    if finished(folder, settings, inputs, redo=True) is not None:
+    if finished(folder, recorded, inputs, redo=True) is not None:
         if state.is_main_process:
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
             print(table(read_json(folder / "summary.json")), flush=True)
@@ -229,11 +239,11 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
         policy, prompts, task.core_text, data or settings.split, quiet=not state.is_main_process
     )
     if state.is_main_process:
-        begin(folder, settings, inputs)
+        begin(folder, recorded, inputs)
     named_metrics = build_metrics(
         metrics_of(settings, config), str(state.device), config.model.dtype, task.rm_prefix
     )
-    with RunLog(folder, settings) as log, log.stage(f"evaluate {name}"):
+    with RunLog(folder, recorded) as log, log.stage(f"evaluate {name}"):
         rows = evaluate_rows(
             policy,
             share_of(prompts, state.process_index, state.num_processes),

@@ -1,6 +1,5 @@
 """Reads an outputs folder for the report, with the results of all stages so far."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -281,9 +280,10 @@ def _evaluations(folder: Path, display: Display) -> tuple[dict[str, list[Evaluat
     """Rows by policy, all from the same split: test if available, else the first one."""
     by_split: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.glob("eval/*/rows.jsonl")):
-        match = re.fullmatch(r"(.+)-([^-]+)", path.parent.name)
-        if match:
-            by_split.setdefault(match[2], {})[match[1]] = path
+        split = _split_of(path.parent)
+        if split:
+            name = path.parent.name.removesuffix(f"-{split}")
+            by_split.setdefault(split, {})[name] = path
     if not by_split:
         return {}, ""
     split = "test" if "test" in by_split else next(iter(by_split))
@@ -293,12 +293,27 @@ def _evaluations(folder: Path, display: Display) -> tuple[dict[str, list[Evaluat
 
 
 def _policies(folder: Path, split: str, display: Display) -> Policies:
-    paths = folder.glob(f"eval/*-{split}/summary.json") if split else []
     policies: Policies = {}
-    for path in paths:
-        name = path.parent.name.removesuffix(f"-{split}")
-        policies[name] = dict(read_record(path, dict[str, Interval]))
+    for path in folder.glob("eval/*/summary.json"):
+        if split and _split_of(path.parent) == split:
+            name = path.parent.name.removesuffix(f"-{split}")
+            policies[name] = dict(read_record(path, dict[str, Interval]))
     return _in_order(policies, display)
+
+
+def _split_of(evaluation: Path) -> str:
+    """The split of the evaluation in `eval/<name>-<split>`; "" if the folder holds something else.
+
+    Names and splits may contain hyphens, so the recorded settings say which part is the split.
+    """
+    try:
+        split = read_yaml(evaluation / "config.yaml").get("split")
+    except UserError:  # copied without its settings
+        split = None
+    if split and evaluation.name.endswith(f"-{split}"):
+        return str(split)
+    name, _, last_word = evaluation.name.rpartition("-")
+    return last_word if name else ""
 
 
 def _in_order(values: Mapping[str, Value], display: Display) -> dict[str, Value]:
