@@ -15,7 +15,7 @@ import pytest
 import sampler_worker
 import torch
 from fake_sampler import FakeSampler
-from rl_helpers import PROMPTS, config, metrics, trainer
+from rl_helpers import PROMPTS, CountWord, config, metrics, trainer
 from safetensors.torch import load_file
 from test_sampler import FINAL_FAULTS, assert_equal, run
 from test_sharding import start_ranks
@@ -23,7 +23,11 @@ from test_sharding import start_ranks
 from faults.fake_sampler import Fault, altered, answer, cut, status, truncate
 from fgrlhf.background import Background
 from fgrlhf.errors import UserError
+from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.files import read_json, write_json
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.ppo import PPOTrainer
+from fgrlhf.reward import CombinedReward
 from fgrlhf.rollout import response_seeds, score
 from fgrlhf.runs.step_metrics import rollout_metrics
 from fgrlhf.samplers.one_step_behind import pending_responses, pending_tensors, response_keys
@@ -149,6 +153,37 @@ def test_a_run_continues_exactly_after_both_sides_were_killed(fake, tmp_path):
     folders = [tmp_path / name / "checkpoints" / "step-4" for name in ("run", "whole")]
     one, two = (load_file(folder / "model.safetensors") for folder in folders)
     assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())
+
+
+def test_evaluations_change_neither_the_training_nor_the_requests(fake, whole, tmp_path):
+    """The policy samples on dev itself, also while the server's next responses wait."""
+    reward = CombinedReward({"cat": CountWord()})
+
+    def evaluate(policy) -> dict[str, float]:
+        sampling = Sampling(8, do_sample=True)
+        rows = evaluate_rows(policy, PROMPTS[:2], reward, sampling, progress=False)
+        return {name: interval.mean for name, interval in summarize(rows).items()}
+
+    def training(until: int | None = None) -> PPOTrainer:
+        changes = {"train__total_episodes": 32, "train__save_interval": 1}
+        changes |= {"train__eval_interval": 1, "sampler": behind(fake)}
+        cfg = config(tmp_path / "run", **changes)
+        running = trainer(cfg, kind="gpt2", evaluate=evaluate)
+        running.train(until)
+        return running
+
+    training(until=2)
+    weights = training().actor_critic.state_dict()
+    rows = metrics(tmp_path / "run")
+    evaluated = [row for row in rows if "eval/reward" in row]
+    assert [row["step"] for row in evaluated] == [0, 1, 2, 3, 4]
+    assert len({row["eval/length"] for row in evaluated}) > 1
+    trained = []
+    for row in rows:
+        if "loss/total" in row:
+            trained.append({key: row[key] for key in row if not key.startswith("sampler/")})
+    assert_equal(whole, {"rows": trained, "weights": weights})
+    assert len(fake.requests) == 4 * PER_STEP
 
 
 @pytest.mark.slow
