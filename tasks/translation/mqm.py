@@ -13,9 +13,8 @@ major 5, minor 1, minor punctuation 0.1, at most 25.
 A span with `"side": "source"` is an omission too. The task's feedback pages write severities as
 labels: `major`, and `major omission` in the source.
 
-Raters of the WMT data make at most five marks. With the fifth one they stop, so what follows it is
-not judged, unless the row has `"complete": true`. They read the translation first, then the source
-for omissions.
+Raters of the WMT data make at most five marks in a segment and choose the most severe errors. So in
+a segment with five marks, the other words are not judged, unless the row has `"complete": true`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,29 +55,23 @@ class Judgement:
 
     @property
     def is_capped(self) -> bool:
-        """Whether the rater has used all marks, so that the rest is not judged."""
+        """Whether the rater has used all marks, so that the other words are not judged."""
         return not self.complete and len(self.errors) + len(self.omissions) == MOST_MARKS
 
     @property
-    def judged_response(self) -> int:
-        """The number of characters of the translation that were judged."""
-        if self.is_capped and not self.omissions:
-            return max(mark.end for mark in self.errors)
-        return len(self.response)
-
-    @property
     def worst_omission(self) -> str | None:
-        """The worst severity of the omissions, or None without any.
-
-        If all marks were used, only a marked omission is known. See `knows_worst_omission`.
-        """
+        """The worst severity of the omissions, or None without any."""
         severities = {mark.severity for mark in self.omissions}
         return next((severity for severity in WEIGHTS if severity in severities), None)
 
     @property
     def knows_worst_omission(self) -> bool:
-        """Whether a worse omission cannot follow the last mark."""
-        return not self.is_capped or self.worst_omission == MAJOR
+        """Whether `worst_omission` is that of all omissions, marked or not.
+
+        What a rater leaves out is no worse than any mark. So a marked omission is as bad as every
+        other one. If no omission is marked and all marks are used, there may still be one.
+        """
+        return not self.is_capped or self.worst_omission is not None
 
     @property
     def score(self) -> float:
@@ -95,12 +88,21 @@ def by_place(marks: Iterable[LabelledSpan]) -> tuple[LabelledSpan, ...]:
     return tuple(sorted(marks, key=lambda mark: (mark.start, mark.end)))
 
 
-def first_marks(
+def worst_marks(
     errors: Sequence[LabelledSpan], omissions: Sequence[LabelledSpan]
 ) -> tuple[tuple[LabelledSpan, ...], tuple[LabelledSpan, ...]]:
-    """The marks that a rater makes of all that there are: the first five."""
-    kept = tuple(errors[:MOST_MARKS])
-    return kept, tuple(omissions[: MOST_MARKS - len(kept)])
+    """The errors and omissions that a rater marks of all that there are: the five worst.
+
+    Of equally severe ones, those of the translation come first, in the order of the text.
+    """
+    severities = list(WEIGHTS)  # the worst first
+    all_marks = [(mark, True) for mark in errors] + [(mark, False) for mark in omissions]
+    all_marks.sort(key=lambda pair: severities.index(str(pair[0].severity)))
+    chosen = all_marks[:MOST_MARKS]
+    return (
+        by_place(mark for mark, in_translation in chosen if in_translation),
+        by_place(mark for mark, in_translation in chosen if not in_translation),
+    )
 
 
 # ---- rows ----------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from tasks.translation.data.language import (
     stems_of,
 )
 from tasks.translation.data.oracle import judge
-from tasks.translation.mqm import MINOR, Judgement, first_marks, judgement_row
+from tasks.translation.mqm import MINOR, Judgement, worst_marks, judgement_row
 
 RATES = (0.4, 1.0, 2.0)  # of the errors of a translator whose translations are demonstrations
 JUDGED_RATES = (0.5, 1.5, 3.0)  # of those whose translations are judged
@@ -141,7 +141,7 @@ def true_judgement(number: str, sentence: Sentence, translation: str) -> Judgeme
 
 
 def rated(rng: random.Random, truth: Judgement) -> Judgement:
-    """What a rater marks: the first five of the errors, with the rater's own mistakes."""
+    """What a rater marks: the five worst of the errors, with the rater's own mistakes."""
     true_marks = {mark.start: mark for mark in truth.errors}
     errors = []
     start = 0
@@ -154,7 +154,7 @@ def rated(rng: random.Random, truth: Judgement) -> Judgement:
             errors.append(mark)
         start += len(word)
     omissions = [mark for mark in truth.omissions if rng.random() >= NOISE]
-    return Judgement(truth.prompt, truth.response, *first_marks(errors, omissions))
+    return Judgement(truth.prompt, truth.response, *worst_marks(errors, omissions))
 
 
 def _false_mark(start: int, word: str) -> LabelledSpan:

@@ -48,25 +48,24 @@ class Settings(StrictModel):
     data_dir: FilePath = Field(description="folder of judged_train.jsonl and judged_dev.jsonl")
 
 
-def severity_tags(text: str, marks: Sequence[LabelledSpan], judged: int) -> list[str]:
+def severity_tags(text: str, marks: Sequence[LabelledSpan], is_capped: bool) -> list[str]:
     """The tag of every word of a text: the worst severity of the marks on it, or O.
 
     Args:
-      judged: words that begin at this character or later, and have no mark, are not judged.
+      is_capped: the rater has used all marks, so words without a mark are not judged.
     """
     words = load_segmenter().segments(text, LEVEL)
     spans = [(mark.start, mark.end, str(mark.severity)) for mark in marks]
     tags = segment_tags(words, spans, {severity: severity for severity in WEIGHTS})
-    for place, (start, _) in enumerate(words):
-        if start >= judged and tags[place] not in WEIGHTS:
-            tags[place] = IGNORE
+    if is_capped:
+        return [tag if tag in WEIGHTS else IGNORE for tag in tags]
     return tags
 
 
 def tagged_translation(judgement: Judgement) -> TaggedWords | None:
     """A line of the file of the spans."""
     text = judgement.response
-    tags = severity_tags(text, judgement.errors, judgement.judged_response)
+    tags = severity_tags(text, judgement.errors, judgement.is_capped)
     segments = load_segmenter().segments(text, LEVEL)
     return tagged_words(source_words(judgement.prompt, False), text, segments, tags)
 

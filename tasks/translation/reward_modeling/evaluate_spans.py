@@ -139,7 +139,7 @@ def _words(spans: set[Run]) -> set[int]:
 
 
 def actual_tags(judgement: Judgement) -> list[str]:
-    return severity_tags(judgement.response, judgement.errors, judgement.judged_response)
+    return severity_tags(judgement.response, judgement.errors, judgement.is_capped)
 
 
 def predicted_tags(scorer: SegmentScorer, judgements: Sequence[Judgement]) -> list[list[str]]:

@@ -40,7 +40,7 @@ from tasks.translation.mqm import (
     PUNCTUATION,
     WEIGHTS,
     Judgement,
-    first_marks,
+    worst_marks,
     judgement_row,
     mqm_score,
     read_judgements,
@@ -203,7 +203,7 @@ def test_imperfect_translations_have_every_kind_of_error():
     assert 250 < perfect < 400
 
 
-def test_a_rater_stops_at_five_marks_and_errs():
+def test_a_rater_makes_at_most_five_marks_and_errs():
     translation = "navo vekon vekon vekon vekon vekon vekon ramen"
     truth = true_judgement("0", SENTENCE, translation)
     assert len(truth.errors) + len(truth.omissions) > MOST_MARKS
@@ -219,11 +219,15 @@ def test_a_rater_stops_at_five_marks_and_errs():
     assert marks / 2000 == pytest.approx(10 * 0.05, abs=0.05)
 
 
-def test_marks_are_made_in_the_translation_first():
+def test_the_worst_errors_are_marked():
     errors = [LabelledSpan(n, n + 1, "x", MINOR) for n in range(4)]
     omissions = [LabelledSpan(n, n + 1, "omission", MAJOR) for n in range(3)]
-    assert first_marks(errors, omissions) == (tuple(errors), tuple(omissions[:1]))
-    assert first_marks(errors * 2, omissions) == (tuple((errors * 2)[:5]), ())
+    assert worst_marks(errors, omissions) == (tuple(errors[:2]), tuple(omissions))
+    minor = [replace(mark, severity=MINOR) for mark in omissions]
+    assert worst_marks(errors, minor) == (tuple(errors), tuple(minor[:1]))
+    dot = LabelledSpan(0, 1, "punctuation", PUNCTUATION)
+    assert worst_marks([dot, *errors], minor[:1]) == (tuple(errors), tuple(minor[:1]))
+    assert worst_marks([dot], minor[:1]) == ((dot,), tuple(minor[:1]))
 
 
 def test_marks_of_the_source_are_omissions(tmp_path):
@@ -263,14 +267,14 @@ def test_words_get_the_worst_severity_of_their_marks():
         LabelledSpan(2, 9, "y", MAJOR),
         LabelledSpan(13, 14, "z", PUNCTUATION),
     ]
-    assert severity_tags("aaaa bbbb cc d.", marks, 100) == [MAJOR, MAJOR, "O", PUNCTUATION]
+    assert severity_tags("aaaa bbbb cc d.", marks, False) == [MAJOR, MAJOR, "O", PUNCTUATION]
 
 
-def test_what_follows_the_fifth_mark_is_not_judged():
+def test_with_five_marks_the_other_words_are_not_judged():
     five = [(word, MINOR) for word in ("dane", ",", "miron", "vekon", "lito")]
     capped = judgement(five)
     assert capped.is_capped
-    tags = [MINOR] * 4 + ["O"] * 2 + [MINOR] + ["Ignore"] * 3
+    tags = [MINOR] * 4 + ["Ignore"] * 2 + [MINOR] + ["Ignore"] * 3
     example = tagged_translation(capped)
     assert example is not None and tags_after_marks(example) == tags
     assert example.words[:3] == ["yesterday", ",", "the"]
@@ -282,9 +286,9 @@ def test_what_follows_the_fifth_mark_is_not_judged():
         ([], [], "O"),
         ([], [("foxes", PUNCTUATION), ("old", MINOR)], MINOR),
         ([], [("foxes", MAJOR), ("old", MINOR)], MAJOR),
-        # all marks are used, and a worse omission may follow
+        # all marks are used: there may be an omission, but none worse than a marked one
         (["dane", ",", "miron", "vekon", "lito"], [], None),
-        (["dane", ",", "miron", "vekon"], [("foxes", MINOR)], None),
+        (["dane", ",", "miron", "vekon"], [("foxes", MINOR)], MINOR),
         (["dane", ",", "miron", "vekon"], [("foxes", MAJOR)], MAJOR),
     ],
 )
@@ -297,16 +301,16 @@ def test_the_worst_omission_is_the_tag_of_the_whole_translation(errors, omission
     assert example.words == [*SOURCE.split(), "</s>", *RIGHT.split()]
 
 
-def test_a_rater_who_marks_omissions_has_read_the_whole_translation():
+def test_marks_of_the_source_count_among_the_five():
     errors = [(word, MINOR) for word in ("dane", ",", "miron", "vekon")]
     example = tagged_translation(judgement(errors, [("foxes", MAJOR)]))
-    assert example is not None and tags_after_marks(example) == [MINOR] * 4 + ["O"] * 6
+    assert example is not None and tags_after_marks(example) == [MINOR] * 4 + ["Ignore"] * 6
 
 
 def test_an_oracle_uses_more_than_five_marks():
     five = [(word, MINOR) for word in ("dane", ",", "miron", "vekon", "lito")]
     truth = replace(judgement(five), complete=True)
-    assert not truth.is_capped and truth.judged_response == len(RIGHT)
+    assert not truth.is_capped
     example = tagged_whole(truth)
     assert example is not None and tags_after_marks(example) == ["O"]
     six = judgement([*five, ("ramen", MINOR)])  # nobody has counted to five
