@@ -41,7 +41,7 @@ from tasks.translation.data.language import (
     stems_of,
 )
 from tasks.translation.data.oracle import judge
-from tasks.translation.mqm import MINOR, Judgement, worst_marks, judgement_row
+from tasks.translation.mqm import MINOR, Judgement, judgement_row, worst_marks
 
 RATES = (0.4, 1.0, 2.0)  # of the errors of a translator whose translations are demonstrations
 JUDGED_RATES = (0.5, 1.5, 3.0)  # of those whose translations are judged

@@ -40,10 +40,10 @@ from tasks.translation.mqm import (
     PUNCTUATION,
     WEIGHTS,
     Judgement,
-    worst_marks,
     judgement_row,
     mqm_score,
     read_judgements,
+    worst_marks,
 )
 from tasks.translation.reward_modeling import create_rm_files, evaluate_spans
 from tasks.translation.reward_modeling.create_rm_files import (
