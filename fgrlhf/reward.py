@@ -25,6 +25,7 @@ from fgrlhf.background import Background
 from fgrlhf.errors import UserError
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 from fgrlhf.types import Rollout, TokenReward
+from fgrlhf.utils import ROUNDING
 
 if TYPE_CHECKING:
     from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
@@ -226,8 +227,8 @@ def normalized(rewards: TokenReward, weights: Mapping[str, float]) -> TokenRewar
     """w_k r_k / std_b(sum_t r_k): each reward divided by its std over the batch, then weighted.
 
     The std is taken over the responses to which the reward applies. No mean is subtracted: on
-    tokens it would act as a length penalty or bonus. A reward that is equal for all responses has
-    std 0 and is left unchanged.
+    tokens it would act as a length penalty or bonus. A reward that is equal for all responses, but
+    for rounding, is left unchanged.
     """
     scaled = {}
     for name, rewards_BT in rewards.by_aspect.items():
@@ -236,8 +237,10 @@ def normalized(rewards: TokenReward, weights: Mapping[str, float]) -> TokenRewar
             scaled[name] = rewards_BT
             continue
         std = rewards_BT[applies_B].sum(1).std(correction=0)
+        largest = rewards_BT[applies_B].abs().sum(1).max()
         weight = abs(weights.get(name, 1.0))
-        scaled[name] = rewards_BT * (weight / std) if std > 1e-8 else rewards_BT
+        has_spread = std > ROUNDING * largest
+        scaled[name] = rewards_BT * (weight / std) if has_spread else rewards_BT
     return replace(rewards, by_aspect=scaled)
 
 

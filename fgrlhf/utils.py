@@ -10,6 +10,10 @@ from torch import Tensor
 
 from fgrlhf.seeds import derive_seed
 
+# Relative: sums of the same fp32 numbers in another order differ by less. A spread below it is
+# no spread.
+ROUNDING = 1e-6
+
 # ---- shapes --------------------------------------------------------------------------------------
 
 
@@ -79,16 +83,18 @@ def whiten(
       mask: 1 on the elements that count; same shape as x.
       shift_mean: whether the result has mean 0.
       divide_by: "std" or "sqrt_std".
-      eps: a standard deviation of at most `eps` counts as 0, and x is not divided.
+      eps: a standard deviation of at most `eps`, or within the rounding error of the largest x,
+        counts as 0, and x is not divided.
     """
     mean = masked_mean(x, mask)
     std = masked_var(x, mask).sqrt()
     if divide_by == "sqrt_std":
         white = (x - mean) * torch.rsqrt(std + eps)
         return white if shift_mean else white + mean
+    largest = torch.where(mask.bool(), x.abs(), torch.zeros_like(x)).max()
     if shift_mean:
         x = x - mean
-    divisor = torch.where(std > eps, std, torch.ones_like(std))
+    divisor = torch.where(std > max(eps, ROUNDING * float(largest)), std, torch.ones_like(std))
     return torch.where(mask.bool(), x / divisor, torch.zeros_like(x))
 
 

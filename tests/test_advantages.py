@@ -8,6 +8,7 @@ from rl_helpers import lengths_mask
 from fgrlhf.algorithms.advantages import (
     gae,
     group_mean,
+    group_spread,
     group_std,
     group_sum,
     kl_penalized,
@@ -133,6 +134,17 @@ def test_group_statistics_by_hand():
     assert torch.equal(
         leave_one_out(RETURNS[shuffled], GROUPS[shuffled]), leave_one_out(RETURNS, GROUPS)[shuffled]
     )
+
+
+def test_the_spread_of_whole_responses_is_their_standard_deviation():
+    mask_BT = lengths_mask([1, 2, 3, 3, 2, 1])
+    rewards_BT = torch.zeros(6, 3)
+    rewards_BT[:, 0] = RETURNS
+    centred_BT = (RETURNS - group_mean(RETURNS, GROUPS))[:, None] * mask_BT
+    spread_B = group_spread(centred_BT, rewards_BT, mask_BT, GROUPS)
+    torch.testing.assert_close(spread_B, group_std(RETURNS, GROUPS))
+    noise_BT = 1e-7 * centred_BT
+    assert group_spread(noise_BT, rewards_BT, mask_BT, GROUPS).max() == 0
 
 
 def test_leave_one_out_is_the_group_mean_made_larger():

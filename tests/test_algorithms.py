@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,23 +194,55 @@ def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
 
 
 def test_grpo_normalises_by_the_group():
-    plain = advantages(GRPO(GRPOConfig(normalize=False)))
-    scaled = advantages(GRPO(GRPOConfig()))
-    std = torch.tensor([3.0, 3.0, 5.0, 1.0]).std()
-    torch.testing.assert_close(scaled, plain / (std + 1e-4))
+    std = torch.tensor([3.0, 3.0, 5.0, 1.0]).std()  # of the returns
+    for rows, credit in ((ROWS, "response"), (ENDS, "segment")):
+        plain = advantages(GRPO(GRPOConfig(normalize=False, credit=credit)), rows)
+        scaled = advantages(GRPO(GRPOConfig(credit=credit)), rows)
+        torch.testing.assert_close(scaled, plain / (std + 1e-4))
     same = ([2.0], [0.0, 2.0])  # no spread: no advantage, no division by zero
     assert advantages(GRPO(GRPOConfig(credit="response")), same).abs().max() == 0
 
 
+def test_grpo_divides_by_the_spread_of_segments_if_all_returns_are_equal():
+    """Each of three responses has one wrong line, at its own place: all returns are 1.
+
+    Reward-to-go is (1, 0, 1), (1, 0, -1), (1, 2, 1), with the means 1, 2/3, 1/3.
+    """
+    rows = ([1.0, -1.0, 1.0], [1.0, 1.0, -1.0], [-1.0, 1.0, 1.0])
+    plain = torch.tensor([[0, -2.0, 2.0], [0, -2.0, -4.0], [0, 4.0, 2.0]]) / 3
+    torch.testing.assert_close(advantages(GRPO(GRPOConfig(normalize=False)), rows), plain)
+    # mean squares 8/27, 20/27, 20/27; their sum / (3 - 1) = 8/9
+    expected = plain / ((8 / 9) ** 0.5 + 1e-4)
+    torch.testing.assert_close(advantages(GRPO(GRPOConfig()), rows), expected)
+    assert advantages(GRPO(GRPOConfig(credit="response")), rows).abs().max() == 0
+
+
+def test_grpo_gives_rounding_errors_no_advantage():
+    """The same three rewards in another order: equal returns but for the last bit."""
+    rows = ([0.1, 0.2, 0.3], [0.3, 0.2, 0.1], [0.2, 0.3, 0.1], [0.3, 0.1, 0.2])
+    rows = tuple([1000 * value for value in row] for row in rows)
+    grpo = GRPO(GRPOConfig(credit="response"))
+    assert advantages(grpo, rows).abs().max() == 0
+
+
 def test_gpg_makes_up_for_prompts_that_say_nothing():
-    returns_B, group_B = (
-        torch.tensor([1.0, 2.0, 3.0, 3.0, 0.0, 0.0]),
-        torch.tensor([0, 0, 1, 1, 2, 2]),
-    )
-    assert gpg_scale(returns_B, group_B) == 3  # four of six rollouts give no gradient: 6 / (6 - 4)
-    assert gpg_scale(torch.ones(6), group_B) == 1
+    spread_B = torch.tensor([0.7, 0.7, 0.0, 0.0, 0.0, 0.0])
+    assert gpg_scale(spread_B) == 3  # four of six rollouts give no gradient: 6 / (6 - 4)
+    assert gpg_scale(torch.zeros(6)) == 1
     gpg, grpo = GPG(GPGConfig()), GRPO(GRPOConfig(normalize=False))
     torch.testing.assert_close(advantages(gpg), advantages(grpo))  # only one prompt with an effect
+
+
+def test_gpg_counts_prompts_whose_segments_differ():
+    """All returns of the first prompt are 1, but its segments differ; the second says nothing."""
+    rows = ([1.0, -1.0, 1.0], [-1.0, 1.0, 1.0], [0.1, 0.2, 0.3], [0.1, 0.2, 0.3])
+    old, rewards = dense(*rows)
+    old = replace(old, group_B=torch.tensor([0, 0, 1, 1]))
+    alone, alone_rewards = dense(*rows[:2])
+    expected = GPG(GPGConfig()).advantages(alone, alone_rewards.total_BT, alone_rewards)
+    result = GPG(GPGConfig()).advantages(old, rewards.total_BT, rewards)
+    torch.testing.assert_close(result.advantages_BT[:2], 2 * expected.advantages_BT)
+    assert result.advantages_BT[2:].abs().max() == 0
 
 
 def test_reinforce_by_hand():

@@ -51,6 +51,13 @@ def test_whitening_by_hand():
     )
 
 
+def test_whitening_leaves_rounding_errors_small():
+    """The mean of equal numbers is off by their rounding: they still have no spread."""
+    for value in (0.3, 1.3, 5.1, 1000.7):
+        x = torch.full((4, 317), value)
+        assert whiten(x, torch.ones_like(x)).abs().max() < 1e-3
+
+
 def test_whitened_rewards_pay_nothing_for_length():
     """Deviation D15: a token without reward keeps reward zero.
 

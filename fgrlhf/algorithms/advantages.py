@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fgrlhf.algorithms.kl import kl_k1
-from fgrlhf.utils import check_same_shape, check_shape
+from fgrlhf.utils import ROUNDING, check_same_shape, check_shape
 
 
 def kl_penalized(
@@ -130,6 +130,30 @@ def group_std(returns_B: Tensor, group_B: Tensor) -> Tensor:
     squared_deviations_B = (returns_B - group_mean(returns_B, group_B)) ** 2
     group_size_B = group_sum(torch.ones_like(returns_B), group_B)
     return (group_sum(squared_deviations_B, group_B) / (group_size_B - 1)).sqrt()
+
+
+def group_spread(
+    advantages_BT: Tensor, rewards_BT: Tensor, mask_BT: Tensor, group_B: Tensor
+) -> Tensor:
+    """spread_B = sqrt(sum_j mean_t A_(j,t)^2 / (K - 1)), over the K >= 2 samples of a prompt.
+
+    For A_(j,t) = R_j - mean, the same on all tokens of response j, this is `group_std`. For
+    advantages that differ within a response it also measures these differences, so it is not 0 if
+    all samples have the same return but earn it at different places.
+
+    Args:
+      advantages_BT: centred advantages.
+      rewards_BT: the rewards they were computed from. A spread within the rounding error of their
+        sums is returned as 0.
+    """
+    check_same_shape(advantages_BT=advantages_BT, rewards_BT=rewards_BT, mask_BT=mask_BT)
+    check_shape("group_B", group_B, (len(mask_BT),))
+    tokens_B = mask_BT.sum(1).clamp(min=1)
+    mean_square_B = (advantages_BT**2 * mask_BT).sum(1) / tokens_B
+    group_size_B = group_sum(torch.ones_like(mean_square_B), group_B)
+    spread_B = (group_sum(mean_square_B, group_B) / (group_size_B - 1)).sqrt()
+    size_B = group_sum((rewards_BT.abs() * mask_BT).sum(1), group_B)
+    return torch.where(spread_B > ROUNDING * size_B, spread_B, torch.zeros_like(spread_B))
 
 
 def leave_one_out(returns_B: Tensor, group_B: Tensor) -> Tensor:

@@ -5,13 +5,10 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fgrlhf.algorithms.advantages import group_std, reward_to_go
+from fgrlhf.algorithms.advantages import group_spread
 from fgrlhf.algorithms.config import KL_IN
 from fgrlhf.algorithms.group import GroupConfig, GroupRelative
 from fgrlhf.types import Advantages, Rollout, TokenReward
-from fgrlhf.utils import check_same_shape
-
-EQUAL_RETURNS = 1e-6  # a prompt whose returns have a smaller standard deviation has no spread
 
 
 class GPGConfig(GroupConfig):
@@ -19,17 +16,16 @@ class GPGConfig(GroupConfig):
     kl_in: Literal["reward", "loss"] = Field(default="loss", description=KL_IN)
 
 
-def gpg_scale(returns_B: Tensor, group_B: Tensor) -> Tensor:
+def gpg_scale(spread_B: Tensor) -> Tensor:
     """The factor alpha = B / (B - M), a scalar; 1 if M = B.
 
-    M is the number of rollouts whose prompt's samples all have the same return. They contribute no
-    gradient but count in the mean over the batch; alpha compensates for that.
+    M is the number of rollouts of prompts whose samples do not differ (`group_spread` is 0). They
+    contribute no gradient but count in the mean over the batch; alpha compensates for that.
     """
-    check_same_shape(returns_B=returns_B, group_B=group_B)
-    has_spread_B = group_std(returns_B, group_B) > EQUAL_RETURNS
+    has_spread_B = spread_B > 0
     if not bool(has_spread_B.any()):
-        return returns_B.new_ones(())
-    return len(returns_B) / has_spread_B.sum()
+        return spread_B.new_ones(())
+    return len(spread_B) / has_spread_B.sum()
 
 
 class GPG(GroupRelative):
@@ -39,7 +35,7 @@ class GPG(GroupRelative):
     config: GPGConfig
 
     def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward) -> Advantages:
-        to_go_BT = reward_to_go(rewards_BT, rollout.response_mask_BT, self.config.gamma)
-        scale = gpg_scale(to_go_BT[:, 0], rollout.group_B)
+        mask_BT = rollout.response_mask_BT
         centred_BT = self.centred(rollout, rewards_BT, rewards, leave_out=False)
-        return Advantages(scale * centred_BT)
+        spread_B = group_spread(centred_BT, rewards_BT, mask_BT, rollout.group_B)
+        return Advantages(gpg_scale(spread_B) * centred_BT)

@@ -5,10 +5,11 @@ PPO's clipped ratio without a critic.
 
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
-from fgrlhf.algorithms.advantages import group_std, reward_to_go
+from fgrlhf.algorithms.advantages import group_spread, group_std, reward_to_go
 from fgrlhf.algorithms.config import KL_IN
 from fgrlhf.algorithms.group import GroupConfig, GroupRelative
 from fgrlhf.algorithms.losses import clipped_policy_loss
@@ -16,7 +17,7 @@ from fgrlhf.algorithms.metrics import policy_metrics
 from fgrlhf.config import Positive
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 
-EPS = 1e-4  # avoids division by 0 if all samples of a prompt have the same return; as in TRL
+EPS = 1e-4  # as in TRL: small differences between the samples of a prompt are not magnified
 
 
 class GRPOConfig(GroupConfig):
@@ -34,8 +35,9 @@ class GRPOConfig(GroupConfig):
 class GRPO(GroupRelative):
     """A_i = (R_i - mean_j R_j) / (std_j R_j + eps), or the same per segment.
 
-    In both forms the standard deviation is that of the prompt's returns of whole responses, so the
-    segments of a response stay comparable.
+    All segments of a prompt have the same divisor, so they stay comparable. The standard deviation
+    of the whole returns can be 0 although segments differ. So the divisor is `group_spread` where
+    that is larger; it keeps the advantages of size 1. For whole responses the two are equal.
     """
 
     config_class = GRPOConfig
@@ -47,7 +49,13 @@ class GRPO(GroupRelative):
         if self.config.normalize:
             to_go_BT = reward_to_go(rewards_BT, rollout.response_mask_BT, self.config.gamma)
             std_B = group_std(to_go_BT[:, 0], rollout.group_B)
-            advantages_BT = advantages_BT / (std_B + EPS)[:, None]
+            spread_B = group_spread(
+                advantages_BT, rewards_BT, rollout.response_mask_BT, rollout.group_B
+            )
+            divisor_B = torch.maximum(std_B, spread_B) + EPS
+            # without any spread the advantages are rounding errors
+            factor_B = torch.where(spread_B > 0, 1 / divisor_B, torch.zeros_like(divisor_B))
+            advantages_BT = advantages_BT * factor_B[:, None]
         return Advantages(advantages_BT)
 
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
