@@ -45,6 +45,8 @@ setup(
         "nltk>=3.9",
         "pydantic>=2.14,<3",
         "safetensors>=0.8",
+        "sentencepiece>=0.2",  # with protobuf: tokenizers of models without tokenizer.json
+        "protobuf>=5",
         "gguf>=0.19",  # reads the model of `fgrlhf data model`; pure Python, 0.1 MB
         "numpy>=2",
         "scipy>=1.14",

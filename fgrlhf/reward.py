@@ -376,7 +376,8 @@ class _Requests:
         self.texts = tuple(texts)
         self.by_name: dict[str, Background[Sequence[Scores]]] = {}
         for name, aspect in aspects.items():
-            if getattr(aspect, "remote", False):
+            needs_tokens = getattr(aspect, "needs_tokens", False)  # which are not known here
+            if getattr(aspect, "remote", False) and not needs_tokens:
                 call = partial(scores_of, aspect, self.prompts, self.texts, None)
                 self.by_name[name] = Background(call)
 

@@ -164,7 +164,8 @@ class StepSearch:
         """
         different = []
         for group in candidates:
-            different.append(list({beam.ids: beam for beam in reversed(group)}.values())[::-1])
+            # a dict keeps the place of a key's first occurrence
+            different.append(list({beam.ids: beam for beam in group}.values()))
         flat = [(prompt, beam) for prompt, group in zip(prompts, different) for beam in group]
         texts = policy.tokenizer.batch_decode(
             [list(beam.ids) for _, beam in flat], skip_special_tokens=True

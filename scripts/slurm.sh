@@ -25,5 +25,7 @@ export NNODES="$SLURM_JOB_NUM_NODES"
 export RDZV_ID="$SLURM_JOB_ID"
 # Jobs that share a machine have different ports.
 export RDZV_ENDPOINT="${hosts%%$'\n'*}:$((20000 + SLURM_JOB_ID % 10000))"
+# srun does not take the number of CPUs from sbatch.
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
 # If one machine fails, the others would wait for it.
 exec srun --ntasks="$NNODES" --ntasks-per-node=1 --kill-on-bad-exit=1 bash "$@"

@@ -142,6 +142,16 @@ def test_a_damaged_checkpoint_is_passed_over(how, tmp_path):
     assert len(metrics(tmp_path)) == 6  # nothing of the old run was deleted: 4 steps, 2 evaluations
 
 
+def test_a_damaged_later_checkpoint_does_not_count_as_one_of_the_last(tmp_path):
+    make(tmp_path, train__save_interval=2).train(until=4)
+    damage(tmp_path / "checkpoints" / "step-4", "weights")
+    run = make(tmp_path, train__save_interval=1)
+    with pytest.warns(UserWarning, match="step-4 is damaged"):
+        run.train(until=3)
+    kept = sorted(folder.name for folder in (tmp_path / "checkpoints").iterdir())
+    assert kept == ["step-2", "step-3", "step-4"]
+
+
 def test_other_settings_are_refused_key_by_key(tmp_path):
     make(tmp_path).train(until=2)
     with pytest.raises(UserError) as refused:

@@ -16,7 +16,7 @@ from fgrlhf.reward import (
     SequenceScorerReward,
 )
 from fgrlhf.reward_models.scoring import SegmentLabels
-from fgrlhf.text_types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 
 TEXTS = ["the red cat, and a dog", "a bird", ""]
 VALUES = {"ok": 0.3, "error": -0.5}
@@ -299,6 +299,21 @@ def test_a_call_that_was_started_is_used_once_and_for_its_texts_only():
     reward.start(*ASKED)
     other = reward.segment_scores(ASKED[0], ["one", "another"])["far"]
     assert [scores[0].end for scores in other] == [3, 7]
+
+
+def test_a_remote_reward_may_need_the_tokens():
+    class RemoteLength:
+        remote = True
+        needs_tokens = True
+
+        def segment_scores(self, prompts, texts, tokens):
+            return [[SegmentScore(0, None, float(len(one.char_ends)))] for one in tokens]
+
+    reward = CombinedReward({"far": RemoteLength(), "other": Remote(1.0)})
+    reward.start(*ASKED)
+    tokens = [ResponseTokens((1, 3), True), ResponseTokens((1, 2, 3), False)]
+    scores = reward.segment_scores(*ASKED, tokens)
+    assert [one[0].value for one in scores["far"]] == [2.0, 3.0]
 
 
 def test_the_error_of_a_remote_reward_names_it():

@@ -436,6 +436,15 @@ def test_published_weights_replace_the_earlier_ones(tmp_path):
     assert publish_weights(tmp_path, tiny.policy("gpt2", seed=1).save) != version
 
 
+def test_further_chat_templates_are_published_again_and_again(tmp_path):
+    policy = tiny.policy("gpt2")
+    policy.tokenizer.chat_template = {"default": "{{ messages }}", "tools": "{{ tools }}"}
+    for _ in range(2):
+        publish_weights(tmp_path, policy.save)
+    (template,) = (tmp_path / "additional_chat_templates").iterdir()
+    assert template.read_text() == "{{ tools }}"
+
+
 def test_a_model_that_cannot_be_written_leaves_the_earlier_one(tmp_path):
     version = publish_weights(tmp_path, tiny.policy("gpt2").save)
 

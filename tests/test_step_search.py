@@ -100,6 +100,10 @@ def test_which_candidates_survive():
     assert [beam.ids for beam in best] == [(cat, cat), (cat,), (red, cat)]
     assert [beam.score for beam in best] == [2.0, 1.0, 1.0]
     assert scorer.calls == [4]
+    # a duplicate has the place of its first occurrence
+    again = [Beam((cat,)), Beam((red, cat)), Beam((cat,))]
+    (best,) = search(scorer, beams=2)._best(policy, PROMPTS[:1], [again])
+    assert [beam.ids for beam in best] == [(cat,), (red, cat)]
 
 
 def test_finished_beams_compete_with_unfinished_ones():

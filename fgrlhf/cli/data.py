@@ -12,6 +12,7 @@
     fgrlhf data export IN OUT to=label_studio        write judgements for another tool
     fgrlhf data agreement FILE [FILE ...]            agreement of the annotators of judgements
     fgrlhf data model smollm2                        fetch a language model of 135 M parameters
+    fgrlhf data model OWNER/NAME                     convert its pickled weights to safetensors
 
 FILE and IN are .json, .jsonl or .parquet files or hub:org/name; OUT is such a file
 (fgrlhf/data/read.py). The formats are those of fgrlhf/data/formats.py. The models are those of

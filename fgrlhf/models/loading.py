@@ -154,8 +154,7 @@ def check_folder(path: str | Path) -> None:
     if pickled and not any(name.endswith(".safetensors") for name in names):
         raise ValueError(
             f"its weights are a pickle ({shorten(pickled[0])}), which can run code when it is read."
-            " Convert them to safetensors (`save_pretrained` with a release of transformers that"
-            " you trust)."
+            " Convert them once with `fgrlhf data model FOLDER output_dir=...`, which runs none."
         )
     _check_code(folder)
 
@@ -277,6 +276,12 @@ def _sentence(path: str | Path, error: BaseException) -> str:
         return "there is no such folder."
     if "trust_remote_code" in text or "custom code" in text:
         return "it needs its own Python code, and code of a model is never run."
+    if "use_safetensors" in text:
+        return (
+            "it has no safetensors. If its weights are pickled, convert them once with"
+            " `fgrlhf data model OWNER/NAME`, where there is a network, and name the folder that it"
+            " writes."
+        )
     kind = type(error).__name__
     if not text:
         return f"its files are damaged ({kind})."

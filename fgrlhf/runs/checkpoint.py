@@ -109,7 +109,8 @@ def save(trainer) -> None:
                 "sha256": {path.name: sha256(path) for path in folder.glob("*.safetensors")},
             }
             write_json(folder / "state.json", {**state, "own_sha256": _own_sha256(state)})
-        for old in _checkpoints(root)[:-CHECKPOINTS_KEPT]:
+        # A damaged checkpoint of a later step, after a fallback, does not count as one of the last.
+        for old in _checkpoints(root, until=trainer.step)[:-CHECKPOINTS_KEPT]:
             shutil.rmtree(old)
     accelerator.wait_for_everyone()
 
@@ -218,12 +219,16 @@ def load_optimizer(
     optimizer.load_state_dict({"state": entries, "param_groups": groups})
 
 
-def _checkpoints(root: Path) -> list[Path]:
-    """The checkpoints in a folder, oldest first."""
+def _checkpoints(root: Path, until: int | None = None) -> list[Path]:
+    """The checkpoints in a folder, oldest first.
+
+    Args:
+      until: leave out those of later steps.
+    """
     numbered = []
     for path in root.glob("step-*"):
         match = re.fullmatch(r"step-(\d+)", path.name)
-        if match:
+        if match and (until is None or int(match[1]) <= until):
             numbered.append((int(match[1]), path))
     return [path for _, path in sorted(numbered)]
 

@@ -34,8 +34,12 @@ def publish_weights(folder: str | Path, save: SavePolicy) -> str:
         files = sorted(new.iterdir(), key=lambda file: (_has_weights(file), file.name))
         version = weights_version(new)
         for file in files:
-            sync(file)
-            os.replace(file, folder / file.name)
+            target = folder / file.name
+            if file.is_dir():  # further chat templates; a rename cannot replace a full folder
+                shutil.rmtree(target, ignore_errors=True)
+            else:
+                sync(file)
+            os.replace(file, target)
     finally:
         shutil.rmtree(new, ignore_errors=True)
     written = {file.name for file in files}

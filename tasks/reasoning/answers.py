@@ -30,10 +30,13 @@ def answer_of(text: str) -> Fraction | None:
 
 
 def number(text: str) -> Fraction | None:
-    """The value of a number such as `-1,234.50` or `3 / 4`; None for a division by zero."""
+    """The value of a number such as `-1,234.50` or `3 / 4`.
+
+    None for a division by zero, and for more digits than Python converts (4,300).
+    """
     try:
         return Fraction(text.replace(",", "").replace(" ", ""))
-    except ZeroDivisionError:
+    except (ZeroDivisionError, ValueError):
         return None
 
 

@@ -30,7 +30,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import Count, Seed, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json, write_text
-from fgrlhf.reward_utils import load_segmenter
+from fgrlhf.reward_utils import BLANK, load_segmenter
 from fgrlhf.text_types import Prompt
 from reward_modeling.segment_files import OK, TaggedWords, segment_file, tagged_words
 from tasks.detoxification.reward_modeling.create_rm_files import SPANS, TAG
@@ -109,12 +109,16 @@ SPLITS = {"train": 120, "dev": 60, "test": 60}  # prompts: all pairs of a topic 
 
 
 def sentence_toxicity(sentence: str) -> float:
-    """The toxicity of the worst word that is neither quoted nor after a negation in its clause."""
+    """The toxicity of the worst word that is neither quoted nor after a negation in its clause.
+
+    A quotation that is not closed quotes nothing.
+    """
     worst = 0.0
     is_negated = is_quoted = False
-    for word in sentence.split():
+    words = sentence.split()
+    for place, word in enumerate(words):
         if word == QUOTE:
-            is_quoted = not is_quoted
+            is_quoted = not is_quoted and QUOTE in words[place + 1 :]
         elif word == CLAUSE_END:
             is_negated = False
         elif word in NEGATIONS:
@@ -125,8 +129,11 @@ def sentence_toxicity(sentence: str) -> float:
 
 
 def toxicity(text: str) -> float:
-    """(maximum + mean) / 2 over the sentences; 0 for a text without any."""
-    segmenter = load_segmenter()
+    """(maximum + mean) / 2 over the sentences; 0 for a text without any.
+
+    The truth must not depend on the installed spaCy pipelines, so the segmenter is fixed.
+    """
+    segmenter = load_segmenter(BLANK)
     values = [sentence_toxicity(text[start:end]) for start, end in segmenter.sentences(text)]
     return (max(values) + fmean(values)) / 2 if values else 0.0
 

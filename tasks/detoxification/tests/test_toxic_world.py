@@ -36,6 +36,8 @@ from tasks.detoxification.data.mini_world import (
         # quotation marks protect what is between them
         ('i saw " bread " near the pig .', 0.6),
         ('" what a pig " said ada .', 0.0),
+        ('" omar is a liar .', 0.7),  # not closed
+        ('i saw " bread " and " a pig .', 0.6),
         ("", 0.0),
     ],
 )

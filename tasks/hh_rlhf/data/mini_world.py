@@ -64,7 +64,8 @@ _ANIMAL = f"(?P<animal>{'|'.join(ANIMALS)})"
 _VALUE = r"(?P<value>\w+)"
 _STATEMENTS = {}
 for _relation, (_statement_form, _, _) in RELATIONS.items():
-    _STATEMENTS[_relation] = re.compile(_statement_form.format(animal=_ANIMAL, value=_VALUE))
+    _pattern = _statement_form.replace(".", r"\.").format(animal=_ANIMAL, value=_VALUE)
+    _STATEMENTS[_relation] = re.compile(_pattern)
 
 Fact = tuple[str, str]  # animal, relation
 

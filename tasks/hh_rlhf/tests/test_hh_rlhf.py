@@ -62,6 +62,7 @@ def test_a_dialog_is_read_by_hand():
     [
         (TALK, "your dog likes rice . your cat is called mimi .", 1),
         (TALK, "your cat is called mimi . your dog likes rice .", 1),  # in any order
+        (TALK, "your dog likes rice . your cat is called mimi x", (1 - 0.5) / 2),  # no full stop
         (TALK, "your dog likes rice .", 1 / 2),
         (TALK, "your dog likes rice . your cat is called bobo .", (1 - 0.5) / 2),
         (TALK, "your dog likes rice . your dog likes rice .", (1 - 0.5) / 2),  # repeated

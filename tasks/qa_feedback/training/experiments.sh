@@ -37,5 +37,5 @@ case "$name" in
     *) folder="$OUTPUT_DIR/$prefix$name/best" ;;
 esac
 
-if [ -n "$script" ]; then bash "$here/$script" "${overrides[@]}" "$@"; fi
+if [ -n "$script" ]; then bash "$here/$script" ${overrides[@]+"${overrides[@]}"} "$@"; fi
 for split in dev test; do bash "$here/evaluate.sh" policy="$folder" name="$prefix$name" split="$split"; done

@@ -20,4 +20,4 @@ if [ "$SCALE" = mini ]; then
         if [ -f "$DATA_DIR/$name.json" ]; then data=(data.train_file="$DATA_DIR/$name.json"); break; fi
     done
 fi
-launch -m sft.run_sft "$(config_for training/sft_config.yml)" "${data[@]}" "$@"
+launch -m sft.run_sft "$(config_for training/sft_config.yml)" ${data[@]+"${data[@]}"} "$@"

@@ -58,6 +58,7 @@ PROMPT = Prompt("0", PROBLEM.text, ("\n".join(LINES),))
         ("#### no number", None),
         ("no number", None),
         ("#### 3/0", None),
+        ("1" * 5000, None),
         ("", None),
     ],
 )

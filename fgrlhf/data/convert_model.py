@@ -1,0 +1,113 @@
+"""Convert a model whose weights are pickled (`pytorch_model.bin`) to safetensors, once.
+
+    fgrlhf data model facebook/nllb-200-distilled-600M output_dir=outputs/models/nllb
+
+Many older models of the hub have no safetensors, and stages read nothing else. The pickle is read
+by PyTorch's restricted reader (`weights_only=True`), which builds tensors and plain containers and
+runs no code of the file. All other files are copied as they are; a model that needs code of its own
+is refused when it is loaded.
+
+The folder appears by one rename once it is complete, so an interruption leaves nothing behind.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import read_json
+from fgrlhf.models.source import ModelSource
+from fgrlhf.runs.checkpoint import new_folder
+from fgrlhf.runs.stage import hold
+
+WEIGHTS = "pytorch_model.bin"
+INDEX = "pytorch_model.bin.index.json"
+COPIED = ["*.json", "*.txt", "*.model", "*.jinja"]  # configs and tokenizers
+
+
+def convert_model(name: str, folder: str | Path) -> Path:
+    """The model of a hub name or folder, as a folder with safetensors.
+
+    Raises:
+      UserError: the model cannot be fetched, has no `pytorch_model.bin`, its weights cannot be read
+        without running code, or `folder` exists.
+    """
+    folder = Path(folder)
+    if os.path.lexists(folder):
+        raise UserError(
+            f"{shorten(folder)} exists: use it, remove it, or name another one with output_dir=..."
+        )
+    source, origin = _source_folder(name)
+    files = _weight_files(source, name)
+    with hold(folder.parent), new_folder(folder) as temporary:
+        tensors: dict[str, Tensor] = {}
+        for file in files:
+            print(f"converting {file.name}", flush=True)
+            tensors |= _read_tensors(file)
+        save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
+        for pattern in COPIED:
+            for file in source.glob(pattern):
+                if file.name != INDEX:
+                    shutil.copyfile(file, temporary / file.name)
+        ModelSource(name, f"{origin}, converted from {WEIGHTS}").save(temporary)
+    print(f"{folder}: {name}, {len(tensors)} tensors", flush=True)
+    return folder
+
+
+def _source_folder(name: str) -> tuple[Path, str]:
+    """The folder with the model's files, and where they come from."""
+    if Path(name).is_dir():
+        return Path(name), "folder"
+    try:
+        snapshot = snapshot_download(name, allow_patterns=[*COPIED, "pytorch_model*.bin"])
+    except Exception as error:  # the connection and its libraries can raise anything
+        raise UserError(
+            f"{shorten(name)} is no folder and cannot be fetched from the hub"
+            f" ({type(error).__name__}: {shorten(error)}): run the command on a machine with a"
+            " network, and copy the folder that it writes"
+        ) from None
+    return Path(snapshot), f"hub, revision {Path(snapshot).name}"
+
+
+def _weight_files(source: Path, name: str) -> list[Path]:
+    if (source / INDEX).is_file():
+        index = read_json(source / INDEX)
+        weight_map = index.get("weight_map") if isinstance(index, dict) else None
+        names = set(weight_map.values()) if isinstance(weight_map, dict) else set()
+        if not names or not all(isinstance(one, str) and Path(one).name == one for one in names):
+            raise UserError(f"{source / INDEX} has no `weight_map` from tensors to files")
+        files = [source / one for one in sorted(names)]
+    else:
+        files = [source / WEIGHTS]
+    for file in files:
+        if not file.is_file():
+            raise UserError(
+                f"{shorten(name)} has no {file.name}, so there is nothing to convert. If it has"
+                " *.safetensors, a stage reads it by its name"
+            )
+    return files
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file, each with memory of its own: safetensors stores no shared ones."""
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged or hostile pickle can raise anything
+        raise UserError(
+            f"{file} cannot be read without running its code ({shorten(json.dumps(str(error)))}),"
+            " so it is not read"
+        ) from None
+    if not isinstance(content, dict):
+        raise UserError(f"{file} holds a {type(content).__name__}, not named tensors")
+    tensors = {}
+    for name, value in content.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise UserError(f"{file}: `{shorten(name)}` is not a tensor")
+        tensors[name] = value.detach().clone().contiguous()
+    return tensors
