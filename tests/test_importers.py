@@ -108,24 +108,82 @@ def test_mqm(tmp_path):
     path = mqm_file(
         tmp_path,
         {"target": "Der <v>Hund</v>", "category": "Fluency/Grammar", "severity": "Minor"},
-        {"target": '<v>Der</v> "Hund"', "category": "Other", "severity": "Major", "comment": "?"},
+        {"target": "<v>Der</v> Hund", "category": "Other", "severity": "Major", "comment": "?"},
+        {"rater": "r2", "seg_id": "2", "target": 'Der "Hund"'},
         {"rater": "r2"},
         {"source": "The <v>dog</v>", "category": "Accuracy/Omission", "severity": "Major"},
         {"category": "Non-translation!", "severity": "Major", "rater": "r3"},
     )
     items, report = imported(path, "mqm")
     assert [item.response for item in items] == ["Der Hund", 'Der "Hund"']
+    assert [item.prompt.id for item in items] == ["s/d/1/1", "s/d/1/2"]
     assert [item.source for item in items] == ["The dog", "The dog"]
     assert items[0].judgements == (
         Judgement("Fluency", "Grammar", 4, 8, "Minor", annotator="r1"),
+        Judgement("Other", "Other", 0, 3, "Major", annotator="r1", reason="?"),
         Judgement("MQM", "no error", annotator="r2"),
         Judgement("Accuracy", "Omission", 4, 7, "Major", side="source", annotator="r1"),
         Judgement("Non-translation!", "Non-translation!", severity="Major", annotator="r3"),
     )
-    (other,) = items[1].judgements
-    assert (other.span, other.reason) == ((0, 3), "?")
-    assert report.spans == {"marked by tags": 3} and report.rows == 5
+    assert items[1].judgements == (Judgement("MQM", "no error", annotator="r2"),)
+    assert report.spans == {"marked by tags": 3} and report.rows == 6
     assert not report.losses and not report.problems
+
+
+def test_tests_of_attention_in_mqm_are_no_errors(tmp_path):
+    tokens = {"target_tokens": ["Der", " Hund"]}
+    path = mqm_file(
+        tmp_path,
+        {
+            **{"category": "Missed", "severity": "HOTW-test", "target": "Hund der"},
+            "metadata": json.dumps({"segment": tokens, "hotw_error": "Hund der"}),
+        },
+        {"category": "Found", "severity": "HOTW-test", "metadata": ""},
+        {"metadata": ""},
+        {
+            **{"category": "Other", "severity": "Minor", "rater": "r2"},
+            "metadata": json.dumps({"target_spans": [[0, 0]]}),
+        },
+    )
+    (item,), report = imported(path, "mqm")
+    assert item.response == "Der Hund"
+    assert item.judgements == (
+        Judgement("MQM", "no error", annotator="r1"),
+        Judgement("Other", "Other", 0, 3, "Minor", annotator="r2"),
+    )
+    assert report.losses == {"rows that test the rater's attention (HOTW-test)": 2}
+
+
+def test_texts_that_raters_of_mqm_changed(tmp_path):
+    """As in newstest2020: the text of most lines is the response."""
+    error = {"category": "Style/Awkward", "severity": "Minor"}
+    path = mqm_file(
+        tmp_path,
+        {"target": "Der <v>gute </v>Hund bellt"} | error,  # the words are not in the response
+        {"target": "Der Hund <v>bellt</v>", "rater": "r2"} | error,
+        {"target": "Der alte Hund <v>bellt</v>", "rater": "r3"} | error,
+        {"target": "Der Hund bellt", "rater": "r4"},
+        {"target": "Der Hunde bellt", "rater": "r5"},
+    )
+    (item,), report = imported(path, "mqm")
+    assert item.response == "Der Hund bellt"
+    assert item.judgements == (
+        Judgement("Style", "Awkward", 9, 14, "Minor", annotator="r2"),
+        Judgement("Style", "Awkward", 9, 14, "Minor", annotator="r3"),
+        Judgement("MQM", "no error", annotator="r4"),
+        Judgement("MQM", "no error", annotator="r5"),
+    )
+    assert report.spans == {"not found": 1, "marked by tags": 1, "searched verbatim": 1}
+    assert report.losses == {"lines whose text differs from that of their translation": 3}
+    assert places(report.problems) == [(0, "target")]
+
+
+def test_without_numbers_of_segments_every_text_of_mqm_is_a_translation(tmp_path):
+    columns = {key: value for key, value in MQM_LINE.items() if key not in ("doc_id", "seg_id")}
+    rows = [columns, columns | {"target": "Ein Hund"}]
+    write_text(tmp_path / "mqm.tsv", table_text(rows, "\t"))
+    items, report = imported(tmp_path / "mqm.tsv", "mqm")
+    assert [item.response for item in items] == ["Der Hund", "Ein Hund"] and not report.losses
 
 
 def test_faults_of_mqm(tmp_path):
@@ -138,6 +196,7 @@ def test_faults_of_mqm(tmp_path):
         {"target": "<v>Der</v> <v>Hund</v>"} | error,
         {"rater": ""},
         {"target": " "},
+        {"category": "", "severity": "Major"},
     )
     items, report = imported(path, "mqm")
     assert [judgement.span for judgement in items[0].judgements] == [(0, 3), (4, 8)]
@@ -147,6 +206,7 @@ def test_faults_of_mqm(tmp_path):
         "errors with several spans, which became one judgement each": 1,
         "rows without a rater": 1,
         "rows with a blank response": 1,
+        "errors without a category": 1,
     }
 
 
@@ -189,7 +249,6 @@ def test_mqm_with_numbers_of_tokens(tmp_path):
             {"metadata": '{"target_spans": [[0, 9]], "segment": {"target_tokens": ["a"]}}'},
             "is 9, but there are 1 tokens",
         ),
-        ({"category": ""}, "row 0, `category`: must be a text that is not empty"),
     ],
 )
 def test_malformed_mqm(tmp_path, change, message):
@@ -227,22 +286,57 @@ def test_mqm_json(tmp_path):
 
 def test_esa(tmp_path):
     spans = [
-        {"start_i": 0, "end_i": 3, "severity": "minor"},
+        {"start_i": 0, "end_i": 2, "severity": "minor"},
         {"start_i": "missing", "end_i": "missing", "severity": "major"},
         {"start_i": 4, "end_i": 40, "severity": "major"},
         {"start_i": 4, "end_i": 4, "severity": "major"},
+        {"start_i": 5, "end_i": 4, "severity": "major"},
+        {"start_i": 5, "end_i": 6, "severity": "undecided"},
     ]
     row = {"src": "The dog", "tgt": "Der Hund", "esa_spans": spans, "esa_score": 85}
     (item,), report = read_json(tmp_path, "esa", [row | {"annotator": "a", "system": "s"}])
     assert item.judgements == (
         Judgement("ESA", "minor", 0, 3, "minor", annotator="a"),
         Judgement("ESA", "missing", severity="major", annotator="a"),
+        Judgement("ESA", "major", 4, 5, "major", annotator="a"),
         Judgement("ESA", score=85.0, annotator="a"),
     )
-    assert report.spans == {"offset without a quote": 1, "outside the text": 1, "empty": 1}
-    assert places(report.problems) == [(0, "esa_spans[2]"), (0, "esa_spans[3]")]
+    reading = "offset without a quote (UTF-16 code units, last one included)"
+    assert report.spans == {reading: 2, "outside the text": 2}
+    assert places(report.problems) == [(0, "esa_spans[2]"), (0, "esa_spans[4]")]
+    assert report.losses == {"spans of an undecided severity": 1}
     wrong = row | {"esa_spans": [{"start_i": "x", "end_i": 3, "severity": "minor"}]}
     assert "`esa_spans[0].start_i`: must be a whole number" in malformed(tmp_path, "esa", wrong)
+
+
+@pytest.mark.parametrize(
+    "target, start, end, marked",
+    [
+        ("バイデン政権は企業犯罪者を釈放している", 13, 18, "釈放している"),  # a row of WMT 2024
+        ("a🙂b c", 1, 2, "🙂"),
+        ("a🙂b c", 3, 3, "b"),
+        ("  Der Hund \n", 4, 7, "Hund"),
+        ("  Der Hund \n", 4, 8, None),  # the blank after it was not on the page
+        ("Der Hund", -1, 2, None),
+    ],
+)
+def test_offsets_of_esa(tmp_path, target, start, end, marked):
+    spans = [{"start_i": start, "end_i": end, "severity": "minor"}]
+    row = {"src": "s", "tgt": target, "esa_spans": spans}
+    (item,), _ = read_json(tmp_path, "esa", [row])
+    assert [target[slice(*judgement.span)] for judgement in item.judgements] == (
+        [marked] if marked else []
+    )
+
+
+@pytest.mark.parametrize("score, number", [("85", 85.0), ("7.5", 7.5), (0, 0.0)])
+def test_a_score_of_esa_may_be_a_text(tmp_path, score, number):
+    row = {"src": "s", "tgt": "t", "esa_spans": [], "esa_score": score}
+    (item,), _ = read_json(tmp_path, "esa", [row])
+    assert item.judgements[-1].score == number
+    for wrong in ("good", "nan"):
+        message = malformed(tmp_path, "esa", row | {"esa_score": wrong})
+        assert "`esa_score`: must be a " in message
 
 
 # ---- hallucinations ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from fgrlhf.data.checks import type_name
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.read import read_rows
-from fgrlhf.data.rows import RowError, check_text
+from fgrlhf.data.rows import RowError, check_number, check_text
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json, read_text
 from fgrlhf.runs.progress import progress_bar
@@ -146,6 +146,17 @@ def whole_number(key: str, value: Any) -> int:
     except ValueError:
         reason = f"must be a whole number, it is {shorten(repr(value), 40)}"
         raise RowError(key, reason) from None
+
+
+def any_number(key: str, value: Any) -> float:
+    """A finite number, also in a text. Raises `RowError` if it is none."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            reason = f"must be a number, it is {shorten(repr(value), 40)}"
+            raise RowError(key, reason) from None
+    return check_number(key, value)
 
 
 def optional_text(key: str, value: Any) -> str | None:
