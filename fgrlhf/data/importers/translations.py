@@ -276,8 +276,9 @@ def _json_translation(number: int, row: Mapping[str, Any], report: Report) -> Ju
     reference = optional_text("ref", row.get("ref"))
     if not report.has_response(number, "mt", target):
         return None
-    judgements = []
-    for i, value in enumerate(check_list("annotations", row.get("annotations"))):
+    annotations = check_list("annotations", row.get("annotations"))
+    judgements = [] if annotations else [Judgement(MQM, NO_ERROR)]
+    for i, value in enumerate(annotations):
         key = f"annotations[{i}]"
         error = check_object(key, value)
         start = whole_number(f"{key}.start", error.get("start"))
@@ -340,8 +341,9 @@ def _esa_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedRespo
     annotator = optional_text("annotator", row.get("annotator"))
     if not report.has_response(number, "tgt", target):
         return None
-    judgements = []
-    for i, value in enumerate(check_list("esa_spans", row.get("esa_spans"))):
+    errors = check_list("esa_spans", row.get("esa_spans"))
+    judgements = [] if errors else [Judgement(ESA, NO_ERROR, annotator=annotator)]
+    for i, value in enumerate(errors):
         key = f"esa_spans[{i}]"
         error = check_object(key, value)
         severity = check_text(f"{key}.severity", error.get("severity"))
