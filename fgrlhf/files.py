@@ -9,6 +9,8 @@ from pathlib import Path
 
 from fgrlhf.errors import UserError, shorten
 
+BYTE_ORDER_MARK = "\ufeff"
+
 
 def write_text(path: str | Path, text: str, durable: bool = False) -> None:
     """Write a file atomically: write it under a temporary name, then rename it.
@@ -78,7 +80,7 @@ def _finite(value):
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a UTF-8 file.
+    """The text of a UTF-8 file, without the byte order mark that some programs put first.
 
     Raises:
       UserError: the file is missing, is a folder, or is not text. The message names it.
@@ -92,7 +94,7 @@ def read_text(path: str | Path) -> str:
             f"{shorten(path)} cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from None
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         packed = data[:2] == b"\x1f\x8b"
         hint = "it is compressed: unpack it with gunzip" if packed else "save it as UTF-8"

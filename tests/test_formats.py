@@ -617,6 +617,33 @@ RATED = {  # format of PRM800K
             ),
         ),
         (
+            {
+                "input": "What is 2 + 3? step 1: 3 ки\nStep 2: 5 ки",
+                "label": "What is 2 + 3? step 1: 3 +\nStep 2: 5 -",
+            },
+            {},
+            "What is 2 + 3?",
+            (Step("step 1: 3", score=1.0), Step("Step 2: 5", score=0.0)),
+        ),
+        (
+            {
+                "input": "What is 2 + 3? 3 ки\nStep 2: 5 ки",
+                "label": "What is 2 + 3? 3 +\nStep 2: 5 -",
+            },
+            {},
+            "What is 2 + 3?",
+            (Step("3", score=1.0), Step("Step 2: 5", score=0.0)),
+        ),
+        (  # marks inside the problem judge no step
+            {
+                "input": "Mr. Rocky has ки 3 ки apples? Step 1: 3 ки\nStep 2: 5 ки",
+                "label": "Mr. Rocky has + 3 - apples? Step 1: 3 +\nStep 2: 5 -",
+            },
+            {},
+            "Mr. Rocky has  3  apples?",
+            (Step("Step 1: 3", score=1.0), Step("Step 2: 5", score=0.0)),
+        ),
+        (
             RATED,
             {"prompt": "question.problem", "steps": "label.steps"},
             "What is 1 + 1?",
@@ -661,7 +688,8 @@ def completions(**step):
         ({**MARKED, "label": "What"}, "`label`: character 37 must be + or -"),
         ({**MARKED, "label": None}, "`label`: must be a text, it is null"),
         ({"input": "a ки", "label": "a +"}, "`input`: must contain `Step 1:`"),
-        ({"input": "Step 1: a", "label": "a"}, "`input`: must contain `Step 1:` and a mark `ки`"),
+        ({"input": "Step 1: a", "label": "a"}, "`input`: must contain `Step 1:`, or a problem"),
+        ({"input": "a? ки", "label": "a? +"}, "`input`: must be a text that is not"),
         ({"input": "Step 1: a ки", "label": "Step 1: a +"}, "`input`: must be a text that is not"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fgrlhf.data import span_rows
 from fgrlhf.data.importers.registry import IMPORTERS, import_items
 from fgrlhf.data.importers.tags import Mark, untag
 from fgrlhf.data.importers.toxic import runs
@@ -108,24 +109,82 @@ def test_mqm(tmp_path):
     path = mqm_file(
         tmp_path,
         {"target": "Der <v>Hund</v>", "category": "Fluency/Grammar", "severity": "Minor"},
-        {"target": '<v>Der</v> "Hund"', "category": "Other", "severity": "Major", "comment": "?"},
+        {"target": "<v>Der</v> Hund", "category": "Other", "severity": "Major", "comment": "?"},
+        {"rater": "r2", "seg_id": "2", "target": 'Der "Hund"'},
         {"rater": "r2"},
         {"source": "The <v>dog</v>", "category": "Accuracy/Omission", "severity": "Major"},
         {"category": "Non-translation!", "severity": "Major", "rater": "r3"},
     )
     items, report = imported(path, "mqm")
     assert [item.response for item in items] == ["Der Hund", 'Der "Hund"']
+    assert [item.prompt.id for item in items] == ["s/d/1/1", "s/d/1/2"]
     assert [item.source for item in items] == ["The dog", "The dog"]
     assert items[0].judgements == (
         Judgement("Fluency", "Grammar", 4, 8, "Minor", annotator="r1"),
+        Judgement("Other", "Other", 0, 3, "Major", annotator="r1", reason="?"),
         Judgement("MQM", "no error", annotator="r2"),
         Judgement("Accuracy", "Omission", 4, 7, "Major", side="source", annotator="r1"),
         Judgement("Non-translation!", "Non-translation!", severity="Major", annotator="r3"),
     )
-    (other,) = items[1].judgements
-    assert (other.span, other.reason) == ((0, 3), "?")
-    assert report.spans == {"marked by tags": 3} and report.rows == 5
+    assert items[1].judgements == (Judgement("MQM", "no error", annotator="r2"),)
+    assert report.spans == {"marked by tags": 3} and report.rows == 6
     assert not report.losses and not report.problems
+
+
+def test_tests_of_attention_in_mqm_are_no_errors(tmp_path):
+    tokens = {"target_tokens": ["Der", " Hund"]}
+    path = mqm_file(
+        tmp_path,
+        {
+            **{"category": "Missed", "severity": "HOTW-test", "target": "Hund der"},
+            "metadata": json.dumps({"segment": tokens, "hotw_error": "Hund der"}),
+        },
+        {"category": "Found", "severity": "HOTW-test", "metadata": ""},
+        {"metadata": ""},
+        {
+            **{"category": "Other", "severity": "Minor", "rater": "r2"},
+            "metadata": json.dumps({"target_spans": [[0, 0]]}),
+        },
+    )
+    (item,), report = imported(path, "mqm")
+    assert item.response == "Der Hund"
+    assert item.judgements == (
+        Judgement("MQM", "no error", annotator="r1"),
+        Judgement("Other", "Other", 0, 3, "Minor", annotator="r2"),
+    )
+    assert report.losses == {"rows that test the rater's attention (HOTW-test)": 2}
+
+
+def test_texts_that_raters_of_mqm_changed(tmp_path):
+    """As in newstest2020: the text of most lines is the response."""
+    error = {"category": "Style/Awkward", "severity": "Minor"}
+    path = mqm_file(
+        tmp_path,
+        {"target": "Der <v>gute </v>Hund bellt"} | error,  # the words are not in the response
+        {"target": "Der Hund <v>bellt</v>", "rater": "r2"} | error,
+        {"target": "Der alte Hund <v>bellt</v>", "rater": "r3"} | error,
+        {"target": "Der Hund bellt", "rater": "r4"},
+        {"target": "Der Hunde bellt", "rater": "r5"},
+    )
+    (item,), report = imported(path, "mqm")
+    assert item.response == "Der Hund bellt"
+    assert item.judgements == (
+        Judgement("Style", "Awkward", 9, 14, "Minor", annotator="r2"),
+        Judgement("Style", "Awkward", 9, 14, "Minor", annotator="r3"),
+        Judgement("MQM", "no error", annotator="r4"),
+        Judgement("MQM", "no error", annotator="r5"),
+    )
+    assert report.spans == {"not found": 1, "marked by tags": 1, "searched verbatim": 1}
+    assert report.losses == {"lines whose text differs from that of their translation": 3}
+    assert places(report.problems) == [(0, "target")]
+
+
+def test_without_numbers_of_segments_every_text_of_mqm_is_a_translation(tmp_path):
+    columns = {key: value for key, value in MQM_LINE.items() if key not in ("doc_id", "seg_id")}
+    rows = [columns, columns | {"target": "Ein Hund"}]
+    write_text(tmp_path / "mqm.tsv", table_text(rows, "\t"))
+    items, report = imported(tmp_path / "mqm.tsv", "mqm")
+    assert [item.response for item in items] == ["Der Hund", "Ein Hund"] and not report.losses
 
 
 def test_faults_of_mqm(tmp_path):
@@ -138,6 +197,7 @@ def test_faults_of_mqm(tmp_path):
         {"target": "<v>Der</v> <v>Hund</v>"} | error,
         {"rater": ""},
         {"target": " "},
+        {"category": "", "severity": "Major"},
     )
     items, report = imported(path, "mqm")
     assert [judgement.span for judgement in items[0].judgements] == [(0, 3), (4, 8)]
@@ -147,6 +207,7 @@ def test_faults_of_mqm(tmp_path):
         "errors with several spans, which became one judgement each": 1,
         "rows without a rater": 1,
         "rows with a blank response": 1,
+        "errors without a category": 1,
     }
 
 
@@ -189,7 +250,6 @@ def test_mqm_with_numbers_of_tokens(tmp_path):
             {"metadata": '{"target_spans": [[0, 9]], "segment": {"target_tokens": ["a"]}}'},
             "is 9, but there are 1 tokens",
         ),
-        ({"category": ""}, "row 0, `category`: must be a text that is not empty"),
     ],
 )
 def test_malformed_mqm(tmp_path, change, message):
@@ -205,6 +265,39 @@ def test_a_table_of_another_kind(tmp_path):
     write_text(tmp_path / "b.csv", "spans,text\n[],a,b\n")
     with pytest.raises(UserError, match="row 0: has another number of cells than the header's 2"):
         import_items(tmp_path / "b.csv", "toxic_spans")
+
+
+def test_blank_and_missing_last_cells(tmp_path):
+    rows = "\n".join(["[],a,,", "[],b, "])
+    write_text(tmp_path / "a.csv", f"\ufeffspans,text\n{rows}\n")
+    items, _ = import_items(tmp_path / "a.csv", "toxic_spans")
+    assert [item.response for item in items] == ["a", "b"]
+    text = table_text([MQM_LINE, MQM_LINE], "\t")  # its last column is `comment`
+    write_text(tmp_path / "b.tsv", text.removesuffix("\t\n") + "\n")
+    (item,), _ = import_items(tmp_path / "b.tsv", "mqm")
+    assert len(item.judgements) == 2
+    write_text(tmp_path / "c.csv", "spans,text\n[]\n")  # a column that is needed
+    with pytest.raises(UserError, match="row 0: has another number of cells than the header's 2"):
+        import_items(tmp_path / "c.csv", "toxic_spans")
+
+
+NOTHING_FOUND = {
+    "mqm_json": ("MQM", {"src": "s", "mt": "abc"}, "annotations", {"severity": "x"}),
+    "esa": ("ESA", {"src": "s", "tgt": "abc"}, "esa_spans", {"severity": "x"}),
+    "ragtruth": ("hallucination", {"response": "abc"}, "labels", {"label_type": "x"}),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_FOUND)
+def test_an_empty_list_says_that_nothing_was_found(tmp_path, name):
+    """A list of spans that were all dropped does not."""
+    aspect, row, key, mark = NOTHING_FOUND[name]
+    outside = mark | dict.fromkeys(("start", "start_i"), 7) | dict.fromkeys(("end", "end_i"), 9)
+    items, report = read_json(tmp_path, name, [row | {key: []}, row | {key: [outside]}])
+    assert items[0].judgements == (Judgement(aspect, "no error"),)
+    assert items[1].judgements == () and report.dropped_spans == 1
+    assert span_rows.to_row(items[0])[0]["spans"] == []
+    assert "spans" not in span_rows.to_row(items[1])[0]
 
 
 def test_mqm_json(tmp_path):
@@ -227,22 +320,57 @@ def test_mqm_json(tmp_path):
 
 def test_esa(tmp_path):
     spans = [
-        {"start_i": 0, "end_i": 3, "severity": "minor"},
+        {"start_i": 0, "end_i": 2, "severity": "minor"},
         {"start_i": "missing", "end_i": "missing", "severity": "major"},
         {"start_i": 4, "end_i": 40, "severity": "major"},
         {"start_i": 4, "end_i": 4, "severity": "major"},
+        {"start_i": 5, "end_i": 4, "severity": "major"},
+        {"start_i": 5, "end_i": 6, "severity": "undecided"},
     ]
     row = {"src": "The dog", "tgt": "Der Hund", "esa_spans": spans, "esa_score": 85}
     (item,), report = read_json(tmp_path, "esa", [row | {"annotator": "a", "system": "s"}])
     assert item.judgements == (
         Judgement("ESA", "minor", 0, 3, "minor", annotator="a"),
         Judgement("ESA", "missing", severity="major", annotator="a"),
+        Judgement("ESA", "major", 4, 5, "major", annotator="a"),
         Judgement("ESA", score=85.0, annotator="a"),
     )
-    assert report.spans == {"offset without a quote": 1, "outside the text": 1, "empty": 1}
-    assert places(report.problems) == [(0, "esa_spans[2]"), (0, "esa_spans[3]")]
+    reading = "offset without a quote (UTF-16 code units, last one included)"
+    assert report.spans == {reading: 2, "outside the text": 2}
+    assert places(report.problems) == [(0, "esa_spans[2]"), (0, "esa_spans[4]")]
+    assert report.losses == {"spans of an undecided severity": 1}
     wrong = row | {"esa_spans": [{"start_i": "x", "end_i": 3, "severity": "minor"}]}
     assert "`esa_spans[0].start_i`: must be a whole number" in malformed(tmp_path, "esa", wrong)
+
+
+@pytest.mark.parametrize(
+    "target, start, end, marked",
+    [
+        ("バイデン政権は企業犯罪者を釈放している", 13, 18, "釈放している"),  # a row of WMT 2024
+        ("a🙂b c", 1, 2, "🙂"),
+        ("a🙂b c", 3, 3, "b"),
+        ("  Der Hund \n", 4, 7, "Hund"),
+        ("  Der Hund \n", 4, 8, None),  # the blank after it was not on the page
+        ("Der Hund", -1, 2, None),
+    ],
+)
+def test_offsets_of_esa(tmp_path, target, start, end, marked):
+    spans = [{"start_i": start, "end_i": end, "severity": "minor"}]
+    row = {"src": "s", "tgt": target, "esa_spans": spans}
+    (item,), _ = read_json(tmp_path, "esa", [row])
+    assert [target[slice(*judgement.span)] for judgement in item.judgements] == (
+        [marked] if marked else []
+    )
+
+
+@pytest.mark.parametrize("score, number", [("85", 85.0), ("7.5", 7.5), (0, 0.0)])
+def test_a_score_of_esa_may_be_a_text(tmp_path, score, number):
+    row = {"src": "s", "tgt": "t", "esa_spans": [], "esa_score": score}
+    (item,), _ = read_json(tmp_path, "esa", [row])
+    assert item.judgements[-1].score == number
+    for wrong in ("good", "nan"):
+        message = malformed(tmp_path, "esa", row | {"esa_score": wrong})
+        assert "`esa_score`: must be a " in message
 
 
 # ---- hallucinations ------------------------------------------------------------------------------
@@ -377,6 +505,27 @@ def test_fava_with_generated_errors_and_faults(tmp_path):
     assert "the tagged text is in one of annotated" in malformed(tmp_path, "fava", {"a": "b"})
 
 
+def test_fava_as_its_own_code_writes_it(tmp_path):
+    rows = [
+        {
+            "annotated": "A <contradictory><delete>B</delete><contradictory> C</s>\n",
+            "output": "A B C",
+        },
+        {"annotated": "A <mark>x</mark>y <delete>z</delete>"},
+        {"annotated": "No error."},
+    ]
+    items, report = read_json(tmp_path, "fava", rows)
+    assert [item.response for item in items] == ["A B C", "A y z", "No error."]
+    assert items[0].judgements == (Judgement("hallucination", "contradictory", 2, 3),)
+    assert items[1].judgements == ()
+    assert items[2].judgements == (Judgement("hallucination", "no error"),)
+    assert report.spans == {"marked by tags": 1} and not report.problems
+    assert report.losses == {
+        "<mark> outside the tag of an error": 1,
+        "<delete> outside the tag of an error": 1,
+    }
+
+
 HALU = {
     **{"annotator": "w", "question_text": "Why is the sky red?", "ans_preference": "Answer 2"},
     **{
@@ -440,6 +589,15 @@ def test_a_heading_of_haluquestqa_is_the_whole_answer(tmp_path):
     assert report.dropped_spans == 1
 
 
+def test_a_preference_of_haluquestqa_for_neither_answer(tmp_path):
+    rows = [HALU | {"ans_preference": value} for value in ("Tie", "Answer 1", "")]
+    write_text(tmp_path / "h.tsv", table_text(rows, "\t"))
+    items, report = imported(tmp_path / "h.tsv", "haluquestqa")
+    labels = [[judgement.label for judgement in item.judgements] for item in items]
+    assert labels == [[], [], ["better"], ["worse"], [], []]
+    assert report.losses == {"preferences other than Answer 1 and Answer 2": 1}
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -468,7 +626,7 @@ def test_toxic_spans(tmp_path):
     write_text(tmp_path / "t.csv", text)
     items, report = imported(tmp_path / "t.csv", "toxic_spans")
     assert [[j.span for j in item.judgements] for item in items] == [
-        *([(0, 3), (4, 5)], [], [(3, 4)]),
+        *([(0, 3), (4, 5)], [None], [(3, 4)]),
     ]
     assert report.spans == {"offset without a quote": 3, "outside the text": 1}
     assert places(report.problems) == [(2, "spans")]
@@ -505,6 +663,13 @@ def test_raw_toxic_spans(tmp_path):
 # ---- steps and HelpSteer3 ------------------------------------------------------------------------
 
 
+PRM_STEP = {
+    "completions": [{"text": "2 + 2 = 5", "rating": -1}, {"text": "2 + 2 = 6", "rating": -1}],
+    "chosen_completion": None,
+    "human_completion": None,
+}
+
+
 def test_steps(tmp_path):
     rated = [{"text": "2 + 2 = 4", "rating": 1}, {"text": "2 + 2 = 5", "rating": -1}]
     steps = [{"completions": rated, "chosen_completion": 0, "human_completion": None}]
@@ -512,6 +677,20 @@ def test_steps(tmp_path):
     (item,), report = read_json(tmp_path, "prm800k", [prm])
     assert item.response == "2 + 2 = 4" and item.judgements[0].score == 1.0
     assert report.losses == {"completions that the solution does not go on from": 1}
+    by_human = prm | {"label": {"steps": [PRM_STEP | {"human_completion": {"text": "So."}}]}}
+    (item,), report = read_json(tmp_path, "prm800k", [by_human])
+    assert item.response == "So." and item.judgements[0].score == 1.0
+    assert report.losses == {"completions that the solution does not go on from": 2}
+    unrated = PRM_STEP | {"completions": [{"text": "a", "rating": None}], "chosen_completion": 0}
+    cut = prm | {"label": {"steps": [*steps, unrated, *steps]}}
+    ended = prm | {"label": {"steps": [PRM_STEP, *steps]}}
+    items, report = read_json(tmp_path, "prm800k", [cut, ended])
+    assert [item.response for item in items] == ["2 + 2 = 4", "2 + 2 = 5"]
+    assert report.losses == {
+        "completions that the solution does not go on from": 2,
+        "completions from the first step without a rating on": 3,
+        "completions after the last step": 2,
+    }
     trl = {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]}
     items, report = read_json(
         tmp_path, "trl_stepwise", [trl, trl | {"completions": [], "labels": []}]
@@ -539,6 +718,10 @@ def test_helpsteer_preferences(tmp_path):
     assert [item.pairs for item in items] == [((0, 1),), ((1, 0),), ()]
     assert [item.margins for item in items] == [(2.0,), (1.0,), ()]
     assert items[0].prompt.meta["individual_preference"] == [{"score": -2}]
+    (whole,), _ = read_json(tmp_path, "helpsteer3_preference", [row | {"overall_preference": 3.0}])
+    assert (whole.pairs, whole.margins) == (((1, 0),), (3.0,))
+    half = malformed(tmp_path, "helpsteer3_preference", row | {"overall_preference": 1.5})
+    assert "must be a whole number, it is 1.5" in half
     message = malformed(tmp_path, "helpsteer3_preference", row | {"overall_preference": 4})
     assert "must be from -3 to 3, it is 4" in message
 
@@ -661,9 +844,76 @@ def test_argilla(tmp_path):
     assert item.prompt.id == "7" and item.prompt.meta == {"n": 1}
     assert report.spans == {"offset without a quote": 2, "outside the text": 1}
     assert places(report.problems) == [(0, "responses.errors[0].value[1]")]
-    assert report.losses == {"answers that are rankings": 1}
+    assert report.losses == {
+        "answers that are rankings": 1,
+        "lists of texts, which may be rankings": 1,
+    }
     message = malformed(tmp_path, "argilla", {"fields": {"a": "b", "c": "d"}})
     assert "`fields`: has no text under response or text" in message
+
+
+def test_answers_of_argilla_without_a_value(tmp_path):
+    answers = [{"value": value, "user_id": "u"} for value in (None, "", "good", ["one"])]
+    record = {"fields": {"text": "abc"}, "responses": {"q": answers}}
+    record["suggestions"] = {"q": {"value": None, "agent": "m"}}
+    (item,), report = read_json(tmp_path, "argilla", [record])
+    assert [judgement.label for judgement in item.judgements] == ["good", "one"]
+    assert report.losses == {"answers without a value": 3}
+
+
+@pytest.mark.parametrize("key", ["responses", "suggestions"])
+def test_records_of_argilla_1_are_named(tmp_path, key):
+    record = {"fields": {"text": "abc"}, key: [{"user_id": "u", "values": {"q": {"value": "a"}}}]}
+    message = malformed(tmp_path, "argilla", record)
+    assert f"`{key}`: must be an object, it is a list: this is a record of Argilla 1" in message
+
+
+def test_label_studio_without_results_or_labels(tmp_path):
+    empty = region(0, 1, "a", id="1")
+    del empty["value"]["labels"]
+    annotations = [
+        {"completed_by": 4, "result": None},
+        {"completed_by": 5, "result": [empty, region(1, 2, "b", id="2")]},
+    ]
+    task = {"data": {"text": "abc"}, "annotations": annotations, "predictions": [12, 13]}
+    (item,), report = read_json(tmp_path, "label_studio", [task])
+    assert item.judgements == (Judgement("label", "bad", 1, 2, annotator="5"),)
+    assert report.losses == {
+        "annotations and predictions without results": 1,
+        "regions without a label": 1,
+        "predictions of which the export has only the number": 2,
+    }
+    assert report.spans == {"exact offset (UTF-16 code units)": 1}
+    message = malformed(tmp_path, "label_studio", task | {"annotations": [{"id": 1}]})
+    assert "`annotations[0].result`: must be a list" in message
+
+
+def test_notes_of_label_studio_are_reasons(tmp_path):
+    note = {"meta": {"text": ["so", "it is"]}}
+    severity = {"type": "choices", "from_name": "severity", "value": {"choices": ["minor"]}}
+    reason = {"type": "textarea", "from_name": "reason", "value": {"text": ["because"]}}
+    results = [
+        *(region(0, 1, "a", id="1", **note), severity | {"id": "1"} | note),
+        *(region(1, 2, "b", id="2", **note), reason | {"id": "2"}),
+    ]
+    task = {"data": {"text": "abc"}, "annotations": [{"completed_by": 4, "result": results}]}
+    (item,), report = read_json(tmp_path, "label_studio", [task])
+    assert item.judgements == (
+        Judgement("label", "bad", 0, 1, "minor", annotator="4", reason="so\nit is"),
+        Judgement("label", "bad", 1, 2, annotator="4", reason="because"),
+    )
+    assert report.losses == {"notes of regions that have a reason": 1}
+
+
+def test_doccano_with_several_lists(tmp_path):
+    row = {"text": "abc", "cats": ["book", ""], "entities": [[0, 1, "X"]], "labels": [[1, 2, "Y"]]}
+    (item,), report = read_json(tmp_path, "doccano", [row])
+    assert item.judgements == (
+        Judgement("labels", "Y", 1, 2),
+        Judgement("entities", "X", 0, 1),
+        Judgement("cats", "book"),
+    )
+    assert report.losses == {"blank labels": 1}
 
 
 def test_doccano(tmp_path):

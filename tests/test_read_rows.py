@@ -33,6 +33,17 @@ def packed(path, text):
     path.write_bytes(gzip.compress(text.encode()))
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.gz", "a.jsonl.gz"])
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, name):
+    path = tmp_path / name
+    text = '\ufeff{"n": "\ufeff1"}\n{"n": "2"}\n'
+    if name.endswith(".gz"):
+        packed(path, text)
+    else:
+        path.write_text(text, encoding="utf-8")
+    assert read_rows(path) == [{"n": "\ufeff1"}, {"n": "2"}]
+
+
 def test_every_format_gives_the_same_rows(tmp_path):
     lines = "\n\n".join(json.dumps(row) for row in ROWS)
     write_json(tmp_path / "a.json", ROWS)

@@ -37,8 +37,9 @@ def test_math_shepherd_row():
     }
 
 
-def test_math_shepherd_keeps_the_numbers_of_its_own_steps():
-    steps = (Step("Step 1: add", score=1.0), Step("Step 2: divide", score=0.0))
+@pytest.mark.parametrize("first", ["Step 1: add", "step 1: add"])
+def test_math_shepherd_keeps_the_numbers_of_its_own_steps(first):
+    steps = (Step(first, score=1.0), Step("Step 2: divide", score=0.0))
     again = reread(math_shepherd_row(StepFeedback(PROMPT, steps)))
     assert again.steps == steps
     assert again.prompt.text == PROMPT.text

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from fgrlhf.data.checks import type_name
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import parse_json, read_text, write_json, write_jsonl
+from fgrlhf.files import BYTE_ORDER_MARK, parse_json, read_text, write_json, write_jsonl
 
 HUB = "hub:"
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".parquet")
@@ -199,7 +199,7 @@ def _unpacked_text(path: Path) -> str:
             f"{path} cannot be unpacked: {shorten(error)}. Fetch the file again"
         ) from None
     try:
-        return b"".join(blocks).decode("utf-8")
+        return b"".join(blocks).decode("utf-8").removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
 

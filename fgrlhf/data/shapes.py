@@ -22,7 +22,8 @@ from fgrlhf.models.dialogs import NEXT_TURN, SPEAKERS, dialog_text, messages_in
 from fgrlhf.text_types import ASSISTANT, USER, Message
 
 STEP_MARK = "ки"  # after each step of a Math-Shepherd row
-FIRST_STEP = "Step 1:"
+FIRST_STEPS = ("Step 1:", "step 1:")  # beginnings of the first step
+END_OF_PROBLEM = "?"  # where no step has a number
 GOOD_STEP, BAD_STEP = "+", "-"
 
 
@@ -162,7 +163,9 @@ def chosen_completion(key: str, step: Mapping[str, Any]) -> RatedCompletion | No
 def split_marked_steps(text: str, labels: str) -> tuple[str, list[tuple[str, bool]]]:
     """The prompt of a Math-Shepherd row, and its steps, each with whether it is good.
 
-    `text` has `ки` after every step; `labels` is the same text with + or - in its place.
+    `text` has `ки` after every step; `labels` is the same text with + or - in its place. The
+    published file has a few marks inside problems, before the first step: they judge nothing, and
+    are removed.
 
     Raises:
       RowError: the two texts do not match, or there is no step.
@@ -179,12 +182,31 @@ def split_marked_steps(text: str, labels: str) -> tuple[str, list[tuple[str, boo
             )
         marks.append(mark == GOOD_STEP)
         place += 1
-    start = pieces[0].rfind(FIRST_STEP)
-    if start < 0 or not marks:
+    found = _first_step(pieces[:-1])
+    if found is None:
         raise RowError(
-            "input", f"must contain `{FIRST_STEP}` and a mark `{STEP_MARK}` after each step"
+            "input",
+            f"must contain `{FIRST_STEPS[0]}`, or a problem that ends with `{END_OF_PROBLEM}`, and"
+            f" a mark `{STEP_MARK}` after each step",
         )
-    prompt = check_text("input", pieces[0][:start]).strip()
-    texts = [pieces[0][start:], *pieces[1:-1]]
+    first, start = found
+    problem = "".join(pieces[:first]) + pieces[first][:start]
+    prompt = check_text("input", problem).strip()
+    texts = [pieces[first][start:], *pieces[first + 1 : -1]]
     steps = [check_text("input", step).strip() for step in texts]
-    return prompt, list(zip(steps, marks))
+    return prompt, list(zip(steps, marks[first:]))
+
+
+def _first_step(pieces: Sequence[str]) -> tuple[int, int] | None:
+    """The number of the piece in which the first step begins, and its place there.
+
+    A step without a number begins after the first `?`. None: there is no step.
+    """
+    for number, piece in enumerate(pieces):
+        for beginning in FIRST_STEPS:
+            start = piece.rfind(beginning)
+            if start >= 0:
+                return number, start
+    if pieces and END_OF_PROBLEM in pieces[0]:
+        return 0, pieces[0].find(END_OF_PROBLEM) + 1
+    return None

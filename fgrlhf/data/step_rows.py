@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fgrlhf.data.formats import Step, StepFeedback, prompt_row
-from fgrlhf.data.shapes import BAD_STEP, FIRST_STEP, GOOD_STEP, STEP_MARK
+from fgrlhf.data.shapes import BAD_STEP, FIRST_STEPS, GOOD_STEP, STEP_MARK
 from fgrlhf.errors import UserError, shorten
 
 
@@ -49,7 +49,7 @@ def math_shepherd_row(feedback: StepFeedback, error_at_most: float = 0.0) -> dic
       UserError: a step has no score, or the mark or a second beginning is in a text.
     """
     texts = [step.text for step in feedback.steps]
-    if texts and not texts[0].startswith(FIRST_STEP):
+    if texts and not texts[0].startswith(FIRST_STEPS):
         texts = [f"Step {number}: {text}" for number, text in enumerate(texts, 1)]
     if any(STEP_MARK in text for text in [feedback.prompt.text, *texts]):
         raise UserError(

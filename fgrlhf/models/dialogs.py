@@ -14,7 +14,7 @@ SPEAKERS = {SYSTEM: "System", USER: "Human", ASSISTANT: "Assistant"}
 ROLES = {speaker: role for role, speaker in SPEAKERS.items()}
 NEXT_TURN = f"\n\n{SPEAKERS[ASSISTANT]}:"  # the end of a dialog that the assistant continues
 
-_TURN = re.compile(rf"\n\n({'|'.join(ROLES)}):")
+TURN = re.compile(rf"\n\n({'|'.join(ROLES)}):")  # the beginning of a turn
 
 
 def dialog_text(messages: Sequence[Message]) -> str:
@@ -29,7 +29,7 @@ def messages_in(text: str) -> tuple[Message, ...]:
     White space around a message is removed. Successive messages of one speaker are joined, because
     chat templates demand that speakers alternate.
     """
-    turns = list(_TURN.finditer(text))
+    turns = list(TURN.finditer(text))
     if not turns or text[: turns[0].start()].strip() or not text.rstrip().endswith(NEXT_TURN):
         return ()
     messages: list[Message] = []

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from fgrlhf.data.checks import type_name
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.read import read_rows
-from fgrlhf.data.rows import RowError, check_text
+from fgrlhf.data.rows import RowError, check_number, check_text
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json, read_text
 from fgrlhf.runs.progress import progress_bar
@@ -26,6 +26,9 @@ def table(
 ) -> list[dict[str, str]]:
     """The rows of a table with a header.
 
+    A row may have blank cells after its last column, and may lack its last cell, which is blank
+    then, if that column is not needed.
+
     Args:
       needed: columns that the table must have.
       quoted: whether `"` encloses cells. In some tables it is a character like any other.
@@ -38,7 +41,7 @@ def table(
     limit = csv.field_size_limit(MOST_CELL)
     try:
         reader = csv.DictReader(
-            io.StringIO(text.removeprefix("\ufeff"), newline=""),
+            io.StringIO(text, newline=""),
             delimiter=delimiter,
             quoting=quoting,
         )
@@ -56,7 +59,11 @@ def table(
     finally:
         csv.field_size_limit(limit)
     for number, row in enumerate(rows):
-        if None in row or None in row.values():
+        further = row.pop(None, None) or []  # pyright: ignore[reportArgumentType]
+        lacking = [name for name in columns if row[name] is None]
+        if lacking == columns[-1:] and lacking[0] not in needed:
+            row[lacking.pop()] = ""
+        if lacking or any(cell.strip() for cell in further):
             raise UserError(
                 f"{path}, row {number}: has another number of cells than the header's"
                 f" {len(columns)}. Download the file again"
@@ -138,14 +145,27 @@ def list_in(key: str, text: str) -> list[Any]:
 
 
 def whole_number(key: str, value: Any) -> int:
-    """A whole number, also in a text. Raises `RowError` if it is none."""
+    """A whole number, also in a text or as 3.0. Raises `RowError` if it is none."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     try:
         return int(str(value))
     except ValueError:
         reason = f"must be a whole number, it is {shorten(repr(value), 40)}"
         raise RowError(key, reason) from None
+
+
+def any_number(key: str, value: Any) -> float:
+    """A finite number, also in a text. Raises `RowError` if it is none."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            reason = f"must be a number, it is {shorten(repr(value), 40)}"
+            raise RowError(key, reason) from None
+    return check_number(key, value)
 
 
 def optional_text(key: str, value: Any) -> str | None:

@@ -1,5 +1,6 @@
 """Data sets of hallucinations and other flaws of generated texts."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,9 @@ def ragtruth(path: str | Path, report: Report) -> list[JudgedResponse]:
         response = check_text("response", row.get("response"), may_be_blank=True)
         if not report.has_response(number, "response", response):
             return None
-        judgements = []
-        for i, value in enumerate(check_list("labels", row.get("labels"))):
+        labels = check_list("labels", row.get("labels"))
+        judgements = [] if labels else [Judgement(HALLUCINATION, NO_ERROR)]
+        for i, value in enumerate(labels):
             judgement = _ragtruth_label(number, f"labels[{i}]", value, response, report)
             if judgement is not None:
                 judgements.append(judgement)
@@ -214,8 +216,11 @@ def fava(path: str | Path, report: Report) -> list[JudgedResponse]:
 
     `<entity><delete>American</delete><mark>Argentine</mark></entity>` says that `American` is
     wrong. Documented in github.com/abhika-m/FAVA. The response is the tagged text without its tags
-    and corrections; the correction is the judgement's evidence. If the row has `output`, the
-    response is compared with it.
+    and corrections; the correction is the judgement's evidence. A text without tags has no error.
+    If the row has `output`, the response is compared with it.
+
+    Some texts open an error's tag again where they should close it, and end with a model's `</s>`.
+    Both are understood.
     """
     return read_objects(path, _fava_row, report)
 
@@ -226,7 +231,8 @@ def _fava_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResp
         raise RowError("annotated", f"missing; the tagged text is in one of {', '.join(FAVA_KEYS)}")
     kept = FAVA_KEYS[key]
     removed = CORRECTION if kept == WRONG else WRONG
-    tagged = untag(check_text(key, row[key]), [*FAVA_TAGS, CORRECTION, WRONG])
+    text = re.sub(r"\s*</s>\s*$", "", check_text(key, row[key]))
+    tagged = untag(text, [*FAVA_TAGS, CORRECTION, WRONG], reopening_closes=True)
     for problem in tagged.problems:
         report.marked(number, key, problem)
     cuts = [(mark.start, mark.end) for mark in tagged.marks if mark.tag == removed]
@@ -237,8 +243,12 @@ def _fava_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResp
     if output is not None and fold(output).text.strip() != fold(response).text.strip():
         report.losses["rows whose `output` differs from the text without its tags"] += 1
     judgements = []
+    if not tagged.marks and not tagged.problems:
+        judgements.append(Judgement(HALLUCINATION, NO_ERROR))
     for place, mark in enumerate(tagged.marks):
         if mark.tag not in FAVA_TAGS:
+            if mark.inside is None:
+                report.losses[f"<{mark.tag}> outside the tag of an error"] += 1
             continue
         inner = [other for other in tagged.marks if other.inside == place]
         start = _place_without(mark.start, cuts)
@@ -279,6 +289,7 @@ HALU_ASPECTS = {  # prefix of the columns -> aspect
     "ques_misconception": "misconception",
 }
 HALU_PROMPT = "question_text"  # a task's word
+HALU_PREFERENCES = ("Answer 1", "Answer 2")
 HALU_COLUMNS = (
     *("annotator", HALU_PROMPT, "ans1_text", "ans2_text", "ans_preference"),
     *(f"{prefix}_{part}" for prefix in HALU_ASPECTS for part in ("span", "reason", "label")),
@@ -290,9 +301,9 @@ def haluquestqa(path: str | Path, report: Report) -> list[JudgedResponse]:
 
     The tab-separated table of github.com/UKPLab/arxiv2024-lfqa-hallucination. Spans are quoted
     without offsets, often not verbatim. Each answer becomes a row: its errors, and whether the
-    annotator prefers it. A misconception is marked in the source, which is the prompt. A quote
-    `ANSWER1` or `ANSWER2` is the heading of that answer on the annotators' page; it means all of
-    the answer.
+    annotator prefers it (`Answer 1` or `Answer 2`; any other preference is lost). A misconception
+    is marked in the source, which is the prompt. A quote `ANSWER1` or `ANSWER2` is the heading of
+    that answer on the annotators' page; it means all of the answer.
     """
     rows = table(path, HALU_COLUMNS, TAB)
     return [item for pair in read_lines(rows, _halu_row, report) for item in pair]
@@ -306,14 +317,18 @@ def _halu_row(number: int, row: Mapping[str, str], report: Report) -> list[Judge
             for answer in found:
                 if target in (answer, SOURCE):
                     found[answer].append(judgement)
+    preferred = row["ans_preference"].strip()
+    has_preference = preferred in HALU_PREFERENCES
+    if preferred and not has_preference:
+        report.losses[f"preferences other than {' and '.join(HALU_PREFERENCES)}"] += 1
     pair = []
     for place, answer in enumerate(("answer1", "answer2"), 1):
         response = row[f"ans{place}_text"]
         if not report.has_response(number, f"ans{place}_text", response):
             continue
         judgements = found[answer]
-        if row["ans_preference"].strip():
-            is_better = row["ans_preference"].strip() == f"Answer {place}"
+        if has_preference:
+            is_better = preferred == HALU_PREFERENCES[place - 1]
             reason = optional_text("ans_preference_reason", row.get("ans_preference_reason"))
             label = "better" if is_better else "worse"
             judgements.append(

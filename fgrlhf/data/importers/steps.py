@@ -26,23 +26,36 @@ def stepwise(path: str | Path, report: Report) -> list[JudgedResponse]:
 def _read(path: str | Path, columns: Columns, report: Report) -> list[JudgedResponse]:
     def read(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
         feedback = STEPS.parse(Row(row, columns), number)
+        _count_losses(row, len(feedback.steps), report)
         if not feedback.steps:
             report.drop(number, "steps", "no step was rated", "rows without a step")
             return None
-        stated = _stated(row)
-        if stated > len(feedback.steps):
-            report.losses["completions that the solution does not go on from"] += stated - len(
-                feedback.steps
-            )
         return from_steps(feedback)
 
     return read_objects(path, read, report)
 
 
-def _stated(row: Mapping[str, Any]) -> int:
-    """How many completions a row of PRM800K has; 0 for other rows."""
+def _count_losses(row: Mapping[str, Any], read: int, report: Report) -> None:
+    """Count the completions of a row of PRM800K that are not among its first `read` steps."""
     label = row.get("label")
     steps = label.get("steps") if isinstance(label, Mapping) else None
     if not isinstance(steps, list):
-        return 0
-    return sum(len(step.get("completions") or []) for step in steps if isinstance(step, Mapping))
+        return
+    goes_on = True
+    for step in steps[:read]:
+        is_chosen = step.get("chosen_completion") is not None
+        is_human = not is_chosen and step.get("human_completion") is not None
+        goes_on = is_chosen or is_human
+        # the text of a human has no rating of its own
+        lost = _completions(step) - (not is_human)
+        if lost:
+            report.losses["completions that the solution does not go on from"] += lost
+    later = sum(map(_completions, steps[read:]))
+    if later:
+        name = "from the first step without a rating on" if goes_on else "after the last step"
+        report.losses[f"completions {name}"] += later
+
+
+def _completions(step: Any) -> int:
+    completions = step.get("completions") if isinstance(step, Mapping) else None
+    return len(completions) if isinstance(completions, list) else 0

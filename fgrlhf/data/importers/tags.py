@@ -33,10 +33,13 @@ class Untagged:
     problems: tuple[str, ...]
 
 
-def untag(text: str, tags: Sequence[str]) -> Untagged:
+def untag(text: str, tags: Sequence[str], reopening_closes: bool = False) -> Untagged:
     """Remove the tags of these names; any other `<...>` is text.
 
     Tags that overlap, or have no partner, mark nothing: they are removed and reported.
+
+    Args:
+      reopening_closes: whether an opening tag closes the innermost open one if both are equal.
     """
     names = "|".join(re.escape(tag) for tag in tags)
     plain: list[str] = []
@@ -53,6 +56,8 @@ def untag(text: str, tags: Sequence[str]) -> Untagged:
         length += len(piece)
         last = match.end()
         closes, tag = bool(match[1]), match[2]
+        if reopening_closes and opened and opened[-1][0] == tag:
+            closes = True
         if not closes:
             enclosing[count] = opened[-1][2] if opened else None
             opened.append((tag, length, count))

@@ -30,9 +30,10 @@ def label_studio(path: str | Path, report: Report) -> list[JudgedResponse]:
     labels, choices, number, rating and textarea are read; the aspect is `from_name`. Results with
     one `id` are one region, whose judgements have the labels of one control, with the severity,
     the reason, the evidence and the score that other controls give; choices of further controls
-    are lost. The editor counts UTF-16 code units; where a region has its `text`,
-    code points are recognised too. Predictions become judgements whose origin is the
-    `model_version`.
+    are lost. A note of a region (`meta.text`) is the reason if no control gives one. The editor
+    counts UTF-16 code units; where a region has its `text`, code points are recognised too.
+    Predictions become judgements whose origin is the `model_version`; some exports have only their
+    numbers.
     """
     return read_objects(path, _label_studio_task, report)
 
@@ -57,14 +58,17 @@ def _label_studio_task(
             report.losses["cancelled annotations"] += 1
             continue
         annotator = _user(annotation.get("completed_by"))
-        results = check_list(f"{name}.result", annotation.get("result"))
+        results = _results(f"{name}.result", annotation, report)
         for judgement in _regions(number, f"{name}.result", results, texts, report):
             judgements.append(_with(judgement, annotator=annotator))
     for i, value in enumerate(check_list("predictions", row.get("predictions") or [])):
         name = f"predictions[{i}]"
+        if isinstance(value, int):
+            report.losses["predictions of which the export has only the number"] += 1
+            continue
         prediction = check_object(name, value)
         model = optional_text(f"{name}.model_version", prediction.get("model_version"))
-        results = check_list(f"{name}.result", prediction.get("result"))
+        results = _results(f"{name}.result", prediction, report)
         for judgement in _regions(number, f"{name}.result", results, texts, report):
             judgements.append(_with(judgement, origin=model or SUGGESTED[0]))
     prompt_text = optional_text("data.prompt", data.get("prompt")) or ""
@@ -74,6 +78,15 @@ def _label_studio_task(
     return JudgedResponse(
         Prompt(str(name), prompt_text, meta=meta), response, tuple(judgements), source
     )
+
+
+def _results(key: str, annotation: Mapping[str, Any], report: Report) -> list[Any]:
+    """The results of an annotation or a prediction, which may be null."""
+    results = annotation.get("result")
+    if "result" in annotation and results is None:
+        report.losses["annotations and predictions without results"] += 1
+        return []
+    return check_list(key, results)
 
 
 def _user(value: Any) -> str | None:
@@ -118,6 +131,14 @@ def _region(
         return
     main = next((item for item in readable if item[1]["type"] == "labels"), readable[0])
     labels, parts = _details(main, readable, report)
+    note = _note(readable)
+    if note and parts.get("reason"):
+        report.losses["notes of regions that have a reason"] += 1
+    elif note:
+        parts["reason"] = note
+    if not labels and all(part is None for part in parts.values()):
+        report.losses["regions without a label"] += 1
+        return
     key, result = main
     side = SOURCE if result.get("to_name") == SOURCE else RESPONSE
     span = _span(number, main, texts[side], report)
@@ -166,7 +187,7 @@ def _details(
         name = str(result.get("from_name"))
         is_part = name in PARTS and result is not main[1]
         if kind in ("labels", "choices"):
-            texts_of = check_list(f"{key}.value.{kind}", value.get(kind))
+            texts_of = check_list(f"{key}.value.{kind}", value.get(kind, []))
             found = [check_text(f"{key}.value.{kind}[{i}]", t) for i, t in enumerate(texts_of)]
             if is_part and found:
                 parts[name] = found[0]
@@ -177,11 +198,26 @@ def _details(
         elif kind in ("number", "rating"):
             parts["score"] = check_number(f"{key}.value.{kind}", value.get(kind))
         else:
-            written = value.get("text")
-            lines = [written] if isinstance(written, str) else check_list(key, written)
-            text = "\n".join(check_text(key, line, may_be_blank=True) for line in lines)
+            text = _lines(key, value.get("text"))
             parts[name if is_part else "reason"] = text or None
     return labels, parts
+
+
+def _note(results: list[NamedResult]) -> str | None:
+    """The note that an annotator wrote on a region. All its results may repeat it."""
+    notes = []
+    for key, result in results:
+        meta = check_object(f"{key}.meta", result.get("meta") or {})
+        note = _lines(f"{key}.meta.text", meta.get("text") or [])
+        if note.strip() and note not in notes:
+            notes.append(note)
+    return "\n".join(notes) or None
+
+
+def _lines(key: str, value: Any) -> str:
+    """A text, or a list of texts as lines."""
+    lines = [value] if isinstance(value, str) else check_list(key, value)
+    return "\n".join(check_text(key, line, may_be_blank=True) for line in lines)
 
 
 def _is_quote(value: Mapping[str, Any]) -> bool:
@@ -199,8 +235,9 @@ def argilla(path: str | Path, report: Report) -> list[JudgedResponse]:
     Documented in docs.argilla.io/latest/how_to_guides/import_export. `responses` has, for each of
     the project's queries, `[{value, user_id}, ...]`, and `suggestions` has `{value, agent}`. The
     aspect is the name. A value is a list of spans `{label, start, end}`, a label, several labels,
-    or a rating. Spans have no text, so they cannot be verified. The judged text is the field
-    `response` or `text`, or the only one.
+    or a rating. A ranking is a list of texts too, and the file does not tell them apart: such lists
+    are read as labels and counted. Spans have no text, so they cannot be verified. The judged text
+    is the field `response` or `text`, or the only one.
     """
     return read_objects(path, _argilla_record, report)
 
@@ -216,7 +253,7 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
     source = optional_text("fields.source", fields.get(SOURCE)) if names[0] != SOURCE else None
     texts = {RESPONSE: response, SOURCE: source}
     judgements = []
-    for name, answers in check_object("responses", row.get("responses") or {}).items():
+    for name, answers in _by_name("responses", row).items():
         key = f"responses.{name}"
         for i, value in enumerate(check_list(key, answers)):
             answer = check_object(f"{key}[{i}]", value)
@@ -224,7 +261,7 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
             parts: dict[str, Any] = {"annotator": None if user is None else str(user)}
             place = f"{key}[{i}].value"
             judgements += _answers(number, place, name, answer.get("value"), texts, parts, report)
-    for name, value in check_object("suggestions", row.get("suggestions") or {}).items():
+    for name, value in _by_name("suggestions", row).items():
         key = f"suggestions.{name}"
         answer = check_object(key, value)
         parts = {"origin": optional_text(f"{key}.agent", answer.get("agent")) or "suggestion"}
@@ -237,6 +274,17 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
     prompt_text = optional_text("fields.prompt", fields.get("prompt")) or ""
     prompt = Prompt(str(row.get("id", number)), prompt_text, meta=meta)
     return JudgedResponse(prompt, response, tuple(judgements), source)
+
+
+def _by_name(key: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answers or suggestions of a record, by the names of the project's queries."""
+    if isinstance(row.get(key), list) and row[key]:
+        raise RowError(
+            key,
+            "must be an object, it is a list: this is a record of Argilla 1, and those of Argilla 2"
+            " are read. Open the data set with Argilla 2 and export it again",
+        )
+    return check_object(key, row.get(key) or {})
 
 
 def _answers(
@@ -253,12 +301,18 @@ def _answers(
     aspect = check_text(key, name)
     for end in (VERDICT, SCORE, OF_SOURCE):
         aspect = aspect.removesuffix(end) or aspect
+    if value is None or (isinstance(value, str) and not value.strip()):
+        report.losses["answers without a value"] += 1
+        return []
     if isinstance(value, str):
         return [Judgement(aspect, check_text(key, value), **parts)]
     if isinstance(value, int | float):
         return [Judgement(aspect, score=check_number(key, value), **parts)]
     judgements = []
-    for i, item in enumerate(check_list(key, value)):
+    items = check_list(key, value)
+    if sum(isinstance(item, str) for item in items) > 1:
+        report.losses["lists of texts, which may be rankings"] += 1
+    for i, item in enumerate(items):
         place = f"{key}[{i}]"
         if isinstance(item, str):
             judgements.append(Judgement(aspect, check_text(place, item), **parts))
@@ -278,36 +332,41 @@ def _answers(
 
 # ---- doccano -------------------------------------------------------------------------------------
 
-DOCCANO_KEYS = ("label", "labels", "entities")
+DOCCANO_KEYS = ("label", "labels", "entities", "cats")  # the aspects, too
 
 
 def doccano(path: str | Path, report: Report) -> list[JudgedResponse]:
     """Doccano's JSON lines: `{text, label: [[start, end, label], ...]}` or with `entities`.
 
     Documented in doccano.github.io/doccano (JSONL and JSONL with relations). Labels of a whole
-    text are texts. An entity is `{start_offset, end_offset, label}`; relations are lost. Spans have
-    no text, so they cannot be verified.
+    text are texts; projects of intents have them under `cats`, beside `entities`. An entity is
+    `{start_offset, end_offset, label}`; relations are lost. Spans have no text, so they cannot be
+    verified.
     """
     return read_objects(path, _doccano_row, report)
 
 
 def _doccano_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
     response = check_text("text", row.get("text", row.get("data")), may_be_blank=True)
-    key = next((name for name in DOCCANO_KEYS if name in row), None)
-    if key is None:
+    keys = [name for name in DOCCANO_KEYS if row.get(name) is not None]
+    if not keys:
         raise RowError("label", f"missing; labels are in one of {', '.join(DOCCANO_KEYS)}")
     if not report.has_response(number, "text", response):
         return None
     judgements = []
-    for i, value in enumerate(check_list(key, row[key])):
-        place = f"{key}[{i}]"
-        if isinstance(value, str):
-            judgements.append(Judgement(key, check_text(place, value)))
-            continue
-        start, end, label = _doccano_mark(place, value)
-        span = report.locate(number, place, response, None, start, end)
-        if span is not None:
-            judgements.append(Judgement(key, label, *span))
+    for key in keys:
+        for i, value in enumerate(check_list(key, row[key])):
+            place = f"{key}[{i}]"
+            if isinstance(value, str) and not value.strip():
+                report.losses["blank labels"] += 1
+                continue
+            if isinstance(value, str):
+                judgements.append(Judgement(key, check_text(place, value)))
+                continue
+            start, end, label = _doccano_mark(place, value)
+            span = report.locate(number, place, response, None, start, end)
+            if span is not None:
+                judgements.append(Judgement(key, label, *span))
     relations = check_list("relations", row.get("relations") or [])
     if relations:
         report.losses["relations"] += len(relations)

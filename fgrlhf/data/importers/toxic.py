@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fgrlhf.data.importers.files import list_in, numbered, read_lines, table, whole_number
 from fgrlhf.data.importers.report import Problem, Report
-from fgrlhf.data.judgements import JudgedResponse, Judgement
+from fgrlhf.data.judgements import NO_ERROR, JudgedResponse, Judgement
 from fgrlhf.data.rows import RowError
 from fgrlhf.errors import UserError
 from fgrlhf.text_types import Prompt
@@ -17,8 +17,8 @@ def toxic_spans(path: str | Path, report: Report) -> list[JudgedResponse]:
     """Toxic Spans, tsd_{train,trial,test}.csv: `spans`, a list of character indices, and `text`.
 
     Documented in github.com/ipavlopoulos/toxic_spans. Each run of consecutive indices becomes a
-    span. The indices are what a majority of the raters marked, so no single annotator is named. An
-    index outside the text drops its run.
+    span. The indices are what a majority of the raters marked, so no single annotator is named. A
+    text without indices has no error. An index outside the text drops its run.
     """
     return read_lines(table(path, ("spans", "text")), _list_row, report)
 
@@ -28,7 +28,7 @@ def _list_row(number: int, row: Mapping[str, str], report: Report) -> JudgedResp
     if not report.has_response(number, "text", text):
         return None
     places = [whole_number("spans", place) for place in list_in("spans", row["spans"])]
-    judgements = []
+    judgements = [] if places else [Judgement(TOXIC, NO_ERROR)]
     for start, end in runs(places):
         span = report.locate(number, "spans", text, None, start, end)
         if span is not None:

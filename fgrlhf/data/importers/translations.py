@@ -1,11 +1,14 @@
 """Error annotations of machine translations: MQM and ESA."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fgrlhf.data.importers.files import (
     TAB,
+    any_number,
     numbered,
     optional_text,
     read_objects,
@@ -15,10 +18,10 @@ from fgrlhf.data.importers.files import (
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.importers.tags import Untagged, untag
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
+from fgrlhf.data.locate import Reading
 from fgrlhf.data.rows import (
     RowError,
     check_list,
-    check_number,
     check_object,
     check_place,
     check_text,
@@ -29,7 +32,28 @@ from fgrlhf.text_types import Prompt
 MQM = "MQM"  # the aspect of such a judgement
 COLUMNS = ("system", "rater", "source", "target", "category", "severity")
 # columns that identify a segment, in the files of different years
-SEGMENT = ("doc", "doc_id", "seg_id", "docSegId", "globalSegId", "doc_seg_id", "global_seg_id")
+NUMBERS = ("seg_id", "docSegId", "globalSegId", "doc_seg_id", "global_seg_id")
+PLACE = ("system", "doc", "doc_id", *NUMBERS)
+ATTENTION_TEST = "hotw-test"  # the severity, in lower case, of a line that is no judgement
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of an MQM table.
+
+    `place` are the system and the segment. Lines with one `translation` are about the same text.
+    """
+
+    number: int
+    row: Mapping[str, str]
+    place: tuple[str, ...]
+    translation: tuple[str, ...]
+    target: Untagged
+    source: Untagged
+
+    @property
+    def is_test(self) -> bool:
+        return self.row["severity"].strip().lower() == ATTENTION_TEST
 
 
 def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
@@ -43,42 +67,75 @@ def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
     github.com/google/wmt-mqm-human-evaluation.
 
     A category `Fluency/Punctuation` becomes the aspect and the label. Lines `No-error` become a
-    judgement of the whole text. An error without a mark is about the whole text.
+    judgement of the whole text. An error without a mark is about the whole text. Lines of the
+    severity `HOTW-test` are left out: they say whether a rater found an error that was put into the
+    text to test the rater.
+
+    Some raters of newstest2020 changed the text in which they marked an error. The response is the
+    text of most lines of a translation. Where another line marks something, its marked text is
+    searched in the response.
     """
-    grouped: dict[tuple[str, ...], list[Judgement]] = {}
-    metas: dict[tuple[str, ...], dict[str, str]] = {}
-    segments: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    lines = []
     for number, row in numbered(table(path, COLUMNS, TAB, quoted=False), report):
         if not row["rater"].strip():
             report.losses["rows without a rater"] += 1
             continue
-        target = untag(row["target"], ["v"])
-        source = untag(row["source"], ["v"])
-        if not report.has_response(number, "target", target.text):
+        lines.append(_line(number, row))
+    responses = _most_frequent_texts(lines)
+    judgements: dict[tuple[str, ...], list[Judgement]] = {}
+    first: dict[tuple[str, ...], _Line] = {}
+    segments: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    for line in lines:
+        if not report.has_response(line.number, "target", line.target.text):
             continue
-        place = tuple(row[name] for name in ("system", *SEGMENT) if name in row)
-        key = (*place, source.text, target.text)
         try:
-            metadata = _metadata(row)
+            metadata = _metadata(line.row)
             if "segment" in metadata:  # it is not repeated for every rater
-                segments[place] = check_object("metadata.segment", metadata["segment"])
-            judgements = _errors(
-                number, row, target, source, metadata, segments.get(place, {}), report
-            )
+                segments[line.place] = check_object("metadata.segment", metadata["segment"])
+            if line.is_test:
+                report.losses["rows that test the rater's attention (HOTW-test)"] += 1
+                continue
+            response = responses[line.translation]
+            segment = segments.get(line.place, {})
+            errors = _errors(line, response, metadata, segment, report)
         except RowError as error:
-            report.malformed.append(Problem(number, error.key, error.reason))
+            report.malformed.append(Problem(line.number, error.key, error.reason))
             continue
-        grouped.setdefault(key, []).extend(judgements)
-        metas[key] = {name: row[name] for name in ("system", *SEGMENT) if name in row}
-    return [_translation(key, grouped[key], metas[key]) for key in grouped]
+        if line.target.text != response:
+            report.losses["lines whose text differs from that of their translation"] += 1
+        first.setdefault(line.translation, line)
+        judgements.setdefault(line.translation, []).extend(errors)
+    judged = []
+    for translation, errors in judgements.items():
+        line = first[translation]
+        prompt = Prompt("/".join(line.place), "", meta=_place(line.row))
+        source = line.source.text if line.source.text.strip() else None
+        judged.append(JudgedResponse(prompt, responses[translation], tuple(errors), source))
+    return judged
 
 
-def _translation(
-    key: tuple[str, ...], judgements: list[Judgement], meta: dict[str, str]
-) -> JudgedResponse:
-    *place, source, target = key
-    prompt = Prompt("/".join(place), "", meta=meta)
-    return JudgedResponse(prompt, target, tuple(judgements), source if source.strip() else None)
+def _line(number: int, row: Mapping[str, str]) -> _Line:
+    target = untag(row["target"], ["v"])
+    source = untag(row["source"], ["v"])
+    place = tuple(_place(row).values())
+    translation = (*place, source.text)
+    if not any(name in row for name in NUMBERS):  # a document can repeat a sentence
+        translation = (*translation, target.text)
+    return _Line(number, row, place, translation, target, source)
+
+
+def _place(row: Mapping[str, str]) -> dict[str, str]:
+    """The system and the segment of a line."""
+    return {name: row[name] for name in PLACE if name in row}
+
+
+def _most_frequent_texts(lines: Sequence[_Line]) -> dict[tuple[str, ...], str]:
+    """The text of most lines of each translation; of equally frequent ones, the first."""
+    counts: dict[tuple[str, ...], Counter[str]] = {}
+    for line in lines:
+        if not line.is_test and line.target.text.strip():
+            counts.setdefault(line.translation, Counter())[line.target.text] += 1
+    return {translation: texts.most_common(1)[0][0] for translation, texts in counts.items()}
 
 
 def _metadata(row: Mapping[str, str]) -> Mapping[str, Any]:
@@ -93,36 +150,42 @@ def _metadata(row: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _errors(
-    number: int,
-    row: Mapping[str, str],
-    target: Untagged,
-    source: Untagged,
+    line: _Line,
+    response: str,
     metadata: Mapping[str, Any],
     segment: Mapping[str, Any],
     report: Report,
 ) -> list[Judgement]:
     """The judgements of one line: usually one."""
+    row = line.row
     note = metadata.get("note") or row.get("comment") or row.get("note")
     parts: dict[str, Any] = {
         "annotator": row["rater"],
         "reason": optional_text("metadata.note", note),
     }
-    category = check_text("category", row["category"])
+    category = row["category"]
     if _is_no_error(category) or _is_no_error(row["severity"]):
         return [Judgement(MQM, NO_ERROR, **parts)]
+    if not category.strip():
+        report.losses["errors without a category"] += 1
+        return []
     aspect, _, label = category.partition("/")
     parts["severity"] = optional_text("severity", row["severity"])
     judgements = []
     is_marked = False
-    for side, text, name in ((RESPONSE, target, "target"), (SOURCE, source, "source")):
-        has_tags = bool(text.marks or text.problems)
+    for side, tagged, text in (
+        (RESPONSE, line.target, response),
+        (SOURCE, line.source, line.source.text),
+    ):
+        name = "target" if side == RESPONSE else "source"
+        has_tags = bool(tagged.marks or tagged.problems)
         token_spans = metadata.get(f"{name}_spans") or []
         is_marked |= has_tags or bool(token_spans)
         spans = []
         if has_tags:
-            spans = _tagged_spans(number, name, text, report)
+            spans = _tagged_spans(line.number, name, tagged, text, report)
         elif token_spans:
-            spans = _token_spans(number, name, text.text, metadata, segment, report)
+            spans = _token_spans(line.number, name, text, metadata, segment, report)
         for start, end in spans:
             judgements.append(Judgement(aspect, label or aspect, start, end, side=side, **parts))
     if len(judgements) > 1:
@@ -137,13 +200,23 @@ def _is_no_error(text: str) -> bool:
 
 
 def _tagged_spans(
-    number: int, name: str, text: Untagged, report: Report
+    number: int, name: str, tagged: Untagged, text: str, report: Report
 ) -> Iterator[tuple[int, int]]:
-    for problem in text.problems:
+    """The spans of `text` that the tags of a line mark.
+
+    If the line has another text, its marked characters are searched in `text`.
+    """
+    for problem in tagged.problems:
         report.marked(number, name, problem)
-    for mark in text.marks:
+    for mark in tagged.marks:
         if mark.start == mark.end:
             report.marked(number, name, f"<v> at {mark.start} marks no character")
+            continue
+        if tagged.text != text:
+            quote = tagged.text[mark.start : mark.end]
+            found = report.locate(number, name, text, quote, mark.start, mark.end)
+            if found is not None:
+                yield found
             continue
         report.marked(number, name, None)
         yield mark.start, mark.end
@@ -203,8 +276,9 @@ def _json_translation(number: int, row: Mapping[str, Any], report: Report) -> Ju
     reference = optional_text("ref", row.get("ref"))
     if not report.has_response(number, "mt", target):
         return None
-    judgements = []
-    for i, value in enumerate(check_list("annotations", row.get("annotations"))):
+    annotations = check_list("annotations", row.get("annotations"))
+    judgements = [] if annotations else [Judgement(MQM, NO_ERROR)]
+    for i, value in enumerate(annotations):
         key = f"annotations[{i}]"
         error = check_object(key, value)
         start = whole_number(f"{key}.start", error.get("start"))
@@ -221,19 +295,44 @@ def _json_translation(number: int, row: Mapping[str, Any], report: Report) -> Ju
     return JudgedResponse(prompt, target, tuple(judgements), source if source.strip() else None)
 
 
+# ---- ESA -----------------------------------------------------------------------------------------
+
+
+def _appraise(text: str, start: int, end: int) -> tuple[int, int]:
+    """Appraise numbers the UTF-16 code units of the text without the blanks around it.
+
+    The last marked one is included, so a single character has an end that is its start.
+    """
+    lead = len(text) - len(text.lstrip())
+    stripped = text.strip()
+    # the place in `text` of the character of every code unit
+    places = []
+    for i, character in enumerate(stripped, lead):
+        places += [i, i] if character > "\uffff" else [i]
+    if not 0 <= start <= end < len(places):
+        return len(text) + 1, len(text) + 1
+    return places[start], places[end] + 1
+
+
+ESA = "ESA"  # the aspect
+MISSING = "missing"  # both offsets, and the label, of an omission
+UNDECIDED = "undecided"  # the severity of a span that the annotator was about to remove
+ESA_READINGS = (Reading("UTF-16 code units, last one included", _appraise),)
+
+
 def esa(path: str | Path, report: Report) -> list[JudgedResponse]:
     """Error Span Annotation: `{src, tgt, esa_spans, esa_score, annotator?, system?, ...}`.
 
     A span is `{start_i, end_i, severity, error_type?}`, and both offsets are `missing` where
     something is missing in the translation; the score is from 0 to 100. This is the file
     wmt24_esa.jsonl of github.com/wmt-conference/wmt24-news-systems, in which rows of one
-    translation by several annotators follow each other. Spans have no text, so they cannot be
-    verified.
+    translation by several annotators follow each other.
+
+    The offsets are those of Appraise (github.com/AppraiseDev/Appraise): they count the UTF-16 code
+    units of the text without the blanks around it, and `end_i` is the last marked one. Spans have
+    no text, so they cannot be verified. Spans of the severity `undecided` are left out.
     """
     return read_objects(path, _esa_row, report)
-
-
-MISSING = "missing"  # both offsets, and the label, of an omission
 
 
 def _esa_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
@@ -242,27 +341,30 @@ def _esa_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedRespo
     annotator = optional_text("annotator", row.get("annotator"))
     if not report.has_response(number, "tgt", target):
         return None
-    judgements = []
-    for i, value in enumerate(check_list("esa_spans", row.get("esa_spans"))):
+    errors = check_list("esa_spans", row.get("esa_spans"))
+    judgements = [] if errors else [Judgement(ESA, NO_ERROR, annotator=annotator)]
+    for i, value in enumerate(errors):
         key = f"esa_spans[{i}]"
         error = check_object(key, value)
         severity = check_text(f"{key}.severity", error.get("severity"))
         kind = optional_text(f"{key}.error_type", error.get("error_type"))
+        if severity == UNDECIDED:
+            report.losses["spans of an undecided severity"] += 1
+            continue
         if error.get("start_i") == MISSING and error.get("end_i") == MISSING:
             judgements.append(
-                Judgement("ESA", kind or MISSING, severity=severity, annotator=annotator)
+                Judgement(ESA, kind or MISSING, severity=severity, annotator=annotator)
             )
             continue
         start = whole_number(f"{key}.start_i", error.get("start_i"))
         end = whole_number(f"{key}.end_i", error.get("end_i"))
-        span = report.locate(number, key, target, None, start, end)
+        span = report.locate(number, key, target, None, start, end, ESA_READINGS)
         if span is not None:
             label = kind or severity
-            judgements.append(Judgement("ESA", label, *span, severity, annotator=annotator))
+            judgements.append(Judgement(ESA, label, *span, severity, annotator=annotator))
     score = row.get("esa_score")
     if score is not None:
-        number_of_score = check_number("esa_score", score)
-        judgements.append(Judgement("ESA", score=number_of_score, annotator=annotator))
+        judgements.append(Judgement(ESA, score=any_number("esa_score", score), annotator=annotator))
     used = ("src", "tgt", "esa_spans", "esa_score", "annotator")
     meta = {name: value for name, value in row.items() if name not in used}
     prompt = Prompt(str(number), "", meta=meta)

@@ -3,7 +3,8 @@
     python -m tasks.hh_rlhf.data.prepare source=FOLDER_OR_FILE data_dir=FOLDER [subset_size=2000]
 
 Reads every .jsonl, .json, .gz and .parquet file of `source` as comparisons: HH-RLHF, or any rows
-that docs/data_formats.md describes. Blank, identical, contradicted and repeated pairs are removed.
+that docs/data_formats.md describes. Rows in which an answer goes on with further turns of the
+dialog are removed, and then blank, identical, contradicted and repeated pairs.
 Writes to data_dir
 
     train.json, dev.json, test.json            prompts, for RL and evaluation
@@ -29,6 +30,7 @@ from fgrlhf.data.formats import COMPARISONS, DEMONSTRATIONS, PROMPTS, Demonstrat
 from fgrlhf.data.split import hash_share
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
+from fgrlhf.models.dialogs import TURN
 from fgrlhf.text_types import USER, Prompt
 
 SUFFIXES = (".jsonl", ".json", ".gz", ".parquet")
@@ -90,6 +92,20 @@ def part_of(prompt: Prompt) -> str:
     return next(part for part, limit in PARTS.items() if share <= limit)
 
 
+def without_further_turns(rows: Sequence[Comparison]) -> list[Comparison]:
+    """The rows whose answers are a single turn. Prints how many others there are.
+
+    In a few rows of HH-RLHF the two dialogs part before their last turn, so that an answer contains
+    the turns that followed it.
+    """
+    kept = []
+    for row in rows:
+        if not any(TURN.search(answer.text) for answer in row.answers):
+            kept.append(row)
+    print(f"further turns in an answer: {len(rows) - len(kept):,} of {len(rows):,} rows removed")
+    return kept
+
+
 def preferred(row: Comparison) -> str:
     """The answer that wins the most pairs."""
     wins = Counter(better for better, _ in row.pairs)
@@ -117,7 +133,7 @@ def prepare(settings: Settings) -> None:
     """
     comparisons = [row for row in read_comparisons(settings) if row.pairs]
     print(f"{settings.source}: {len(comparisons):,} rows with a decided pair")
-    comparisons = drop_pairs(comparisons, FILTERS)
+    comparisons = drop_pairs(without_further_turns(comparisons), FILTERS)
     parts: dict[str, list[Comparison]] = {part: [] for part in PARTS}
     for row in comparisons:
         parts[part_of(row.prompt)].append(row)

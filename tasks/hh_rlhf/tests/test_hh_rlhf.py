@@ -156,6 +156,18 @@ def test_rows_are_divided_by_the_beginning_of_the_dialog(source, tmp_path, capsy
     assert len(set(ids)) == 120
 
 
+def test_answers_with_further_turns_are_removed(source, tmp_path, capsys):
+    longer = "bad\n\nHuman: Why?\n\nAssistant: So."
+    rows = [row("late", "good", longer), row("late", "good", "so so")]
+    write_jsonl(source / "more.jsonl", rows)
+    out = tmp_path / "data"
+    prepare.prepare(Settings(source=str(source), data_dir=str(out)))
+    assert "further turns in an answer: 1 of 124 rows removed" in capsys.readouterr().out
+    pairs = [pair for part in prepare.PARTS for pair in read_json(out / f"{part}_pairs.json")]
+    late = [pair["responses"] for pair in pairs if "Human: late" in pair["prompt"]]
+    assert late == [["good", "so so"]]
+
+
 def test_a_subset_is_the_same_every_time_and_part_of_a_larger_one(source):
     def texts(size):
         settings = Settings(source=str(source), data_dir="unused", subset_size=size)

@@ -9,10 +9,11 @@ Writes to data_dir
     sft.json                              the solutions of training problems
     steps_train.jsonl, steps_dev.jsonl    solutions with one wrong calculation, or none
 
-A solution has a step per line, and `<<48/2=24>>` after the calculations, which is removed. A wrong
-calculation gets another result; the steps before it are right, so the first error is known. The
-steps after it stay as they are and count as wrong. It is a stand-in for human judgements of a
-model's own steps, such as PRM800K or Math-Shepherd.
+A solution has a step per line, and `<<48/2=24>>` after the calculations, which is removed. Blank
+lines, which a few solutions have, are removed too. A wrong calculation gets another result; the
+steps before it are right, so the first error is known. The steps after it stay as they are and
+count as wrong. It is a stand-in for human judgements of a model's own steps, such as PRM800K or
+Math-Shepherd.
 """
 
 import random
@@ -109,8 +110,9 @@ def prompt_of(row: dict[str, str]) -> str:
 
 
 def solution(answer: str) -> str:
-    """The answer of a row without the marks of its calculations."""
-    return _CALCULATION.sub(lambda match: match[3], answer)
+    """The answer of a row without the marks of its calculations and without blank lines."""
+    lines = [_CALCULATION.sub(lambda match: match[3], line) for line in answer.split("\n")]
+    return "\n".join(line for line in lines if line.strip())
 
 
 def with_one_error(rng: random.Random, answer: str) -> tuple[list[str], int] | None:
@@ -118,7 +120,7 @@ def with_one_error(rng: random.Random, answer: str) -> tuple[list[str], int] | N
 
     None if no calculation can be changed.
     """
-    lines = answer.split("\n")
+    lines = [line for line in answer.split("\n") if solution(line)]
     places = []
     for number, line in enumerate(lines):
         for match in _CALCULATION.finditer(line):

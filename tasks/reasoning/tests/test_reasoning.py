@@ -247,6 +247,23 @@ def test_one_wrong_calculation():
     assert gsm8k.with_one_error(random.Random(0), "no calculation\n#### 3") is None
 
 
+def test_blank_lines_of_a_solution_are_no_steps():
+    answer = "\n48/2 = <<48/2=24>>24\n \n\n48+24 = <<48+24=72>>72\n#### 72"
+    assert gsm8k.solution(answer) == "48/2 = 24\n48+24 = 72\n#### 72"
+    firsts = set()
+    for seed in range(20):
+        rng = random.Random(seed)
+        lines, number = gsm8k.with_one_error(rng, answer)
+        assert len(lines) == 3 and all(line.strip() for line in lines)
+        assert lines[number] != gsm8k.solution(answer).split("\n")[number]
+        firsts.add(number)
+    assert firsts == {0, 1}
+    judged = gsm8k.judged_solutions(
+        random.Random(0), [{"question": "q", "answer": answer}] * 9, "x"
+    )
+    assert [len(STEPS.parse(Row(row, {}), 0).steps) for row in judged] == [3] * 9
+
+
 def test_prepare(tmp_path, capsys):
     source = tmp_path / "source"
     rows = [{**NATALIA, "question": f"{i}: {NATALIA['question']}"} for i in range(160)]
