@@ -281,6 +281,7 @@ class Programs:
             raise Parsed
 
         patch.setattr("fgrlhf.data.model.fetch_model", stop)
+        patch.setattr("fgrlhf.data.convert_model.convert_model", stop)
 
     def working_folder(self) -> Path:
         """A repository with a new task, files of rows, and feedback."""
