@@ -443,7 +443,7 @@ def test_mistakes_end_with_a_message_and_leave_nothing(
 
 def test_a_batch_that_the_processes_cannot_share_is_refused(world, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(UserError, match="is not divisible by 3 processes"):
+    with pytest.raises(UserError, match="not divisible by 3 processes.*CUDA_VISIBLE_DEVICES=0"):
         run_sft.training_arguments(config(world), world / "x")
 
 

@@ -94,9 +94,16 @@ def training_arguments(
 def _batch_sizes(train: TrainSection) -> tuple[int, int]:
     """Examples of one process per optimiser step, and per forward pass."""
     world = int(os.environ.get("WORLD_SIZE", 1))
+    if train.batch_size % world:
+        fewer = max(n for n in range(1, world) if train.batch_size % n == 0)
+        gpus = ",".join(map(str, range(fewer)))
+        raise UserError(
+            f"train.batch_size={train.batch_size} is not divisible by {world} processes, one for"
+            f" each GPU: use {fewer} of them (CUDA_VISIBLE_DEVICES={gpus}), or change the batch size"
+        )
     share = train.batch_size // world
     micro = min(train.micro_batch_size or share, share)
-    if train.batch_size % world or share % max(micro, 1):
+    if share % micro:
         raise UserError(
             f"train.batch_size={train.batch_size} is not divisible by {world} processes x"
             f" train.micro_batch_size={micro}: make it a multiple of {world} x micro_batch_size,"
