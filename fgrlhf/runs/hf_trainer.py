@@ -96,10 +96,11 @@ def _batch_sizes(train: TrainSection) -> tuple[int, int]:
     world = int(os.environ.get("WORLD_SIZE", 1))
     if train.batch_size % world:
         fewer = max(n for n in range(1, world) if train.batch_size % n == 0)
-        gpus = ",".join(map(str, range(fewer)))
+        gpus = ",".join(str(number) for number in range(fewer))
         raise UserError(
             f"train.batch_size={train.batch_size} is not divisible by {world} processes, one for"
-            f" each GPU: use {fewer} of them (CUDA_VISIBLE_DEVICES={gpus}), or change the batch size"
+            f" each GPU: use {fewer} of them (CUDA_VISIBLE_DEVICES={gpus}), or change the batch"
+            " size"
         )
     share = train.batch_size // world
     micro = min(train.micro_batch_size or share, share)
