@@ -151,6 +151,20 @@ def test_without_rewards_none_is_loaded(world):
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"evaluation_metrics": [{"name": "perplexity", "model": "no/such/model"}]},
+        {"search": {"scorer": {"kind": "python", "of": "no.such"}}, "do_sample": True},
+    ],
+)
+def test_a_mistake_keeps_the_earlier_results(world, changes):
+    folder = evaluate(settings(world, max_examples=1))
+    with pytest.raises(UserError, match="no.such"):
+        evaluate(settings(world, max_examples=1, **changes))
+    assert (folder / "rows.jsonl").exists() and (folder / "result.json").exists()
+
+
+@pytest.mark.parametrize(
     "changes, message",
     [
         ({"policy": "nowhere/at/all"}, "no language model could be loaded from `nowhere/at/all`"),

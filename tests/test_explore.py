@@ -234,6 +234,8 @@ def test_the_commands(tmp_path, capsys):
         (["filter", "ties.jsonl", "b.jsonl", "drop=[]"], "drop: "),
         (["filter", "ties.jsonl", "b.jsonl", "drop=[blnk]"], "drop.0: input should be 'blank'"),
         (["filter", "ties.jsonl", "ties.jsonl", "drop=[blank]"], "is the input, so it cannot be"),
+        (["explore", "ties.jsonl", "out=ties.jsonl"], "is the input, so it cannot be"),
+        (["explore", "ties.jsonl", "out="], "out: it is empty: name a file"),
     ],
 )
 def test_mistakes(tmp_path, monkeypatch, arguments, message):

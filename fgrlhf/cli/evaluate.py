@@ -238,11 +238,12 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     check_prompts_fit(
         policy, prompts, task.core_text, data or settings.split, quiet=not state.is_main_process
     )
-    if state.is_main_process:
-        begin(folder, recorded, inputs)
     named_metrics = build_metrics(
         metrics_of(settings, config), str(state.device), config.model.dtype, task.rm_prefix
     )
+    search = search_of(task, settings, config, str(device))
+    if state.is_main_process:
+        begin(folder, recorded, inputs)  # last, since it removes earlier results
     with RunLog(folder, recorded) as log, log.stage(f"evaluate {name}"):
         rows = evaluate_rows(
             policy,
@@ -256,7 +257,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             progress=state.is_main_process,
             temperature=config.logprob_temperature,
             batch_size=settings.batch_size,
-            search=search_of(task, settings, config, str(device)),
+            search=search,
         )
         rows = gather_object(rows) if state.num_processes > 1 else rows
         if state.is_main_process:
