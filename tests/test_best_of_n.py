@@ -35,6 +35,8 @@ def test_the_result_is_an_evaluation(tmp_path, capsys):
     assert summary["gold"]["mean"] == pytest.approx(0.1)
     choose(settings)
     assert "chosen before" in capsys.readouterr().out
+    (folder / "rows.jsonl").unlink()
+    assert (choose(settings) / "rows.jsonl").exists()
     write_jsonl(tmp_path / "eval" / "sft_samples-test" / "rows.jsonl", ROWS[:1])
     assert len(read_jsonl(choose(settings) / "rows.jsonl")) == 1
 

@@ -212,7 +212,8 @@ def test_overrides_that_the_evaluation_does_not_use_are_named(configs, tmp_path,
     pipeline_compare.main(
         [*arguments, *training_only, "env.max_input_len=9", "reward.relevance_model.weight=2"]
     )
-    text = f"uses {configs[0]} without the overrides env.max_input_len=9 reward.relevance_model.weight=2. If"
+    unused = "env.max_input_len=9 reward.relevance_model.weight=2"
+    text = f"uses {configs[0]} without the overrides {unused}. If"
     assert text in capsys.readouterr().out
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.cli.evaluate import table
+from fgrlhf.cli.evaluate import RESULTS, table
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import summarize
@@ -79,7 +79,7 @@ def choose(settings: Settings) -> Path:
         )
     inputs = [source / "rows.jsonl"]
     with hold(folder):
-        if finished(folder, settings, inputs, redo=True) is not None:
+        if finished(folder, settings, inputs, redo=True, files=RESULTS) is not None:
             print(f"{settings.name}: chosen before, reusing {folder}", flush=True)
             return folder
         rows = read_jsonl(source / "rows.jsonl")
