@@ -35,8 +35,26 @@ def test_the_result_is_an_evaluation(tmp_path, capsys):
     assert summary["gold"]["mean"] == pytest.approx(0.1)
     choose(settings)
     assert "chosen before" in capsys.readouterr().out
+    (folder / "rows.jsonl").unlink()
+    assert (choose(settings) / "rows.jsonl").exists()
     write_jsonl(tmp_path / "eval" / "sft_samples-test" / "rows.jsonl", ROWS[:1])
     assert len(read_jsonl(choose(settings) / "rows.jsonl")) == 1
+
+
+def test_the_source_is_not_replaced(tmp_path):
+    path = tmp_path / "eval" / "s-test" / "rows.jsonl"
+    write_jsonl(path, ROWS)
+    with pytest.raises(UserError, match="name and source are both s, .*: give another name="):
+        choose(Settings(output_dir=str(tmp_path), source="s", name="s"))
+    assert read_jsonl(path) == ROWS
+
+
+def test_a_mistaken_metric_keeps_the_earlier_result(tmp_path):
+    write_jsonl(tmp_path / "eval" / "s-test" / "rows.jsonl", ROWS)
+    folder = choose(Settings(output_dir=str(tmp_path), source="s"))
+    with pytest.raises(UserError, match="no response has a value of `rewards`"):
+        choose(Settings(output_dir=str(tmp_path), source="s", metric="rewards"))
+    assert (folder / "rows.jsonl").exists() and (folder / "result.json").exists()
 
 
 def test_a_missing_evaluation_is_a_user_error(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import load_config
-from fgrlhf.config_yaml import read_yaml
+from fgrlhf.config_yaml import dump_yaml, read_yaml
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.models.source import ModelSource
@@ -153,12 +153,14 @@ class Stages:
 def configs(tmp_path, monkeypatch):
     monkeypatch.setattr("fgrlhf.pipeline.experiments.Pipeline", Stages)
     monkeypatch.setattr(pipeline_compare, "stop_with_signals", lambda: None)
-    monkeypatch.setenv("BASE", str(tmp_path / "sft"))
+    for name in ("BASE", "OUTPUT_DIR", "DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "sft"))
     names = ("dense", "scalar")
     for name in names:
-        (tmp_path / f"{name}_config.yml").write_text(
-            f"model: {{policy_model: {{ckpt: '${{BASE}}'}}}}\nlogging: {{run_name: {name}}}\n"
-        )
+        config = read_yaml(f"{T}/mini_fine_grained_config.yml")
+        config["model"]["policy_model"]["ckpt"] = "${BASE}"
+        config["logging"]["run_name"] = name
+        (tmp_path / f"{name}_config.yml").write_text(dump_yaml(config))
     return [str(tmp_path / f"{name}_config.yml") for name in names]
 
 
@@ -207,8 +209,11 @@ def test_overrides_that_the_evaluation_does_not_use_are_named(configs, tmp_path,
     training_only = ["train.lr=1", "algorithm.name=ppo", "logging.log_interval=1"]
     pipeline_compare.main([*arguments, *training_only])
     assert "note:" not in capsys.readouterr().out
-    pipeline_compare.main([*arguments, *training_only, "env.max_input_len=9", "reward.a.weight=2"])
-    text = f"uses {configs[0]} without the overrides env.max_input_len=9 reward.a.weight=2. If"
+    pipeline_compare.main(
+        [*arguments, *training_only, "env.max_input_len=9", "reward.relevance_model.weight=2"]
+    )
+    unused = "env.max_input_len=9 reward.relevance_model.weight=2"
+    text = f"uses {configs[0]} without the overrides {unused}. If"
     assert text in capsys.readouterr().out
 
 
@@ -243,6 +248,12 @@ def test_settings_of_single_runs(configs, tmp_path):
     (tmp_path / "s.yml").write_text("grpo: 3\n")
     with pytest.raises(UserError, match="`grpo` must be a mapping"):
         runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+    (tmp_path / "s.yml").write_text("grop: {train.lr: 1.5e-4}\n")
+    with pytest.raises(UserError, match="there is no run `grop`; did you mean `grpo`"):
+        runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+    (tmp_path / "s.yml").write_text("grpo: {train.seed: 3}\n")
+    with pytest.raises(UserError, match="train.seed=3 cannot be an override: .* seeds=0,1,2"):
+        runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +277,32 @@ def test_mistakes_have_a_message(configs, tmp_path, monkeypatch, arguments, mess
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=re.escape(message)):
         pipeline_compare.main([text.replace("{config}", configs[0]) for text in arguments])
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["algorithms=ppo, grpoo"], "the run grpoo cannot be trained: .*did you mean `grpo`"),
+        (["train.seed=7"], "train.seed=7 cannot be an override: .*seeds=0,1,2"),
+        (["logging.save_dir=x"], "logging.save_dir=x cannot be an override: .*output_dir"),
+    ],
+)
+def test_mistakes_in_runs_are_found_before_any_stage(configs, tmp_path, arguments, message):
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match=re.compile(message, re.DOTALL)):
+        pipeline_compare.main(["qa_feedback", configs[0], f"output_dir={out}", *arguments])
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "program, file", [("dpo", "mini_dpo_config.yml"), ("sft", "mini_sft_config.yml")]
+)
+def test_configs_of_other_programs_are_read_too(configs, tmp_path, program, file):
+    experiment = Experiment("qa_feedback", tmp_path)
+    config = experiment.config_of(Run("a", program, f"{T}/{file}", ("train.lr=0.1",)), 7)
+    assert (config.train.lr, config.train.seed, config.logging.run_name) == (0.1, 7, "a")
+    with pytest.raises(UserError, match="the run a cannot be trained: .*1 mistake"):
+        experiment.config_of(Run("a", program, f"{T}/{file}", ("train.lrr=0.1",)), 7)
 
 
 def test_an_unknown_metric_is_an_error_before_any_training(configs, tmp_path):

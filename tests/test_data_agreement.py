@@ -146,6 +146,13 @@ def test_annotators_of_one_file():
     assert severities.mean == pytest.approx(1 - 3 * 2 * 4 / (2 * 3 * 1 * 4))
 
 
+def test_responses_of_one_annotator_do_not_widen_the_interval():
+    """Draws of only such responses would count as an agreement of 0."""
+    items = [judged(mark(0, 2, annotator="a"), mark(0, 2, annotator="b"))]
+    items += [judged(mark(0, 2, annotator="a"), response=f"r {i}") for i in range(20)]
+    assert report({"f": items})["span F1, exact, positions"] == Interval(1.0, 1.0, 1.0)
+
+
 def test_severities_need_an_order():
     pair = (mark(0, 2, annotator="a", severity="s"), mark(0, 2, annotator="b", severity="t"))
     name = "alpha, severities of matched spans (ordinal)"

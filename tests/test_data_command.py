@@ -399,6 +399,9 @@ def test_agreement_of_files(tmp_path, capsys):
         (["export", "a.json", "b.json", "to=argilla"], "cannot be read as judgements"),
         (["agreement", "a.json", "b.json"], "a.json cannot be read as judgements"),
         (["agreement", "a.json", "severity=[x]"], "severity: unknown key"),
+        (["agreement", "a.json", "severities=[x,y,y]"], "severities: it names `y` twice"),
+        (["agreement", "b.json", "a.json", "out=./a.json"], "a.json is the input, so it cannot"),
+        (["agreement", "a.json", "out="], "out: it is empty: name a file"),
     ],
 )
 def test_mistakes(tmp_path, monkeypatch, arguments, message):

@@ -116,6 +116,25 @@ def test_reused_until_something_changes(world, capsys):
     assert len(read_jsonl(evaluate(settings(world, max_examples=2)) / "rows.jsonl")) == 2
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "summary.json"])
+def test_a_result_with_a_missing_file_is_evaluated_anew(world, capsys, name):
+    (evaluate(settings(world, max_examples=1)) / name).unlink()
+    capsys.readouterr()
+    assert (evaluate(settings(world, max_examples=1)) / name).exists()
+    assert "note: " not in capsys.readouterr().out
+
+
+def test_what_is_replaced_is_said(world, capsys):
+    tiny.t5(seed=3).save(world / "fine_grained" / "final")
+    evaluate(settings(world, max_examples=1))
+    capsys.readouterr()
+    folder = evaluate(settings(world, max_examples=1, policy=f"{world}/fine_grained/final"))
+    out = capsys.readouterr().out
+    assert f"note: this replaces the evaluation in {folder}, which" in out
+    policies = f"{world}/fine_grained/best there, {world}/fine_grained/final now"
+    assert f"  policy: {policies}" in out and "\nGive name=... to keep both.\n" in out
+
+
 def test_another_model_by_an_environment_variable_is_evaluated_anew(world, monkeypatch):
     path = world / "config.yml"
     path.write_text(path.read_text().replace(f"{world}/sft", "${REFERENCE}"))
@@ -148,6 +167,20 @@ def test_without_rewards_none_is_loaded(world):
         evaluate(settings(world))
     assert not (world / "eval").exists()
     assert "reward" not in read_json(evaluate(settings(world, reward=False)) / "summary.json")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"evaluation_metrics": [{"name": "perplexity", "model": "no/such/model"}]},
+        {"search": {"scorer": {"kind": "python", "of": "no.such"}}, "do_sample": True},
+    ],
+)
+def test_a_mistake_keeps_the_earlier_results(world, changes):
+    folder = evaluate(settings(world, max_examples=1))
+    with pytest.raises(UserError, match="no.such"):
+        evaluate(settings(world, max_examples=1, **changes))
+    assert (folder / "rows.jsonl").exists() and (folder / "result.json").exists()
 
 
 @pytest.mark.parametrize(

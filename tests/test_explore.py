@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from itertools import combinations
 from typing import get_args
 
@@ -21,6 +22,7 @@ from fgrlhf.data.near_duplicates import near_duplicates, shingles, similarity
 from fgrlhf.data.read import read_rows
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_jsonl
+from fgrlhf.stats import Interval
 from fgrlhf.text_types import Prompt
 
 VOCABULARY = [f"word{i}" for i in range(300)]
@@ -94,6 +96,18 @@ def test_counts_by_hand():
     (words,) = [feature for feature in found.features if feature.name == "words"]
     assert (words.better_mean, words.worse_mean) == (2.0, 1.2)
     assert (words.share.mean, words.different) == (1.0, 3)
+
+
+def test_rows_without_a_difference_do_not_widen_the_interval():
+    """Draws of only such rows would count as a share of 0."""
+    comparisons = [row("p", ["a b", "a"]), row("q", ["c d", "c"])]
+    comparisons += [row(f"r{number}", ["e", "f"]) for number in range(20)]
+    features = {feature.name: feature for feature in explore(comparisons).features}
+    words = features["words"]
+    assert words.share == Interval(1.0, 1.0, 1.0) and words.different == 2
+    assert features["numbers"].share is None and features["numbers"].different == 0
+    text = page("rows", explore(comparisons), comparisons)
+    assert re.search(r"numbers</th>.*\n.*>–</td>", text)
 
 
 def test_rows_that_list_the_better_response_first_have_no_position():
@@ -234,6 +248,8 @@ def test_the_commands(tmp_path, capsys):
         (["filter", "ties.jsonl", "b.jsonl", "drop=[]"], "drop: "),
         (["filter", "ties.jsonl", "b.jsonl", "drop=[blnk]"], "drop.0: input should be 'blank'"),
         (["filter", "ties.jsonl", "ties.jsonl", "drop=[blank]"], "is the input, so it cannot be"),
+        (["explore", "ties.jsonl", "out=ties.jsonl"], "is the input, so it cannot be"),
+        (["explore", "ties.jsonl", "out="], "out: it is empty: name a file"),
     ],
 )
 def test_mistakes(tmp_path, monkeypatch, arguments, message):

@@ -81,6 +81,13 @@ def test_finished_samples_are_never_replaced(world):
     assert path.read_bytes() == before
 
 
+def test_samples_that_are_gone_are_sampled_again(world):
+    path = generate(settings(world))
+    before = path.read_bytes()
+    path.unlink()
+    assert generate(settings(world)).read_bytes() == before
+
+
 def test_unfinished_samples_of_other_settings_start_over(world, monkeypatch):
     interrupted_after(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):

@@ -57,6 +57,18 @@ CHAIN = (
 )
 
 
+def test_a_pipeline_of_some_stages_does_not_hide_the_others(root):
+    names = ["one", "two", "three", "apart"]
+    run(root, CHAIN)
+    (root / "out" / "one.out").unlink()
+    run(root, CHAIN[:1])
+    run(root, CHAIN)  # nothing is left to do
+    assert list(read_json(root / "out" / "stages.json")) == names
+    (root / "out" / "stages.json").unlink()
+    run(root, CHAIN)
+    assert list(read_json(root / "out" / "stages.json")) == names
+
+
 def test_needs_come_first_and_seconds_and_memory_are_recorded(root):
     size = int(peak_memory_mb()) + 200  # a forked process inherits the peak of its parent
     line, text = run(

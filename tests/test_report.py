@@ -418,6 +418,18 @@ def test_the_command_line(tmp_path, capsys):
             report_page.main(arguments)
 
 
+def test_unknown_keys_are_no_names_of_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_puzzle_outputs(tmp_path / "lr=1e-5")
+    with pytest.raises(UserError, match="`promts` is not a key; did you mean `prompts`"):
+        report_page.main(["lr=1e-5", "promts=3"])
+    with pytest.raises(UserError, match="`--prompts` is not an option"):
+        report_page.main(["lr=1e-5", "--prompts", "3"])
+    assert [path.name for path in tmp_path.iterdir()] == ["lr=1e-5"]
+    report_page.main(["lr=1e-5", "./lr=1e-5.html"])
+    assert (tmp_path / "lr=1e-5.html").exists()
+
+
 # ---- pieces --------------------------------------------------------------------------------------
 
 

@@ -2,16 +2,19 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.pipeline import sweep as module
 from fgrlhf.pipeline.experiments import Experiment
 from fgrlhf.pipeline.sweep import (
     combinations_of,
     kl_threshold_of,
+    lower_is_better,
     metric_of,
     name_of,
     runs_of,
@@ -87,8 +90,28 @@ def test_the_score_is_that_of_the_best_checkpoint(tmp_path):
 
 def test_a_loss_is_better_where_it_is_lower(tmp_path):
     write_jsonl(tmp_path / "metrics.jsonl", [line(0, 2.0, metric="loss"), line(1, 3.0, 0, "loss")])
-    best = swept_seed(tmp_path, "loss")
+    best = swept_seed(tmp_path, "loss", is_lower_better=lower_is_better("loss", []))
     assert (best.score, best.episodes, best.curve) == (2.0, None, [])
+
+
+@pytest.mark.parametrize(
+    "metric, expected",
+    [
+        ("loss", True),
+        ("ter", True),
+        ("ter/corpus", True),
+        ("surprise", True),
+        ("surprise/corpus", True),
+        ("bleu", False),
+        ("length", False),
+        ("reward", False),
+        ("reward/first", False),
+    ],
+)
+def test_whether_lower_is_better_depends_on_the_metric_of_a_column(metric, expected):
+    metrics = [MetricConfig(name=name) for name in ("ter", "bleu", "length")]
+    metrics.append(MetricConfig(name="perplexity", key="surprise", model="m"))
+    assert lower_is_better(metric, metrics) == expected
 
 
 def test_metric_and_threshold_come_from_the_config(tmp_path):
@@ -122,6 +145,8 @@ class Stages:
             keys = dict(part.partition("=")[::2] for part in stage.command if "=" in part)
             score = float(keys["train.lr"]) + float(keys["train.seed"])
             lines = [line(0, 0.0), {"step": 0, "episodes": 4}, line(1, score)]
+            for dev in (lines[0], lines[2]):
+                dev["eval/ter"] = 10 - dev["eval/reward"]
             write_jsonl(self.folder / stage.outputs[0] / "metrics.jsonl", lines)
         write_json(self.folder / "stages.json", {})
 
@@ -130,13 +155,15 @@ class Stages:
 def config(tmp_path, monkeypatch):
     monkeypatch.setattr("fgrlhf.pipeline.experiments.Pipeline", Stages)
     monkeypatch.setattr(module, "stop_with_signals", lambda: None)
-    (tmp_path / "c.yml").write_text("train: {lr: 1}\n")
+    monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
+    text = Path("tasks/numbers/mini_rl_config.yml").read_text(encoding="utf-8")
+    (tmp_path / "c.yml").write_text(f"{text}\nevaluation_metrics: [ter]\n")
     return str(tmp_path / "c.yml")
 
 
 def test_a_sweep(config, tmp_path, capsys):
     out = tmp_path / "out"
-    module.main(["qa_feedback", config, "train.lr=0.1,0.3", f"output_dir={out}", "seeds=0,1"])
+    module.main(["numbers", config, "train.lr=0.1,0.3", f"output_dir={out}", "seeds=0,1"])
     assert (
         "| train.lr | reward | by seed | KL |\n|---|---|---|---|\n"
         "| 0.1 | 0.600 | 0.100 1.100 | 0.0 |\n"
@@ -151,13 +178,36 @@ def test_a_sweep(config, tmp_path, capsys):
     assert re.search(r'class="sure">0.800', html) and not re.search(r'class="sure">0.600', html)
 
 
+def test_the_best_value_of_a_metric_that_should_be_low(config, tmp_path):
+    out = tmp_path / "out"
+    module.main(["numbers", config, "train.lr=0.3,0.1", f"output_dir={out}", "metric=ter"])
+    summary = read_json(out / "summary.json")
+    assert summary["lower_is_better"] and summary["best"] == "lr=0.3"
+    assert summary["runs"]["lr=0.3"]["seeds"]["0"]["score"] == pytest.approx(9.7)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["train.lr=1e-4,3e-4x"], "the run lr=3e-4x cannot be trained: .*train.lr"),
+        (["train.seed=1,2"], "train.seed=1,2 cannot be an override: .* seeds=0,1,2"),
+        (["train.lr=1,2", "logging.save_dir=x"], "logging.save_dir=x cannot be an override"),
+        (["train.lr=1,2", "logging.run_name=x"], "logging.run_name=x cannot be an override"),
+    ],
+)
+def test_mistakes_are_found_before_any_training(config, tmp_path, arguments, message):
+    with pytest.raises(UserError, match=re.compile(message, re.DOTALL)):
+        module.main(["numbers", config, f"output_dir={tmp_path / 'out'}", *arguments])
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
         (["qa_feedback", "{config}", "{config}", "a.b=1,2", "output_dir=o"], "takes one config"),
         (["qa_feedback", "{config}", "output_dir=o"], "no key has several values"),
         (["qa_feedback", "{config}", "a.b=1,2"], "output_dir: missing"),
-        (["qa_feedback", "{config}", "train.lr=1,2", "output_dir=o", "metric=x"], "it has reward"),
+        (["numbers", "{config}", "train.lr=1,2", "output_dir=o", "metric=x"], "it has reward"),
     ],
 )
 def test_mistakes_have_a_message(config, tmp_path, monkeypatch, arguments, message):

@@ -1,9 +1,11 @@
 """`fgrlhf data agreement`: how far the annotators of judgements agree."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fgrlhf.cli.data_exchange import read_judgements
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.data.read import check_not_input
+from fgrlhf.errors import shorten
 from fgrlhf.files import write_json
 
 
@@ -12,18 +14,29 @@ class AgreementSettings(StrictModel):
         default=[],
         description="severities from the mildest to the worst, to compare them; []: not compared",
     )
-    out: str | None = Field(default=None, description="a JSON file to write the figures to")
+    out: FilePath | None = Field(default=None, description="a JSON file to write the figures to")
+
+    @field_validator("severities")
+    @classmethod
+    def _are_different(cls, value: list[str]) -> list[str]:
+        for severity in value:
+            if value.count(severity) > 1:
+                raise ValueError(f"it names `{shorten(severity)}` twice: give each severity once")
+        return value
 
 
 def agreement(*files: str, settings: AgreementSettings) -> None:
     """Print how far annotators agree. Several files are the judgements of one annotator each."""
     from fgrlhf.data.agreement import report  # imports scipy, which other actions do not need
 
+    if settings.out is not None:
+        for file in files:
+            check_not_input(file, settings.out)
     judged = {file: read_judgements(file) for file in files}
     figures = report(judged, settings.severities)
     for name, figure in figures.items():
         print(f"{name:<44} {figure}")
-    if settings.out:
+    if settings.out is not None:
         values = {}
         for name, figure in figures.items():
             values[name] = figure if isinstance(figure, str) else figure.as_dict()

@@ -5,10 +5,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from fgrlhf.config import Count, StrictModel
+from fgrlhf.config import Count, FilePath, StrictModel
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.problems import counted
-from fgrlhf.data.read import check_input_and_output, write_rows
+from fgrlhf.data.read import check_input_and_output, check_not_input, write_rows
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_text
 
@@ -23,7 +23,7 @@ class ComparisonSettings(StrictModel):
 
 
 class ExploreSettings(ComparisonSettings):
-    out: str = Field(default="explore.html", description="the page")
+    out: FilePath = Field(default="explore.html", description="the page")
 
 
 class FilterSettings(ComparisonSettings):
@@ -36,6 +36,7 @@ def explore_comparisons(source: str, settings: ExploreSettings) -> None:
     from fgrlhf.data.explore import explore
     from fgrlhf.data.explore_page import page, warnings
 
+    check_not_input(source, settings.out)
     comparisons = COMPARISONS.read(source, settings.columns, settings.limit)
     if not any(comparison.pairs for comparison in comparisons):
         raise UserError(

@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.config import StrictModel, load_config, refuse
 from fgrlhf.data.prompts import check_prompts_fit, prompts_file
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.errors import UserError, first_problems, run_main
 from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.files import read_json, write_json, write_jsonl
@@ -33,12 +33,13 @@ from fgrlhf.reward_models.text_scorers import AnyTextScorer
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog
-from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
+from fgrlhf.runs.stage import begin, changes_since, finish, finished, folder_of, hold
 from fgrlhf.step_search import StepSearch
 from fgrlhf.task import Task, build_reward, code_of, rl_config
 
 USAGE = """usage: fgrlhf evaluate TASK policy=... config=... output_dir=... [key=value ...]
   writes to output_dir/eval/NAME-SPLIT"""
+RESULTS = ("rows.jsonl", "summary.json")  # files of an evaluation
 
 
 class SearchSection(StrictModel):
@@ -229,7 +230,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     device = torch.device(state.device or "cpu")
     use_kernels("auto", folder)
     inputs = inputs_of(task, settings, config)
-    if finished(folder, recorded, inputs, redo=True) is not None:
+    if finished(folder, recorded, inputs, redo=True, files=RESULTS) is not None:
         if state.is_main_process:
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
             print(table(read_json(folder / "summary.json")), flush=True)
@@ -238,11 +239,13 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     check_prompts_fit(
         policy, prompts, task.core_text, data or settings.split, quiet=not state.is_main_process
     )
-    if state.is_main_process:
-        begin(folder, recorded, inputs)
     named_metrics = build_metrics(
         metrics_of(settings, config), str(state.device), config.model.dtype, task.rm_prefix
     )
+    search = search_of(task, settings, config, str(device))
+    if state.is_main_process:
+        _say_what_is_replaced(folder, recorded, inputs)
+        begin(folder, recorded, inputs)  # last, since it removes earlier results
     with RunLog(folder, recorded) as log, log.stage(f"evaluate {name}"):
         rows = evaluate_rows(
             policy,
@@ -256,7 +259,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             progress=state.is_main_process,
             temperature=config.logprob_temperature,
             batch_size=settings.batch_size,
-            search=search_of(task, settings, config, str(device)),
+            search=search,
         )
         rows = gather_object(rows) if state.num_processes > 1 else rows
         if state.is_main_process:
@@ -273,6 +276,19 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
         print(table(summary), flush=True)
     state.wait_for_everyone()
     return folder
+
+
+def _say_what_is_replaced(
+    folder: Path, recorded: RecordedSettings, inputs: Sequence[str | Path]
+) -> None:
+    """Print how an evaluation that is replaced differs from the new one."""
+    changes = changes_since(folder, recorded, inputs)
+    if changes and (folder / "result.json").exists():
+        lines = [
+            f"note: this replaces the evaluation in {folder}, which has other settings or inputs:",
+            *first_problems(changes),
+        ]
+        print("\n  ".join(lines), "Give name=... to keep both.", sep="\n", flush=True)
 
 
 def table(summary: dict[str, dict[str, float]]) -> str:

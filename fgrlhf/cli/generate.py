@@ -169,7 +169,8 @@ def _generate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     use_kernels("auto", folder)
     # Unfinished samples of other settings are discarded; finished ones may be under annotation.
     is_complete = (folder / "samples.jsonl").exists()
-    if finished(folder, settings, inputs, redo=not is_complete) is not None:
+    files = ("samples.jsonl",)
+    if finished(folder, settings, inputs, redo=not is_complete, files=files) is not None:
         if state.is_main_process:
             remove_parts(folder)  # in case the stage was killed just after it was complete
             print(f"{name}: generated before, reusing {folder}", flush=True)

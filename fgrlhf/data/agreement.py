@@ -305,11 +305,12 @@ def _span_figure(
             first, second = entry.spans(one), entry.spans(other)
             part += count(first, second, fits)
             whole += len(first) + len(second)
-        parts.append(part)
-        wholes.append(whole)
+        if whole:  # a draw of responses without a span would have no ratio
+            parts.append(part)
+            wholes.append(whole)
     if not any(len(entry.by_annotator) > 1 for entry in shared):
         return f"undefined: {NOT_SHARED}"
-    if not sum(wholes):
+    if not wholes:
         return "undefined: no annotator of a shared response marked a span"
     return ratio_bootstrap(parts, wholes, DRAWS, SEED)
 

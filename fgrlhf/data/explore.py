@@ -39,7 +39,7 @@ class Feature:
     name: str
     better_mean: float
     worse_mean: float
-    share: Interval  # of the pairs with a difference, those whose better response has more
+    share: Interval | None  # of the pairs with a difference, those whose better response has more
     different: int  # pairs with a difference
 
 
@@ -156,8 +156,8 @@ def _contradictions(comparison: Comparison) -> int:
     return len(set(comparison.pairs)) - len(_different(comparison))
 
 
-def _share(pairs: Sequence[Pair], above: Sequence[bool], below: Sequence[bool]) -> Interval:
-    """The share of pairs, with an interval over rows.
+def _share(pairs: Sequence[Pair], above: Sequence[bool], below: Sequence[bool]) -> Interval | None:
+    """The share of pairs, with an interval over rows; None if no pair is in the denominator.
 
     Args:
       above: whether each pair is in the numerator.
@@ -168,7 +168,10 @@ def _share(pairs: Sequence[Pair], above: Sequence[bool], below: Sequence[bool]) 
     for pair, in_numerator, in_denominator in zip(pairs, above, below, strict=True):
         numerators[pair.row] += in_numerator
         denominators[pair.row] += in_denominator
-    rows = sorted(denominators)
+    # a draw of rows without a pair in the denominator would have no share
+    rows = sorted(row for row, count in denominators.items() if count)
+    if not rows:
+        return None
     return ratio_bootstrap([numerators[row] for row in rows], [denominators[row] for row in rows])
 
 

@@ -69,7 +69,7 @@ def warnings(exploration: Exploration) -> list[str]:
         )
     length = next(feature for feature in exploration.features if feature.name == "words")
     share = length.share
-    if length.different and (share.low > 0.5 or share.high < 0.5):
+    if share is not None and (share.low > 0.5 or share.high < 0.5):
         longer = "longer" if share.mean > 0.5 else "shorter"
         agreement = max(share.mean, 1 - share.mean)
         lines.append(

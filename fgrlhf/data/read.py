@@ -88,9 +88,14 @@ def check_output(path: str | Path) -> None:
 
 def check_input_and_output(source: str, out: str) -> None:
     """Raise `UserError` if the output cannot be written, or would replace the input."""
+    check_not_input(source, out)
+    check_output(out)
+
+
+def check_not_input(source: str, out: str) -> None:
+    """Raise `UserError` if the output would replace the input."""
     if Path(source).resolve() == Path(out).resolve():
         raise UserError(f"{out} is the input, so it cannot be the output too: name another file")
-    check_output(out)
 
 
 WRITTEN = (".json", ".jsonl", ".parquet")

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.cli.evaluate import table
+from fgrlhf.cli.evaluate import RESULTS, table
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import summarize
@@ -61,7 +61,8 @@ def choose(settings: Settings) -> Path:
     """Write the evaluation of the chosen responses and return its folder.
 
     Raises:
-      UserError: the evaluation is missing or broken, or has no such metric.
+      UserError: the evaluation is missing or broken, has no such metric, or has the name of the
+        result.
     """
     source = Path(settings.output_dir) / "eval" / f"{settings.source}-{settings.split}"
     if not (source / "rows.jsonl").is_file():
@@ -71,15 +72,20 @@ def choose(settings: Settings) -> Path:
             " set another source=..."
         )
     folder = folder_of(settings.output_dir, "eval", f"{settings.name}-{settings.split}")
+    if folder.resolve() == source.resolve():
+        raise UserError(
+            f"name and source are both {settings.name}, so the chosen responses would replace all"
+            " others: give another name=..."
+        )
     inputs = [source / "rows.jsonl"]
     with hold(folder):
-        if finished(folder, settings, inputs, redo=True) is not None:
+        if finished(folder, settings, inputs, redo=True, files=RESULTS) is not None:
             print(f"{settings.name}: chosen before, reusing {folder}", flush=True)
             return folder
-        begin(folder, settings, inputs)
         rows = read_jsonl(source / "rows.jsonl")
+        chosen = best_rows(rows, settings.metric)
+        begin(folder, settings, inputs)
         with RunLog(folder, settings) as log, log.stage(f"choose {settings.name}"):
-            chosen = best_rows(rows, settings.metric)
             summary = {name: interval.as_dict() for name, interval in summarize(chosen).items()}
             write_jsonl(folder / "rows.jsonl", chosen)
             write_json(folder / "summary.json", summary)

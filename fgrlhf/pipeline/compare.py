@@ -19,7 +19,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
 from fgrlhf.config import Count, FilePath
 from fgrlhf.config_yaml import read_yaml
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.errors import UserError, run_main, shorten, suggestion
 from fgrlhf.files import write_json, write_text
 from fgrlhf.models.source import read_source
 from fgrlhf.pipeline.comparison import Comparison, compare_runs
@@ -29,6 +29,7 @@ from fgrlhf.pipeline.experiments import (
     Experiment,
     Run,
     SubmittedSettings,
+    check_overrides,
     evaluation_rows,
     paired_scores,
     parse_config,
@@ -133,9 +134,12 @@ def runs_of(
     algorithm.
 
     Raises:
-      UserError: a config cannot be read, or two runs have the same name.
+      UserError: a config cannot be read, two runs have the same name, `settings` names something
+        else than a run, or an override is of a key that the comparison sets.
     """
-    algorithms = settings.algorithms.split(",") if settings.algorithms else []
+    algorithms = []
+    if settings.algorithms:
+        algorithms = [name.strip() for name in settings.algorithms.split(",")]
     parsed = [parse_config(config) for config in configs]
     is_single = [name for name, _ in parsed].count("rl") == 1
     runs = []
@@ -155,7 +159,17 @@ def runs_of(
             f"two runs have the same name: {', '.join(twice)}. Give the configs different"
             " logging.run_name"
         )
-    return [with_settings(run, settings.settings) for run in runs]
+    if settings.settings is not None:
+        for name in read_yaml(settings.settings):
+            if name not in names:
+                raise UserError(
+                    f"{settings.settings}: there is no run `{shorten(name)}`;"
+                    f" {suggestion(name, names)}"
+                )
+        runs = [with_settings(run, settings.settings) for run in runs]
+    for run in runs:
+        check_overrides(run.overrides)
+    return runs
 
 
 def with_settings(run: Run, file: str | None) -> Run:
@@ -219,10 +233,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     stop_with_signals()
     experiment = Experiment(arguments.task, settings.folder, submit=settings.submit)
     plan = _plan(arguments.configs, settings)
+    runs = runs_of(experiment, arguments.configs, arguments.overrides, settings)
+    for run in runs:  # a mistake in the last one is found before the first one is trained
+        experiment.config_of(run, settings.seed_list[0])
     _say_what_is_not_overridden(arguments.overrides, plan)
     compare(
         experiment,
-        runs_of(experiment, arguments.configs, arguments.overrides, settings),
+        runs,
         settings.seed_list,
         settings.reference or _reference(experiment, arguments.configs[0], arguments.overrides),
         plan,

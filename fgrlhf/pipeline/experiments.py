@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, field_validator
 
-from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.config import FilePath, StrictModel, load_config
 from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_jsonl
@@ -24,6 +25,7 @@ from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
 from fgrlhf.runs.stage import WEIGHTS
+from fgrlhf.task import load_task, rl_config
 
 # program -> its module; the task is the first argument
 PROGRAMS = {
@@ -34,6 +36,16 @@ PROGRAMS = {
     "evaluate": "fgrlhf.cli.evaluate",
 }
 TRAINING = ("rl", "dpo", "sft")
+# program -> module and name of its config class; that of RL depends on the task
+CONFIG_CLASSES = {
+    "dpo": ("fgrlhf.runs.dpo_config", "DPOConfig"),
+    "sft": ("sft.config", "SFTConfig"),
+}
+# keys that an experiment sets itself for every run -> what to do instead
+SET_BY_EXPERIMENT = {
+    "train.seed": "every run is trained with each of the seeds in seeds=0,1,2, so give that",
+    "logging.save_dir": "every run has its own folder in output_dir=..., so leave it out",
+}
 MOST_JOBS = 100  # of an experiment in the queue of a cluster
 
 
@@ -182,6 +194,19 @@ class Run:
         return f"{self.name}-seed-{seed}"
 
 
+def check_overrides(overrides: Iterable[str], more: Mapping[str, str] | None = None) -> None:
+    """Raise `UserError` if an override is of a key that the experiment sets itself.
+
+    Args:
+      more: further such keys, besides those of `SET_BY_EXPERIMENT`.
+    """
+    reasons = {**SET_BY_EXPERIMENT, **(more or {})}
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key in reasons:
+            raise UserError(f"{shorten(override)} cannot be an override: {reasons[key]}")
+
+
 def parse_config(argument: str) -> tuple[str, str]:
     """(program, path) of `[PROGRAM:]PATH`; the default program is rl.
 
@@ -236,17 +261,34 @@ class Experiment:
     def training_stage(self, run: Run, seed: int) -> Stage:
         """A stage that writes <out>/<name>/seed-<seed>."""
         folder = run.folder(seed)
-        command, modules = program(
-            self.task,
-            run.program,
-            run.config,
-            f"logging.save_dir={self.out / folder}",
+        overrides = self._overrides(run, seed)
+        command, modules = program(self.task, run.program, run.config, *overrides)
+        reads = (run.config, *self.named_files(run.config, run.overrides))
+        return Stage(folder, command, run.needs, (folder,), reads, modules)
+
+    def _overrides(self, run: Run, seed: int) -> list[str]:
+        return [
+            f"logging.save_dir={self.out / run.folder(seed)}",
             f"logging.run_name={run.name}",
             *run.overrides,
             f"train.seed={seed}",
-        )
-        reads = (run.config, *self.named_files(run.config, run.overrides))
-        return Stage(folder, command, run.needs, (folder,), reads, modules)
+        ]
+
+    def config_of(self, run: Run, seed: int) -> Any:
+        """The config of a run, as its training program reads it.
+
+        Raises:
+          UserError: lists every mistake in it.
+        """
+        if run.program == "rl":
+            config_class = rl_config(load_task(self.task))
+        else:
+            module, name = CONFIG_CLASSES[run.program]
+            config_class = getattr(import_module(module), name)
+        try:
+            return load_config(config_class, run.config, self._overrides(run, seed))
+        except UserError as error:
+            raise UserError(f"the run {run.name} cannot be trained: {error}") from None
 
     def evaluation_stage(
         self,

@@ -164,6 +164,7 @@ class Pipeline:
                 for entry in list(running):
                     self._finish_if_ended(entry, running)
                 self._watch(running)
+            self._list_reused()
         finally:
             self._stop(running)
             self._clear_line()
@@ -350,19 +351,35 @@ class Pipeline:
         if job is not None:
             record["job"] = job
         self.records[stage.name] = record
-        finished = [
-            stage.name for stage in self.stages if self.records.get(stage.name, {}).get("complete")
-        ]
         self.whole = None
-        if set(finished) <= self.ran:
+        if set(self._complete()) <= self.ran:
             self.whole = {"seconds": round(self.seconds, 1), "peak_mb": round(self.peak_mb, 1)}
+        self._write_state()
+
+    def _complete(self) -> list[str]:
+        names = [stage.name for stage in self.stages]
+        return [name for name in names if self.records.get(name, {}).get("complete")]
+
+    def _write_state(self) -> None:
         write_json(self._path, {"stages": self.records, "whole": self.whole})
         costs = {}
-        for name in finished:
+        for name in self._complete():
             costs[name] = {key: self.records[name][key] for key in ("seconds", "peak_mb")}
         if self.whole:
             costs["whole"] = self.whole
-        write_json(self.folder / "stages.json", costs)
+        write_json(self._costs_path, costs)
+
+    @property
+    def _costs_path(self) -> Path:
+        return self.folder / "stages.json"
+
+    def _list_reused(self) -> None:
+        """Write stages.json again if it lists other stages, as after a pipeline with only some."""
+        if not self._costs_path.exists():
+            self._write_state()
+        elif set(read_json(self._costs_path)) - {"whole"} != set(self._complete()):
+            self.whole = None  # it was measured with those other stages
+            self._write_state()
 
     # ---- progress --------------------------------------------------------------------------------
 

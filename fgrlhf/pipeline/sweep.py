@@ -24,12 +24,14 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_jsonl, write_json, write_text
+from fgrlhf.metrics.config import METRICS, MetricConfig
 from fgrlhf.pipeline.comparison_page import band
 from fgrlhf.pipeline.experiments import (
     Experiment,
     Point,
     Run,
     SubmittedSettings,
+    check_overrides,
     learning_curve,
     parse_config,
     seeds_text,
@@ -88,17 +90,27 @@ class Sweep:
     """Everything in summary.json and index.html of a sweep."""
 
     metric: str
+    lower_is_better: bool
     seeds: list[int]
     runs: dict[str, SweptValue]
 
     @property
     def best(self) -> str:
         """The name of the run with the best mean."""
-        choose = min if lower_is_better(self.metric) else max
+        choose = min if self.lower_is_better else max
         return choose(self.runs, key=lambda name: self.runs[name].mean)
 
 
-def lower_is_better(metric: str) -> bool:
+def lower_is_better(metric: str, metrics: Sequence[MetricConfig]) -> bool:
+    """Whether lower values of a dev metric are better.
+
+    Args:
+      metrics: the `evaluation_metrics` of the config.
+    """
+    column = metric.partition("/")[0]  # `ter/corpus` is of `ter`
+    for config in metrics:
+        if config.column == column:
+            return METRICS[config.name].higher_is_better is False
     return metric.endswith("loss")
 
 
@@ -155,8 +167,13 @@ def name_of(values: Mapping[str, str]) -> str:
 
 
 def runs_of(config: str, overrides: Sequence[str]) -> dict[str, tuple[Run, dict[str, str]]]:
-    """Run and swept values by the run's name. Raises `UserError` as `combinations_of` does."""
+    """Run and swept values by the run's name.
+
+    Raises:
+      UserError: as `combinations_of` does, or an override is of a key that the sweep sets.
+    """
     program, path = parse_config(config)
+    check_overrides(overrides, {"logging.run_name": "runs are named after their values"})
     combinations = combinations_of(overrides)
     fixed = []
     for override in overrides:
@@ -204,9 +221,12 @@ def sweep(
     """Run the missing stages, write summary.json and index.html, and print the table.
 
     Raises:
-      UserError: a stage failed, or a run has no dev score.
+      UserError: a stage failed, or a run has no dev score; mistakes in configs are found before
+        the first stage.
     """
     runs = runs_of(config, overrides)
+    configs = [experiment.config_of(run, seeds[0]) for run, _ in runs.values()]
+    is_lower_better = lower_is_better(metric, configs[0].evaluation_metrics)
     stages = [experiment.training_stage(run, seed) for run, _ in runs.values() for seed in seeds]
     experiment.run(stages, lanes)
     results = {}
@@ -214,16 +234,19 @@ def sweep(
         threshold = kl_threshold_of(experiment, config, run.overrides)
         by_seed = {}
         for seed in seeds:
-            by_seed[seed] = swept_seed(experiment.out / run.folder(seed), metric, threshold)
+            folder = experiment.out / run.folder(seed)
+            by_seed[seed] = swept_seed(folder, metric, threshold, is_lower_better)
         results[name] = SweptValue(values, by_seed)
-    result = Sweep(metric, list(seeds), results)
+    result = Sweep(metric, is_lower_better, list(seeds), results)
     write_json(experiment.out / "summary.json", asdict(result) | {"best": result.best})
     write_text(experiment.out / "index.html", page(result, display))
     print(f"\n{table(result, display)}\npage: {experiment.out / 'index.html'}")
     return result
 
 
-def swept_seed(folder: Path, metric: str, kl_threshold: float = math.inf) -> SweptSeed:
+def swept_seed(
+    folder: Path, metric: str, kl_threshold: float = math.inf, is_lower_better: bool = False
+) -> SweptSeed:
     """The best dev evaluation of a run among those with a KL within the threshold.
 
     Raises:
@@ -239,7 +262,7 @@ def swept_seed(folder: Path, metric: str, kl_threshold: float = math.inf) -> Swe
             " another metric=..."
         )
     near = [line for line in evaluated if (line.get("eval/kl") or 0.0) <= kl_threshold]
-    choose = min if lower_is_better(metric) else max
+    choose = min if is_lower_better else max
     best = choose(near or evaluated, key=lambda line: line[f"eval/{metric}"])
     curve = learning_curve(lines, metric)
     episodes = None

@@ -15,7 +15,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.errors import UserError, run_main, shorten, suggestion
 from fgrlhf.files import write_text
 from fgrlhf.report import samples
 from fgrlhf.report.curves import drift, learning_curves, supervised_curves
@@ -162,20 +162,35 @@ def _number_of_prompts(argument: str) -> int:
     return int(number)
 
 
+def _check_path(word: str) -> None:
+    """Raise `UserError` if a word is an unknown key or option, and not a path."""
+    if word.startswith("-"):
+        raise UserError(f"`{shorten(word)}` is not an option\n{USAGE}")
+    key, equals, _ = word.partition("=")
+    # folders of a sweep's runs are named after their values: `outputs/sweep/lr=1e-5`
+    if equals and "/" not in key and not Path(word).exists():
+        raise UserError(
+            f"`{shorten(key)}` is not a key; {suggestion(key, ('task', 'prompts'))}. Write"
+            f" ./{shorten(word)} if it is the name of the page\n{USAGE}"
+        )
+
+
 def main(argv: Sequence[str] | None = None) -> None:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help"} & set(words):
+        print(USAGE)
+        return
     paths = []
     task = None
     prompts_shown = PROMPTS_SHOWN
-    for argument in sys.argv[1:] if argv is None else argv:
+    for argument in words:
         if argument.startswith("task="):
             task = argument.removeprefix("task=")
         elif argument.startswith("prompts="):
             prompts_shown = _number_of_prompts(argument)
         else:
+            _check_path(argument)
             paths.append(argument)
-    if {"-h", "--help"} & set(paths):
-        print(USAGE)
-        return
     if not 1 <= len(paths) <= 2:
         raise UserError(USAGE)
     folder = Path(paths[0])

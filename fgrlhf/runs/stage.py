@@ -305,7 +305,11 @@ def digest(path: str | Path) -> str:
 
 
 def finished(
-    folder: str | Path, config: StrictModel, inputs: Iterable[str | Path], redo: bool = False
+    folder: str | Path,
+    config: StrictModel,
+    inputs: Iterable[str | Path],
+    redo: bool = False,
+    files: Iterable[str] = (),
 ) -> dict | None:
     """The result of the stage in `folder`; None if it is not complete.
 
@@ -313,20 +317,21 @@ def finished(
       inputs: the files and checkpoints that the stage reads.
       redo: discard results from other settings or inputs instead of raising an error; meant for
         cheap stages.
+      files: names of files in `folder` that a complete stage has.
 
     Raises:
       UserError: the folder has results from other settings or inputs; the message lists the
         differences.
     """
     folder = Path(folder)
-    changes = _changes(folder, config, inputs)
+    changes = changes_since(folder, config, inputs)
     if changes and not redo:
         raise UserError(
             f"{folder} holds a run with other settings or inputs:\n  "
             + "\n  ".join(first_problems(changes))
             + "\nRemove that folder to start over, or write to another one."
         )
-    if changes or not (folder / "result.json").exists():
+    if changes or not all((folder / name).exists() for name in ("result.json", *files)):
         return None
     try:
         return read_json(folder / "result.json")
@@ -344,7 +349,7 @@ def begin(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path])
     """
     folder = Path(folder)
     inputs = list(inputs)
-    if _changes(folder, config, inputs):
+    if changes_since(folder, config, inputs):
         settings_files = {folder / "config.yaml", folder / "inputs.json"}
         for path in _entries(folder):
             if path not in settings_files and path.name != LOCK:
@@ -473,7 +478,7 @@ def _changed_file(checkpoint: Path) -> str | None:
     return None
 
 
-def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) -> list[str]:
+def changes_since(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) -> list[str]:
     """One line for each setting and input that differs from those recorded in `folder`."""
     if not os.path.lexists(folder / "config.yaml"):
         return []
