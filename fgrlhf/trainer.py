@@ -499,7 +499,9 @@ class OnPolicyTrainer(BaseTrainer):
         return metrics.get("kl", 0.0) <= self.config.train.kl_threshold
 
     def _follow_kl(self, kl: float) -> None:
-        self.kl.update(kl, self.episodes_per_step)
+        # A policy that does not learn yet has a KL of 0, which says nothing about the coefficient.
+        if self.step >= self.config.train.n_critic_warmup_steps:
+            self.kl.update(kl, self.episodes_per_step)
         if kl > self.config.train.kl_threshold:
             self.high_kl_count += 1
 

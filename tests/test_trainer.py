@@ -330,6 +330,19 @@ def test_an_adaptive_coefficient_is_used_and_logged(tmp_path):
     assert len({row["kl_coef"] for row in rows}) > 3
 
 
+def test_an_adaptive_coefficient_waits_until_the_policy_learns(tmp_path):
+    changes = {
+        "algorithm__kl_target": 0.5,
+        "algorithm__kl_horizon": 20,
+        "algorithm__kl_coef": 0.2,
+        "train__n_critic_warmup_steps": 3,
+    }
+    trainer(config(tmp_path, **changes), own_value=True).train(until=5)
+    coefs = [row["kl_coef"] for row in metrics(tmp_path)]
+    assert coefs[:4] == [0.2] * 4
+    assert coefs[4] == pytest.approx(0.2 * (1 - 0.2 * 8 / 20))
+
+
 def test_the_best_checkpoint_is_kept_by_the_named_metric(tmp_path):
     scripted = iter([math.nan, 0.5, 0.1, math.nan, 0.4])
     seen = []
