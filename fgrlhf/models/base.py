@@ -19,6 +19,7 @@ from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs, project_stat
 from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.models.source import ModelSource
 from fgrlhf.models.top_layers import count_layers, train_top_layers
+from fgrlhf.models.trunk import text_config
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import PolicyOutput, Response
 
@@ -112,7 +113,7 @@ class Policy(nn.Module):
 
     @property
     def hidden_size(self) -> int:
-        return self.model.config.hidden_size
+        return text_config(self.model).hidden_size
 
     @property
     def num_embeddings(self) -> int:

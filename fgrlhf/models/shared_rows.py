@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from fgrlhf.kernels.shared_cache import SHARED_CACHE
+from fgrlhf.models.trunk import text_config, trunk_of
 
 # Tokens of a prompt and all its responses: the mask of such a row has 64 million entries.
 LONGEST_SHARED_ROW = 8192
@@ -49,11 +50,11 @@ def can_share(model: PreTrainedModel) -> bool:
 
     Layers with a sliding window or ALiBi derive their own mask or distances.
     """
-    config = model.config
+    config = text_config(model)
     layer_types = set(getattr(config, "layer_types", None) or ())
     has_window = getattr(config, "sliding_window", None) or layer_types - {"full_attention"}
     has_alibi = getattr(config, "alibi", False)
-    uses_mask = config._attn_implementation in ("sdpa", SHARED_CACHE)
+    uses_mask = model.config._attn_implementation in ("sdpa", SHARED_CACHE)
     if not uses_mask or has_window or has_alibi:
         return False
     return takes_positions(model)
@@ -93,7 +94,7 @@ def takes_positions(model: PreTrainedModel) -> bool:
 
     A model with ALiBi has none: it derives distances from the mask.
     """
-    return "position_ids" in _argument_names(type(model.base_model))
+    return "position_ids" in _argument_names(type(trunk_of(model)))
 
 
 def position_arguments(model: PreTrainedModel, position_ids: Tensor) -> dict[str, Tensor]:
