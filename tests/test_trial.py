@@ -315,3 +315,26 @@ def test_an_encoder_decoder_with_two_configs(tmp_path):
     policy = load_policy(save(model, tmp_path))
     assert policy.hidden_size == 32 and not policy._can_pack
     check_logprobs(policy)
+
+
+# ---- sizes ---------------------------------------------------------------------------------------
+
+
+def test_the_width_of_the_states_is_that_of_the_output_layer():
+    """A small OPT's states are as narrow as its embeddings."""
+    model = random_model("opt", SIZES | {"ffn_dim": 48, "word_embed_proj_dim": 16})
+    policy = CausalPolicy(model, tiny.fresh(tiny.tokenizer()))
+    prompt = policy.encode(TEXTS)
+    assert policy.hidden(*prompt, *prompt).shape[-1] == policy.hidden_size == 16
+
+
+@pytest.mark.parametrize("stack, P, T", [("encoder", 17, 8), ("decoder", 16, 9)])
+def test_the_positions_of_each_stack_are_a_limit(stack, P, T):
+    limits = {"max_encoder_position_embeddings": 16, "max_decoder_position_embeddings": 8}
+    model = random_model("led", STACKS | limits | {"attention_window": 4})
+    policy = T5Policy(model, tiny.fresh(tiny.tokenizer()))
+    ids_1P = torch.full((1, P), 5)
+    allowed = Sampling(8, do_sample=False)
+    policy.generate(ids_1P[:, :16], torch.ones_like(ids_1P[:, :16]), allowed)
+    with pytest.raises(UserError, match=f"positions in the {stack}, LED.* lower env.max_input_len"):
+        policy.generate(ids_1P, torch.ones_like(ids_1P), Sampling(T, do_sample=False))

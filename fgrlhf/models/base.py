@@ -19,7 +19,6 @@ from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs, project_stat
 from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.models.source import ModelSource
 from fgrlhf.models.top_layers import count_layers, train_top_layers
-from fgrlhf.models.trunk import text_config
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import PolicyOutput, Response
 
@@ -113,7 +112,9 @@ class Policy(nn.Module):
 
     @property
     def hidden_size(self) -> int:
-        return text_config(self.model).hidden_size
+        """The width of the last hidden states. OPT-350M narrows them before its output layer."""
+        output_layer: Any = self.model.get_output_embeddings()
+        return output_layer.in_features
 
     @property
     def num_embeddings(self) -> int:

@@ -170,15 +170,19 @@ class EncoderDecoderPolicy(Policy):
         return {"decoder_input_ids": start_N.expand(len(prompt_ids_GP), -1)}
 
     def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
+        config = text_config(self.model)
         positions = _max_positions(self.model)
         P = prompt_ids_GP.shape[1]
-        needed = max(P, len(self.decoder_prefix_ids) + sampling.max_new_tokens)
-        if positions is not None and needed > positions:
-            raise UserError(
-                f"prompts of {P} tokens and responses of up to {sampling.max_new_tokens} need"
-                f" {needed} positions in encoder or decoder, {type(self.model).__name__} has"
-                f" {positions} in each: lower env.max_input_len or env.max_generated_len"
-            )
+        T = len(self.decoder_prefix_ids) + sampling.max_new_tokens
+        for stack, needed in (("encoder", P), ("decoder", T)):
+            # LED has a number for each
+            limit = getattr(config, f"max_{stack}_position_embeddings", positions)
+            if limit is not None and needed > limit:
+                raise UserError(
+                    f"prompts of {P} tokens and responses of up to {sampling.max_new_tokens} need"
+                    f" {needed} positions in the {stack}, {type(self.model).__name__} has {limit}:"
+                    " lower env.max_input_len or env.max_generated_len"
+                )
 
 
 T5Policy = EncoderDecoderPolicy  # the paper's name
