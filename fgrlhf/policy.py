@@ -93,6 +93,7 @@ def load_policy(
                 f"it is an encoder ({config.model_type}), which reads in both directions and cannot"
                 " generate text."
             )
+        config.get_text_config()  # raises ValueError if there are several (MusicGen)
         tokenizer = load_tokenizer(ckpt)
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         if empty:

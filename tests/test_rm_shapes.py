@@ -2,6 +2,7 @@
 
 import pytest
 import rm_helpers as rm
+import test_trial
 import tiny
 import torch
 from test_run_fg_rm import config as run_config
@@ -281,3 +282,11 @@ def test_a_published_classifier_that_reads_padding_is_refused(tmp_path):
     tiny.tokenizer().save_pretrained(tmp_path)
     with pytest.raises(UserError, match="cannot be used: padding changes what FNet"):
         load_reward_model(tmp_path, rm.prefix_fn, level="sentence")
+
+
+@pytest.mark.parametrize("model_type", test_trial.NESTED)
+def test_a_checkpoint_with_a_config_for_each_part_is_refused(model_type, tmp_path):
+    model = test_trial.random_model(model_type, test_trial.NESTED[model_type])
+    test_trial.save(model, tmp_path)
+    with pytest.raises(UserError, match="a config for each of its parts.*with text only"):
+        load(tmp_path)

@@ -24,6 +24,7 @@ from fgrlhf.models import sharding
 from fgrlhf.models.causal import CausalSteps
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.encoder_decoder import encode_prompts
+from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import count_layers
 from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
 
@@ -256,6 +257,12 @@ def test_attention_that_computes_with_cached_keys(model_type, tmp_path, monkeypa
     check_logprobs(policy)
 
 
+def test_rows_of_a_model_that_changes_its_mask_hold_one_response():
+    """Doge adds learned numbers to the mask, which the attention of shared rows does not read."""
+    assert not can_share(random_model("doge", SIZES))
+    assert can_share(random_model("jetmoe", READS_KEYS["jetmoe"]))
+
+
 def test_other_processes_use_the_attention_of_the_first(monkeypatch):
     first_uses_sdpa = torch.tensor([1], dtype=torch.int)
     monkeypatch.setattr(
@@ -287,15 +294,20 @@ def test_a_sampled_padding_token_ends_a_response_where_it_moves_positions(tmp_pa
 # ---- nested configs ------------------------------------------------------------------------------
 
 
-def test_a_multimodal_model_is_a_policy_of_its_language_model(tmp_path):
-    settings = {
+NESTED = {
+    "gemma3": {
         "text_config": WINDOWED,
         "vision_config": IMAGES,
         "mm_tokens_per_image": 1,
         "pad_token_id": 0,
         "eos_token_id": 1,
-    }
-    save(random_model("gemma3", settings), tmp_path)
+    },
+    "t5gemma": {"encoder": WINDOWED, "decoder": WINDOWED, "vocab_size": V},
+}
+
+
+def test_a_multimodal_model_is_a_policy_of_its_language_model(tmp_path):
+    save(random_model("gemma3", NESTED["gemma3"]), tmp_path)
     policy = load_policy(tmp_path, top_layers=1)
     assert policy.hidden_size == 32 and policy.positions == 128
     assert count_layers(policy.model) == 2
@@ -306,8 +318,7 @@ def test_a_multimodal_model_is_a_policy_of_its_language_model(tmp_path):
 
 
 def test_an_encoder_decoder_with_two_configs(tmp_path):
-    settings = {"encoder": WINDOWED, "decoder": WINDOWED, "vocab_size": V}
-    model = random_model("t5gemma", settings)
+    model = random_model("t5gemma", NESTED["t5gemma"])
     save(model, tmp_path)
     with pytest.raises(UserError, match="decoder_start_token_id"):
         load_policy(tmp_path)

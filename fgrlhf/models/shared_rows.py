@@ -48,14 +48,16 @@ def block_mask(part_GL: Tensor, real_GL: Tensor) -> Tensor:
 def can_share(model: PreTrainedModel) -> bool:
     """Whether every layer uses the attention mask and the positions passed to the model.
 
-    Layers with a sliding window or ALiBi derive their own mask or distances.
+    Layers with a sliding window or ALiBi derive their own mask or distances. Doge adds learned
+    numbers to the mask.
     """
     config = text_config(model)
     layer_types = set(getattr(config, "layer_types", None) or ())
     has_window = getattr(config, "sliding_window", None) or layer_types - {"full_attention"}
     has_alibi = getattr(config, "alibi", False)
     uses_mask = model.config._attn_implementation in ("sdpa", SHARED_CACHE)
-    if not uses_mask or has_window or has_alibi:
+    changes_mask = config.model_type == "doge"
+    if not uses_mask or has_window or has_alibi or changes_mask:
         return False
     return takes_positions(model)
 

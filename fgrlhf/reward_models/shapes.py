@@ -51,7 +51,16 @@ def other_shape(config: PretrainedConfig, shape: Shape) -> str:
 
 
 def check_stacks(config: PretrainedConfig, shape: Shape) -> None:
-    """Raise `ValueError` if the shape does not match the config's number of stacks."""
+    """Raise `ValueError` if the shape does not match the config's number of stacks.
+
+    A config with the configs of its parts (Gemma 3 with images, T5Gemma) is refused too.
+    """
+    if config.get_text_config() is not config:
+        raise ValueError(
+            f"its config ({config.model_type}) holds a config for each of its parts, such as an"
+            " encoder of images, which reward models do not support: use a checkpoint with text"
+            " only and a single config"
+        )
     if config.is_encoder_decoder != (shape == "seq2seq"):
         raise ValueError(other_shape(config, shape_of_config(config)))
 
