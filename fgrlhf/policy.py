@@ -33,6 +33,8 @@ from fgrlhf.models.loading import SAFE, load_config, load_tokenizer, load_weight
 from fgrlhf.models.lora import add_adapters
 from fgrlhf.models.source import read_source
 from fgrlhf.models.top_layers import check_top_layers
+from fgrlhf.models.trial import check_logits, check_special_tokens
+from fgrlhf.models.trunk import freeze_other_inputs
 from fgrlhf.reward_models.shapes import shape_of_config
 from fgrlhf.text_types import Prompt
 
@@ -91,6 +93,7 @@ def load_policy(
                 f"it is an encoder ({config.model_type}), which reads in both directions and cannot"
                 " generate text."
             )
+        config.get_text_config()  # raises ValueError if there are several (MusicGen)
         tokenizer = load_tokenizer(ckpt)
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         if empty:
@@ -102,6 +105,7 @@ def load_policy(
             f"no language model could be loaded from `{shorten(ckpt)}`: {error} Give a folder that"
             " an earlier stage wrote, or a hub name while online."
         ) from None
+    freeze_other_inputs(model)
     if top_layers is not None:  # before the adapters, which are put on these layers
         check_top_layers(model, top_layers, "train_top_layers")
     if lora is not None:
@@ -123,8 +127,8 @@ def load_policy(
     if top_layers is not None and not empty:
         policy.train_top_layers(top_layers)
     if not empty:
-        _check_special_tokens(policy)
-        _check_logits(policy)
+        check_special_tokens(policy)
+        check_logits(policy)
     return policy
 
 
@@ -146,66 +150,6 @@ def _without_weights(
     with suppress(OSError):  # as `from_pretrained` does: it has the tokens that end a response
         model.generation_config = GenerationConfig.from_pretrained(ckpt)
     return model
-
-
-def _check_special_tokens(policy: Policy) -> None:
-    """Raise `UserError` if a token that every run needs is not in the model's vocabulary."""
-    needed = {"eos_token_id": policy.end_id, "pad_token_id": policy.tokenizer.pad_token_id}
-    if isinstance(policy, EncoderDecoderPolicy):
-        needed["decoder_start_token_id"] = policy.model.config.decoder_start_token_id
-    for name, token in needed.items():
-        is_int = isinstance(token, int) and not isinstance(token, bool)
-        if not is_int or not 0 <= token < policy.num_embeddings:
-            raise UserError(
-                f"{name} of the model {name_of(policy.tokenizer)} is {shorten(repr(token), 40)},"
-                f" but its tokens are 0 to {policy.num_embeddings - 1}: correct config.json,"
-                " generation_config.json or tokenizer_config.json of its folder"
-            )
-
-
-@torch.no_grad()
-def _check_logits(policy: Policy) -> None:
-    """Raise `UserError` if a policy does not compute the model's own logits.
-
-    That happens if the model changes its logits after the output layer, or if its layers do not
-    support the policy's optimisations (shared prompts, packed responses).
-    """
-    # a prompt of one token with two responses, one of two tokens and one of one token
-    prompt_ids_21 = torch.full((2, 1), policy.end_id)
-    prompt_mask_21 = torch.ones_like(prompt_ids_21)
-    ids_22 = torch.full((2, 2), policy.end_id)
-    mask_22 = torch.tensor([[1, 1], [1, 0]])
-    if isinstance(policy, EncoderDecoderPolicy):
-        start_ids = policy.decoder_start_ids
-        inputs = {
-            "input_ids": prompt_ids_21,
-            "attention_mask": prompt_mask_21,
-            "decoder_input_ids": torch.tensor([[*start_ids, policy.end_id]] * 2),
-        }
-        expected = policy.model(**inputs, use_cache=False).logits[:, len(start_ids) - 1 :]
-    else:
-        inputs = {
-            "input_ids": torch.cat([prompt_ids_21, ids_22], 1),
-            "attention_mask": torch.cat([prompt_mask_21, mask_22], 1),
-        }
-        expected = policy.model(**inputs, use_cache=False).logits[:, :-1]
-    hidden_22D = policy.hidden(prompt_ids_21, prompt_mask_21, ids_22, mask_22)
-    real_22 = mask_22.bool()
-    expected = expected[real_22].float()
-    projected = policy.project(hidden_22D)[real_22].float()
-    if not torch.isfinite(expected).all():
-        raise UserError(
-            f"the logits of the model {name_of(policy.tokenizer)} are NaN or infinite: its weights"
-            " are damaged, or the training that wrote them diverged. Use an earlier checkpoint, or"
-            " another model"
-        )
-    tolerance = 0.02 * float(expected.abs().max())
-    if not torch.allclose(projected, expected, atol=tolerance):
-        raise UserError(
-            f"{type(policy.model).__name__} computes different logits than the policy, so"
-            " log-probabilities would be wrong. It probably changes its logits after the output"
-            " layer: add that to `Policy.project` (fgrlhf/models/base.py), or use another model"
-        )
 
 
 # ---- long prompts --------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.trainer import make_trainer
 from fgrlhf.value import ActorCritic, load_value
 
-SPLIT = ["gpt2", "llama", "qwen3", "neox"]
+SPLIT = ["gpt2", "llama", "qwen3", "neox", "falcon"]
 TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
 
 

@@ -2,12 +2,18 @@
 
 import pytest
 import rm_helpers as rm
+import test_trial
 import tiny
 import torch
 from test_run_fg_rm import config as run_config
 from transformers import (
     BertConfig,
     BertModel,
+    ConvBertConfig,
+    ConvBertModel,
+    FNetConfig,
+    FNetForTokenClassification,
+    FNetModel,
     GPT2Config,
     GPT2ForSequenceClassification,
     GPT2ForTokenClassification,
@@ -16,6 +22,8 @@ from transformers import (
     LongformerModel,
     MambaConfig,
     MambaModel,
+    MobileBertConfig,
+    MobileBertModel,
     ModernBertConfig,
     ModernBertModel,
     RobertaConfig,
@@ -29,7 +37,7 @@ from transformers import (
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import shape_of
-from fgrlhf.reward_models.shapes import reads_ahead, shape_of_config
+from fgrlhf.reward_models.shapes import check_padding, reads_ahead, shape_of_config
 from reward_modeling.config import ModelSection
 from reward_modeling.network import load_network
 from reward_modeling.run_fg_rm import train
@@ -237,3 +245,48 @@ def test_a_published_decoder_only_score_of_the_whole_answer_is_read_at_its_end(t
     score = load_reward_model(tmp_path, rm.prefix_fn, mean=0.0, std=1.0)
     first, second = score.score([rm.prompt()] * 2, ["a dog sees the cat", "a dog sees the bird"])
     assert first != second
+
+
+# ---- padding -------------------------------------------------------------------------------------
+
+PADDING_SENSITIVE = {
+    "mobilebert": (
+        MobileBertModel,
+        lambda: small(
+            MobileBertConfig, embedding_size=16, intra_bottleneck_size=16, true_hidden_size=16
+        ),
+    ),
+    "fnet": (FNetModel, lambda: small(FNetConfig)),
+    "convbert": (ConvBertModel, lambda: small(ConvBertConfig, embedding_size=16)),
+}
+
+
+@pytest.mark.parametrize("name", [*ENCODERS, *CAUSAL, "t5"])
+def test_padding_changes_nothing_in_most_networks(name):
+    check_padding(tiny.policy("t5").model if name == "t5" else built(ENCODERS | CAUSAL, name))
+
+
+@pytest.mark.parametrize("name", PADDING_SENSITIVE)
+def test_an_encoder_that_reads_padding_is_refused(name, tmp_path):
+    model = built(PADDING_SENSITIVE, name)
+    model.get_input_embeddings().weight.data.normal_()  # the padding token's too, which was 0
+    model.save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="padding changes what .* another family"):
+        load(tmp_path)
+
+
+def test_a_published_classifier_that_reads_padding_is_refused(tmp_path):
+    config = small(FNetConfig, num_labels=2, id2label={0: "F-ERR", 1: "O"})
+    FNetForTokenClassification(config).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="cannot be used: padding changes what FNet"):
+        load_reward_model(tmp_path, rm.prefix_fn, level="sentence")
+
+
+@pytest.mark.parametrize("model_type", test_trial.NESTED)
+def test_a_checkpoint_with_a_config_for_each_part_is_refused(model_type, tmp_path):
+    model = test_trial.random_model(model_type, test_trial.NESTED[model_type])
+    test_trial.save(model, tmp_path)
+    with pytest.raises(UserError, match="a config for each of its parts.*with text only"):
+        load(tmp_path)

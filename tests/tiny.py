@@ -11,6 +11,7 @@ from transformers import (
     BartConfig,
     BartForConditionalGeneration,
     BloomConfig,
+    FalconConfig,
     Gemma2Config,
     GPT2Config,
     GPT2LMHeadModel,
@@ -250,6 +251,7 @@ DECODERS = {  # name: (config, its other settings)
         },
     ),
     "bloom": (BloomConfig, {}),
+    "falcon": (FalconConfig, {}),  # its layers return tuples
 }
 
 

@@ -177,7 +177,8 @@ class RaggedRows:
             begin += T
         padding = query_1NLD.shape[2] - begin
         if padding > 0:
-            parts.append(torch.zeros_like(query_1NLD[:, :, :padding]))
+            N, D = query_1NLD.shape[1], value_1HLD.shape[3]
+            parts.append(query_1NLD.new_zeros(1, N, padding, D))
         return torch.cat(parts, 2)
 
 

@@ -19,6 +19,10 @@ from fgrlhf.models.decoding import Sampling, Steps
 from fgrlhf.models.frozen_layers import run_lower, run_upper
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.shared_rows import block_mask, can_share, position_arguments, sharing_pays
+from fgrlhf.models.trunk import text_config, trunk_of
+
+# names in `layer_types` of a config; transformers does not mark all such models as stateful
+RECURRENT_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"})
 
 
 class CausalPolicy(Policy):
@@ -45,7 +49,7 @@ class CausalPolicy(Policy):
                 " its response right after the prompt, where the padding would be: set it to left,"
                 " or leave it out"
             )
-        if model._is_stateful:
+        if _has_recurrent_layers(model):
             raise UserError(
                 f"{type(model).__name__} keeps a recurrent state instead of keys and values, into"
                 " which padding and the samples of other prompts would leak: choose a model whose"
@@ -62,7 +66,7 @@ class CausalPolicy(Policy):
     @property
     def positions(self) -> int | None:
         """The most tokens that a padded prompt and its response can have; None: no limit."""
-        return getattr(self.model.config, "max_position_embeddings", None)
+        return getattr(text_config(self.model), "max_position_embeddings", None)
 
     def hidden(
         self,
@@ -179,7 +183,7 @@ class CausalPolicy(Policy):
           inputs: those of the model's trunk, for the same rows.
         """
         if self.frozen is None:
-            return self.model.base_model(**inputs, use_cache=False).last_hidden_state
+            return trunk_of(self.model)(**inputs, use_cache=False).last_hidden_state
         n_trained = self.frozen.n_trained
         P = prompt_ids_GP.shape[1]
 
@@ -248,7 +252,7 @@ class CausalSteps:
 
     def _read(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Add tokens to the cache; return the hidden state after the last of them."""
-        return self.model.base_model(
+        return trunk_of(self.model)(
             input_ids=ids,
             attention_mask=self.mask_BL,
             **position_arguments(self.model, positions),
@@ -286,7 +290,7 @@ class SharedCacheSteps:
 
     def first(self) -> Tensor:
         prompt_cache = DynamicCache(config=self.model.config)
-        hidden_GD = self.model.base_model(
+        hidden_GD = trunk_of(self.model)(
             input_ids=self.prompt_ids_GP,
             attention_mask=self.prompt_mask_GP,
             position_ids=_positions(self.prompt_mask_GP),
@@ -303,7 +307,7 @@ class SharedCacheSteps:
         return hidden_GD.repeat_interleave(self.num_samples, 0)
 
     def next(self, ids_B: Tensor) -> Tensor:
-        hidden_BD = self.model.base_model(
+        hidden_BD = trunk_of(self.model)(
             input_ids=ids_B[:, None],
             attention_mask=self.unread_mask,
             position_ids=self.next_position_B1,
@@ -329,7 +333,12 @@ class SharedCacheSteps:
         self.cache.keep(rows)
 
 
-# ---- positions -----------------------------------------------------------------------------------
+# ---- layers and positions ------------------------------------------------------------------------
+
+
+def _has_recurrent_layers(model: PreTrainedModel) -> bool:
+    layer_types = getattr(text_config(model), "layer_types", None) or ()
+    return model._is_stateful or not RECURRENT_LAYERS.isdisjoint(layer_types)
 
 
 def _positions(mask_BL: Tensor) -> Tensor:

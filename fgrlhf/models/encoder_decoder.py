@@ -17,8 +17,12 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.packing import pack_responses
 from fgrlhf.models.sharding import communicates
+from fgrlhf.models.trunk import text_config
 
 ENCODED_AT_ONCE = 4096  # prompt tokens in one pass of the encoder, padding included
+# Model types whose decoder recognises padding by its token: it has no position (M2M100, NLLB), or
+# is not seen (T5Gemma).
+SKIP_PADDING = frozenset({"m2m_100", "nllb-moe", "t5gemma", "t5gemma2"})
 
 
 class EncoderDecoderPolicy(Policy):
@@ -62,6 +66,19 @@ class EncoderDecoderPolicy(Policy):
     def decoder_start_ids(self) -> list[int]:
         """What the decoder reads before a response: its start token and the prefix."""
         return [self.model.config.decoder_start_token_id, *self.decoder_prefix_ids]
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """Every token that ends a response in sampling.
+
+        Some decoders do not count or see a padding token in a whole text, but do if they read token
+        by token. What follows a sampled one would have two probabilities, so it ends a response.
+        """
+        eos_ids = super().eos_ids
+        pad_id = text_config(self.model).pad_token_id
+        if self.model.config.model_type in SKIP_PADDING and pad_id not in (None, *eos_ids):
+            eos_ids.append(pad_id)
+        return eos_ids
 
     def hidden(
         self,
@@ -153,15 +170,19 @@ class EncoderDecoderPolicy(Policy):
         return {"decoder_input_ids": start_N.expand(len(prompt_ids_GP), -1)}
 
     def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
+        config = text_config(self.model)
         positions = _max_positions(self.model)
         P = prompt_ids_GP.shape[1]
-        needed = max(P, len(self.decoder_prefix_ids) + sampling.max_new_tokens)
-        if positions is not None and needed > positions:
-            raise UserError(
-                f"prompts of {P} tokens and responses of up to {sampling.max_new_tokens} need"
-                f" {needed} positions in encoder or decoder, {type(self.model).__name__} has"
-                f" {positions} in each: lower env.max_input_len or env.max_generated_len"
-            )
+        T = len(self.decoder_prefix_ids) + sampling.max_new_tokens
+        for stack, needed in (("encoder", P), ("decoder", T)):
+            # LED has a number for each
+            limit = getattr(config, f"max_{stack}_position_embeddings", positions)
+            if limit is not None and needed > limit:
+                raise UserError(
+                    f"prompts of {P} tokens and responses of up to {sampling.max_new_tokens} need"
+                    f" {needed} positions in the {stack}, {type(self.model).__name__} has {limit}:"
+                    " lower env.max_input_len or env.max_generated_len"
+                )
 
 
 T5Policy = EncoderDecoderPolicy  # the paper's name
@@ -227,7 +248,10 @@ class EncoderDecoderSteps:
         self.encoded_GPD = encoded_GPD
         self.prompt_mask_GP = prompt_mask_GP
         self.num_samples = num_samples
-        self.cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        # a decoder with sliding windows (T5Gemma) keeps their last keys only
+        has_layer_types = getattr(self.decoder.config, "layer_types", None) is not None
+        config = self.decoder.config if has_layer_types else None
+        self.cache = EncoderDecoderCache(DynamicCache(config=config), DynamicCache())
 
     def first(self) -> Tensor:
         B = len(self.encoded_GPD) * self.num_samples
@@ -262,7 +286,7 @@ class EncoderDecoderSteps:
 
 def _max_positions(model: PreTrainedModel) -> int | None:
     """Positions of the encoder and of the decoder; None with relative positions only (T5)."""
-    return getattr(model.config, "max_position_embeddings", None)
+    return getattr(text_config(model), "max_position_embeddings", None)
 
 
 def _split_by_tokens(order: Tensor, lengths: Sequence[int], limit: int) -> list[Tensor]:

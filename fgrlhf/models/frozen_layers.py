@@ -17,12 +17,14 @@ Axes here: G rows, L tokens of a row, D width.
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from fgrlhf.models.top_layers import layers_of
+from fgrlhf.models.trunk import trunk_of
 
 CAPACITY = 2**30  # bytes of states that are kept
 
@@ -120,25 +122,26 @@ def _keys(ids_RL: Tensor, mask_RL: Tensor) -> list[bytes]:
 # ---- a part of a model ---------------------------------------------------------------------------
 
 
-class _RecordState(nn.Module):
-    """A layer that keeps the state it reads, in place of the layers above."""
+class _ContinueFrom(nn.Module):
+    """The lowest trained layer; it reads a state computed before, not what the model gives it.
 
-    state: Tensor
+    It stands in the layer's place, so it returns what that layer returns: a state, or (in Falcon)
+    a tuple that begins with it.
+    """
 
-    def forward(self, hidden: Tensor, *args, **kwargs) -> Tensor:
-        self.state = hidden
-        return hidden
-
-
-class _ReturnState(nn.Module):
-    """A layer that returns a state computed before, in place of the layers below."""
-
-    def __init__(self, state: Tensor):
+    def __init__(self, layer: nn.Module, state: Tensor):
         super().__init__()
+        self.layer = layer
         self.state = state
 
-    def forward(self, hidden: Tensor, *args, **kwargs) -> Tensor:
-        return self.state
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:  # models read attributes of their layers, such as a type
+            return getattr(super().__getattr__("layer"), name)
+
+    def forward(self, hidden: Tensor, *args, **kwargs) -> Any:
+        return self.layer(self.state, *args, **kwargs)
 
 
 def run_lower(model: PreTrainedModel, n_trained: int, **inputs) -> Tensor:
@@ -146,27 +149,36 @@ def run_lower(model: PreTrainedModel, n_trained: int, **inputs) -> Tensor:
 
     `inputs` are those of the trunk.
     """
-    layers = layers_of(model.base_model)
-    record = _RecordState()
+    lower_layers = list(layers_of(trunk_of(model)))[:-n_trained]
+    states: list[Tensor] = []
+
+    def remember(_layer: nn.Module, _arguments: Any, output: Any) -> None:
+        # a layer returns its state, or a tuple that begins with it
+        states.append(output[0] if isinstance(output, tuple) else output)
+
     training = model.training
     model.eval()
-    with _layers_replaced(model, [*layers[:-n_trained], record]):
-        model.base_model(**inputs)
+    handle = lower_layers[-1].register_forward_hook(remember)
+    try:
+        with _layers_replaced(model, lower_layers):
+            trunk_of(model)(**inputs)
+    finally:
+        handle.remove()
     model.train(training)
-    return record.state
+    return states[0]
 
 
 def run_upper(model: PreTrainedModel, n_trained: int, lower_GLD: Tensor, **inputs) -> Tensor:
     """hidden_GLD: the last hidden state, from the state before the top `n_trained` layers."""
-    layers = layers_of(model.base_model)
-    with _layers_replaced(model, [_ReturnState(lower_GLD), *layers[-n_trained:]]):
-        return model.base_model(**inputs).last_hidden_state
+    lowest, *others = layers_of(trunk_of(model))[-n_trained:]
+    with _layers_replaced(model, [_ContinueFrom(lowest, lower_GLD), *others]):
+        return trunk_of(model)(**inputs).last_hidden_state
 
 
 @contextmanager
 def _layers_replaced(model: PreTrainedModel, layers: Sequence[nn.Module]) -> Iterator[None]:
     """Give the model these layers while the block runs."""
-    trunk = model.base_model
+    trunk = trunk_of(model)
     original = layers_of(trunk)
     parent, name = _place_of(trunk, original)
     setattr(parent, name, nn.ModuleList(layers))

@@ -16,9 +16,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from fgrlhf.errors import UserError
+from fgrlhf.models.trunk import text_config
 from fgrlhf.utils import check_shape
 
 BLOCK = 1024  # tokens; z of one block is 130 MB in fp32 with T5's vocabulary
@@ -95,8 +96,8 @@ def logprobs_and_margins(
 
 def project_states(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """Last hidden states (..., D) -> logits (..., V), as in the model's own forward pass."""
-    config = model.config
-    if getattr(config, "scale_decoder_outputs", False):  # T5 with tied embeddings
+    config = text_config(model)
+    if _scales_states(config):
         hidden = hidden * config.d_model**-0.5
     output_layer = model.get_output_embeddings()
     assert output_layer is not None, "a language model has an output layer"
@@ -104,10 +105,23 @@ def project_states(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     bias = getattr(model, "final_logits_bias", None)  # BART
     if bias is not None:
         logits = logits + bias
+    scale = getattr(model, "logit_scale", None)  # Cohere
+    if scale is not None:
+        logits = logits * scale
+    divisor = getattr(config, "logits_scaling", None)  # Granite
+    if divisor is not None:
+        logits = logits / divisor
     cap = getattr(config, "final_logit_softcapping", None)  # Gemma
     if cap is not None:
         logits = cap * torch.tanh(logits / cap)
     return logits
+
+
+def _scales_states(config: PretrainedConfig) -> bool:
+    """Whether the last states are divided by the root of their width, as with tied embeddings."""
+    if config.model_type in ("umt5", "switch_transformers"):
+        return config.tie_word_embeddings
+    return getattr(config, "scale_decoder_outputs", False)  # T5, mT5
 
 
 class _ChosenLogprob(torch.autograd.Function):

@@ -51,6 +51,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, dtype: torch.dtype = torch.float3
     # which no layer of transformers does.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     layers = [layer for model in _models(module) for layer in _layers(model)]
+    _use_attention_of_first(module, mesh)
     precision = MixedPrecisionPolicy()
     if dtype != torch.float32:
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
@@ -65,6 +66,21 @@ def shard(module: nn.Module, mesh: DeviceMesh, dtype: torch.dtype = torch.float3
     _as_fsdp(module)._get_fsdp_state()._lazy_init()
     _send(module, first_tensors, mesh)
     return module
+
+
+def _use_attention_of_first(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Use PyTorch's attention in the models in which the first process does.
+
+    A process that loads the weights tests whether the model's attention can share prompts
+    (models/trial.py). Without weights the others could not.
+    """
+    models = _models(module)
+    uses_sdpa = [model.config._attn_implementation == "sdpa" for model in models]
+    uses_sdpa_N = torch.tensor(uses_sdpa, dtype=torch.int, device=mesh.device_type)
+    torch.distributed.broadcast(uses_sdpa_N, group=mesh.get_group(), group_src=0)
+    for model, sdpa, sdpa_in_first in zip(models, uses_sdpa, uses_sdpa_N.tolist()):
+        if sdpa_in_first and not sdpa:
+            model.set_attn_implementation("sdpa")
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from fgrlhf.kernels.shared_cache import SHARED_CACHE
+from fgrlhf.models.trunk import text_config, trunk_of
 
 # Tokens of a prompt and all its responses: the mask of such a row has 64 million entries.
 LONGEST_SHARED_ROW = 8192
@@ -47,14 +48,16 @@ def block_mask(part_GL: Tensor, real_GL: Tensor) -> Tensor:
 def can_share(model: PreTrainedModel) -> bool:
     """Whether every layer uses the attention mask and the positions passed to the model.
 
-    Layers with a sliding window or ALiBi derive their own mask or distances.
+    Layers with a sliding window or ALiBi derive their own mask or distances. Doge adds learned
+    numbers to the mask.
     """
-    config = model.config
+    config = text_config(model)
     layer_types = set(getattr(config, "layer_types", None) or ())
     has_window = getattr(config, "sliding_window", None) or layer_types - {"full_attention"}
     has_alibi = getattr(config, "alibi", False)
-    uses_mask = config._attn_implementation in ("sdpa", SHARED_CACHE)
-    if not uses_mask or has_window or has_alibi:
+    uses_mask = model.config._attn_implementation in ("sdpa", SHARED_CACHE)
+    changes_mask = config.model_type == "doge"
+    if not uses_mask or has_window or has_alibi or changes_mask:
         return False
     return takes_positions(model)
 
@@ -93,7 +96,7 @@ def takes_positions(model: PreTrainedModel) -> bool:
 
     A model with ALiBi has none: it derives distances from the mask.
     """
-    return "position_ids" in _argument_names(type(model.base_model))
+    return "position_ids" in _argument_names(type(trunk_of(model)))
 
 
 def position_arguments(model: PreTrainedModel, position_ids: Tensor) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from fgrlhf.errors import UserError
+from fgrlhf.models.trunk import trunk_of
 
 COUNT_KEYS = ("num_hidden_layers", "num_layers", "n_layer", "encoder_layers", "decoder_layers")
 
@@ -121,7 +122,7 @@ def check_top_layers(model: PreTrainedModel, n: int, key: str) -> int:
 
 def _stacks(model: PreTrainedModel) -> list[nn.Module]:
     """The stacks of a model, in the order in which they compute."""
-    base: Any = model.base_model
+    base = trunk_of(model)
     if model.config.is_encoder_decoder:
         return [base.get_encoder(), base.get_decoder()]
     return [base]
@@ -164,7 +165,7 @@ def _inputs_of(model: PreTrainedModel, layers: Iterable[nn.Module]) -> list[Tens
         states.append(arguments[0] if arguments else keywords["hidden_states"])
 
     handles = [layer.register_forward_pre_hook(remember, with_kwargs=True) for layer in layers]
-    base: Any = model.base_model
+    base = trunk_of(model)
     ids_11 = torch.zeros(1, 1, dtype=torch.long, device=model.device)
     inputs = {"input_ids": ids_11, "attention_mask": torch.ones_like(ids_11)}
     if model.config.is_encoder_decoder:

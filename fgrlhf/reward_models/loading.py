@@ -35,7 +35,7 @@ from fgrlhf.reward_models.networks import (
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.rm_input import Cuts, Shape
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, decoder_start, shape_of
-from fgrlhf.reward_models.shapes import other_shape, reads_ahead, shape_of_config
+from fgrlhf.reward_models.shapes import check_padding, other_shape, reads_ahead, shape_of_config
 from fgrlhf.reward_models.spec import NOT_ERRORS, SPEC_FILE, RewardModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -279,6 +279,10 @@ def _check_reading(path: str | Path, spec: RewardModelSpec, network: PreTrainedM
             " every segment at its mark, before it has read the segment. Train it with"
             " model.shape=causal"
         )
+    try:
+        check_padding(trunk)
+    except ValueError as error:
+        raise UserError(f"the reward model `{path}` cannot be used: {error}") from None
 
 
 def _refuse_network(path: str | Path, problems: Sequence[str]) -> None:

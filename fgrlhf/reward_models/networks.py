@@ -36,7 +36,7 @@ from fgrlhf.reward_models.scorer_batch import (
     scorer_batch,
     upper_states,
 )
-from fgrlhf.reward_models.shapes import check_direction, check_stacks
+from fgrlhf.reward_models.shapes import check_direction, check_padding, check_stacks
 from fgrlhf.reward_models.text_features import TEXT_FEATURES
 
 LM_FEATURES = 2
@@ -244,6 +244,7 @@ class LanguageModelScorer(PreTrainedModel):
             AutoModel, ckpt, config=config.trunk_config(), dtype=torch.float32
         )
         check_direction(model.trunk, shape)
+        check_padding(model.trunk)
         _initialise(model.head, HEAD_STD)
         if model.feature_in is not None:
             model.lm = load_weights(_lm_class(trunk_config), ckpt, dtype=torch.float32)

@@ -18,7 +18,11 @@ from transformers.models.auto.modeling_auto import (
 from fgrlhf.reward_models.rm_input import Shape
 
 PROBE_LENGTH = 4  # tokens
+PADDED_LENGTH = 11  # of the same input with padding
 CHANGE = 1e-5  # a smaller relative difference is rounding
+# the same for inputs of different lengths, which other kernels compute; in fp32, in half precision
+CHANGE_BY_PADDING = 1e-3
+CHANGE_BY_PADDING_IN_HALF = 0.05
 
 _DESCRIPTIONS = {
     "seq2seq": "an encoder-decoder",
@@ -47,7 +51,16 @@ def other_shape(config: PretrainedConfig, shape: Shape) -> str:
 
 
 def check_stacks(config: PretrainedConfig, shape: Shape) -> None:
-    """Raise `ValueError` if the shape does not match the config's number of stacks."""
+    """Raise `ValueError` if the shape does not match the config's number of stacks.
+
+    A config with the configs of its parts (Gemma 3 with images, T5Gemma) is refused too.
+    """
+    if config.get_text_config() is not config:
+        raise ValueError(
+            f"its config ({config.model_type}) holds a config for each of its parts, such as an"
+            " encoder of images, which reward models do not support: use a checkpoint with text"
+            " only and a single config"
+        )
     if config.is_encoder_decoder != (shape == "seq2seq"):
         raise ValueError(other_shape(config, shape_of_config(config)))
 
@@ -87,6 +100,50 @@ def reads_ahead(network: PreTrainedModel) -> bool:
     finally:
         network.train(training)
     return bool((first - second).abs().max() > CHANGE * first.abs().max())
+
+
+@torch.no_grad()
+def check_padding(network: PreTrainedModel) -> None:
+    """Reject a network that computes something else for an input if it is padded.
+
+    Its scores would depend on the other inputs of a batch.
+
+    Args:
+      network: the loaded network; of an encoder-decoder, its encoder is tested.
+    Raises:
+      ValueError: the reason and the way out.
+    """
+    training = network.training
+    network.eval()
+    try:
+        alone_TD = _states(network, PROBE_LENGTH)
+        padded_TD = _states(network, PADDED_LENGTH)
+    except Exception:  # a network may not accept such short inputs: then nothing is known
+        return
+    finally:
+        network.train(training)
+    change = (padded_TD - alone_TD).abs().max()
+    is_single = network.dtype == torch.float32
+    accepted = CHANGE_BY_PADDING if is_single else CHANGE_BY_PADDING_IN_HALF
+    if change > accepted * alone_TD.abs().max():
+        raise ValueError(
+            f"padding changes what {type(network).__name__} computes of a text, so scores would"
+            " depend on the other texts of a batch: use a checkpoint of another family"
+        )
+
+
+def _states(network: PreTrainedModel, length: int) -> torch.Tensor:
+    """states_TD of a few different tokens, padded on the right to `length`."""
+    config = network.config
+    stack: Any = network.get_encoder() if config.is_encoder_decoder else network.base_model
+    embeddings: Any = network.get_input_embeddings()
+    pad = getattr(config, "pad_token_id", None) or 0
+    usable = [i for i in range(min(embeddings.num_embeddings, 2 * PROBE_LENGTH)) if i != pad]
+    ids = usable[-PROBE_LENGTH:]
+    n_padding = length - len(ids)
+    ids_1L = torch.tensor([ids + [pad] * n_padding], device=network.device)
+    mask_1L = torch.tensor([[1] * len(ids) + [0] * n_padding], device=network.device)
+    return stack(input_ids=ids_1L, attention_mask=mask_1L)[0][0, : len(ids)].float()
 
 
 def _probes(network: PreTrainedModel) -> tuple[list[int], list[int]]:

@@ -1,0 +1,247 @@
+"""Checks of a policy when it is loaded: a trial run instead of wrong numbers or a crash later.
+
+A policy computes log-probabilities in ways that a model of transformers may not support: with
+padded prompts, with several responses in one row, and token by token with a cache that the
+responses of a prompt share. The trial compares them with the model's own forward pass, in which
+every prompt is alone.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.kernels.install import shares_cache, shares_prompts
+from fgrlhf.models.base import Policy, name_of
+from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy
+
+# The trial: a long and a short prompt with two responses each, of three and two tokens.
+PROMPT_LENGTHS = (6, 2)
+RESPONSE_LENGTHS = (3, 2)
+# Largest accepted difference of two logits, relative to the largest logit. Rounding in half
+# precision may change the experts to which a token is sent.
+TOLERANCE = 1e-3
+TOLERANCE_OF_HALF_PRECISION = 0.03
+
+
+class _TrialError(Exception):
+    """A trial that raised an error or gave other logits: the reason and the way out."""
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Prompts, responses and the logits that the model itself computes for them.
+
+    Attributes:
+      prompt_ids_GP, prompt_mask_GP: as the policy pads them; G = 2.
+      response_ids_BT, response_mask_BT: two responses per prompt, B = 4.
+      expected_BTV: the logits before each response token.
+    """
+
+    prompt_ids_GP: Tensor
+    prompt_mask_GP: Tensor
+    response_ids_BT: Tensor
+    response_mask_BT: Tensor
+    expected_BTV: Tensor
+
+
+def check_special_tokens(policy: Policy) -> None:
+    """Raise `UserError` if a token that every run needs is not in the model's vocabulary."""
+    needed = {"eos_token_id": policy.end_id, "pad_token_id": policy.tokenizer.pad_token_id}
+    if isinstance(policy, EncoderDecoderPolicy):
+        start = getattr(policy.model.config, "decoder_start_token_id", None)
+        needed["decoder_start_token_id"] = start
+    for name, token in needed.items():
+        is_int = isinstance(token, int) and not isinstance(token, bool)
+        if not is_int or not 0 <= token < policy.num_embeddings:
+            raise UserError(
+                f"{name} of the model {name_of(policy.tokenizer)} is {shorten(repr(token), 40)},"
+                f" but its tokens are 0 to {policy.num_embeddings - 1}: correct config.json,"
+                " generation_config.json or tokenizer_config.json of its folder"
+            )
+
+
+@torch.no_grad()
+def check_logits(policy: Policy) -> None:
+    """Compare the policy's logits with the model's own.
+
+    If the model's attention cannot share prompts (kernels/attention.py, kernels/shared_cache.py),
+    the policy goes on with that of PyTorch.
+
+    Raises:
+      UserError: they differ, one of the two cannot be computed, or they are not finite.
+    """
+    shares = shares_cache(policy.model) or shares_prompts(policy.model)
+    try:
+        _run_trial(policy)
+        return
+    except _TrialError as failure:
+        reason = failure
+    if shares:
+        policy.model.set_attn_implementation("sdpa")
+        try:
+            _run_trial(policy)
+            return
+        except _TrialError as failure:
+            reason = failure
+    name = type(policy.model).__name__
+    raise UserError(f"{name} cannot be used as a policy: {reason}")
+
+
+def _run_trial(policy: Policy) -> None:
+    """Raise `_TrialError` if the policy's logits are not the model's, or cannot be computed."""
+    trial = None
+    try:
+        trial = _make_trial(policy)
+        _check_finite(policy, trial)
+        _check_updates(policy, trial)
+        _check_steps(policy, trial)
+    except (UserError, _TrialError):
+        raise
+    except Exception as error:  # the code of a model's forward pass can raise anything
+        what = "its own forward pass" if trial is None else "a trial run of sampling and scoring"
+        raise _TrialError(
+            f"{what} fails ({type(error).__name__}: {shorten(error, 200)}). Correct its"
+            " config, or use another model"
+        ) from error
+    finally:
+        if policy.frozen is not None:
+            policy.frozen.forget()
+
+
+def _check_updates(policy: Policy, trial: _Trial) -> None:
+    """An update reads a response after its padded prompt, alone or beside another response."""
+    long_prompt = slice(0, 1)  # a single response: nothing is padded or shared
+    if not _agree(policy, trial, long_prompt):
+        raise _TrialError(
+            "it computes different logits than the policy, so log-probabilities would be wrong. It"
+            " probably changes its logits after the output layer: add that to `project_states`"
+            " (fgrlhf/models/logprobs.py), or use another model"
+        )
+    one_response_each = slice(0, 4, 3)
+    two_responses_each = slice(0, 4)
+    for rows in (one_response_each, two_responses_each):
+        if not _agree(policy, trial, rows):
+            raise _TrialError(
+                "the logits of a prompt with padding, beside a longer prompt, are not those of the"
+                " prompt alone, so log-probabilities would depend on the batch: use another model"
+            )
+
+
+def _make_trial(policy: Policy) -> _Trial:
+    tokens = _ordinary_tokens(policy)
+
+    def text(start: int, length: int) -> Tensor:
+        chosen = [tokens[(start + i) % len(tokens)] for i in range(length)]
+        return torch.tensor(chosen, device=policy.device)
+
+    P = max(PROMPT_LENGTHS)
+    T = max(RESPONSE_LENGTHS)
+    G = len(PROMPT_LENGTHS)
+    K = len(RESPONSE_LENGTHS)
+    prompt_ids_GP = torch.full((G, P), policy.tokenizer.pad_token_id, device=policy.device)
+    prompt_mask_GP = torch.zeros_like(prompt_ids_GP)
+    pads_left = policy.tokenizer.padding_side == "left"
+    response_ids_GKT = torch.stack([text(3 * b, T) for b in range(G * K)]).view(G, K, T)
+    expected = []
+    for g, length in enumerate(PROMPT_LENGTHS):
+        prompt_ids = text(g, length)
+        columns = slice(P - length, P) if pads_left else slice(0, length)
+        prompt_ids_GP[g, columns] = prompt_ids
+        prompt_mask_GP[g, columns] = 1
+        expected.append(_own_logits(policy, prompt_ids.expand(K, -1), response_ids_GKT[g]))
+    response_mask_KT = torch.zeros(K, T, dtype=torch.long, device=policy.device)
+    for k, length in enumerate(RESPONSE_LENGTHS):
+        response_mask_KT[k, :length] = 1
+    return _Trial(
+        prompt_ids_GP,
+        prompt_mask_GP,
+        response_ids_GKT.flatten(0, 1),
+        response_mask_KT.repeat(G, 1),
+        torch.cat(expected),
+    )
+
+
+def _ordinary_tokens(policy: Policy) -> list[int]:
+    """Different tokens of text, from the whole vocabulary; equal ones would hide many errors."""
+    special = set(policy.tokenizer.all_special_ids)
+    size = min(len(policy.tokenizer), policy.num_embeddings)
+    ordinary = [i for i in range(size) if i not in special] or [policy.end_id]
+    return ordinary[:: max(1, len(ordinary) // 20)]
+
+
+def _own_logits(policy: Policy, prompt_ids_KP: Tensor, response_ids_KT: Tensor) -> Tensor:
+    """The logits before each response token, from the model's own forward pass, expected_KTV."""
+    T = response_ids_KT.shape[1]
+    if isinstance(policy, EncoderDecoderPolicy):
+        start_N = response_ids_KT.new_tensor(policy.decoder_start_ids)
+        start_KN = start_N.expand(len(response_ids_KT), -1)
+        decoder_ids = torch.cat([start_KN, response_ids_KT[:, :-1]], 1)
+        inputs = {"input_ids": prompt_ids_KP, "decoder_input_ids": decoder_ids}
+    else:
+        inputs = {"input_ids": torch.cat([prompt_ids_KP, response_ids_KT[:, :-1]], 1)}
+    return policy.model(**inputs, use_cache=False).logits[:, -T:]
+
+
+def _updated_logits(policy: Policy, trial: _Trial, rows: slice) -> Tensor:
+    """The policy's logits before the response tokens of these rows, as in an update."""
+    K = len(RESPONSE_LENGTHS)
+    prompt_ids_BP = trial.prompt_ids_GP.repeat_interleave(K, 0)
+    prompt_mask_BP = trial.prompt_mask_GP.repeat_interleave(K, 0)
+    hidden_BTD = policy.hidden(
+        prompt_ids_BP[rows],
+        prompt_mask_BP[rows],
+        trial.response_ids_BT[rows],
+        trial.response_mask_BT[rows],
+    )
+    return policy.project(hidden_BTD)
+
+
+def _check_steps(policy: Policy, trial: _Trial) -> None:
+    """Sample the responses token by token; the long prompt's end before the last token."""
+    K = len(RESPONSE_LENGTHS)
+    B, T = trial.response_ids_BT.shape
+    steps = policy._steps(trial.prompt_ids_GP, trial.prompt_mask_GP, K, T)
+    rows = torch.arange(B, device=policy.device)
+    hidden_BD = steps.first()
+    for t in range(T):
+        logits_BV = policy.project(hidden_BD)
+        if not _close(policy, logits_BV, trial.expected_BTV[rows, t], trial):
+            raise _TrialError(
+                "it computes different logits token by token, with a cache, than for a whole text,"
+                " so samples would not follow the log-probabilities that are trained: use another"
+                " model"
+            )
+        if t == T - 1:
+            break
+        ids_B = trial.response_ids_BT[rows, t]
+        if t == T - 2:
+            stay = steps.keepable(rows >= K)
+            steps.keep(stay)
+            rows = rows[stay]
+            ids_B = ids_B[stay]
+        hidden_BD = steps.next(ids_B)
+
+
+def _check_finite(policy: Policy, trial: _Trial) -> None:
+    if not torch.isfinite(trial.expected_BTV).all():
+        raise UserError(
+            f"the logits of the model {name_of(policy.tokenizer)} are NaN or infinite: its weights"
+            " are damaged, or the training that wrote them diverged. Use an earlier checkpoint, or"
+            " another model"
+        )
+
+
+def _agree(policy: Policy, trial: _Trial, rows: slice) -> bool:
+    """Whether the logits of an update with these rows are the expected ones."""
+    logits_BTV = _updated_logits(policy, trial, rows)
+    real_BT = trial.response_mask_BT[rows].bool()
+    return _close(policy, logits_BTV[real_BT], trial.expected_BTV[rows][real_BT], trial)
+
+
+def _close(policy: Policy, logits: Tensor, expected: Tensor, trial: _Trial) -> bool:
+    is_single = policy.model.dtype == torch.float32
+    relative = TOLERANCE if is_single else TOLERANCE_OF_HALF_PRECISION
+    tolerance = relative * float(trial.expected_BTV.float().abs().max())
+    return torch.allclose(logits.float(), expected.float(), atol=tolerance, rtol=0)

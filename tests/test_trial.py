@@ -1,0 +1,351 @@
+"""The trial run of a policy when it is loaded (fgrlhf/models/trial.py)."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tiny
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    BartForCausalLM,
+    MarianForCausalLM,
+    MBartForCausalLM,
+    PegasusForCausalLM,
+    PreTrainedModel,
+)
+
+from fgrlhf.errors import UserError
+from fgrlhf.kernels.install import shares_cache
+from fgrlhf.kernels.shared_cache import SHARED_CACHE
+from fgrlhf.models import sharding
+from fgrlhf.models.causal import CausalSteps
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.encoder_decoder import encode_prompts
+from fgrlhf.models.shared_rows import can_share
+from fgrlhf.models.top_layers import count_layers
+from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
+
+TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
+V = len(tiny.tokenizer())
+SIZES = {
+    "vocab_size": V,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+STACKS = {  # an encoder-decoder
+    "vocab_size": V,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 1,
+}
+T5_SIZES = {
+    "vocab_size": V,
+    "d_model": 32,
+    "d_kv": 8,
+    "num_heads": 4,
+    "d_ff": 48,
+    "num_layers": 2,
+    "decoder_start_token_id": 0,
+}
+LATENTS = SIZES | {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 6,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+WINDOWED = SIZES | {"head_dim": 8, "sliding_window": 4}
+IMAGES = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+
+
+def random_model(model_type: str, settings: dict) -> PreTrainedModel:
+    config = AutoConfig.for_model(model_type, **settings)
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    torch.manual_seed(0)
+    return with_large_weights(auto.from_config(config))
+
+
+def with_large_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """The same model; with the small weights of a new one, attention has almost no effect."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(0, 0.3)
+    return model
+
+
+def save(model: PreTrainedModel, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    tiny.fresh(tiny.tokenizer()).save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def differences(policy, sampling: Sampling, num_samples: int = 2) -> tuple[float, float]:
+    """How far log-probabilities of sampling and of an update are from each row's own."""
+    policy.eval()
+    policy.model.generation_config.eos_token_id = [1, 5, 10]
+    ids_GP, mask_GP = policy.encode(TEXTS)
+    seeds = list(range(len(TEXTS) * num_samples))
+    response = policy.generate(ids_GP, mask_GP, sampling, seeds, num_samples)
+    prompt_BP = ids_GP.repeat_interleave(num_samples, 0)
+    mask_BP = mask_GP.repeat_interleave(num_samples, 0)
+    updated_BT = policy(prompt_BP, mask_BP, response.ids_BT, response.mask_BT)[0].logprobs_BT
+    sampled = updated = 0.0
+    for b in range(len(prompt_BP)):
+        prompt = prompt_BP[b][mask_BP[b].bool()]
+        ids_T = response.ids_BT[b][response.mask_BT[b].bool()]
+        T = len(ids_T)
+        if isinstance(policy, T5Policy):
+            start = torch.tensor(policy.decoder_start_ids)
+            inputs = {
+                "input_ids": prompt[None],
+                "decoder_input_ids": torch.cat([start, ids_T[:-1]])[None],
+            }
+        else:
+            inputs = {"input_ids": torch.cat([prompt, ids_T[:-1]])[None]}
+        logits_TV = policy.model(**inputs, use_cache=False).logits[0, -T:]
+        expected_T = logits_TV.log_softmax(-1).gather(-1, ids_T[:, None])[:, 0]
+        sampled = max(sampled, float((response.logprobs_BT[b, :T] - expected_T).abs().max()))
+        updated = max(updated, float((updated_BT[b, :T] - expected_T).abs().max()))
+    return sampled, updated
+
+
+HOT = Sampling(max_new_tokens=12, temperature=3.0)  # any token is drawn, padding tokens too
+
+
+def check_logprobs(policy) -> None:
+    assert max(differences(policy, HOT)) < 1e-4
+
+
+# ---- models that cannot be policies --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model_class", [BartForCausalLM, MarianForCausalLM, MBartForCausalLM, PegasusForCausalLM]
+)
+def test_a_model_that_left_padding_moves_is_refused(model_class, tmp_path):
+    torch.manual_seed(0)
+    config = model_class.config_class(**STACKS | {"is_encoder_decoder": False, "is_decoder": True})
+    save(with_large_weights(model_class(config)), tmp_path)
+    with pytest.raises(UserError, match="a prompt with padding.*use another model"):
+        load_policy(tmp_path)
+
+
+def test_an_encoder_that_reads_padding_is_refused(tmp_path, monkeypatch):
+    tiny.policy("t5").save(tmp_path)
+
+    def encode_all(policy, ids_GP, mask_GP):
+        return encode_prompts(policy.model, ids_GP, torch.ones_like(mask_GP))
+
+    load_policy(tmp_path)
+    monkeypatch.setattr(T5Policy, "_encode", encode_all)
+    with pytest.raises(UserError, match="T5For.* a prompt with padding.*use another model"):
+        load_policy(tmp_path)
+
+
+CRASHING = {
+    "openai-gpt": {"vocab_size": V, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "fsmt": STACKS | {"langs": ["en", "de"], "src_vocab_size": V, "tgt_vocab_size": V},
+}
+
+
+@pytest.mark.parametrize("model_type", CRASHING)
+def test_a_model_that_crashes_when_it_samples_is_refused(model_type, tmp_path):
+    save(random_model(model_type, CRASHING[model_type]), tmp_path)
+    with pytest.raises(UserError, match="a trial run of sampling and scoring fails .*Error: .*oth"):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "model_type, layer_types",
+    [
+        ("lfm2", ["conv", "full_attention"]),
+        ("lfm2_moe", ["conv", "full_attention"]),
+        ("minimax", ["linear_attention", "full_attention"]),
+    ],
+)
+def test_a_model_with_some_recurrent_layers_is_refused(model_type, layer_types):
+    model = random_model(model_type, SIZES | EXPERTS | {"layer_types": layer_types})
+    with pytest.raises(UserError, match="keeps a recurrent state instead of keys and values"):
+        CausalPolicy(model, tiny.fresh(tiny.tokenizer()))
+
+
+def test_steps_that_give_other_logits_are_refused(tmp_path, monkeypatch):
+    tiny.policy("bloom").save(tmp_path)
+    following = CausalSteps.next
+    monkeypatch.setattr(CausalSteps, "next", lambda steps, ids_B: 1.1 * following(steps, ids_B))
+    with pytest.raises(UserError, match="different logits token by token, with a cache"):
+        load_policy(tmp_path)
+
+
+def test_a_model_that_changes_its_logits_is_refused(tmp_path):
+    settings = SIZES | {"local_attention": 4, "cls_token_id": 1, "sep_token_id": 1}
+    save(random_model("modernbert-decoder", settings), tmp_path)
+    with pytest.raises(
+        UserError,
+        match="ModernBertDecoder.*: it computes different logits than the policy.*project_states",
+    ):
+        load_policy(tmp_path)
+
+
+# ---- models whose logits are scaled --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model_type, settings",
+    [
+        ("granite", SIZES | {"logits_scaling": 3.0}),
+        ("cohere", SIZES | {"logit_scale": 0.1}),
+        ("umt5", T5_SIZES | {"tie_word_embeddings": True}),
+        ("umt5", T5_SIZES | {"tie_word_embeddings": False}),
+    ],
+)
+def test_scaled_logits(model_type, settings, tmp_path):
+    check_logprobs(load_policy(save(random_model(model_type, settings), tmp_path)))
+
+
+# ---- attention that cannot read the shared cache -------------------------------------------------
+
+READS_KEYS = {  # model types whose attention computes with the keys and values of the cache
+    "deepseek_v2": LATENTS,
+    "deepseek_v3": LATENTS,
+    "doge": SIZES,
+    "diffllama": SIZES,
+    "jetmoe": SIZES | EXPERTS | {"kv_channels": 8},
+}
+
+
+@pytest.mark.parametrize("model_type", READS_KEYS)
+def test_attention_that_computes_with_cached_keys(model_type, tmp_path, monkeypatch):
+    monkeypatch.setattr("fgrlhf.models.causal.sharing_pays", lambda *_: True)
+    policy = load_policy(save(random_model(model_type, READS_KEYS[model_type]), tmp_path))
+    assert not shares_cache(policy.model)
+    check_logprobs(policy)
+
+
+def test_rows_of_a_model_that_changes_its_mask_hold_one_response():
+    """Doge adds learned numbers to the mask, which the attention of shared rows does not read."""
+    assert not can_share(random_model("doge", SIZES))
+    assert can_share(random_model("jetmoe", READS_KEYS["jetmoe"]))
+
+
+def test_other_processes_use_the_attention_of_the_first(monkeypatch):
+    first_uses_sdpa = torch.tensor([1], dtype=torch.int)
+    monkeypatch.setattr(
+        "torch.distributed.broadcast", lambda own_N, **_: own_N.copy_(first_uses_sdpa)
+    )
+    policy = tiny.policy("llama")
+    mesh = SimpleNamespace(device_type="cpu", get_group=lambda: None)
+    assert policy.model.config._attn_implementation == SHARED_CACHE
+    sharding._use_attention_of_first(policy, mesh)
+    assert policy.model.config._attn_implementation == "sdpa"
+
+
+# ---- padding tokens in a response ----------------------------------------------------------------
+
+
+def test_a_sampled_padding_token_ends_a_response_where_it_moves_positions(tmp_path):
+    model = random_model("m2m_100", STACKS)
+    model.final_logits_bias = torch.zeros(1, V)
+    policy = load_policy(save(model, tmp_path))
+    check_logprobs(policy)
+    response = policy.generate(*policy.encode(TEXTS), HOT, list(range(90)), 30)
+    padding_BT = (response.ids_BT == 0) & response.mask_BT.bool()
+    assert padding_BT.any(), "without a sampled padding token nothing is tested"
+    last_B = response.mask_BT.sum(1) - 1
+    for b, t in padding_BT.nonzero().tolist():
+        assert t == last_B[b]
+
+
+# ---- nested configs ------------------------------------------------------------------------------
+
+
+NESTED = {
+    "gemma3": {
+        "text_config": WINDOWED,
+        "vision_config": IMAGES,
+        "mm_tokens_per_image": 1,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+    },
+    "t5gemma": {"encoder": WINDOWED, "decoder": WINDOWED, "vocab_size": V},
+}
+
+
+def test_a_multimodal_model_is_a_policy_of_its_language_model(tmp_path):
+    save(random_model("gemma3", NESTED["gemma3"]), tmp_path)
+    policy = load_policy(tmp_path, top_layers=1)
+    assert policy.hidden_size == 32 and policy.positions == 128
+    assert count_layers(policy.model) == 2
+    trained = [name for name, p in policy.model.named_parameters() if p.requires_grad]
+    assert all("vision" not in name and "projector" not in name for name in trained)
+    assert all(".layers.1." in name or ".norm." in name for name in trained)
+    check_logprobs(policy)
+
+
+def test_an_encoder_decoder_with_two_configs(tmp_path):
+    model = random_model("t5gemma", NESTED["t5gemma"])
+    save(model, tmp_path)
+    with pytest.raises(UserError, match="decoder_start_token_id"):
+        load_policy(tmp_path)
+    model.config.decoder_start_token_id = 1
+    policy = load_policy(save(model, tmp_path))
+    assert policy.hidden_size == 32 and not policy._can_pack
+    check_logprobs(policy)
+
+
+# ---- sizes ---------------------------------------------------------------------------------------
+
+
+def test_the_width_of_the_states_is_that_of_the_output_layer():
+    """A small OPT's states are as narrow as its embeddings."""
+    model = random_model("opt", SIZES | {"ffn_dim": 48, "word_embed_proj_dim": 16})
+    policy = CausalPolicy(model, tiny.fresh(tiny.tokenizer()))
+    prompt = policy.encode(TEXTS)
+    assert policy.hidden(*prompt, *prompt).shape[-1] == policy.hidden_size == 16
+
+
+@pytest.mark.parametrize("stack, P, T", [("encoder", 17, 8), ("decoder", 16, 9)])
+def test_the_positions_of_each_stack_are_a_limit(stack, P, T):
+    limits = {"max_encoder_position_embeddings": 16, "max_decoder_position_embeddings": 8}
+    model = random_model("led", STACKS | limits | {"attention_window": 4})
+    policy = T5Policy(model, tiny.fresh(tiny.tokenizer()))
+    ids_1P = torch.full((1, P), 5)
+    allowed = Sampling(8, do_sample=False)
+    policy.generate(ids_1P[:, :16], torch.ones_like(ids_1P[:, :16]), allowed)
+    with pytest.raises(UserError, match=f"positions in the {stack}, LED.* lower env.max_input_len"):
+        policy.generate(ids_1P, torch.ones_like(ids_1P), Sampling(T, do_sample=False))
