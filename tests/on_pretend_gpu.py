@@ -1,0 +1,146 @@
+"""RL on the pretend GPU (tests/pretend_gpu.py), beside the same run on the CPU.
+
+`test_pretend_gpu.py` runs this file in a process of its own.
+"""
+
+import os
+
+import pretend_gpu
+import pytest
+import tiny
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from pretend_gpu import DeviceError, counted_waits
+from rl_helpers import config, metrics, trainer
+
+from fgrlhf.algorithms.registry import ALGORITHMS
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.runs.rl_config import LoRAConfig
+
+GPU = torch.device(pretend_gpu.NAME, 0)
+
+
+@pytest.fixture(autouse=True)
+def forget_the_device():
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def accelerator_on(device: torch.device | str, **arguments) -> Accelerator:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)
+    made = Accelerator(**arguments)
+    os.environ["ACCELERATE_TORCH_DEVICE"] = str(GPU)
+    return made
+
+
+def trained(device, folder, kind, steps=2, bf16=False, lora=None, **changes) -> list[dict]:
+    """The metrics of a short run."""
+    accelerator = accelerator_on(device, mixed_precision="bf16" if bf16 else "no")
+    cfg = config(folder, **changes)
+    run = trainer(
+        cfg, kind, own_value=cfg.algorithm.name == "trpo", accelerator=accelerator, lora=lora
+    )
+    assert next(run.policy.parameters()).device.type == torch.device(device).type
+    run.train(until=steps)
+    return metrics(folder)
+
+
+def assert_trains_as_on_the_cpu(folder, kind, **changes) -> None:
+    """One step, since Adam's first steps enlarge differences of rounding."""
+    (found,) = trained(GPU, folder / "gpu", kind, steps=1, **changes)
+    (expected,) = trained("cpu", folder / "cpu", kind, steps=1, **changes)
+    assert expected["grad_norm"] > 0.01
+    assert found == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
+# ---- the device ----------------------------------------------------------------------------------
+
+
+def test_a_gpu_refuses_what_it_refuses():
+    on_gpu = torch.arange(3.0, device=GPU)
+    on_cpu = torch.ones(3)
+    assert str(on_gpu.device) == "pretend:0" and (on_gpu + on_gpu).device == GPU
+    for operation in (
+        lambda: on_gpu + on_cpu,
+        lambda: on_cpu * on_gpu.sum(),
+        lambda: torch.cat([on_gpu, on_cpu]),
+        lambda: torch.stack([on_gpu.sum(), on_cpu.sum()]),
+        lambda: on_cpu[torch.tensor([0], device=GPU)],
+        lambda: torch.nn.functional.embedding(on_cpu.long(), on_gpu[:, None]),
+    ):
+        with pytest.raises(DeviceError, match="two devices"):
+            operation()
+    with pytest.raises(TypeError, match="to numpy"):
+        on_gpu.numpy()
+
+
+def test_a_gpu_accepts_what_it_accepts():
+    on_gpu = torch.arange(3.0, device=GPU)
+    assert (on_gpu * torch.tensor(2.0)).tolist() == [0, 2, 4]  # a number
+    assert on_gpu[torch.tensor([2, 0])].tolist() == [2, 0]  # indices on the CPU
+    on_gpu[[0, 1]] = 5.0
+    assert on_gpu.cpu().numpy().tolist() == [5, 5, 2]
+    weight = torch.nn.Parameter(torch.ones(3, device=GPU))
+    (weight * on_gpu).sum().backward()
+    assert weight.grad is not None and weight.grad.device == GPU
+    assert weight.grad.tolist() == [5, 5, 2]
+    with torch.autocast(GPU.type, dtype=torch.bfloat16):
+        assert torch.nn.functional.linear(on_gpu[None], weight[None]).dtype == torch.bfloat16
+
+
+# ---- RL ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_trains_as_on_the_cpu(name, tmp_path):
+    changes = {} if name == "ppo" else {"algorithm__name": name}
+    if name == "trpo":
+        changes["model__value_model"] = {"ckpt": "tiny", "policy_value_sharing": False}
+    assert_trains_as_on_the_cpu(tmp_path, "t5", **changes)
+
+
+@pytest.mark.parametrize("kind", ["bart", "gpt2", "llama"])
+def test_every_architecture_trains_as_on_the_cpu(kind, tmp_path):
+    assert_trains_as_on_the_cpu(tmp_path, kind)
+
+
+def test_settings_of_the_loss_work_as_on_the_cpu(tmp_path):
+    changes = {"normalize_aspects": True, "entropy_coef": 0.01, "kl_in": "loss"}
+    named = {f"algorithm__{name}": value for name, value in changes.items()}
+    assert_trains_as_on_the_cpu(tmp_path, "gpt2", **named)
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_adapters_train_as_on_the_cpu(kind, tmp_path):
+    assert_trains_as_on_the_cpu(tmp_path, kind, lora=LoRAConfig(r=2))
+
+
+def test_an_interrupted_run_continues(tmp_path):
+    expected = trained(GPU, tmp_path / "whole", "t5", train__save_interval=1)
+    trained(GPU, tmp_path / "parts", "t5", steps=1, train__save_interval=1)
+    found = trained(GPU, tmp_path / "parts", "t5", train__save_interval=1)
+    assert found == expected
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_in_bf16_the_untrained_policy_equals_its_reference(kind, tmp_path):
+    """Rollout and reference compute in the same precision, so the first KL is 0."""
+    rows = trained(GPU, tmp_path, kind, bf16=True, model__dtype="bf16")
+    assert abs(rows[0]["kl"]) < 1e-6 < abs(rows[1]["kl"])
+
+
+@pytest.mark.parametrize("kind, limit", [("t5", 9), ("gpt2", 10)])
+def test_a_decoded_token_does_not_wait_often(kind, limit):
+    """Every wait empties the GPU's queue, so their number per token is bounded."""
+    policy = tiny.policy(kind)
+    policy.to(GPU).eval()
+    policy.model.generation_config.eos_token_id = [1]
+    prompts = policy.encode(["the red cat", "a dog sees"])
+    totals = []
+    for length in (8, 24):
+        with counted_waits() as waits:
+            policy.generate(*prompts, Sampling(length, do_sample=True), [0, 1, 2, 3], 2)
+        totals.append(sum(waits.values()))
+    assert 0 < (totals[1] - totals[0]) / 16 <= limit, waits

@@ -1,0 +1,63 @@
+"""Programs on a pretend GPU, which find tensors on the wrong device without a GPU."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+# One run of each program, from the tests of that program.
+PROGRAMS = (
+    "test_run_sft.py::test_without_dev_rows_the_last_model_is_kept",
+    "test_run_fg_rm.py::test_the_published_metrics_equal_those_of_the_loaded_model",
+    "test_run_pref_rm.py::test_a_finished_run_is_reused",
+    "test_train_rl.py::test_the_entry_point_trains[ppo-llama with adapters]",
+    "test_train_dpo.py::test_the_entry_point_trains[preference-t5]",
+    "test_generate.py::test_four_samples_of_every_question",
+    "test_evaluate.py::test_rows_and_summary",
+)
+# All tests of these programs, but those that compare a trained model with one on the CPU.
+FILES = (
+    "test_run_sft.py",
+    "test_run_fg_rm.py",
+    "test_run_pref_rm.py",
+    "test_train_rl.py",
+    "test_train_dpo.py",
+    "test_generate.py",
+    "test_evaluate.py",
+    "test_best_of_n.py",
+    "test_reward_models.py",
+)
+
+
+def passed_on_a_pretend_gpu(*arguments: str) -> int:
+    """Run pytest with the plugin `pretend_gpu`; the number of tests that passed, if none failed."""
+    command = [sys.executable, "-m", "pytest", "-p", "pretend_gpu", "-p", "no:cacheprovider", "-q"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    done = subprocess.run(
+        [*command, "-n", "0", *arguments],
+        cwd=TESTS.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    found = re.search(r"(\d+) passed", done.stdout)
+    assert found, done.stdout
+    return int(found[1])
+
+
+def test_rl_and_every_program():
+    files = [str(TESTS / "on_pretend_gpu.py"), *(str(TESTS / name) for name in PROGRAMS)]
+    assert passed_on_a_pretend_gpu(*files) == 21 + len(PROGRAMS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES)
+def test_all_tests_of(file):
+    compared = "test_adapters_are_trained_through_the_entry_point"
+    assert passed_on_a_pretend_gpu(str(TESTS / file), "-k", f"not {compared}") > 10
