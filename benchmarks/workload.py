@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from accelerate import PartialState
 from tokenizers import Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import WordLevel
 from torch import nn
@@ -396,6 +397,11 @@ def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
         "logging": {"save_dir": folder},
     }
     return validate(RLConfig, tree, "the benchmark's settings")
+
+
+def device() -> torch.device:
+    """The device of the baselines, which is ours as well: a GPU, or else the CPU."""
+    return PartialState(cpu=not torch.accelerator.is_available()).device
 
 
 def padded(rows: Sequence[Sequence[int]], width: int, pad: int = 0) -> torch.Tensor:

@@ -31,6 +31,8 @@ FILES = (
     "test_evaluate.py",
     "test_best_of_n.py",
     "test_reward_models.py",
+    "test_benchmarks.py",
+    "test_gpu_benchmark.py",
 )
 
 
