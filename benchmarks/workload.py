@@ -401,7 +401,9 @@ def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
 
 def device() -> torch.device:
     """The device of the baselines, which is ours as well: a GPU, or else the CPU."""
-    return PartialState(cpu=not torch.accelerator.is_available()).device
+    device = PartialState(cpu=not torch.accelerator.is_available()).device
+    assert device is not None
+    return device
 
 
 def padded(rows: Sequence[Sequence[int]], width: int, pad: int = 0) -> torch.Tensor:
