@@ -131,8 +131,8 @@ def test_in_bf16_the_untrained_policy_equals_its_reference(kind, tmp_path):
     assert abs(rows[0]["kl"]) < 1e-6 < abs(rows[1]["kl"])
 
 
-@pytest.mark.parametrize("kind, limit", [("t5", 9), ("gpt2", 10)])
-def test_a_decoded_token_does_not_wait_often(kind, limit):
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_a_decoded_token_does_not_wait_often(kind):
     """Every wait empties the GPU's queue, so their number per token is bounded."""
     policy = tiny.policy(kind)
     policy.to(GPU).eval()
@@ -143,4 +143,4 @@ def test_a_decoded_token_does_not_wait_often(kind, limit):
         with counted_waits() as waits:
             policy.generate(*prompts, Sampling(length, do_sample=True), [0, 1, 2, 3], 2)
         totals.append(sum(waits.values()))
-    assert 0 < (totals[1] - totals[0]) / 16 <= limit, waits
+    assert 0 < (totals[1] - totals[0]) / 16 < 4, waits
