@@ -315,7 +315,11 @@ def test_encode():
     t5.max_input_len = 2
     assert count_unseen(t5, examples, 5).prompts == 1
     t5.max_input_len = 64
-    assert second == {"input_ids": ids(["▁a"]), "labels": [*ids(["▁dog"]), 1]}
+    assert second == {
+        "input_ids": ids(["▁a"]),
+        "decoder_input_ids": [0, *ids(["▁dog"])],
+        "labels": [*ids(["▁dog"]), 1],
+    }
     assert [row["input_ids"] for row in (first, second)] == [
         row_ids[: sum(mask)]
         for row_ids, mask in zip(
