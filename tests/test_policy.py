@@ -1,3 +1,4 @@
+import families
 import pytest
 import tiny
 import torch
@@ -5,8 +6,6 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     BertConfig,
     BertForMaskedLM,
-    GraniteConfig,
-    GraniteForCausalLM,
     LongT5Config,
     LongT5ForConditionalGeneration,
     MambaConfig,
@@ -291,24 +290,25 @@ def test_an_encoder_decoder_has_limited_positions():
         T5Policy(policy.model, policy.tokenizer, padding_side="left")
 
 
-def test_a_model_that_scales_its_logits_is_refused(tmp_path):
-    tok = tiny.tokenizer()
-    config = GraniteConfig(
-        vocab_size=len(tok),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        logits_scaling=3.0,
-        initializer_range=0.2,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=1,
-    )
-    CausalPolicy(GraniteForCausalLM(config), tiny.fresh(tok)).save(tmp_path)
+@pytest.mark.parametrize("family", ["granite", "cohere", "umt5", "switch"])
+def test_the_logits_of_a_model_that_scales_them(family, tmp_path):
+    families.save(family, tmp_path)
+    policy = load_policy(tmp_path).eval()
+    prompt_ids, prompt_mask, ids, mask = batch = sampled(policy)
+    with torch.no_grad():
+        logprobs_BT = policy(*batch)[0].logprobs_BT
+    for b in range(len(ids)):
+        prompt = prompt_ids[b][prompt_mask[b].bool()].tolist()
+        response = ids[b][mask[b].bool()].tolist()
+        expected = brute_logprobs(policy, prompt, response, 1.0)
+        assert logprobs_BT[b, : len(response)].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_model_with_layers_after_its_hidden_states_is_refused(tmp_path):
+    families.save("modernbert-decoder", tmp_path)
     with pytest.raises(
         UserError,
-        match="GraniteForCausalLM computes different logits than the policy.*Policy.project",
+        match="ModernBertDecoder.* computes different logits than the policy.*Policy.project",
     ):
         load_policy(tmp_path)
 

@@ -2,6 +2,7 @@
 
 import json
 
+import families
 import pytest
 import rm_helpers as rm
 import tiny
@@ -356,6 +357,45 @@ def test_scorer_starts_from_the_policys_weights(tmp_path):
         )[:, 0]
         features = model.features(scorer_batch(**batch))
     torch.testing.assert_close(features[0, 1:, 0], logprobs.clamp(min=-10) / 10)
+
+
+@pytest.mark.parametrize("family", ["granite", "cohere", "gemma2", "umt5", "switch"])
+def test_the_feature_has_the_logprobs_of_models_that_scale_their_logits(family, tmp_path):
+    families.save(family, tmp_path)
+    shape = "seq2seq" if family in families.ENCODER_DECODERS else "causal"
+    model = LanguageModelScorer.start_from(
+        str(tmp_path), shape, "sequence", lm_logprob_feature=True
+    ).eval()
+    built = inputs(shape, kind="sequence")
+    text = RMText(rm.prefix("question: the cat"), (rm.words("the red cat"),))
+    batch = built.collate(built.encode([text]))
+    with torch.no_grad():
+        features_TF = model.features(scorer_batch(**batch))[0]
+        names = ("input_ids", "attention_mask", "decoder_input_ids")
+        lm_inputs = {name: batch[name] for name in names if name in batch}
+        logits_LV = model.lm(**lm_inputs).logits[0]
+    ids_T = batch["decoder_input_ids" if shape == "seq2seq" else "input_ids"][0][-3:]
+    logprobs_TV = torch.log_softmax(logits_LV[-4:-1], -1)
+    expected_T = logprobs_TV.gather(-1, ids_T[:, None])[:, 0]
+    torch.testing.assert_close(features_TF[-3:, 0], expected_T.clamp(min=-10) / 10)
+
+
+def test_a_feature_of_logits_that_are_not_known_is_refused(tmp_path, monkeypatch):
+    families.save("modernbert-decoder", tmp_path / "lm")
+    arguments = (str(tmp_path / "lm"), "causal", "sequence")
+    message = "ModernBertDecoder.*changes its logits.*lm_logprob_feature would be wrong.*false"
+    with pytest.raises(ValueError, match=message):
+        LanguageModelScorer.start_from(*arguments, lm_logprob_feature=True)
+    LanguageModelScorer.start_from(*arguments)
+    # a folder of an earlier release, which did not check
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageModelScorer, "check_lm_logits", lambda self: None)
+        model = LanguageModelScorer.start_from(*arguments, lm_logprob_feature=True)
+    model.save_pretrained(tmp_path / "rm")
+    tiny.tokenizer().save_pretrained(tmp_path / "rm")
+    spec("causal", "sequence").save(tmp_path / "rm")
+    with pytest.raises(UserError, match=message):
+        load_reward_model(tmp_path / "rm", rm.prefix_fn)
 
 
 def test_training_leaves_the_frozen_language_model_alone(tmp_path):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from fgrlhf.errors import UserError
 from fgrlhf.utils import check_shape
@@ -94,9 +94,13 @@ def logprobs_and_margins(
 
 
 def project_states(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """Last hidden states (..., D) -> logits (..., V), as in the model's own forward pass."""
+    """Last hidden states (..., D) -> logits (..., V), as in the model's own forward pass.
+
+    Models with other steps around their output layer get wrong logits. Whoever loads a model
+    compares with its own logits.
+    """
     config = model.config
-    if getattr(config, "scale_decoder_outputs", False):  # T5 with tied embeddings
+    if _scales_states(config):
         hidden = hidden * config.d_model**-0.5
     output_layer = model.get_output_embeddings()
     assert output_layer is not None, "a language model has an output layer"
@@ -104,10 +108,23 @@ def project_states(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     bias = getattr(model, "final_logits_bias", None)  # BART
     if bias is not None:
         logits = logits + bias
+    factor = getattr(model, "logit_scale", None)  # Cohere
+    if isinstance(factor, float | int):
+        logits = logits * factor
+    divisor = getattr(config, "logits_scaling", None)  # Granite
+    if divisor is not None:
+        logits = logits / divisor
     cap = getattr(config, "final_logit_softcapping", None)  # Gemma
     if cap is not None:
         logits = cap * torch.tanh(logits / cap)
     return logits
+
+
+def _scales_states(config: PretrainedConfig) -> bool:
+    """Whether the hidden states are scaled before the output layer: T5 with tied embeddings."""
+    if config.model_type in ("umt5", "switch_transformers"):
+        return config.tie_word_embeddings
+    return getattr(config, "scale_decoder_outputs", False)
 
 
 class _ChosenLogprob(torch.autograd.Function):

@@ -91,6 +91,8 @@ def load_reward_model(
             longest = longest_input(network) or spec.max_length
             spec = replace(spec, max_length=min(spec.max_length, longest))
         _check_reading(path, spec, network)
+        if isinstance(network, LanguageModelScorer):
+            network.check_lm_logits()
         model: Any = speed_up_network(network)
         tokenizer = load_tokenizer(path, spec.shape)
         check_vocabulary(tokenizer, network)

@@ -247,6 +247,7 @@ class LanguageModelScorer(PreTrainedModel):
         _initialise(model.head, HEAD_STD)
         if model.feature_in is not None:
             model.lm = load_weights(_lm_class(trunk_config), ckpt, dtype=torch.float32)
+            model.check_lm_logits()
             # on the scale of token embeddings, so that the first layers do not ignore it
             embeddings = model.trunk.get_input_embeddings().weight.detach()
             _initialise(model.feature_in, float(embeddings.std()))
@@ -275,6 +276,36 @@ class LanguageModelScorer(PreTrainedModel):
         """Exclude the language model of the feature from training."""
         if self.lm is not None:
             self.lm.requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def check_lm_logits(self) -> None:
+        """Check the logits of the feature against the language model's own.
+
+        Raises:
+          ValueError: the language model changes its logits in a way that `project_states` does not
+            know, so log-probabilities would be wrong.
+        """
+        if self.lm is None:
+            return
+        ids_12 = torch.tensor([[0, 1]], device=self.device)
+        ones_12 = torch.ones_like(ids_12)
+        inputs = {"input_ids": ids_12, "attention_mask": ones_12}
+        rows = {"places": ids_12, "response_mask": ones_12}  # the two tokens are at places 0 and 1
+        if self.is_encoder_decoder:
+            inputs["decoder_input_ids"] = ids_12
+            rows["decoder_attention_mask"] = ones_12
+            rows["prompt_rows"] = torch.zeros(1, dtype=torch.long, device=self.device)
+        self.lm.eval()
+        expected_12V = self.lm(**inputs, use_cache=False).logits.float()
+        hidden_12D = hidden_states(self.lm, scorer_batch(**inputs, **rows))
+        logits_12V = project_states(self.lm, hidden_12D).float()
+        tolerance = 1e-3 * float(expected_12V.abs().max())
+        if not torch.allclose(logits_12V, expected_12V, rtol=0, atol=tolerance):
+            raise ValueError(
+                f"{type(self.lm).__name__} changes its logits after the output layer, so the"
+                " log-probabilities of model.lm_logprob_feature would be wrong: set it to false, or"
+                " add the change to `project_states` (fgrlhf/models/logprobs.py)."
+            )
 
     def train(self, mode: bool = True):
         super().train(mode)

@@ -1,0 +1,91 @@
+"""Tiny random models of many families: folders to load, with the tokenizer of tiny.py.
+
+The policies of tiny.py are for properties that every policy has. These are for what a family does
+differently: scaled logits, other config keys, experts, several kinds of positions.
+"""
+
+from pathlib import Path
+
+import tiny
+import torch
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    CohereConfig,
+    Gemma2Config,
+    GraniteConfig,
+    ModernBertDecoderConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    SwitchTransformersConfig,
+    UMT5Config,
+)
+
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+DECODER = {
+    "vocab_size": len(tiny.tokenizer()),
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 130,
+    **SPECIAL,
+}
+GROUPED = {**DECODER, "num_key_value_heads": 2}
+T5 = {
+    "vocab_size": len(tiny.tokenizer()),
+    "d_model": 32,
+    "d_kv": 8,
+    "num_heads": 4,
+    "d_ff": 48,
+    "num_layers": 2,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 0,
+}
+
+DECODERS = {  # name: (config, its settings)
+    "cohere": (CohereConfig, {**GROUPED, "logit_scale": 0.25}),
+    "gemma2": (Gemma2Config, {**GROUPED, "head_dim": 8, "final_logit_softcapping": 2.0}),
+    "granite": (GraniteConfig, {**GROUPED, "logits_scaling": 3.0}),
+    "modernbert-decoder": (
+        ModernBertDecoderConfig,
+        {**DECODER, "cls_token_id": 1, "sep_token_id": 1},
+    ),
+}
+ENCODER_DECODERS = {
+    "switch": (SwitchTransformersConfig, {**T5, "num_experts": 2}),
+    "umt5": (UMT5Config, T5),
+}
+FAMILIES = {**DECODERS, **ENCODER_DECODERS}
+
+
+def config_of(family: str, **changes) -> PretrainedConfig:
+    config_class, settings = FAMILIES[family]
+    return config_class(**{**settings, **changes})
+
+
+def random_model(config: PretrainedConfig) -> PreTrainedModel:
+    """A model with weights so large that every token matters; a language model if it can be one."""
+    torch.manual_seed(0)
+    if config.is_encoder_decoder:
+        auto_class = AutoModelForSeq2SeqLM
+    elif type(config) in AutoModelForCausalLM._model_mapping:
+        auto_class = AutoModelForCausalLM
+    else:
+        auto_class = AutoModel
+    model = auto_class.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.2)
+    return model
+
+
+def save(family: str, folder: Path, **changes) -> PreTrainedModel:
+    """Write a model's folder, with `changes` to its config; return the model."""
+    model = random_model(config_of(family, **changes))
+    model.save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return model
