@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     CohereConfig,
+    DeepseekV3Config,
     Gemma2Config,
     GraniteConfig,
     ModernBertDecoderConfig,
@@ -47,6 +48,23 @@ T5 = {
 
 DECODERS = {  # name: (config, its settings)
     "cohere": (CohereConfig, {**GROUPED, "logit_scale": 0.25}),
+    "deepseek-v3": (
+        DeepseekV3Config,
+        {
+            **DECODER,
+            "q_lora_rank": 8,
+            "kv_lora_rank": 8,
+            "qk_nope_head_dim": 4,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 8,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "moe_intermediate_size": 16,
+            "first_k_dense_replace": 1,
+        },
+    ),
     "gemma2": (Gemma2Config, {**GROUPED, "head_dim": 8, "final_logit_softcapping": 2.0}),
     "granite": (GraniteConfig, {**GROUPED, "logits_scaling": 3.0}),
     "modernbert-decoder": (

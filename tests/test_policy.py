@@ -290,8 +290,9 @@ def test_an_encoder_decoder_has_limited_positions():
         T5Policy(policy.model, policy.tokenizer, padding_side="left")
 
 
-@pytest.mark.parametrize("family", ["granite", "cohere", "umt5", "switch"])
-def test_the_logits_of_a_model_that_scales_them(family, tmp_path):
+@pytest.mark.parametrize("family", ["granite", "cohere", "umt5", "switch", "deepseek-v3"])
+def test_logprobs_of_families_with_other_logits_or_caches(family, tmp_path):
+    """Granite, Cohere, UMT5 and Switch scale their logits. DeepSeek caches no keys."""
     families.save(family, tmp_path)
     policy = load_policy(tmp_path).eval()
     prompt_ids, prompt_mask, ids, mask = batch = sampled(policy)
