@@ -9,6 +9,7 @@ import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, pre_tokenizers
 from transformers import LongformerForSequenceClassification, LongformerForTokenClassification
 
 from fgrlhf.errors import UserError
@@ -963,6 +964,23 @@ def test_a_tokenizer_that_cannot_pad_is_refused(tmp_path):
     change_json(folder / "tokenizer_config.json", pad_token=None, eos_token=None)
     with pytest.raises(UserError, match="neither a padding token nor an end token"):
         load_reward_model(folder, rm.prefix_fn)
+
+
+def test_words_stay_apart_in_a_tokenizer_with_two_splitters(tmp_path):
+    """EuroBERT's tokenizer splits by a regular expression, then by bytes."""
+    tok = tiny.fresh(tiny.tokenizer("bpe"))
+    by_words = pre_tokenizers.Split(Regex(r" ?\p{L}+| ?[^\s\p{L}]+|\s+"), "isolated")
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tok.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([by_words, by_bytes])
+    tok.save_pretrained(tmp_path / "start")
+    text = ["the", "red", "cat,", "</s>", "sees", "a", "dog"]
+    expected = tok(" the red cat,</s> sees a dog")["input_ids"]
+    for times in range(2):  # the folder that training writes is read again
+        loaded = load_tokenizer(tmp_path / "start", "encoder")
+        batch = loaded(text, is_split_into_words=True)
+        assert batch["input_ids"] == expected, times
+        assert set(batch.word_ids()) == set(range(len(text)))
+        loaded.save_pretrained(tmp_path / "start")
 
 
 def test_the_scorer_counts_what_it_cuts(tmp_path):

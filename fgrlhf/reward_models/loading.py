@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import normalizers
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import nn
 from transformers import (
@@ -147,20 +148,49 @@ def load_sequence_scorer(path: str, prefix_fn: PrefixFn, **options: Any) -> Sequ
 def load_tokenizer(path: str | Path, shape: Shape):
     """A reward model's tokenizer.
 
-    An encoder reads words, so its byte-level BPE puts a space before the first one.
+    An encoder reads words one by one, so a byte-level BPE puts a space before each of them.
 
     Raises:
-      ValueError: the folder has no tokenizer, or one that cannot pad.
+      ValueError: the folder has no tokenizer, one that cannot pad, or (for an encoder) one that
+        joins words.
     """
     tokenizer = loading.load_tokenizer(path)
-    splitter = getattr(getattr(tokenizer, "backend_tokenizer", None), "pre_tokenizer", None)
-    if shape == "encoder" and isinstance(splitter, ByteLevel):
-        splitter.add_prefix_space = True
+    if shape == "encoder":
+        _keep_words_apart(tokenizer)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.pad_token_id is None:
         raise ValueError("its tokenizer has neither a padding token nor an end token.")
     return tokenizer
+
+
+def _keep_words_apart(tokenizer) -> None:
+    """Let a tokenizer that is given words read `a b` as a text with a space, not as `ab`.
+
+    Raises:
+      ValueError: it cannot be changed so.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:  # `RMInputs` refuses it
+        return
+    if isinstance(backend.pre_tokenizer, ByteLevel):
+        backend.pre_tokenizer.add_prefix_space = True
+    if not _joins_words(tokenizer):
+        return
+    # A regular expression splits the words before the byte level (EuroBERT, like Llama 3), which
+    # would put a space before every part of a word.
+    steps = [] if backend.normalizer is None else [backend.normalizer]
+    backend.normalizer = normalizers.Sequence([*steps, normalizers.Prepend(" ")])
+    if _joins_words(tokenizer):
+        raise ValueError(
+            "its tokenizer joins separate words, which a reward model of shape encoder reads one by"
+            " one: choose another checkpoint."
+        )
+
+
+def _joins_words(tokenizer) -> bool:
+    ids = tokenizer(["a", "a"], is_split_into_words=True, add_special_tokens=False)["input_ids"]
+    return tokenizer.decode(ids) == "aa"
 
 
 def check_vocabulary(tokenizer, network: nn.Module) -> None:
