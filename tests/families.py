@@ -14,11 +14,14 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     CohereConfig,
     DeepseekV3Config,
+    FalconConfig,
     Gemma2Config,
     GraniteConfig,
     ModernBertDecoderConfig,
+    PhimoeConfig,
     PretrainedConfig,
     PreTrainedModel,
+    Qwen3MoeConfig,
     SwitchTransformersConfig,
     UMT5Config,
 )
@@ -65,11 +68,27 @@ DECODERS = {  # name: (config, its settings)
             "first_k_dense_replace": 1,
         },
     ),
+    "falcon": (
+        FalconConfig,
+        {**DECODER, "new_decoder_architecture": True, "num_kv_heads": 2},
+    ),
     "gemma2": (Gemma2Config, {**GROUPED, "head_dim": 8, "final_logit_softcapping": 2.0}),
     "granite": (GraniteConfig, {**GROUPED, "logits_scaling": 3.0}),
     "modernbert-decoder": (
         ModernBertDecoderConfig,
         {**DECODER, "cls_token_id": 1, "sep_token_id": 1},
+    ),
+    "phimoe": (PhimoeConfig, {**GROUPED, "num_local_experts": 4}),
+    "qwen3-moe": (
+        Qwen3MoeConfig,
+        {
+            **GROUPED,
+            "head_dim": 8,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+            "mlp_only_layers": [0],
+        },
     ),
 }
 ENCODER_DECODERS = {
