@@ -17,7 +17,9 @@ from transformers import (
     FalconConfig,
     Gemma2Config,
     GraniteConfig,
+    MBartConfig,
     ModernBertDecoderConfig,
+    OPTConfig,
     PhimoeConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -49,6 +51,20 @@ T5 = {
     "decoder_start_token_id": 0,
 }
 
+BART = {
+    "vocab_size": len(tiny.tokenizer()),
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 130,
+    "decoder_start_token_id": 1,
+    **SPECIAL,
+}
+
 DECODERS = {  # name: (config, its settings)
     "cohere": (CohereConfig, {**GROUPED, "logit_scale": 0.25}),
     "deepseek-v3": (
@@ -78,6 +94,19 @@ DECODERS = {  # name: (config, its settings)
         ModernBertDecoderConfig,
         {**DECODER, "cls_token_id": 1, "sep_token_id": 1},
     ),
+    "opt": (
+        OPTConfig,
+        {
+            "vocab_size": len(tiny.tokenizer()),
+            "hidden_size": 32,
+            "word_embed_proj_dim": 32,
+            "ffn_dim": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 130,
+            **SPECIAL,
+        },
+    ),
     "phimoe": (PhimoeConfig, {**GROUPED, "num_local_experts": 4}),
     "qwen3-moe": (
         Qwen3MoeConfig,
@@ -92,6 +121,7 @@ DECODERS = {  # name: (config, its settings)
     ),
 }
 ENCODER_DECODERS = {
+    "mbart": (MBartConfig, BART),
     "switch": (SwitchTransformersConfig, {**T5, "num_experts": 2}),
     "umt5": (UMT5Config, T5),
 }

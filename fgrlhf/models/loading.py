@@ -40,11 +40,21 @@ MAX_NAMES = 3  # of tensors, in a message
 
 
 def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
-    """The config of a folder or hub name, with `changes`. Raises `ValueError` with the reason."""
+    """The config of a folder or hub name, with `changes` and without LayerDrop.
+
+    LayerDrop skips whole layers at random in training. Log-probabilities would change from one
+    forward pass to the next, and DDP fails if parameters get no gradient.
+
+    Raises:
+      ValueError: the reason.
+    """
     check_folder(path)
     with _reason_in_one_sentence(path):
         config = AutoConfig.from_pretrained(path, **SAFE, **changes)
     check_sizes(config)
+    for key in config.to_dict():
+        if key.endswith("layerdrop"):  # encoder_layerdrop, decoder_layerdrop (BART), layerdrop (OPT)
+            setattr(config, key, 0.0)
     return config
 
 

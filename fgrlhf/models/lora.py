@@ -58,9 +58,9 @@ def add_adapters(
         target_modules=targets,
         fan_in_fan_out=_stores_transposed_weights(model, targets),
     )
-    # In some mixtures of experts, layers have the names that experts had before their weights became
-    # one tensor. Given the model itself, peft would put the adapters on these tensors, which
-    # `merged_weights` could not save. In a module without a config it looks for layers only.
+    # In some mixtures of experts, layers have the names that experts had as layers.
+    # Given the model itself, peft would put the adapters on these tensors, which `merged_weights`
+    # could not save. In a module without a config it looks for layers only.
     inject_adapter_in_model(config, nn.ModuleDict({"model": model}), ADAPTER)
     if pooler is not None:
         pooler.requires_grad_(True)
