@@ -53,7 +53,7 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
         config = AutoConfig.from_pretrained(path, **SAFE, **changes)
     check_sizes(config)
     for key in config.to_dict():
-        if key.endswith("layerdrop"):  # encoder_layerdrop, decoder_layerdrop (BART), layerdrop (OPT)
+        if key.endswith("layerdrop"):  # BART has one for each stack
             setattr(config, key, 0.0)
     return config
 
