@@ -17,9 +17,12 @@ from transformers import (
     FalconConfig,
     Gemma2Config,
     GraniteConfig,
+    LEDConfig,
+    MarianConfig,
     MBartConfig,
     ModernBertDecoderConfig,
     OPTConfig,
+    PegasusConfig,
     PhimoeConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -27,6 +30,8 @@ from transformers import (
     SwitchTransformersConfig,
     UMT5Config,
 )
+
+from fgrlhf.models.loading import constants_of
 
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 DECODER = {
@@ -64,6 +69,15 @@ BART = {
     "decoder_start_token_id": 1,
     **SPECIAL,
 }
+OPT = {
+    "vocab_size": len(tiny.tokenizer()),
+    "hidden_size": 32,
+    "ffn_dim": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 130,
+    **SPECIAL,
+}
 
 DECODERS = {  # name: (config, its settings)
     "cohere": (CohereConfig, {**GROUPED, "logit_scale": 0.25}),
@@ -94,18 +108,10 @@ DECODERS = {  # name: (config, its settings)
         ModernBertDecoderConfig,
         {**DECODER, "cls_token_id": 1, "sep_token_id": 1},
     ),
-    "opt": (
+    "opt": (OPTConfig, {**OPT, "word_embed_proj_dim": 32}),
+    "opt-350m": (
         OPTConfig,
-        {
-            "vocab_size": len(tiny.tokenizer()),
-            "hidden_size": 32,
-            "word_embed_proj_dim": 32,
-            "ffn_dim": 48,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "max_position_embeddings": 130,
-            **SPECIAL,
-        },
+        {**OPT, "word_embed_proj_dim": 16, "do_layer_norm_before": False},
     ),
     "phimoe": (PhimoeConfig, {**GROUPED, "num_local_experts": 4}),
     "qwen3-moe": (
@@ -121,7 +127,26 @@ DECODERS = {  # name: (config, its settings)
     ),
 }
 ENCODER_DECODERS = {
+    "led": (
+        LEDConfig,
+        {
+            **{key: BART[key] for key in BART if key != "max_position_embeddings"},
+            "max_encoder_position_embeddings": 128,
+            "max_decoder_position_embeddings": 40,
+            "attention_window": 8,
+        },
+    ),
+    "marian": (
+        MarianConfig,
+        {
+            **BART,
+            "decoder_vocab_size": len(tiny.tokenizer()),
+            "share_encoder_decoder_embeddings": False,
+            "tie_word_embeddings": False,
+        },
+    ),
     "mbart": (MBartConfig, BART),
+    "pegasus": (PegasusConfig, BART),
     "switch": (SwitchTransformersConfig, {**T5, "num_experts": 2}),
     "umt5": (UMT5Config, T5),
 }
@@ -144,8 +169,9 @@ def random_model(config: PretrainedConfig) -> PreTrainedModel:
         auto_class = AutoModel
     model = auto_class.from_config(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
+        constants = constants_of(model)
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1 and name not in constants:
                 parameter.normal_(0, 0.2)
     return model
 

@@ -1,4 +1,3 @@
-import families
 import pytest
 import tiny
 import torch
@@ -288,30 +287,6 @@ def test_an_encoder_decoder_has_limited_positions():
     generated(tiny.t5(), [("cat " * 64).strip()], Sampling(70, do_sample=False))
     with pytest.raises(UserError, match="input_padding_side is `left`.*BartFor"):
         T5Policy(policy.model, policy.tokenizer, padding_side="left")
-
-
-@pytest.mark.parametrize("family", ["granite", "cohere", "umt5", "switch", "deepseek-v3"])
-def test_logprobs_of_families_with_other_logits_or_caches(family, tmp_path):
-    """Granite, Cohere, UMT5 and Switch scale their logits. DeepSeek caches no keys."""
-    families.save(family, tmp_path)
-    policy = load_policy(tmp_path).eval()
-    prompt_ids, prompt_mask, ids, mask = batch = sampled(policy)
-    with torch.no_grad():
-        logprobs_BT = policy(*batch)[0].logprobs_BT
-    for b in range(len(ids)):
-        prompt = prompt_ids[b][prompt_mask[b].bool()].tolist()
-        response = ids[b][mask[b].bool()].tolist()
-        expected = brute_logprobs(policy, prompt, response, 1.0)
-        assert logprobs_BT[b, : len(response)].tolist() == pytest.approx(expected, abs=1e-5)
-
-
-def test_a_model_with_layers_after_its_hidden_states_is_refused(tmp_path):
-    families.save("modernbert-decoder", tmp_path)
-    with pytest.raises(
-        UserError,
-        match="ModernBertDecoder.* computes different logits than the policy.*Policy.project",
-    ):
-        load_policy(tmp_path)
 
 
 def long_t5():

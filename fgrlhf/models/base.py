@@ -112,7 +112,9 @@ class Policy(nn.Module):
 
     @property
     def hidden_size(self) -> int:
-        return self.model.config.hidden_size
+        """The width of the last hidden states. OPT-350M narrows them before its output layer."""
+        output_layer: Any = self.model.get_output_embeddings()
+        return output_layer.in_features
 
     @property
     def num_embeddings(self) -> int:

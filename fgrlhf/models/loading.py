@@ -92,7 +92,8 @@ def load_weights(
       model_class: a model class of transformers, or one of its Auto classes.
       path: a folder or hub name.
       may_lack: prefixes of tensors that may be missing, such as a head that training starts from
-        random weights. Tied tensors are stored once and never count as missing.
+        random weights. Tied tensors are stored once and never count as missing, nor do constants
+        (Marian's positions).
       new_head: training starts from this checkpoint, so tensors outside the base model, and its
         pooler, may be missing or have another size; they then get the class's random weights.
       exact: the checkpoint was saved from this very class, so tensors that the config does not
@@ -120,6 +121,7 @@ def load_weights(
         in_base = {name for name in random if name.startswith(base)}
         in_pooler = {name for name in random if name.startswith(f"{base}pooler.")}
         random = in_base - in_pooler
+    random -= constants_of(model)
     missing = sorted(name for name in random if not name.startswith(tuple(may_lack)))
     if missing:
         raise ValueError(
@@ -134,6 +136,23 @@ def load_weights(
         )
     _check_finite(model)
     return model
+
+
+def constants_of(model: PreTrainedModel) -> set[str]:
+    """Names of parameters that are computed and never trained: sinusoidal position embeddings."""
+    names = set()
+    for name, module in model.named_modules():
+        if type(module).__name__.endswith("SinusoidalPositionalEmbedding"):
+            names |= {f"{name}.{parameter}" for parameter, _ in module.named_parameters()}
+    return names
+
+
+def width_of_states(config: PretrainedConfig) -> int:
+    """Width of a language model's last hidden states, which heads read.
+
+    OPT-350m projects them to the width of its embeddings, which is not that of its layers.
+    """
+    return getattr(config, "word_embed_proj_dim", None) or config.hidden_size
 
 
 def check_folder(path: str | Path) -> None:

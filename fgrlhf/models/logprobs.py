@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 
 from fgrlhf.errors import UserError
+from fgrlhf.models.trunk import text_config
 from fgrlhf.utils import check_shape
 
 BLOCK = 1024  # tokens; z of one block is 130 MB in fp32 with T5's vocabulary
@@ -94,12 +95,8 @@ def logprobs_and_margins(
 
 
 def project_states(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """Last hidden states (..., D) -> logits (..., V), as in the model's own forward pass.
-
-    Models with other steps around their output layer get wrong logits. Whoever loads a model
-    compares with its own logits.
-    """
-    config = model.config
+    """Last hidden states (..., D) -> logits (..., V), as in the model's own forward pass."""
+    config = text_config(model)
     if _scales_states(config):
         hidden = hidden * config.d_model**-0.5
     output_layer = model.get_output_embeddings()
@@ -108,9 +105,9 @@ def project_states(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     bias = getattr(model, "final_logits_bias", None)  # BART
     if bias is not None:
         logits = logits + bias
-    factor = getattr(model, "logit_scale", None)  # Cohere
-    if isinstance(factor, float | int):
-        logits = logits * factor
+    scale = getattr(model, "logit_scale", None)  # Cohere
+    if scale is not None:
+        logits = logits * scale
     divisor = getattr(config, "logits_scaling", None)  # Granite
     if divisor is not None:
         logits = logits / divisor
@@ -121,10 +118,10 @@ def project_states(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 
 
 def _scales_states(config: PretrainedConfig) -> bool:
-    """Whether the hidden states are scaled before the output layer: T5 with tied embeddings."""
+    """Whether the last states are divided by the root of their width, as with tied embeddings."""
     if config.model_type in ("umt5", "switch_transformers"):
         return config.tie_word_embeddings
-    return getattr(config, "scale_decoder_outputs", False)
+    return getattr(config, "scale_decoder_outputs", False)  # T5, mT5
 
 
 class _ChosenLogprob(torch.autograd.Function):

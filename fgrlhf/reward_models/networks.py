@@ -23,7 +23,7 @@ from fgrlhf.errors import shorten
 from fgrlhf.kernels.install import share_cache, share_prompts, speed_up
 from fgrlhf.models.decoder_prefix import CONFIG_KEY
 from fgrlhf.models.encoder_decoder import can_pack
-from fgrlhf.models.loading import load_config, load_weights
+from fgrlhf.models.loading import load_config, load_weights, width_of_states
 from fgrlhf.models.logprobs import logprobs_and_margins, project_states
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import TopLayers, layers_of, names_below, train_top_layers
@@ -175,7 +175,7 @@ class LanguageModelScorer(PreTrainedModel):
         self.trunk = AutoModel.from_config(trunk_config, trust_remote_code=False)
         self.lm = None
         self.feature_in = None
-        hidden_size: int = trunk_config.hidden_size
+        hidden_size = width_of_states(trunk_config)
         if config.lm_logprob_feature:
             # a config of its own: `share_prompts` changes the attention of one model at a time
             lm_config = config.lm_config()
@@ -217,6 +217,12 @@ class LanguageModelScorer(PreTrainedModel):
         if shape == "seq2seq" and trunk_config.decoder_start_token_id is None:
             raise ValueError(
                 "its config has no decoder_start_token_id, the token that a decoder starts with"
+            )
+        width = width_of_states(trunk_config)
+        if lm_logprob_feature and width != trunk_config.hidden_size:
+            raise ValueError(
+                f"its embeddings have {width} numbers and its layers {trunk_config.hidden_size}, so"
+                " log-probabilities cannot be added to both: set model.lm_logprob_feature=false."
             )
         prefix = getattr(trunk_config, CONFIG_KEY, None)
         if lm_logprob_feature and prefix:
@@ -395,7 +401,7 @@ class LanguageModelScorer(PreTrainedModel):
             if added_RLD is not None:
                 lower_RLD = lower_RLD + added_RLD
             return upper_states(self.trunk, self._n_trained, batch, lower_RLD)
-        embeddings_RLD = self.trunk.get_input_embeddings()(batch.ids_RL)
+        embeddings_RLD = self._reading_stack().get_input_embeddings()(batch.ids_RL)
         if added_RLD is None:
             return hidden_states(self.trunk, batch, embeddings_RLD)
         layer_number = self.config.feature_layer or 0
@@ -414,9 +420,12 @@ class LanguageModelScorer(PreTrainedModel):
         finally:
             hook.remove()
 
+    def _reading_stack(self) -> Any:
+        """The part of the trunk that reads responses. Its embeddings may differ (Marian)."""
+        return self.trunk.get_decoder() if self.is_encoder_decoder else self.trunk
+
     def _reading_layers(self) -> nn.ModuleList:
-        """The layers that read the responses."""
-        return layers_of(self.trunk.get_decoder() if self.is_encoder_decoder else self.trunk)
+        return layers_of(self._reading_stack())
 
     def train_top_layers(self, n: int, key: str) -> TopLayers:
         """Freeze all but the head and the top n layers; see models/top_layers.py.

@@ -1,0 +1,36 @@
+"""The text part of a language model, and its config.
+
+A multimodal model (Gemma 3, ...) holds its language model beside encoders of images or sound, and
+the config of that language model inside its own config. Policies read and write text only.
+"""
+
+from typing import Any
+
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+
+def trunk_of(model: PreTrainedModel) -> Any:
+    """The model without its output layer; of a multimodal one, the part that reads text."""
+    base: Any = model.base_model
+    language_model = getattr(base, "language_model", None)
+    return base if language_model is None else language_model
+
+
+def text_config(model: PreTrainedModel) -> PretrainedConfig:
+    """The config with the sizes of `trunk_of(model)`; of a nested encoder-decoder, its decoder's.
+
+    In most models it is `model.config`.
+    """
+    return model.config.get_text_config()
+
+
+def freeze_other_inputs(model: PreTrainedModel) -> None:
+    """Freeze the parts of a multimodal model that text does not go through."""
+    trunk = trunk_of(model)
+    base: nn.Module = model.base_model
+    if trunk is base:
+        return
+    for part in base.children():
+        if part is not trunk:
+            part.requires_grad_(False)

@@ -1,0 +1,82 @@
+"""What families of models do differently, with tiny random models: logits, caches, positions."""
+
+import families
+import pytest
+import torch
+from test_policy import brute_logprobs, sampled
+
+from fgrlhf.errors import UserError
+from fgrlhf.policy import load_policy
+from fgrlhf.reward_models.networks import LanguageModelScorer
+from fgrlhf.value import ActorCritic, Value
+
+
+@pytest.mark.parametrize("family", ["granite", "cohere", "umt5", "switch", "deepseek-v3"])
+def test_logprobs_of_families_with_other_logits_or_caches(family, tmp_path):
+    """Granite, Cohere, UMT5 and Switch scale their logits. DeepSeek caches no keys."""
+    families.save(family, tmp_path)
+    policy = load_policy(tmp_path).eval()
+    prompt_ids, prompt_mask, ids, mask = batch = sampled(policy)
+    with torch.no_grad():
+        logprobs_BT = policy(*batch)[0].logprobs_BT
+    for b in range(len(ids)):
+        prompt = prompt_ids[b][prompt_mask[b].bool()].tolist()
+        response = ids[b][mask[b].bool()].tolist()
+        expected = brute_logprobs(policy, prompt, response, 1.0)
+        assert logprobs_BT[b, : len(response)].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_model_with_layers_after_its_hidden_states_is_refused(tmp_path):
+    families.save("modernbert-decoder", tmp_path)
+    with pytest.raises(UserError, match="computes different logits than the policy"):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["marian", "pegasus", "led", "mbart"])
+def test_every_trained_parameter_gets_a_gradient(family, tmp_path):
+    """DDP fails otherwise. Sinusoids and LED's projections of global tokens are not trained."""
+    families.save(family, tmp_path)
+    policy = load_policy(tmp_path).train()
+    policy(*sampled(policy))[0].logprobs_BT.sum().backward()
+    frozen = [name for name, p in policy.model.named_parameters() if not p.requires_grad]
+    assert all(p.grad is not None for p in policy.parameters() if p.requires_grad)
+    assert all("embed_positions" in name or "_global." in name for name in frozen)
+    assert bool(frozen) == (family != "mbart")
+
+
+def test_a_critic_of_states_that_are_narrower_than_the_layers(tmp_path):
+    families.save("opt-350m", tmp_path)
+    policy = load_policy(tmp_path)
+    assert policy.hidden_size == 16
+    for trunk in (None, load_policy(tmp_path)):
+        model = ActorCritic(policy, Value(policy.hidden_size, trunk))
+        assert model(*sampled(policy)).values_BT.shape == (6, 7)
+
+
+@pytest.mark.parametrize("kind", ["segment", "sequence"])
+@pytest.mark.parametrize("family", ["marian", "opt-350m"])
+def test_a_reward_model_reads_what_its_trunk_computes(family, kind, tmp_path):
+    """The decoder of Marian has embeddings of its own, and its positions are not in the file."""
+    model = families.save(family, tmp_path)
+    shape = "seq2seq" if family == "marian" else "causal"
+    labels = {0: "ERROR", 1: "O"} if kind == "segment" else None
+    scorer = LanguageModelScorer.start_from(str(tmp_path), shape, kind, labels).eval()
+    ids = torch.tensor([[3, 4, 5]])
+    mask = torch.ones_like(ids)
+    rows = {"places": torch.tensor([[0, 1, 2]]), "response_mask": mask}
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if family == "marian":
+        inputs["decoder_input_ids"] = ids
+        rows |= {"decoder_attention_mask": mask, "prompt_rows": torch.tensor([0])}
+    with torch.no_grad():
+        scores = scorer(**inputs, **rows).logits
+        hidden_1TD = model.base_model(**inputs).last_hidden_state
+        if kind == "sequence":
+            hidden_1TD = hidden_1TD[:, -1]
+        torch.testing.assert_close(scores, scorer.head(hidden_1TD))
+
+
+def test_log_probabilities_cannot_be_added_to_embeddings_of_another_width(tmp_path):
+    families.save("opt-350m", tmp_path)
+    with pytest.raises(ValueError, match="embeddings have 16 numbers and its layers 32.*false"):
+        LanguageModelScorer.start_from(str(tmp_path), "causal", "sequence", lm_logprob_feature=True)
