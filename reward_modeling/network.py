@@ -18,7 +18,13 @@ from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.loading import check_vocabulary, load_tokenizer
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.rm_input import Kind, Shape
-from fgrlhf.reward_models.shapes import check_direction, check_stacks, other_shape, shape_of_config
+from fgrlhf.reward_models.shapes import (
+    check_direction,
+    check_score,
+    check_stacks,
+    other_shape,
+    shape_of_config,
+)
 from reward_modeling.config import TOP_LAYERS_KEY, ModelSection
 
 
@@ -71,6 +77,8 @@ def load_network(
         )
         _check_length(model, network)
         check_direction(network, shape)
+        if kind == "sequence":
+            check_score(network)
         _add_adapters(network.base_model, model)
         if model.train_top_layers is not None:
             train_top_layers(network.base_model, model.train_top_layers, TOP_LAYERS_KEY)

@@ -21,6 +21,7 @@ from transformers import (
     MarianConfig,
     MBartConfig,
     ModernBertDecoderConfig,
+    MptConfig,
     OPTConfig,
     PegasusConfig,
     PhimoeConfig,
@@ -28,7 +29,9 @@ from transformers import (
     PreTrainedModel,
     Qwen3MoeConfig,
     SwitchTransformersConfig,
+    T5Config,
     UMT5Config,
+    XLNetConfig,
 )
 
 from fgrlhf.models.loading import constants_of
@@ -108,6 +111,17 @@ DECODERS = {  # name: (config, its settings)
         ModernBertDecoderConfig,
         {**DECODER, "cls_token_id": 1, "sep_token_id": 1},
     ),
+    "mpt": (
+        MptConfig,
+        {
+            "vocab_size": len(tiny.tokenizer()),
+            "d_model": 32,
+            "n_heads": 4,
+            "n_layers": 2,
+            "max_seq_len": 40,
+            **SPECIAL,
+        },
+    ),
     "opt": (OPTConfig, {**OPT, "word_embed_proj_dim": 32}),
     "opt-350m": (
         OPTConfig,
@@ -148,9 +162,23 @@ ENCODER_DECODERS = {
     "mbart": (MBartConfig, BART),
     "pegasus": (PegasusConfig, BART),
     "switch": (SwitchTransformersConfig, {**T5, "num_experts": 2}),
+    "t5": (T5Config, T5),
     "umt5": (UMT5Config, T5),
 }
-FAMILIES = {**DECODERS, **ENCODER_DECODERS}
+OTHERS = {
+    "xlnet": (
+        XLNetConfig,
+        {
+            "vocab_size": len(tiny.tokenizer()),
+            "d_model": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "d_inner": 48,
+            **SPECIAL,
+        },
+    ),
+}
+FAMILIES = {**DECODERS, **ENCODER_DECODERS, **OTHERS}
 
 
 def config_of(family: str, **changes) -> PretrainedConfig:

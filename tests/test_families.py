@@ -2,13 +2,23 @@
 
 import families
 import pytest
+import rm_helpers as rm
 import torch
 from test_policy import brute_logprobs, sampled
+from transformers import ByT5Tokenizer, XLNetForSequenceClassification
 
 from fgrlhf.errors import UserError
-from fgrlhf.policy import load_policy
+from fgrlhf.models.chat import without_last_tokens
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.dialogs import dialog_text
+from fgrlhf.policy import T5Policy, load_policy
+from fgrlhf.reward_models.inputs import longest_input
+from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.networks import LanguageModelScorer
+from fgrlhf.text_types import ASSISTANT, USER, Prompt
 from fgrlhf.value import ActorCritic, Value
+from reward_modeling.config import ModelSection
+from reward_modeling.network import load_network
 
 
 @pytest.mark.parametrize("family", ["granite", "cohere", "umt5", "switch", "deepseek-v3"])
@@ -80,3 +90,46 @@ def test_log_probabilities_cannot_be_added_to_embeddings_of_another_width(tmp_pa
     families.save("opt-350m", tmp_path)
     with pytest.raises(ValueError, match="embeddings have 16 numbers and its layers 32.*false"):
         LanguageModelScorer.start_from(str(tmp_path), "causal", "sequence", lm_logprob_feature=True)
+
+
+@pytest.mark.parametrize("family, limit", [("led", 40), ("mpt", 40), ("marian", 130)])
+def test_limits_of_length_under_other_names(family, limit, tmp_path):
+    families.save(family, tmp_path)
+    settings = ModelSection(ckpt=str(tmp_path), max_length=limit)
+    network, _ = load_network(settings, "sequence")
+    assert longest_input(network.trunk) == limit
+    with pytest.raises(UserError, match=f"reads at most {limit} tokens"):
+        load_network(settings.model_copy(update={"max_length": limit + 1}), "sequence")
+    if family == "mpt":
+        policy = load_policy(tmp_path)
+        with pytest.raises(UserError, match="need 41 positions, the model has 40"):
+            policy.generate(*policy.encode(["the"]), Sampling(40, do_sample=False))
+
+
+def test_xlnet_labels_segments_of_any_length_but_scores_no_padded_text(tmp_path):
+    families.save("xlnet", tmp_path / "start")
+    settings = ModelSection(ckpt=str(tmp_path / "start"), shape="encoder", max_length=300)
+    network, _ = load_network(settings, "segment", {0: "ERROR", 1: "O"})
+    assert longest_input(network) is None
+    message = "padding changes the score that XLNetForSequenceClassification gives"
+    with pytest.raises(UserError, match=message):
+        load_network(settings, "sequence")
+    classifier = XLNetForSequenceClassification(families.config_of("xlnet", num_labels=1))
+    classifier.save_pretrained(tmp_path / "published")
+    families.tiny.tokenizer().save_pretrained(tmp_path / "published")
+    with pytest.raises(UserError, match=message):
+        load_reward_model(tmp_path / "published", rm.prefix_fn, mean=0.0, std=1.0)
+
+
+def test_a_long_dialog_before_a_tokenizer_without_offsets():
+    """ByT5's tokenizer reads bytes."""
+    tokenizer = ByT5Tokenizer()
+    messages = ((USER, "naïve " * 20), (ASSISTANT, "yes"), (USER, "☕ " * 20))
+    config = families.config_of("t5", vocab_size=384)
+    policy = T5Policy(families.random_model(config), tokenizer, max_input_len=30)
+    (ids,) = policy.tokenize([Prompt("0", dialog_text(messages), messages=messages)])["input_ids"]
+    assert 25 < len(ids) <= 30
+    for excess in range(1, 12):
+        shorter = without_last_tokens(tokenizer, "ab ☕ é", excess)
+        expected = "ab ☕ é".encode()[:-excess].decode(errors="ignore")
+        assert shorter == expected

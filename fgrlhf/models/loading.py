@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import (
@@ -42,8 +42,9 @@ MAX_NAMES = 3  # of tensors, in a message
 def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
     """The config of a folder or hub name, with `changes` and without LayerDrop.
 
-    LayerDrop skips whole layers at random in training. Log-probabilities would change from one
-    forward pass to the next, and DDP fails if parameters get no gradient.
+    `max_position_embeddings` is the limit of its length also where a family has another name for it
+    (MPT: `max_seq_len`). LayerDrop skips whole layers at random in training. Log-probabilities
+    would change from one forward pass to the next, and DDP fails if parameters get no gradient.
 
     Raises:
       ValueError: the reason.
@@ -55,7 +56,19 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
     for key in config.to_dict():
         if key.endswith("layerdrop"):  # BART has one for each stack
             setattr(config, key, 0.0)
+    if hasattr(config, "max_seq_len") and not hasattr(config, "max_position_embeddings"):
+        config.max_position_embeddings = config.max_seq_len
     return config
+
+
+def max_positions(config: PretrainedConfig, stack: Literal["encoder", "decoder"]) -> int | None:
+    """The most tokens that a stack can read; None: no limit.
+
+    LED has a number for each stack. XLNet has -1, because its positions are relative.
+    """
+    positions = getattr(config, "max_position_embeddings", None)
+    positions = getattr(config, f"max_{stack}_position_embeddings", positions)
+    return positions if positions is not None and positions > 0 else None
 
 
 def load_tokenizer(path: str | Path):

@@ -36,7 +36,7 @@ from fgrlhf.reward_models.networks import (
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.rm_input import Cuts, Shape
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, decoder_start, shape_of
-from fgrlhf.reward_models.shapes import other_shape, reads_ahead, shape_of_config
+from fgrlhf.reward_models.shapes import check_score, other_shape, reads_ahead, shape_of_config
 from fgrlhf.reward_models.spec import NOT_ERRORS, SPEC_FILE, RewardModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -97,6 +97,11 @@ def load_reward_model(
         model: Any = speed_up_network(network)
         tokenizer = load_tokenizer(path, spec.shape)
         check_vocabulary(tokenizer, network)
+        if spec.shape == "encoder" and config.pad_token_id is None:
+            # a decoder-only classifier looks for its last token before the padding
+            network.config.pad_token_id = tokenizer.pad_token_id
+        if spec.shape == "encoder" and spec.kind == "sequence":
+            check_score(network)
     except (OSError, ValueError) as error:
         way_out = "Train it first, or give a hub name while online."
         if Path(path).is_dir():
@@ -104,9 +109,6 @@ def load_reward_model(
         raise UserError(
             f"no reward model could be loaded from `{path}`: {error} {way_out}"
         ) from None
-    if spec.shape == "encoder" and config.pad_token_id is None:
-        # a decoder-only classifier looks for its last token before the padding
-        model.config.pad_token_id = tokenizer.pad_token_id
     scorer_class = SegmentScorer if spec.kind == "segment" else SequenceScorer
     scorer = scorer_class(model.to(device=device, dtype=DTYPES[dtype]), tokenizer, spec, prefix_fn)
     _try_out(path, scorer)
