@@ -12,7 +12,9 @@ from torch.utils.data import Sampler
 from transformers import PreTrainedModel
 
 from fgrlhf.data.formats import Demonstration
+from fgrlhf.errors import UserError
 from fgrlhf.models.dialogs import dialog_text
+from fgrlhf.models.loading import max_positions
 from fgrlhf.models.shared_rows import position_arguments
 from fgrlhf.policy import EncoderDecoderPolicy, Policy, count_cut
 from fgrlhf.runs.batching import shuffled_batches
@@ -98,6 +100,25 @@ def _for_decoder(
         "decoder_input_ids": [*policy.decoder_start_ids, *answer[:-1]],
         "labels": [IGNORED] * len(policy.decoder_prefix_ids) + answer,
     }
+
+
+def check_lengths(policy: Policy, rows: Sequence[dict[str, list[int]]]) -> None:
+    """Raise `UserError` if an encoded example has more tokens than the model has positions."""
+    config = policy.model.config
+    parts = {"input_ids": ("prompt and response", max_positions(config, "decoder"))}
+    if isinstance(policy, EncoderDecoderPolicy):
+        parts = {
+            "input_ids": ("prompt", max_positions(config, "encoder")),
+            "decoder_input_ids": ("response", max_positions(config, "decoder")),
+        }
+    for column, (name, limit) in parts.items():
+        longest = max((len(row[column]) for row in rows), default=0)
+        if limit is not None and longest > limit:
+            raise UserError(
+                f"an example has {longest} tokens of {name}, but {type(policy.model).__name__} has"
+                f" {limit} positions for them: lower model.max_input_len or"
+                " model.max_generated_len, which cut longer examples"
+            )
 
 
 def count_unseen(
