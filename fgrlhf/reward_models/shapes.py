@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING,
 )
 
+from fgrlhf.errors import UserError
 from fgrlhf.reward_models.rm_input import Shape
 
 PROBE_LENGTH = 4  # tokens
@@ -113,7 +114,7 @@ def check_score(network: PreTrainedModel) -> None:
     XLNet's reads the last column. The network's config must have the padding token.
 
     Raises:
-      ValueError: the reason and the way out.
+      UserError: it does.
     """
     pad = network.config.pad_token_id
     _, ids = _probes(network)
@@ -131,7 +132,8 @@ def check_score(network: PreTrainedModel) -> None:
         network.train(training)
     alone, padded = scores
     if (padded - alone).abs().max() > CHANGE_OF_SCORE * alone.abs().max():
-        raise ValueError(
-            f"padding changes the score that {type(network).__name__} gives a text, so scores would"
-            " depend on the other texts of a batch: use a checkpoint of another family"
+        raise UserError(
+            f"padding changes the score that `{network.name_or_path}` ({type(network).__name__})"
+            " gives a text, so scores would depend on the other texts of a batch: use a checkpoint"
+            " of another family"
         )
