@@ -36,11 +36,13 @@ from fgrlhf.reward_models.networks import (
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.rm_input import Cuts, Shape
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, decoder_start, shape_of
-from fgrlhf.reward_models.shapes import check_score, other_shape, reads_ahead, shape_of_config
+from fgrlhf.reward_models.shapes import other_shape, reads_ahead, shape_of_config
 from fgrlhf.reward_models.spec import NOT_ERRORS, SPEC_FILE, RewardModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PUBLISHED_LENGTH = 2048  # tokens that the published reward models read
+CHANGE_OF_SCORE = 1e-3  # a smaller relative difference is rounding
+SMALL_SCORE = 0.01  # smaller ones are differences of larger terms, which are rounded too
 # facts that are missing from a published checkpoint
 FACTS = ("level", "error_label", "with_context", "mean", "std")
 
@@ -101,7 +103,7 @@ def load_reward_model(
             # a decoder-only classifier looks for its last token before the padding
             network.config.pad_token_id = tokenizer.pad_token_id
         if spec.shape == "encoder" and spec.kind == "sequence":
-            check_score(network)
+            check_score(network, tokenizer)
     except (OSError, ValueError) as error:
         way_out = "Train it first, or give a hub name while online."
         if Path(path).is_dir():
@@ -206,6 +208,37 @@ def check_vocabulary(tokenizer, network: nn.Module) -> None:
             f"its tokenizer has tokens up to number {largest}, but the network has only {rows}"
             " embeddings: they belong to different models, or a token was added without"
             " `resize_token_embeddings`."
+        )
+
+
+@torch.no_grad()
+def check_score(network: PreTrainedModel, tokenizer) -> None:
+    """Reject a sequence classifier that gives a text another score if it is padded.
+
+    XLNet's reads the last column.
+
+    Raises:
+      UserError: it does.
+    """
+    ids = tokenizer("a b c d")["input_ids"]
+    padding = [tokenizer.pad_token_id] * len(ids)
+    training = network.training
+    network.eval()
+    scores = []
+    for row, mask in (
+        (ids, [1] * len(ids)),
+        (ids + padding, [1] * len(ids) + [0] * len(padding)),
+    ):
+        inputs = {"input_ids": torch.tensor([row]), "attention_mask": torch.tensor([mask])}
+        on_device = {name: tensor.to(network.device) for name, tensor in inputs.items()}
+        scores.append(network(**on_device).logits.float())
+    network.train(training)
+    alone, padded = scores
+    if (padded - alone).abs().max() > CHANGE_OF_SCORE * alone.abs().max().clamp(min=SMALL_SCORE):
+        raise UserError(
+            f"padding changes the score that `{network.name_or_path}` ({type(network).__name__})"
+            " gives a text, so scores would depend on the other texts of a batch: use a checkpoint"
+            " of another family"
         )
 
 

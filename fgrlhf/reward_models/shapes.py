@@ -15,12 +15,10 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING,
 )
 
-from fgrlhf.errors import UserError
 from fgrlhf.reward_models.rm_input import Shape
 
 PROBE_LENGTH = 4  # tokens
 CHANGE = 1e-5  # a smaller relative difference is rounding
-CHANGE_OF_SCORE = 1e-3  # the same for a score, whose terms may cancel
 
 _DESCRIPTIONS = {
     "seq2seq": "an encoder-decoder",
@@ -105,35 +103,3 @@ def _first_state(network: PreTrainedModel, ids: list[int]) -> torch.Tensor:
     ids_BT = torch.tensor([ids], device=network.device)
     output = network.base_model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT))
     return output[0][0, 0].float()
-
-
-@torch.no_grad()
-def check_score(network: PreTrainedModel) -> None:
-    """Reject a sequence classifier that gives an input another score if it is padded.
-
-    XLNet's reads the last column. The network's config must have the padding token.
-
-    Raises:
-      UserError: it does.
-    """
-    pad = network.config.pad_token_id
-    _, ids = _probes(network)
-    training = network.training
-    network.eval()
-    scores = []
-    try:
-        for n_padding in (0, PROBE_LENGTH):
-            ids_1L = torch.tensor([ids + [pad] * n_padding], device=network.device)
-            mask_1L = torch.tensor([[1] * len(ids) + [0] * n_padding], device=network.device)
-            scores.append(network(input_ids=ids_1L, attention_mask=mask_1L).logits.float())
-    except Exception:  # a network may not accept such short inputs: then nothing is known
-        return
-    finally:
-        network.train(training)
-    alone, padded = scores
-    if (padded - alone).abs().max() > CHANGE_OF_SCORE * alone.abs().max():
-        raise UserError(
-            f"padding changes the score that `{network.name_or_path}` ({type(network).__name__})"
-            " gives a text, so scores would depend on the other texts of a batch: use a checkpoint"
-            " of another family"
-        )
