@@ -15,7 +15,7 @@ from fgrlhf.models.loading import load_config, load_weights
 from fgrlhf.models.lora import add_adapters
 from fgrlhf.models.top_layers import check_top_layers, train_top_layers
 from fgrlhf.reward_models.inputs import longest_input
-from fgrlhf.reward_models.loading import check_vocabulary, load_tokenizer
+from fgrlhf.reward_models.loading import check_score, check_vocabulary, load_tokenizer
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.rm_input import Kind, Shape
 from fgrlhf.reward_models.shapes import (
@@ -82,6 +82,8 @@ def load_network(
         if model.train_top_layers is not None:
             train_top_layers(network.base_model, model.train_top_layers, TOP_LAYERS_KEY)
         check_vocabulary(tokenizer, network)
+        if kind == "sequence":
+            check_score(network, tokenizer)
         return speed_up_network(network, model.kernels), tokenizer
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]

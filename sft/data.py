@@ -4,15 +4,17 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Sampler
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from fgrlhf.data.formats import Demonstration
+from fgrlhf.errors import UserError
 from fgrlhf.models.dialogs import dialog_text
+from fgrlhf.models.loading import max_positions
 from fgrlhf.models.shared_rows import position_arguments
 from fgrlhf.policy import EncoderDecoderPolicy, Policy, count_cut
 from fgrlhf.runs.batching import shuffled_batches
@@ -69,35 +71,54 @@ def every_turn(demonstration: Demonstration) -> list[Demonstration]:
 def encode(
     policy: Policy, examples: Sequence[Demonstration], max_generated_len: int
 ) -> list[dict[str, list[int]]]:
-    """Token ids of prompt and response of every example: {"input_ids", "labels"}.
+    """Token ids of prompt and response of every example, for the model's forward pass.
 
-    An encoder-decoder reads the prompt and is trained on the response. If its decoder reads a
-    prefix first, the example also has "decoder_input_ids", and the prefix has no labels. A
-    decoder-only model reads both in one sequence and is trained on the part of the response. A
-    response ends with `Policy.end_id`, which counts towards `max_generated_len`. A longer one is
-    cut and has no end token: the policy must not learn to stop at the limit.
+    An encoder-decoder reads the prompt and is trained on the response. Its decoder reads
+    `decoder_start_ids` first, as in generation; a prefix among them has no labels. It is spelled
+    out in "decoder_input_ids", because some models of transformers derive another start from the
+    labels (mBART: the last token). A decoder-only model reads both in one sequence and is trained
+    on the part of the response. A response ends with `Policy.end_id`, which counts towards
+    `max_generated_len`. A longer one is cut and has no end token: the policy must not learn to stop
+    at the limit.
     """
     prompts = policy.tokenize([example.prompt for example in examples])["input_ids"]
     answers = [ids[:max_generated_len] for ids in _response_ids(policy, examples)]
-    if isinstance(policy, EncoderDecoderPolicy) and policy.decoder_prefix_ids:
-        return [_after_prefix(policy, prompt, answer) for prompt, answer in zip(prompts, answers)]
-    if cast(PretrainedConfig, policy.model.config).is_encoder_decoder:
-        return [{"input_ids": prompt, "labels": answer} for prompt, answer in zip(prompts, answers)]
+    if isinstance(policy, EncoderDecoderPolicy):
+        return [_for_decoder(policy, prompt, answer) for prompt, answer in zip(prompts, answers)]
     return [
         {"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer}
         for prompt, answer in zip(prompts, answers)
     ]
 
 
-def _after_prefix(
+def _for_decoder(
     policy: EncoderDecoderPolicy, prompt: list[int], answer: list[int]
 ) -> dict[str, list[int]]:
-    """An example whose decoder reads a prefix before the response, and is not trained on it."""
+    """An example of an encoder-decoder. The decoder's prefix, if it has one, has no labels."""
     return {
         "input_ids": prompt,
         "decoder_input_ids": [*policy.decoder_start_ids, *answer[:-1]],
         "labels": [IGNORED] * len(policy.decoder_prefix_ids) + answer,
     }
+
+
+def check_lengths(policy: Policy, rows: Sequence[dict[str, list[int]]]) -> None:
+    """Raise `UserError` if an encoded example has more tokens than the model has positions."""
+    config = policy.model.config
+    parts = {"input_ids": ("prompt and response", max_positions(config, "decoder"))}
+    if isinstance(policy, EncoderDecoderPolicy):
+        parts = {
+            "input_ids": ("prompt", max_positions(config, "encoder")),
+            "decoder_input_ids": ("response", max_positions(config, "decoder")),
+        }
+    for column, (name, limit) in parts.items():
+        longest = max((len(row[column]) for row in rows), default=0)
+        if limit is not None and longest > limit:
+            raise UserError(
+                f"an example has {longest} tokens of {name}, but {type(policy.model).__name__} has"
+                f" {limit} positions for them: lower model.max_input_len or"
+                " model.max_generated_len, which cut longer examples"
+            )
 
 
 def count_unseen(

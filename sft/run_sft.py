@@ -48,6 +48,7 @@ from sft.data import (
     IGNORED,
     Collator,
     Order,
+    check_lengths,
     count_unseen,
     encode,
     every_turn,
@@ -311,6 +312,9 @@ def _train(config: SFTConfig, task: Task) -> Path:
     # the first process sends the others their parts of a sharded model
     empty = shards_models(config.parallel, processes) and not processes.is_main_process
     policy = stop_together(processes, lambda: load_start(config, empty))
+    train_rows = encode(policy, examples, config.model.max_generated_len)
+    dev_rows = encode(policy, dev, config.model.max_generated_len) if dev else None
+    check_lengths(policy, [*train_rows, *(dev_rows or ())])
     dev_prompts = [example.prompt for example in dev]
     metrics = [
         *build_metrics(config.evaluation_metrics, str(arguments.device), prefix=task.rm_prefix),
@@ -332,8 +336,8 @@ def _train(config: SFTConfig, task: Task) -> Path:
             data_collator=Collator(
                 policy.tokenizer.pad_token_id, left=policy.tokenizer.padding_side == "left"
             ),
-            train_dataset=encode(policy, examples, config.model.max_generated_len),
-            eval_dataset=encode(policy, dev, config.model.max_generated_len) if dev else None,
+            train_dataset=train_rows,
+            eval_dataset=dev_rows,
         )
         use_run_log(trainer, log, config.logging.run_name)
         for note in config.logging.notes():

@@ -23,6 +23,8 @@ from fgrlhf.kernels.longformer import (
     banded_attention,
     use_banded_attention,
 )
+from fgrlhf.models.config import LoRAConfig
+from fgrlhf.models.lora import adapters_off, add_adapters
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.spec import RewardModelSpec
 from reward_modeling.config import ModelSection
@@ -30,6 +32,7 @@ from reward_modeling.network import load_network
 
 VOCABULARY = 50
 KINDS = {"token": LongformerForTokenClassification, "sequence": LongformerForSequenceClassification}
+GLOBAL_LAYERS = ["query_global", "key_global", "value_global"]
 LENGTHS = (1, 3, 4, 5, 8, 9, 12, 13, 16, 31, 40)  # one side of the window is 4
 
 
@@ -116,6 +119,25 @@ def test_outputs_and_gradients_equal_the_stock_models(kind, padding, marks):
     for length in LENGTHS:
         inputs = batch(length, padding, marks)
         assert_same(run(banded, inputs), run(stock, inputs))
+
+
+@pytest.mark.parametrize("padding", ["none", "ends"])
+def test_adapters_on_the_projections_of_global_tokens(padding):
+    stock, banded = pair("sequence")
+    for model in (stock, banded):
+        torch.manual_seed(0)
+        add_adapters(model.base_model, LoRAConfig(r=2, target_modules=GLOBAL_LAYERS))
+        for name, parameter in model.named_parameters():
+            if ".lora_B." in name:
+                nn.init.normal_(parameter, std=0.2)
+    inputs = batch(13, padding)
+    ours = run(banded, inputs)
+    assert_same(ours, run(stock, inputs))
+    gradients = [x for name, x in ours.items() if "_global.lora_" in name]
+    # two adapted matrices in each of three projections of two layers
+    assert len(gradients) == 12 and all(bool(x.any()) for x in gradients)
+    with adapters_off(banded), adapters_off(stock):
+        assert_near(banded(**inputs).logits, stock(**inputs).logits)
 
 
 @pytest.mark.parametrize("window", [4, [4, 16], 64])

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 
+import families
 import pytest
 import tiny
 import torch
@@ -15,6 +16,8 @@ from transformers import (
 )
 
 from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
+from fgrlhf.policy import load_policy
+from fgrlhf.reward_models.networks import LanguageModelScorer
 
 CLASSES = {
     "t5": AutoModelForSeq2SeqLM,
@@ -50,6 +53,25 @@ def test_a_saved_policy_loads_completely(kind, tmp_path):
     assert loaded.state_dict().keys() == expected.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in loaded.state_dict().items())
     assert load_tokenizer(tmp_path).get_vocab() == policy.tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize(
+    "family, keys", [("mbart", ("encoder_layerdrop", "decoder_layerdrop")), ("opt", ("layerdrop",))]
+)
+def test_layers_are_never_skipped(family, keys, tmp_path):
+    """With LayerDrop at 1, no layer would be trained."""
+    families.save(family, tmp_path, **dict.fromkeys(keys, 1.0))
+    policy = load_policy(tmp_path).train()
+    ids = torch.tensor([[3, 4, 5]])
+    mask = torch.ones_like(ids)
+    policy(ids, mask, ids, mask)[0].logprobs_BT.sum().backward()
+    assert all(p.grad is not None for p in policy.parameters())
+
+    shape = "seq2seq" if family == "mbart" else "causal"
+    scorer = LanguageModelScorer.start_from(str(tmp_path), shape, "sequence").train()
+    for key in keys:
+        assert getattr(scorer.trunk.config, key) == 0.0
+        assert getattr(policy.model.config, key) == 0.0
 
 
 def test_a_missing_tensor_is_named(saved):

@@ -1,5 +1,6 @@
 import copy
 
+import families
 import pytest
 import tiny
 import torch
@@ -129,6 +130,34 @@ def test_a_saved_policy_is_an_ordinary_one_with_the_adapters_merged(kind, tmp_pa
     again = load_policy(tmp_path / "merged", lora=LORA).eval()
     assert torch.equal(logprobs(again, batch), logprobs(loaded, batch))
     assert merged_weights(policy.model).keys() == tiny.policy(kind).model.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    "family, layers",
+    [
+        ("deepseek-v3", ["layers.0.mlp.gate_proj", "layers.1.mlp.shared_experts.gate_proj"]),
+        ("qwen3-moe", ["layers.0.mlp.gate_proj"]),
+        ("phimoe", []),
+        ("falcon", ["h.0.mlp.dense_h_to_4h"]),
+    ],
+)
+def test_adapters_of_families_with_layers_of_their_own(family, layers, tmp_path):
+    """Experts whose weights are one tensor, and routers, get no adapters."""
+    families.save(family, tmp_path / "start")
+    policy = load_policy(tmp_path / "start", lora=LORA).eval()
+    trained = {name for name, p in policy.named_parameters() if p.requires_grad}
+    assert all(".lora_" in name for name in trained)
+    adapted_layers = {name.partition(".lora_")[0] for name in trained}
+    assert not any(name.endswith(("experts", "router", "gate")) for name in adapted_layers)
+    for layer in layers:
+        assert any(name.endswith(layer) for name in adapted_layers), layer
+    for name, parameter in policy.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    batch = sampled(policy)
+    policy.save(tmp_path / "merged")
+    merged = load_policy(tmp_path / "merged").eval()
+    torch.testing.assert_close(logprobs(merged, batch), logprobs(policy, batch), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart", "llama"])

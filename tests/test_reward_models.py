@@ -2,12 +2,14 @@
 
 import json
 
+import families
 import pytest
 import rm_helpers as rm
 import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, pre_tokenizers
 from transformers import LongformerForSequenceClassification, LongformerForTokenClassification
 
 from fgrlhf.errors import UserError
@@ -356,6 +358,45 @@ def test_scorer_starts_from_the_policys_weights(tmp_path):
         )[:, 0]
         features = model.features(scorer_batch(**batch))
     torch.testing.assert_close(features[0, 1:, 0], logprobs.clamp(min=-10) / 10)
+
+
+@pytest.mark.parametrize("family", ["granite", "cohere", "gemma2", "umt5", "switch"])
+def test_the_feature_has_the_logprobs_of_models_that_scale_their_logits(family, tmp_path):
+    families.save(family, tmp_path)
+    shape = "seq2seq" if family in families.ENCODER_DECODERS else "causal"
+    model = LanguageModelScorer.start_from(
+        str(tmp_path), shape, "sequence", lm_logprob_feature=True
+    ).eval()
+    built = inputs(shape, kind="sequence")
+    text = RMText(rm.prefix("question: the cat"), (rm.words("the red cat"),))
+    batch = built.collate(built.encode([text]))
+    with torch.no_grad():
+        features_TF = model.features(scorer_batch(**batch))[0]
+        names = ("input_ids", "attention_mask", "decoder_input_ids")
+        lm_inputs = {name: batch[name] for name in names if name in batch}
+        logits_LV = model.lm(**lm_inputs).logits[0]
+    ids_T = batch["decoder_input_ids" if shape == "seq2seq" else "input_ids"][0][-3:]
+    logprobs_TV = torch.log_softmax(logits_LV[-4:-1], -1)
+    expected_T = logprobs_TV.gather(-1, ids_T[:, None])[:, 0]
+    torch.testing.assert_close(features_TF[-3:, 0], expected_T.clamp(min=-10) / 10)
+
+
+def test_a_feature_of_logits_that_are_not_known_is_refused(tmp_path, monkeypatch):
+    families.save("modernbert-decoder", tmp_path / "lm")
+    arguments = (str(tmp_path / "lm"), "causal", "sequence")
+    message = "ModernBertDecoder.*changes its logits.*lm_logprob_feature would be wrong.*false"
+    with pytest.raises(ValueError, match=message):
+        LanguageModelScorer.start_from(*arguments, lm_logprob_feature=True)
+    LanguageModelScorer.start_from(*arguments)
+    # a folder of an earlier release, which did not check
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageModelScorer, "check_lm_logits", lambda self: None)
+        model = LanguageModelScorer.start_from(*arguments, lm_logprob_feature=True)
+    model.save_pretrained(tmp_path / "rm")
+    tiny.tokenizer().save_pretrained(tmp_path / "rm")
+    spec("causal", "sequence").save(tmp_path / "rm")
+    with pytest.raises(UserError, match=message):
+        load_reward_model(tmp_path / "rm", rm.prefix_fn)
 
 
 def test_training_leaves_the_frozen_language_model_alone(tmp_path):
@@ -923,6 +964,23 @@ def test_a_tokenizer_that_cannot_pad_is_refused(tmp_path):
     change_json(folder / "tokenizer_config.json", pad_token=None, eos_token=None)
     with pytest.raises(UserError, match="neither a padding token nor an end token"):
         load_reward_model(folder, rm.prefix_fn)
+
+
+def test_words_stay_apart_in_a_tokenizer_with_two_splitters(tmp_path):
+    """EuroBERT's tokenizer splits by a regular expression, then by bytes."""
+    tok = tiny.fresh(tiny.tokenizer("bpe"))
+    by_words = pre_tokenizers.Split(Regex(r" ?\p{L}+| ?[^\s\p{L}]+|\s+"), "isolated")
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tok.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([by_words, by_bytes])
+    tok.save_pretrained(tmp_path / "start")
+    text = ["the", "red", "cat,", "</s>", "sees", "a", "dog"]
+    expected = tok(" the red cat,</s> sees a dog")["input_ids"]
+    for times in range(2):  # the folder that training writes is read again
+        loaded = load_tokenizer(tmp_path / "start", "encoder")
+        batch = loaded(text, is_split_into_words=True)
+        assert batch["input_ids"] == expected, times
+        assert set(batch.word_ids()) == set(range(len(text)))
+        loaded.save_pretrained(tmp_path / "start")
 
 
 def test_the_scorer_counts_what_it_cuts(tmp_path):

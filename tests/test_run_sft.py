@@ -25,7 +25,7 @@ from fgrlhf.text_types import Prompt
 from sft import run_sft
 from sft import run_sft as module
 from sft.config import SFTConfig
-from sft.data import Order, Unseen, count_unseen, encode
+from sft.data import Order, Unseen, check_lengths, count_unseen, encode
 from sft.run_sft import SFTTrainer, train
 
 ANSWERS = {
@@ -315,7 +315,11 @@ def test_encode():
     t5.max_input_len = 2
     assert count_unseen(t5, examples, 5).prompts == 1
     t5.max_input_len = 64
-    assert second == {"input_ids": ids(["▁a"]), "labels": [*ids(["▁dog"]), 1]}
+    assert second == {
+        "input_ids": ids(["▁a"]),
+        "decoder_input_ids": [0, *ids(["▁dog"])],
+        "labels": [*ids(["▁dog"]), 1],
+    }
     assert [row["input_ids"] for row in (first, second)] == [
         row_ids[: sum(mask)]
         for row_ids, mask in zip(
@@ -325,6 +329,22 @@ def test_encode():
 
     joined = encode(tiny.gpt2(), examples, max_generated_len=10)[1]
     assert joined == {"input_ids": ids(["▁a", "▁dog"]) + [1], "labels": [-100, ids("▁dog"), 1]}
+
+
+@pytest.mark.parametrize("kind", ["bart", "gpt2"])
+def test_examples_longer_than_the_model_can_read_are_refused(kind):
+    """BART has 64 positions in each stack, GPT-2 256 for prompt and response."""
+    policy = tiny.policy(kind)
+    limit = 64 if kind == "bart" else 256
+    long = Demonstration(Prompt("0", "the " * limit), "dog")
+    policy.max_input_len = limit - 2
+    check_lengths(policy, encode(policy, [long], 2))
+    policy.max_input_len = limit + 2
+    with pytest.raises(UserError, match=f"{limit} positions .* lower model.max_input_len"):
+        check_lengths(policy, encode(policy, [long], 2))
+    long = Demonstration(Prompt("0", "the"), "dog " * limit)
+    with pytest.raises(UserError, match=f"has {limit + 1} tokens of .*response"):
+        check_lengths(policy, encode(policy, [long], limit + (1 if kind == "bart" else 0)))
 
 
 def test_a_chat_model_is_trained_as_it_is_asked():

@@ -1,4 +1,4 @@
-"""The loss of decoder-only models, computed at the response's tokens only."""
+"""The loss of SFT. That of decoder-only models is computed at the response's tokens only."""
 
 from types import SimpleNamespace
 
@@ -18,8 +18,8 @@ EXAMPLES = [
 ]
 
 
-def padded(policy, left: bool):
-    rows = encode(policy, EXAMPLES, max_generated_len=20)
+def padded(policy, left: bool, max_generated_len: int = 20):
+    rows = encode(policy, EXAMPLES, max_generated_len)
     return Collator(policy.tokenizer.pad_token_id, left)(rows)
 
 
@@ -60,3 +60,17 @@ def test_logits_are_computed_for_the_longest_response_only():
     longest = int((batch["labels"] != IGNORED).sum(1).max())
     assert columns == [longest + 1]
     assert longest + 1 < batch["input_ids"].shape[1]
+
+
+@pytest.mark.parametrize("kind", ["t5", "flan", "bart", "marian", "m2m100", "mbart"])
+def test_an_encoder_decoder_is_trained_on_what_it_generates(kind):
+    """The loss of mBART itself would start the decoder with the last token of a cut response."""
+    policy = (tiny.translator("mbart") if kind == "mbart" else tiny.policy(kind)).eval()
+    batch = padded(policy, left=False, max_generated_len=4)
+    loss = policy.model(**batch).loss
+    mask_BT = (batch["labels"] != IGNORED).long()
+    output, _ = policy(
+        batch["input_ids"], batch["attention_mask"], batch["labels"].clamp(min=0), mask_BT
+    )
+    expected = -output.logprobs_BT.sum() / mask_BT.sum()
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=0)

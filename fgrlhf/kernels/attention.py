@@ -333,10 +333,10 @@ def bias_by_distance(
 def use_shared_attention(model: PreTrainedModel) -> PreTrainedModel:
     """The same encoder-decoder with the attention and the bias of this file.
 
-    A model that does not use PyTorch's attention (LongT5) has no attention function to replace, and
-    stays as it is.
+    Two kinds stay as they are: a model that does not use PyTorch's attention (LongT5) has no
+    attention function to replace, and UMT5 needs as many rows of encoder states as of queries.
     """
-    if model.config._attn_implementation != "sdpa":
+    if model.config._attn_implementation != "sdpa" or model.config.model_type == "umt5":
         return model
     model.set_attn_implementation(SHARED_PROMPT)
     for module in model.modules():

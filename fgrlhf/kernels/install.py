@@ -48,12 +48,14 @@ def share_cache(model: PreTrainedModel, setting: str = "auto") -> None:
     """Let the responses of a decoder-only model share the keys and values of their prompt.
 
     See shared_cache.py and shared_rows.py. With `off` the model is unchanged, and `shares_cache`
-    is False.
+    is False. So is a model with latent attention (DeepSeek, MiniCPM3): its cache holds what keys
+    and values are computed from.
 
     Args:
       setting: as in `speed_up`.
     """
-    if not kernels_off(setting):
+    caches_latents = getattr(model.config, "kv_lora_rank", None) is not None
+    if not caches_latents and not kernels_off(setting):
         use_shared_cache(model)
 
 

@@ -187,7 +187,19 @@ class BandedSelfAttention(LongformerSelfAttention):
 
             scores     q (W x + b)    = (q W) x + q b
             outputs    sum p (W x + b) = W (sum p x) + b (sum p)
+
+        Layers with adapters have more terms, and are called.
         """
+        query_BHGD = self._heads(self.query_global(global_BGE)) / math.sqrt(self.head_dim)
+        are_plain = all(isinstance(x, nn.Linear) for x in (self.key_global, self.value_global))
+        if not are_plain:
+            key_BHLD = self._heads(self.key_global(hidden_BLE))
+            value_BHLD = self._heads(self.value_global(hidden_BLE))
+            scores_BHGL = query_BHGD @ key_BHLD.mT
+            scores_BHGL = scores_BHGL + mask_to_bias(padded_BL, scores_BHGL.dtype)[:, None, None]
+            probs_BHGL = nn.functional.dropout(torch.softmax(scores_BHGL, -1), dropout)
+            return (probs_BHGL @ value_BHLD).transpose(1, 2).flatten(2)
+
         heads = (self.num_heads, self.head_dim)
         key_HDE = self.key_global.weight.unflatten(0, heads)
         key_HD = self.key_global.bias.unflatten(0, heads)
@@ -196,7 +208,6 @@ class BandedSelfAttention(LongformerSelfAttention):
 
         # scores: (q W) x + q b. N = H * G, because with a head axis `hidden_BLE` would be copied
         # for every head.
-        query_BHGD = self._heads(self.query_global(global_BGE)) / math.sqrt(self.head_dim)
         query_BHGE = query_BHGD @ key_HDE
         scores_BNL = query_BHGE.flatten(1, 2) @ hidden_BLE.mT
         scores_BNL = scores_BNL + (query_BHGD @ key_HD[:, :, None]).flatten(1, 2)

@@ -10,6 +10,7 @@ from torch import Tensor
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.metrics.base import Columns, NamedMetric
 from fgrlhf.metrics.config import MetricConfig
+from fgrlhf.models.loading import max_positions
 from fgrlhf.models.logprobs import check_logprobs
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import in_parts
@@ -74,9 +75,10 @@ class Perplexity(NamedMetric):
             return [], []
         tokenizer = self.language_model.tokenizer
         config: Any = self.language_model.model.config
-        positions = getattr(config, "max_position_embeddings", None)
+        positions = max_positions(config, "decoder")
         if config.is_encoder_decoder:
-            prompt_ids = self.language_model.tokenize([prompt])["input_ids"][0][:positions]
+            prompt_ids = self.language_model.tokenize([prompt])["input_ids"][0]
+            prompt_ids = prompt_ids[: max_positions(config, "encoder")]
             target = tokenizer(text_target=text, add_special_tokens=False, verbose=False)
             response_ids = target["input_ids"][:positions]
         else:

@@ -8,6 +8,7 @@ trained to read it, for example
 It writes all special tokens itself, so its output is tokenised without adding them again.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from fgrlhf.errors import UserError, shorten
@@ -90,12 +91,28 @@ def messages_of(prompt: Prompt) -> tuple[Message, ...]:
 
 def without_last_tokens(tokenizer, text: str, excess: int) -> str:
     """The text without its last `excess` tokens, shorter by at least one character."""
+    if not tokenizer.is_fast:
+        return _without_offsets(tokenizer, text, excess)
     tokens = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     starts = [start for start, _ in tokens["offset_mapping"]]
     remaining = len(starts) - excess
     if remaining <= 0:
         return ""
     return text[: min(starts[remaining], len(text) - 1)]
+
+
+def _without_offsets(tokenizer, text: str, excess: int) -> str:
+    """`without_last_tokens` for a tokenizer that gives no character offsets (ByT5)."""
+
+    def count_tokens(length: int) -> int:
+        beginning = text[:length]
+        return len(tokenizer(beginning, add_special_tokens=False, verbose=False)["input_ids"])
+
+    remaining = count_tokens(len(text)) - excess
+    if remaining <= 0:
+        return ""
+    first_too_long = bisect_right(range(len(text)), remaining, key=count_tokens)
+    return text[: first_too_long - 1]
 
 
 def special_ids(tokenizer) -> set[int]:

@@ -15,6 +15,7 @@ from fgrlhf.models.base import Policy
 from fgrlhf.models.decoder_prefix import CONFIG_KEY, decoder_prefix_ids, stored_prefix
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
+from fgrlhf.models.loading import constants_of
 from fgrlhf.models.packing import pack_responses
 from fgrlhf.models.sharding import communicates
 from fgrlhf.models.trunk import text_config
@@ -54,6 +55,7 @@ class EncoderDecoderPolicy(Policy):
                 " counts its positions from the first column, so padding there would move every"
                 " prompt: set it to right, or leave it out"
             )
+        _freeze_unread(model)
         share_prompts(model)
         super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
         stored = stored_prefix(model.config)
@@ -186,6 +188,18 @@ class EncoderDecoderPolicy(Policy):
 
 
 T5Policy = EncoderDecoderPolicy  # the paper's name
+
+
+def _freeze_unread(model: PreTrainedModel) -> None:
+    """Freeze the parameters that no forward pass reads, because DDP fails without their gradients.
+
+    These are the projections of LED's global tokens, of which a policy has none. Constants, such
+    as the positions of Marian and Pegasus, get no gradient either.
+    """
+    constants = constants_of(model)
+    for name, parameter in model.named_parameters():
+        if name in constants or (model.config.model_type == "led" and "_global." in name):
+            parameter.requires_grad_(False)
 
 
 def can_pack(model: PreTrainedModel) -> bool:

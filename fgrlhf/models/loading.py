@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import (
@@ -40,12 +40,35 @@ MAX_NAMES = 3  # of tensors, in a message
 
 
 def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
-    """The config of a folder or hub name, with `changes`. Raises `ValueError` with the reason."""
+    """The config of a folder or hub name, with `changes` and without LayerDrop.
+
+    `max_position_embeddings` is the limit of its length also where a family has another name for it
+    (MPT: `max_seq_len`). LayerDrop skips whole layers at random in training. Log-probabilities
+    would change from one forward pass to the next, and DDP fails if parameters get no gradient.
+
+    Raises:
+      ValueError: the reason.
+    """
     check_folder(path)
     with _reason_in_one_sentence(path):
         config = AutoConfig.from_pretrained(path, **SAFE, **changes)
     check_sizes(config)
+    for key in config.to_dict():
+        if key.endswith("layerdrop"):  # BART has one for each stack
+            setattr(config, key, 0.0)
+    if hasattr(config, "max_seq_len") and not hasattr(config, "max_position_embeddings"):
+        config.max_position_embeddings = config.max_seq_len
     return config
+
+
+def max_positions(config: PretrainedConfig, stack: Literal["encoder", "decoder"]) -> int | None:
+    """The most tokens that a stack can read; None: no limit.
+
+    LED has a number for each stack. XLNet has -1, because its positions are relative.
+    """
+    positions = getattr(config, "max_position_embeddings", None)
+    positions = getattr(config, f"max_{stack}_position_embeddings", positions)
+    return positions if positions is not None and positions > 0 else None
 
 
 def load_tokenizer(path: str | Path):
@@ -82,7 +105,8 @@ def load_weights(
       model_class: a model class of transformers, or one of its Auto classes.
       path: a folder or hub name.
       may_lack: prefixes of tensors that may be missing, such as a head that training starts from
-        random weights. Tied tensors are stored once and never count as missing.
+        random weights. Tied tensors are stored once and never count as missing, nor do constants
+        (Marian's positions).
       new_head: training starts from this checkpoint, so tensors outside the base model, and its
         pooler, may be missing or have another size; they then get the class's random weights.
       exact: the checkpoint was saved from this very class, so tensors that the config does not
@@ -110,6 +134,7 @@ def load_weights(
         in_base = {name for name in random if name.startswith(base)}
         in_pooler = {name for name in random if name.startswith(f"{base}pooler.")}
         random = in_base - in_pooler
+    random -= constants_of(model)
     missing = sorted(name for name in random if not name.startswith(tuple(may_lack)))
     if missing:
         raise ValueError(
@@ -124,6 +149,23 @@ def load_weights(
         )
     _check_finite(model)
     return model
+
+
+def constants_of(model: PreTrainedModel) -> set[str]:
+    """Names of parameters that are computed and never trained: sinusoidal position embeddings."""
+    names = set()
+    for name, module in model.named_modules():
+        if type(module).__name__.endswith("SinusoidalPositionalEmbedding"):
+            names |= {f"{name}.{parameter}" for parameter, _ in module.named_parameters()}
+    return names
+
+
+def width_of_states(config: PretrainedConfig) -> int:
+    """Width of a language model's last hidden states, which heads read.
+
+    OPT-350m projects them to the width of its embeddings, which is not that of its layers.
+    """
+    return getattr(config, "word_embed_proj_dim", None) or config.hidden_size
 
 
 def check_folder(path: str | Path) -> None:

@@ -14,14 +14,18 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.pytorch_utils import Conv1D
 
 from fgrlhf.errors import UserError
+from fgrlhf.kernels.layers import Linear, TransposedLinear
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.quantized import QuantizedLinear, quantize_layers
 from fgrlhf.models.top_layers import top_layers_of
 
 ADAPTER = "default"
+# Classes whose results are W x + b; other classes derived from them may compute more.
+LINEAR_LAYERS = (nn.Linear, Conv1D, Linear, TransposedLinear, FalconLinear)
 
 
 def add_adapters(
@@ -54,18 +58,25 @@ def add_adapters(
         target_modules=targets,
         fan_in_fan_out=_stores_transposed_weights(model, targets),
     )
-    inject_adapter_in_model(config, model, ADAPTER)
+    # In some mixtures of experts, layers have the names that experts had as layers.
+    # Given the model itself, peft would put the adapters on these tensors, which `merged_weights`
+    # could not save. In a module without a config it looks for layers only.
+    inject_adapter_in_model(config, nn.ModuleDict({"model": model}), ADAPTER)
     if pooler is not None:
         pooler.requires_grad_(True)
     return model
 
 
 def _targets(model: PreTrainedModel, requested: Sequence[str] | None) -> list[str]:
-    """Names of the linear layers that get adapters: `requested`, or all but the output layer."""
+    """Names of the linear layers that get adapters: `requested`, or all but the output layer.
+
+    Experts whose weights are one tensor are not layers. Nor is a router that returns more than a
+    product, although its class may be derived from `nn.Linear` (PhiMoE).
+    """
     output_layer = model.get_output_embeddings()
     available = set()
     for name, module in model.named_modules():
-        if isinstance(module, (nn.Linear, Conv1D)) and module is not output_layer:
+        if type(module) in LINEAR_LAYERS and module is not output_layer:
             available.add(_last_part(name))
     unknown = sorted(set(requested or ()) - available)
     if unknown:

@@ -39,7 +39,8 @@ def _library() -> Any:
     return bitsandbytes("lora.quantize")
 
 
-# Longformer's kernels read these layers' weights without calling the layers.
+# Longformer's kernels read these layers' weights without calling the layers, unless they have
+# adapters.
 READ_DIRECTLY = ("key_global", "value_global")
 
 

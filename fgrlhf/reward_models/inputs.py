@@ -13,6 +13,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from fgrlhf.errors import UserError
+from fgrlhf.models.loading import max_positions
 from fgrlhf.reward_models.collate import RMCollator
 from fgrlhf.reward_models.prefix import Prefix, RMText
 from fgrlhf.reward_models.rm_input import (
@@ -345,12 +346,13 @@ def segment_mark(tokenizer) -> str:
 
 
 def longest_input(network: PreTrainedModel) -> int | None:
-    """Most tokens that a network can read; None with relative positions.
+    """Most tokens that a network can read, in both stacks if it has two; None: no limit.
 
     RoBERTa and its relatives (Longformer, XLM-R) give padding an embedding of its own among those
     of the positions, and count positions from the next one: of 514 embeddings they use 512.
     """
-    positions: int | None = getattr(network.config, "max_position_embeddings", None)
+    limits = (max_positions(network.config, "encoder"), max_positions(network.config, "decoder"))
+    positions = min((limit for limit in limits if limit is not None), default=None)
     if positions is None:
         return None
     for name, module in network.named_modules():

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import normalizers
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import nn
 from transformers import (
@@ -40,6 +41,8 @@ from fgrlhf.reward_models.spec import NOT_ERRORS, SPEC_FILE, RewardModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PUBLISHED_LENGTH = 2048  # tokens that the published reward models read
+CHANGE_OF_SCORE = 1e-3  # a smaller relative difference is rounding
+SMALL_SCORE = 0.01  # smaller ones are differences of larger terms, which are rounded too
 # facts that are missing from a published checkpoint
 FACTS = ("level", "error_label", "with_context", "mean", "std")
 
@@ -91,9 +94,16 @@ def load_reward_model(
             longest = longest_input(network) or spec.max_length
             spec = replace(spec, max_length=min(spec.max_length, longest))
         _check_reading(path, spec, network)
+        if isinstance(network, LanguageModelScorer):
+            network.check_lm_logits()
         model: Any = speed_up_network(network)
         tokenizer = load_tokenizer(path, spec.shape)
         check_vocabulary(tokenizer, network)
+        if spec.shape == "encoder" and config.pad_token_id is None:
+            # a decoder-only classifier looks for its last token before the padding
+            network.config.pad_token_id = tokenizer.pad_token_id
+        if spec.shape == "encoder" and spec.kind == "sequence":
+            check_score(network, tokenizer)
     except (OSError, ValueError) as error:
         way_out = "Train it first, or give a hub name while online."
         if Path(path).is_dir():
@@ -101,9 +111,6 @@ def load_reward_model(
         raise UserError(
             f"no reward model could be loaded from `{path}`: {error} {way_out}"
         ) from None
-    if spec.shape == "encoder" and config.pad_token_id is None:
-        # a decoder-only classifier looks for its last token before the padding
-        model.config.pad_token_id = tokenizer.pad_token_id
     scorer_class = SegmentScorer if spec.kind == "segment" else SequenceScorer
     scorer = scorer_class(model.to(device=device, dtype=DTYPES[dtype]), tokenizer, spec, prefix_fn)
     _try_out(path, scorer)
@@ -145,20 +152,49 @@ def load_sequence_scorer(path: str, prefix_fn: PrefixFn, **options: Any) -> Sequ
 def load_tokenizer(path: str | Path, shape: Shape):
     """A reward model's tokenizer.
 
-    An encoder reads words, so its byte-level BPE puts a space before the first one.
+    An encoder reads words one by one, so a byte-level BPE puts a space before each of them.
 
     Raises:
-      ValueError: the folder has no tokenizer, or one that cannot pad.
+      ValueError: the folder has no tokenizer, one that cannot pad, or (for an encoder) one that
+        joins words.
     """
     tokenizer = loading.load_tokenizer(path)
-    splitter = getattr(getattr(tokenizer, "backend_tokenizer", None), "pre_tokenizer", None)
-    if shape == "encoder" and isinstance(splitter, ByteLevel):
-        splitter.add_prefix_space = True
+    if shape == "encoder":
+        _keep_words_apart(tokenizer)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.pad_token_id is None:
         raise ValueError("its tokenizer has neither a padding token nor an end token.")
     return tokenizer
+
+
+def _keep_words_apart(tokenizer) -> None:
+    """Let a tokenizer that is given words read `a b` as a text with a space, not as `ab`.
+
+    Raises:
+      ValueError: it cannot be changed so.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:  # `RMInputs` refuses it
+        return
+    if isinstance(backend.pre_tokenizer, ByteLevel):
+        backend.pre_tokenizer.add_prefix_space = True
+    if not _joins_words(tokenizer):
+        return
+    # A regular expression splits the words before the byte level (EuroBERT, like Llama 3), which
+    # would put a space before every part of a word.
+    steps = [] if backend.normalizer is None else [backend.normalizer]
+    backend.normalizer = normalizers.Sequence([*steps, normalizers.Prepend(" ")])
+    if _joins_words(tokenizer):
+        raise ValueError(
+            "its tokenizer joins separate words, which a reward model of shape encoder reads one by"
+            " one: choose another checkpoint."
+        )
+
+
+def _joins_words(tokenizer) -> bool:
+    ids = tokenizer(["a", "a"], is_split_into_words=True, add_special_tokens=False)["input_ids"]
+    return tokenizer.decode(ids) == "aa"
 
 
 def check_vocabulary(tokenizer, network: nn.Module) -> None:
@@ -172,6 +208,37 @@ def check_vocabulary(tokenizer, network: nn.Module) -> None:
             f"its tokenizer has tokens up to number {largest}, but the network has only {rows}"
             " embeddings: they belong to different models, or a token was added without"
             " `resize_token_embeddings`."
+        )
+
+
+@torch.no_grad()
+def check_score(network: PreTrainedModel, tokenizer) -> None:
+    """Reject a sequence classifier that gives a text another score if it is padded.
+
+    XLNet's reads the last column.
+
+    Raises:
+      UserError: it does.
+    """
+    ids = tokenizer("a b c d")["input_ids"]
+    padding = [tokenizer.pad_token_id] * len(ids)
+    training = network.training
+    network.eval()
+    scores = []
+    for row, mask in (
+        (ids, [1] * len(ids)),
+        (ids + padding, [1] * len(ids) + [0] * len(padding)),
+    ):
+        inputs = {"input_ids": torch.tensor([row]), "attention_mask": torch.tensor([mask])}
+        on_device = {name: tensor.to(network.device) for name, tensor in inputs.items()}
+        scores.append(network(**on_device).logits.float())
+    network.train(training)
+    alone, padded = scores
+    if (padded - alone).abs().max() > CHANGE_OF_SCORE * alone.abs().max().clamp(min=SMALL_SCORE):
+        raise UserError(
+            f"padding changes the score that `{network.name_or_path}` ({type(network).__name__})"
+            " gives a text, so scores would depend on the other texts of a batch: use a checkpoint"
+            " of another family"
         )
 
 

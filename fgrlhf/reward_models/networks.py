@@ -23,7 +23,7 @@ from fgrlhf.errors import shorten
 from fgrlhf.kernels.install import share_cache, share_prompts, speed_up
 from fgrlhf.models.decoder_prefix import CONFIG_KEY
 from fgrlhf.models.encoder_decoder import can_pack
-from fgrlhf.models.loading import load_config, load_weights
+from fgrlhf.models.loading import load_config, load_weights, width_of_states
 from fgrlhf.models.logprobs import logprobs_and_margins, project_states
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import TopLayers, layers_of, names_below, train_top_layers
@@ -175,7 +175,7 @@ class LanguageModelScorer(PreTrainedModel):
         self.trunk = AutoModel.from_config(trunk_config, trust_remote_code=False)
         self.lm = None
         self.feature_in = None
-        hidden_size: int = trunk_config.hidden_size
+        hidden_size = width_of_states(trunk_config)
         if config.lm_logprob_feature:
             # a config of its own: `share_prompts` changes the attention of one model at a time
             lm_config = config.lm_config()
@@ -218,6 +218,12 @@ class LanguageModelScorer(PreTrainedModel):
             raise ValueError(
                 "its config has no decoder_start_token_id, the token that a decoder starts with"
             )
+        width = width_of_states(trunk_config)
+        if lm_logprob_feature and width != trunk_config.hidden_size:
+            raise ValueError(
+                f"its embeddings have {width} numbers and its layers {trunk_config.hidden_size}, so"
+                " log-probabilities cannot be added to both: set model.lm_logprob_feature=false."
+            )
         prefix = getattr(trunk_config, CONFIG_KEY, None)
         if lm_logprob_feature and prefix:
             raise ValueError(
@@ -248,6 +254,7 @@ class LanguageModelScorer(PreTrainedModel):
         _initialise(model.head, HEAD_STD)
         if model.feature_in is not None:
             model.lm = load_weights(_lm_class(trunk_config), ckpt, dtype=torch.float32)
+            model.check_lm_logits()
             # on the scale of token embeddings, so that the first layers do not ignore it
             embeddings = model.trunk.get_input_embeddings().weight.detach()
             _initialise(model.feature_in, float(embeddings.std()))
@@ -276,6 +283,36 @@ class LanguageModelScorer(PreTrainedModel):
         """Exclude the language model of the feature from training."""
         if self.lm is not None:
             self.lm.requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def check_lm_logits(self) -> None:
+        """Check the logits of the feature against the language model's own.
+
+        Raises:
+          ValueError: the language model changes its logits in a way that `project_states` does not
+            know, so log-probabilities would be wrong.
+        """
+        if self.lm is None:
+            return
+        ids_12 = torch.tensor([[0, 1]], device=self.device)
+        ones_12 = torch.ones_like(ids_12)
+        inputs = {"input_ids": ids_12, "attention_mask": ones_12}
+        rows = {"places": ids_12, "response_mask": ones_12}  # the two tokens are at places 0 and 1
+        if self.is_encoder_decoder:
+            inputs["decoder_input_ids"] = ids_12
+            rows["decoder_attention_mask"] = ones_12
+            rows["prompt_rows"] = torch.zeros(1, dtype=torch.long, device=self.device)
+        self.lm.eval()
+        expected_12V = self.lm(**inputs, use_cache=False).logits.float()
+        hidden_12D = hidden_states(self.lm, scorer_batch(**inputs, **rows))
+        logits_12V = project_states(self.lm, hidden_12D).float()
+        tolerance = 1e-3 * float(expected_12V.abs().max())
+        if not torch.allclose(logits_12V, expected_12V, rtol=0, atol=tolerance):
+            raise ValueError(
+                f"{type(self.lm).__name__} changes its logits after the output layer, so the"
+                " log-probabilities of model.lm_logprob_feature would be wrong: set it to false, or"
+                " add the change to `project_states` (fgrlhf/models/logprobs.py)."
+            )
 
     def train(self, mode: bool = True):
         super().train(mode)
@@ -365,7 +402,7 @@ class LanguageModelScorer(PreTrainedModel):
             if added_RLD is not None:
                 lower_RLD = lower_RLD + added_RLD
             return upper_states(self.trunk, self._n_trained, batch, lower_RLD)
-        embeddings_RLD = self.trunk.get_input_embeddings()(batch.ids_RL)
+        embeddings_RLD = self._reading_stack().get_input_embeddings()(batch.ids_RL)
         if added_RLD is None:
             return hidden_states(self.trunk, batch, embeddings_RLD)
         layer_number = self.config.feature_layer or 0
@@ -384,9 +421,12 @@ class LanguageModelScorer(PreTrainedModel):
         finally:
             hook.remove()
 
+    def _reading_stack(self) -> Any:
+        """The part of the trunk that reads responses. Its embeddings may differ (Marian)."""
+        return self.trunk.get_decoder() if self.is_encoder_decoder else self.trunk
+
     def _reading_layers(self) -> nn.ModuleList:
-        """The layers that read the responses."""
-        return layers_of(self.trunk.get_decoder() if self.is_encoder_decoder else self.trunk)
+        return layers_of(self._reading_stack())
 
     def train_top_layers(self, n: int, key: str) -> TopLayers:
         """Freeze all but the head and the top n layers; see models/top_layers.py.
