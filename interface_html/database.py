@@ -111,6 +111,9 @@ class Database:
       clock: returns the time in seconds.
       plan: how often hidden gold items and repeated items are given.
 
+    Attributes:
+      study: identifies the file, so that browsers tell studies at one address apart.
+
     Raises:
       UserError: another server uses the file, it belongs to another task, or it is not a database.
     """
@@ -149,6 +152,9 @@ class Database:
             self._commits = SharedCommits(self._connection)
             stored_task = self.write(lambda sql: create_tables(sql, task))
             names = self._connection.execute("SELECT token_sha256, name FROM annotators")
+            (self.study,) = self._connection.execute(
+                "SELECT value FROM meta WHERE key='study'"
+            ).fetchone()
             self._names: dict[str, str] = dict(names.fetchall())
         except sqlite3.Error as error:
             self._lock_file.close()

@@ -207,7 +207,12 @@ def _add_assignments(app: FastAPI, schema: Schema, database: Database) -> None:
             name = str(number) if database.has_checks else item
             entry = {"id": number, "item": name, "done": done, "skipped": skips.get(number)}
             entries.append(entry)
-        return JSONResponse({"assignments": entries})
+        content = {
+            "assignments": entries,
+            "study": database.study,
+            "identity": "name" if app.state.annotator_of is None else "token",
+        }
+        return JSONResponse(content)
 
     @app.get("/api/assignments/{number}")
     def one_assignment(number: Number, annotator: Annotator):
