@@ -108,6 +108,29 @@ def test_the_message_has_the_marked_text_and_its_size(chromium, tmp_path):
         assert said(tab) == "Marked: “cat sat on” (3 words) is error 1 (Irrelevant)."
 
 
+def test_the_first_click_in_a_long_answer_scrolls_nothing(chromium, tmp_path):
+    with opened(chromium, items=[item(**{"prediction 1": LONG})], tmp_path=tmp_path) as tab:
+        tab.focus("#comment")
+        tab.evaluate("document.querySelector(`#text .w[data-i='900']`).scrollIntoView()")
+        tab.evaluate("scrollBy(0, -400)")
+        box = word(tab, 900).bounding_box()
+        tab.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        press(tab, "1")
+        assert "“word900”" in said(tab)
+
+
+def test_after_undo_keys_refer_to_no_other_error(chromium, tmp_path):
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        for number in (0, 2, 4):
+            word(tab, number).click()
+            press(tab, "1")
+        tab.click("[data-key='errors-0-remove']")
+        tab.click("[data-key='errors-1']")  # "on", the last one
+        press(tab, "Control+z", "Delete")  # "The" comes back before it
+        assert "Nothing to remove" in said(tab)
+        assert [marked(tab, i) for i in range(3)] == ["The", "sat", "the"]
+
+
 # ---- evidence ------------------------------------------------------------------------------------
 
 
