@@ -67,6 +67,7 @@ class Assignment:
       draft: (revision, state of the page), or None.
       submissions: how often it was submitted.
       submitted: the document of the latest submission, or None.
+      times: active seconds and wall seconds of the latest submission; 0 and 0 without one.
       skipped: {reason, text} if the annotator skipped the item, or None.
     """
 
@@ -80,6 +81,7 @@ class Assignment:
     draft: tuple[int, Any] | None
     submissions: int
     submitted: dict | None
+    times: tuple[float, float]
     skipped: dict[str, str] | None
 
 
@@ -325,11 +327,12 @@ class Database:
         if values is None:
             raise RefusedError(404, "there is no such assignment")
         item, row, annotator, page, shown, done, lease, revision, state, skipped = values
-        count, last = sql.execute(
-            "SELECT COUNT(*), (SELECT doc FROM submissions WHERE assignment=:number ORDER BY number"
-            " DESC LIMIT 1) FROM submissions WHERE assignment=:number",
-            {"number": number},
-        ).fetchone()
+        submissions = sql.execute(
+            "SELECT doc, seconds, COALESCE(wall, 0) FROM submissions WHERE assignment=? ORDER BY"
+            " number",
+            (number,),
+        ).fetchall()
+        last, seconds, wall = submissions[-1] if submissions else (None, 0.0, 0.0)
         return Assignment(
             id=number,
             item=Item(item, json.loads(row)),
@@ -339,8 +342,9 @@ class Database:
             done=bool(done),
             lease_until=lease,
             draft=None if revision is None else (revision, json.loads(state)),
-            submissions=count,
+            submissions=len(submissions),
             submitted=None if last is None else json.loads(last),
+            times=(seconds, wall),
             skipped=None if skipped is None else _reason(json.loads(skipped)),
         )
 
@@ -430,17 +434,36 @@ class Database:
         self._lease(sql, assignment.id, now)
         return True
 
-    def skip(self, assignment: Assignment, reason: str, text: str) -> None:
+    def skip(self, assignment: Assignment, reason: str, text: str, seen: int = 0) -> None:
         """Close the assignment as skipped: others get the item, and its submissions do not count.
 
         Args:
           assignment: what is skipped.
           reason: the name of a skip reason.
           text: the explanation; "" without one.
+          seen: the number of this assignment's submissions that the page knows.
+
+        Raises:
+          RefusedError: (409) the page does not know the latest submission.
         """
         skipped = json.dumps({"reason": reason, "text": text, "created": self.clock()})
-        query = "UPDATE assignments SET skipped=?, done=0, lease_until=0 WHERE id=?"
-        self.write(lambda sql: sql.execute(query, (skipped, assignment.id)))
+
+        def close(sql: sqlite3.Connection) -> None:
+            if self._submissions(sql, assignment) > seen:
+                raise RefusedError(
+                    409,
+                    "this item was submitted from another window: reload the page to see the"
+                    " submission, then skip it",
+                )
+            query = "UPDATE assignments SET skipped=?, done=0, lease_until=0 WHERE id=?"
+            sql.execute(query, (skipped, assignment.id))
+
+        self.write(close)
+
+    @staticmethod
+    def _submissions(sql: sqlite3.Connection, assignment: Assignment) -> int:
+        query = "SELECT COUNT(*) FROM submissions WHERE assignment=?"
+        return sql.execute(query, (assignment.id,)).fetchone()[0]
 
     def reopen(self, assignment: Assignment) -> bool:
         """Undo a skip. False if others have taken the item: then work on it is an extra judgement.
@@ -492,8 +515,7 @@ class Database:
                         409, "this uuid was used for another submission: generate a new one"
                     )
                 return False
-            query = "SELECT COUNT(*) FROM submissions WHERE assignment=?"
-            (count,) = sql.execute(query, (assignment.id,)).fetchone()
+            count = self._submissions(sql, assignment)
             if count > seen and not confirmed:
                 raise RefusedError(
                     409,

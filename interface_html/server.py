@@ -34,6 +34,7 @@ MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; chars
 LONGEST_NAME = 60
 KIND_TEXTS = {"label", "help", "examples"}
 Number = Annotated[int, Field(ge=0, lt=2**53)]
+SUBMISSIONS_HELP = "the number of submissions of this assignment that the page knows"
 
 
 class Next(StrictModel):
@@ -48,6 +49,7 @@ class Draft(StrictModel):
 class SkipBody(StrictModel):
     reason: str = Field(description="the name of a skip reason")
     text: str = Field(default="", description="an explanation")
+    submissions: Number = Field(default=0, description=SUBMISSIONS_HELP)
 
 
 class Submit(StrictModel):
@@ -60,9 +62,7 @@ class Submit(StrictModel):
     wall: float | None = Field(
         default=None, ge=0, le=1e9, description="time for which the item was open"
     )
-    submissions: Number = Field(
-        default=0, description="the number of submissions of this assignment that the page knows"
-    )
+    submissions: Number = Field(default=0, description=SUBMISSIONS_HELP)
     confirmed: bool = Field(
         default=False, description="replace submissions that the page does not know"
     )
@@ -125,7 +125,7 @@ async def _annotator(request: Request) -> str:
     header = request.headers.get("x-annotator")
     if header is None:
         raise RefusedError(401, "give your name, so that your work is yours", needs="name")
-    name = unquote(header, errors="replace")
+    name = " ".join(unquote(header, errors="replace").split())
     if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
         raise RefusedError(400, f"x-annotator must be a name of 1 to {LONGEST_NAME} characters")
     return name
@@ -225,10 +225,10 @@ def _add_assignments(app: FastAPI, schema: Schema, database: Database) -> None:
     @app.post("/api/assignments/{number}/skip")
     def skip(number: Number, body: SkipBody, annotator: Annotator):
         assignment = database.assignment(number, annotator)
-        problems = skip_problems(schema, body.model_dump())
+        problems = skip_problems(schema, {"reason": body.reason, "text": body.text})
         if problems:
             return _refused_json("the skip breaks the rules", problems)
-        database.skip(assignment, body.reason, body.text.strip())
+        database.skip(assignment, body.reason, body.text.strip(), body.submissions)
         return JSONResponse({})
 
     @app.post("/api/assignments/{number}/reopen")
@@ -320,6 +320,8 @@ def _assignment_json(assignment: Assignment) -> dict[str, Any]:
         "draft": draft,
         "submissions": assignment.submissions,
         "submitted": assignment.submitted,
+        "seconds": assignment.times[0],
+        "wall": assignment.times[1],
         "skipped": assignment.skipped,
     }
 

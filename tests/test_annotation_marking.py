@@ -669,9 +669,18 @@ def test_the_guideline_is_open_until_it_was_read(chromium, tmp_path):
         assert not body.is_visible()
         tab.click("#guide-button")
         assert body.is_visible()
-        tab.evaluate("localStorage.setItem('fgrlhf/qa_feedback/guideline', 'an older version')")
+        tab.evaluate(
+            "localStorage.setItem('fgrlhf/qa_feedback/guideline/anna', 'an older version')"
+        )
         reload(tab)
         assert body.is_visible()
+        tab.click("#guide-read")
+        tab.click("#who")
+        tab.fill("#name", "ben")
+        press(tab, "Enter")
+        tab.set_input_files("#file", tmp_path / "items.json")
+        tab.wait_for_selector("#work:not([hidden])")
+        assert body.is_visible()  # ben has not read it
 
 
 def test_each_kind_of_question_answering_has_a_right_and_a_nearly_right_example():

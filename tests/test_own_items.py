@@ -138,6 +138,22 @@ def test_a_submitted_item_is_reopened_and_submitted_again(chromium, tmp_path):
         assert json.loads(out.read_text())[0]["feedback"]["corrected-prediction"] == "Second."
 
 
+def test_the_time_of_a_reopened_item_goes_on(chromium, tmp_path):
+    with serving(tmp_path, items=1) as server:
+        anna = Client(server.port, "anna")
+        body = anna.submission(anna.next(), seconds=100.0, wall=200.0)
+        assert anna.call("POST", "/api/submissions", body)[0] == 201
+        with visiting(chromium, server) as tab:
+            tab.click("#previous")
+            tab.wait_for_selector("#work:not([hidden])")
+            tab.click("#flag")
+            press(tab, "Control+Enter")
+            tab.wait_for_selector("#empty:not([hidden])")
+        first, second = submissions_of(server)
+        assert (first.seconds, first.wall) == (100, 200)
+        assert second.seconds >= 100 and second.wall >= 200
+
+
 def test_a_reopened_comparison_has_its_choices(chromium, tmp_path):
     with serving(tmp_path, items=1) as server, visiting(chromium, server, "comparison") as tab:
         press(tab, *"111111", "Control+Enter")

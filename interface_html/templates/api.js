@@ -10,6 +10,10 @@
   const MOST_UNSURE = 50;
   const RETRY = 5000; // milliseconds until a draft is sent again
 
+  const LATE = t(
+    "Your time for this item ran out and others have it now. You can still submit it: it counts as an extra judgement.",
+  );
+
   function newUuid() {
     const bytes = crypto.getRandomValues(new Uint8Array(16));
     bytes[6] = (bytes[6] & 15) | 64;
@@ -152,7 +156,7 @@
     }
 
     // Make an assignment of the server the open item. Returns its index.
-    show({ id, item, order, draft, submissions, submitted, skipped, lease_seconds: lease }) {
+    show({ id, item, order, draft, submissions, submitted, seconds, wall, skipped, lease_seconds: lease }) {
       const { id: name, ...row } = item,
         key = String(id);
       this.assignment = id;
@@ -163,7 +167,7 @@
       this.revision = draft ? draft.revision : 0;
       this.submissions = submissions;
       this.given = draft && draft.state;
-      this.draft = this.stateOf(draft, submitted);
+      this.draft = this.stateOf(draft, submitted, { seconds, wall });
       this.keepLease(lease, submissions === 0 && !skipped);
       const shown = { id: name, key, row, order, skipped, done: submissions > 0 && !skipped },
         at = this.items.findIndex((other) => other.key === key);
@@ -172,9 +176,9 @@
       return at;
     }
 
-    // The state of a page from its draft and the latest submission; null without either.
-    stateOf(draft, submitted) {
-      const state = draft ? { ...draft.state } : {};
+    // The state of a page from its draft and the latest submission with its times; null without either.
+    stateOf(draft, submitted, times) {
+      const state = draft ? { ...draft.state } : { ...times };
       state.submitted = submitted && this.pageDoc(submitted);
       if (submitted && !state.doc) state.doc = state.submitted;
       return draft || submitted ? state : null;
@@ -246,11 +250,7 @@
         if (this.leaseEnd !== null) this.setLease(true);
         return;
       }
-      FG.notice(
-        t(
-          "Your time for this item ran out and others have it now. You can still submit it: it counts as an extra judgement.",
-        ),
-      );
+      FG.notice(LATE);
     }
 
     // ---- drafts ------------------------------------------------------------------------------------------------
@@ -321,16 +321,17 @@
 
     async put(state) {
       const { assignment } = this,
-        text = JSON.stringify(state);
+        { submitted, ...own } = state, // the server has the submission
+        text = JSON.stringify(own);
       this.unsure = [...this.unsure.slice(-MOST_UNSURE), FG.sha256(text)];
       this.backUp(state);
       try {
-        const answer = await this.call("PUT", `/api/drafts/${assignment}`, { revision: this.revision, state });
+        const answer = await this.call("PUT", `/api/drafts/${assignment}`, { revision: this.revision, state: own });
         if (assignment !== this.assignment) return;
         this.revision = answer.revision;
         this.unsure = [];
         if (this.leaseEnd !== null) this.setLease(true);
-        if (JSON.stringify(state) === text) this.storage.removeItem(this.backup);
+        if (JSON.stringify({ ...state, submitted: undefined }) === text) this.storage.removeItem(this.backup);
         else this.backUp(state);
         this.warning = null;
         FG.notice("");
@@ -377,9 +378,10 @@
     async setSkip(item, skip) {
       await this.flush();
       const path = `/api/assignments/${item.key}`;
+      let isHeld = true;
       try {
-        if (skip) await this.call("POST", `${path}/skip`, skip);
-        else await this.call("POST", `${path}/reopen`, {});
+        if (skip) await this.call("POST", `${path}/skip`, { ...skip, submissions: this.submissions });
+        else ({ held: isHeld } = await this.call("POST", `${path}/reopen`, {}));
       } catch (error) {
         const reason = error.message;
         FG.say(
@@ -390,7 +392,8 @@
       }
       item.skipped = skip;
       item.done = !skip && this.submissions > 0;
-      this.setLease(!skip && !item.done);
+      this.setLease(!skip && !item.done && isHeld);
+      if (!isHeld) FG.notice(LATE);
       return true;
     }
 

@@ -430,7 +430,7 @@ window.FG = window.FG || {};
     const { work, store } = shell;
     const isStored = await store.skip(work.item, work.state, null);
     FG.showStatus(work);
-    if (isStored) FG.say(t("Reopened: this item is yours again."), "good");
+    if (isStored) FG.say(t("Reopened."), "good");
   }
 
   // ---- panels in place of an item ----------------------------------------------------------------------------

@@ -93,7 +93,7 @@ window.FG = window.FG || {};
 
   // An annotator's name without surrounding space. Throws an Error with the reason if it is no name.
   FG.checkName = function (text) {
-    const name = FG.strip(text);
+    const name = FG.strip(text).replace(/\p{Z}+/gu, " ");
     if (!name) throw new Error(t("type a name"));
     if (FG.points(name).length > LONGEST_NAME) throw new Error(t("at most {n} characters", { n: LONGEST_NAME }));
     if (/\p{C}/u.test(name)) throw new Error(t("control characters are not allowed"));
