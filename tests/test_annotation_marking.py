@@ -379,6 +379,16 @@ def test_undo_keeps_the_caret_where_the_text_changed(chromium, tmp_path):
         assert tab.evaluate("document.activeElement.selectionStart") == 6
 
 
+@pytest.mark.parametrize("ends", ["\r\n", "\r", "\n"])
+def test_a_correction_keeps_the_line_ends(chromium, tmp_path, ends):
+    text = f"One.{ends}Two.{ends}Three."
+    with opened(chromium, items=[item(**{"prediction 1": text})], tmp_path=tmp_path) as tab:
+        tab.fill("#correction", "One.\nZwei.\nThree.")
+        assert state(tab)["doc"]["corrected-prediction"] == f"One.{ends}Zwei.{ends}Three."
+        tab.fill("#correction", "One.\nTwo.\nThree.")
+        assert state(tab)["doc"]["corrected-prediction"] == text
+
+
 def test_keys_in_the_correction_compare_no_texts(chromium, tmp_path):
     """Comparing long texts waits for a pause in typing."""
     with opened(chromium, items=[item(**{"prediction 1": LONG})], tmp_path=tmp_path) as tab:

@@ -239,6 +239,19 @@ def lose(route):
     route.abort()
 
 
+def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_path):
+    with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
+        tab.route("**/api/submissions", lose, times=1)
+        press(tab, "n", "Control+Enter")
+        said(tab, "cannot be reached")
+        tab.route("**/api/drafts/*", lambda route: route.abort())
+        reload(tab, "#empty:not([hidden])")
+        tab.click("#previous")
+        tab.wait_for_selector("#work:not([hidden])")
+        assert "(this item: submitted)" in tab.inner_text("#position")
+        tab.noise.clear()
+
+
 def test_a_draft_whose_answer_was_lost_is_followed_by_the_next(chromium, tmp_path):
     with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
         tab.route("**/api/drafts/*", lose, times=1)

@@ -276,7 +276,7 @@
       const isNewer = copy.revision === this.revision || this.wasSent(copy.unsure || []);
       if (!isNewer) return this.draft;
       this.later(copy.state);
-      return copy.state;
+      return { ...copy.state, submitted: this.draft && this.draft.submitted };
     }
 
     // Whether the server's draft is one of those with these hashes.
@@ -333,8 +333,8 @@
         if (this.leaseEnd !== null) this.setLease(true);
         if (JSON.stringify({ ...state, submitted: undefined }) === text) this.storage.removeItem(this.backup);
         else this.backUp(state);
+        if (this.warning) FG.notice("");
         this.warning = null;
-        FG.notice("");
       } catch (error) {
         if (assignment !== this.assignment) return;
         if (error.status === 409 && (await this.isOwn(assignment))) {

@@ -152,6 +152,12 @@ window.FG = window.FG || {};
     return nodes;
   };
 
+  // The changes from a text to another one, as nodes.
+  FG.diffNodes = (text, other) =>
+    FG.diff(text, other).flatMap(({ op, text: part }) =>
+      op === "same" ? FG.visible(part) : [FG.el(op, {}, FG.visible(part))],
+    );
+
   // ---- the texts of an item ----------------------------------------------------------------------------------
   // Whether the task has texts to judge an output by.
   FG.hasSources = (schema) => Boolean(schema.fields.context || schema.fields.reference);
