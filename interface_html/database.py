@@ -434,6 +434,13 @@ class Database:
         self._lease(sql, assignment.id, now)
         return True
 
+    def is_held(self, assignment: Assignment) -> bool:
+        """Whether the annotator holds the item: others do not get it."""
+        query = "SELECT done OR lease_until > ? FROM assignments WHERE id=?"
+        with self._commits.lock:
+            (held,) = self._connection.execute(query, (self.clock(), assignment.id)).fetchone()
+        return bool(held)
+
     def skip(self, assignment: Assignment, reason: str, text: str, seen: int = 0) -> None:
         """Close the assignment as skipped: others get the item, and its submissions do not count.
 

@@ -244,7 +244,7 @@ def _add_work(app: FastAPI, schema: Schema, database: Database) -> None:
     def save_draft(number: Number, body: Draft, annotator: Annotator):
         assignment = database.assignment(number, annotator)
         revision = database.save_draft(assignment, body.revision, body.state)
-        return JSONResponse({"revision": revision})
+        return JSONResponse({"revision": revision, "held": database.is_held(assignment)})
 
     @app.post("/api/submissions", status_code=201)
     def submit(body: Submit, annotator: Annotator):

@@ -164,6 +164,10 @@ def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, tmp_path):
         assert "/of/anna/" in stored and "/of/ben/" not in stored
 
 
+ASKS_BEFORE_CLOSING = """() => {
+    const event = new Event("beforeunload", { cancelable: true });
+    return !window.dispatchEvent(event);
+}"""
 # From now on localStorage has no room for anything.
 FILL = """() => {
     const store = Storage.prototype.setItem;
@@ -177,6 +181,7 @@ FILL = """() => {
 def test_a_full_storage_loses_nothing_before_a_reload(chromium, tmp_path):
     with opened(chromium, items=items_of(3), tmp_path=tmp_path) as tab:
         correct(tab, "First.")
+        assert not tab.evaluate(ASKS_BEFORE_CLOSING)
         tab.evaluate(FILL)
         correct(tab, "Second.")
         assert "storage is full" in tab.inner_text("#notice")
@@ -186,6 +191,7 @@ def test_a_full_storage_loses_nothing_before_a_reload(chromium, tmp_path):
         assert tab.input_value("#correction") == "Third."
         press(tab, "Escape", "Home", "1", "Control+Enter")
         assert corrections(downloaded(tab)) == ["First.", "Second.", "Third."]
+        assert tab.evaluate(ASKS_BEFORE_CLOSING)
 
 
 def test_work_in_a_storage_that_is_full_is_still_there(chromium, tmp_path):

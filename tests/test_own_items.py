@@ -211,11 +211,12 @@ def test_activity_keeps_the_lease_and_late_work_counts(chromium, tmp_path):
             end_leases(server)  # as if anna had gone away
             ben = Client(server.port, "ben")
             assert ben.call("POST", "/api/submissions", ben.submission(ben.next()))[0] == 201
-            tab.mouse.move(320, 320)
-            tab.clock.run_for(60_000)
+            press(tab, "n")
+            tab.clock.run_for(1000)  # a draft is sent, and takes nothing back
             tab.wait_for_selector("#notice:not([hidden])")
             assert "counts as an extra judgement" in tab.inner_text("#notice")
-            press(tab, "n", "Control+Enter")
+            assert lease_of(server) == 0
+            press(tab, "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
         assert [entry.annotator for entry in submissions_of(server)] == ["ben", "anna"]
 

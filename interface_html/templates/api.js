@@ -246,11 +246,13 @@
         return; // the next draft says so
       }
       if (assignment !== this.assignment) return;
-      if (answer.held) {
-        if (this.leaseEnd !== null) this.setLease(true);
-        return;
-      }
-      FG.notice(LATE);
+      if (this.leaseEnd !== null) this.heard(answer.held);
+    }
+
+    // The server says whether the annotator still holds the open item.
+    heard(isHeld) {
+      this.setLease(isHeld);
+      if (!isHeld) FG.notice(LATE);
     }
 
     // ---- drafts ------------------------------------------------------------------------------------------------
@@ -330,11 +332,11 @@
         if (assignment !== this.assignment) return;
         this.revision = answer.revision;
         this.unsure = [];
-        if (this.leaseEnd !== null) this.setLease(true);
-        if (JSON.stringify({ ...state, submitted: undefined }) === text) this.storage.removeItem(this.backup);
-        else this.backUp(state);
         if (this.warning) FG.notice("");
         this.warning = null;
+        if (this.leaseEnd !== null) this.heard(answer.held);
+        if (JSON.stringify({ ...state, submitted: undefined }) === text) this.storage.removeItem(this.backup);
+        else this.backUp(state);
       } catch (error) {
         if (assignment !== this.assignment) return;
         if (error.status === 409 && (await this.isOwn(assignment))) {
@@ -392,8 +394,8 @@
       }
       item.skipped = skip;
       item.done = !skip && this.submissions > 0;
-      this.setLease(!skip && !item.done && isHeld);
-      if (!isHeld) FG.notice(LATE);
+      if (!skip && !item.done) this.heard(isHeld);
+      else this.setLease(false);
       return true;
     }
 

@@ -694,6 +694,9 @@ window.FG = window.FG || {};
       return;
     }
     shell.store.onOther = showOther;
+    window.addEventListener("beforeunload", (event) => {
+      if (shell.store.storage.isVolatile) event.preventDefault(); // the browser asks before it closes the page
+    });
     buildBar();
     watchActivity();
     if (!shell.store.served) takeDrops();

@@ -40,6 +40,11 @@ window.FG = window.FG || {};
       if (this.browser) this.browser.removeItem(name);
     }
 
+    // Whether a reload would lose work on an item.
+    get isVolatile() {
+      return [...this.rest.keys()].some((name) => /\/(annotation|comparison|rating)\//.test(name));
+    }
+
     names() {
       return [...new Set([...this.rest.keys(), ...Object.keys(this.browser || {})])];
     }
