@@ -67,7 +67,6 @@ class Assignment:
       draft: (revision, state of the page), or None.
       submissions: how often it was submitted.
       submitted: the document of the latest submission, or None.
-      times: active seconds and wall seconds of the latest submission; 0 and 0 without one.
       skipped: {reason, text} if the annotator skipped the item, or None.
     """
 
@@ -81,7 +80,6 @@ class Assignment:
     draft: tuple[int, Any] | None
     submissions: int
     submitted: dict | None
-    times: tuple[float, float]
     skipped: dict[str, str] | None
 
 
@@ -327,12 +325,11 @@ class Database:
         if values is None:
             raise RefusedError(404, "there is no such assignment")
         item, row, annotator, page, shown, done, lease, revision, state, skipped = values
-        submissions = sql.execute(
-            "SELECT doc, seconds, COALESCE(wall, 0) FROM submissions WHERE assignment=? ORDER BY"
-            " number",
-            (number,),
-        ).fetchall()
-        last, seconds, wall = submissions[-1] if submissions else (None, 0.0, 0.0)
+        count, last = sql.execute(
+            "SELECT COUNT(*), (SELECT doc FROM submissions WHERE assignment=:number ORDER BY number"
+            " DESC LIMIT 1) FROM submissions WHERE assignment=:number",
+            {"number": number},
+        ).fetchone()
         return Assignment(
             id=number,
             item=Item(item, json.loads(row)),
@@ -342,9 +339,8 @@ class Database:
             done=bool(done),
             lease_until=lease,
             draft=None if revision is None else (revision, json.loads(state)),
-            submissions=len(submissions),
+            submissions=count,
             submitted=None if last is None else json.loads(last),
-            times=(seconds, wall),
             skipped=None if skipped is None else _reason(json.loads(skipped)),
         )
 

@@ -320,8 +320,6 @@ def _assignment_json(assignment: Assignment) -> dict[str, Any]:
         "draft": draft,
         "submissions": assignment.submissions,
         "submitted": assignment.submitted,
-        "seconds": assignment.times[0],
-        "wall": assignment.times[1],
         "skipped": assignment.skipped,
     }
 

@@ -156,7 +156,7 @@
     }
 
     // Make an assignment of the server the open item. Returns its index.
-    show({ id, item, order, draft, submissions, submitted, seconds, wall, skipped, lease_seconds: lease }) {
+    show({ id, item, order, draft, submissions, submitted, skipped, lease_seconds: lease }) {
       const { id: name, ...row } = item,
         key = String(id);
       this.assignment = id;
@@ -167,7 +167,7 @@
       this.revision = draft ? draft.revision : 0;
       this.submissions = submissions;
       this.given = draft && draft.state;
-      this.draft = this.stateOf(draft, submitted, { seconds, wall });
+      this.draft = this.stateOf(draft, submitted);
       this.keepLease(lease, submissions === 0 && !skipped);
       const shown = { id: name, key, row, order, skipped, done: submissions > 0 && !skipped },
         at = this.items.findIndex((other) => other.key === key);
@@ -176,9 +176,9 @@
       return at;
     }
 
-    // The state of a page from its draft and the latest submission with its times; null without either.
-    stateOf(draft, submitted, times) {
-      const state = draft ? { ...draft.state } : { ...times };
+    // The state of a page from its draft and the latest submission; null without either.
+    stateOf(draft, submitted) {
+      const state = draft ? { ...draft.state } : {};
       state.submitted = submitted && this.pageDoc(submitted);
       if (submitted && !state.doc) state.doc = state.submitted;
       return draft || submitted ? state : null;
@@ -461,7 +461,7 @@
       this.submissions = submissions + 1;
       this.setLease(false);
       this.revision = 0; // the submission has ended the draft
-      state.submitted = submitted;
+      Object.assign(state, { submitted, seconds: 0, wall: 0 }); // the submission has these times: they add up
       item.done = true;
       item.skipped = null;
       delete state.pending;
