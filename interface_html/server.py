@@ -112,8 +112,13 @@ def guideline_sha256(schema: Schema) -> str:
 async def _annotator(request: Request) -> str:
     """The sender of a request: the owner of its token or, without tokens, the header's name.
 
-    `needs` in a refusal tells the page what to ask for.
+    `needs` in a refusal tells the page what to ask for. A page of another study, which was open
+    when the server was stopped, is refused: its assignments have the same numbers.
     """
+    study = request.headers.get("x-study")
+    if study is not None and study != request.app.state.study:
+        reason = "the server has another study than this page, which was opened before: reload it"
+        raise RefusedError(409, reason)
     annotator_of = request.app.state.annotator_of
     if annotator_of is not None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -159,6 +164,7 @@ def create_app(
         openapi_url="/openapi.json" if not tokens else None,
     )
     app.add_middleware(Guard, hosts=hosts)
+    app.state.study = database.study
     app.state.annotator_of = database.annotator_of if tokens else None
     _explain_errors(app)
     _serve_files(app, static_files(task, language), start=f"/templates/{schema.pages[0]}.html")

@@ -234,6 +234,25 @@ def test_while_the_server_is_asked_nothing_can_be_changed(chromium, tmp_path):
         assert entry.doc["corrected-prediction"] == "Mended."
 
 
+def test_a_server_that_does_not_answer_stops_nobody(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=1) as server,
+        visiting(chromium, server, with_clock=True) as tab,
+    ):
+        arrived = []
+        tab.route("**/api/submissions", lambda route: arrived.append(route), times=1)
+        press(tab, "n", "Control+Enter")
+        while not arrived:
+            tab.wait_for_timeout(20)
+        tab.clock.run_for(2000)
+        assert tab.inner_text("#message") == "Waiting for the server…"
+        tab.clock.run_for(30_000)
+        said(tab, "cannot be reached")
+        press(tab, "Control+Enter")
+        tab.wait_for_selector("#empty:not([hidden])")
+        tab.noise.clear()
+
+
 def lose(route):
     route.fetch()
     route.abort()
@@ -284,12 +303,18 @@ def test_a_draft_of_another_study_at_the_same_address_is_not_shown(chromium, tmp
             )
             folder = tmp_path / "second"
             folder.mkdir()
-            with serving(folder, items=1, port=first.port):
+            with serving(folder, items=1, port=first.port) as second:
+                Client(second.port, "anna").next()
+                tab.fill("#correction", "Of the first study!")
+                wait_until(
+                    tab, "() => document.querySelector('#notice').textContent.includes('study')"
+                )
+                assert draft_of(second, 1) is None
                 reload(tab)
                 assert tab.input_value("#correction") == ITEM["prediction 1"]
             first.start()
             reload(tab)
-            assert tab.input_value("#correction") == "Of the first study."
+            assert tab.input_value("#correction") == "Of the first study!"
             tab.noise.clear()
     finally:
         first.stop()

@@ -8,6 +8,7 @@
   const COUNTDOWN = 300; // seconds before the end of a lease from which the rest is shown
   const DELAY = 500; // milliseconds without a change before a draft is sent
   const MOST_UNSURE = 50;
+  const LONGEST_WAIT = 30000; // milliseconds for a response: meanwhile the page may take no input
   const RETRY = 5000; // milliseconds until a draft is sent again
 
   const LATE = t(
@@ -80,6 +81,7 @@
     begin() {
       return FG.whileWaiting(async () => {
         await this.flush();
+        this.study = null;
         const answer = await this.call("GET", `/api/assignments?page=${this.page}`);
         this.items = answer.assignments.map(({ id, item, ...rest }) => ({ id: item, key: String(id), ...rest }));
         this.study = answer.study;
@@ -95,16 +97,27 @@
       const token = FG.ofTab(this, this.name("token")),
         annotator = FG.ofTab(this, this.name("annotator"));
       const headers = { "Content-Type": "application/json" };
+      if (this.study) headers["X-Study"] = this.study;
       if (token) headers.Authorization = `Bearer ${token}`;
       if (annotator) headers["X-Annotator"] = encodeURIComponent(annotator); // headers hold ASCII only
       const fail = (text, status, content) =>
         Object.assign(new Error(text), { problems: [], ...content, status });
+      const stop = new AbortController(),
+        timer = setTimeout(() => stop.abort(), LONGEST_WAIT);
       let response, content;
       try {
-        response = await fetch(path, { method, headers, body: JSON.stringify(body), credentials: "omit" });
+        response = await fetch(path, {
+          method,
+          headers,
+          body: JSON.stringify(body),
+          credentials: "omit",
+          signal: stop.signal,
+        });
         content = await response.json();
       } catch (error) {
         throw fail(t("the server cannot be reached; your work is stored in this browser, try again"), 0);
+      } finally {
+        clearTimeout(timer);
       }
       if (content.needs) this.identity = content.needs;
       if (!response.ok)
