@@ -70,7 +70,7 @@ def test_drafts_come_back(client):
     address = f"/api/drafts/{given['id']}"
     assert client.call("PUT", address, {"revision": 0, "state": {"doc": "😀"}}) == (
         200,
-        {"revision": 1},
+        {"revision": 1, "held": True},
     )
     status, answer = client.call("PUT", address, {"revision": 0, "state": {}})
     assert status == 409 and "another window" in answer["error"]
@@ -272,10 +272,11 @@ def test_addresses_of_ipv6_hosts_have_brackets():
     assert address_of(settings) == "http://[::1]:8000"
 
 
-def test_spaces_make_no_other_annotator(client, server):
-    given = Client(server.port, "anna%20maria").next()
-    for name in ("%20anna%20maria%20", "anna%E3%80%80maria"):
-        assert Client(server.port, name).next()["id"] == given["id"]
+def test_spaces_make_no_other_annotator(tmp_path):
+    with serving(tmp_path, items=2) as server:
+        given = Client(server.port, "anna%20maria").next()
+        for name in ("%20anna%20maria%20", "anna%E3%80%80maria"):
+            assert Client(server.port, name).next()["id"] == given["id"]
 
 
 def test_the_script_serves_the_task_of_its_environment(tmp_path):
