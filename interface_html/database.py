@@ -111,6 +111,9 @@ class Database:
       clock: returns the time in seconds.
       plan: how often hidden gold items and repeated items are given.
 
+    Attributes:
+      study: identifies the file, so that browsers tell studies at one address apart.
+
     Raises:
       UserError: another server uses the file, it belongs to another task, or it is not a database.
     """
@@ -149,6 +152,9 @@ class Database:
             self._commits = SharedCommits(self._connection)
             stored_task = self.write(lambda sql: create_tables(sql, task))
             names = self._connection.execute("SELECT token_sha256, name FROM annotators")
+            (self.study,) = self._connection.execute(
+                "SELECT value FROM meta WHERE key='study'"
+            ).fetchone()
             self._names: dict[str, str] = dict(names.fetchall())
         except sqlite3.Error as error:
             self._lock_file.close()
@@ -424,17 +430,43 @@ class Database:
         self._lease(sql, assignment.id, now)
         return True
 
-    def skip(self, assignment: Assignment, reason: str, text: str) -> None:
+    def is_held(self, assignment: Assignment) -> bool:
+        """Whether the annotator holds the item: others do not get it."""
+        query = "SELECT done OR lease_until > ? FROM assignments WHERE id=?"
+        with self._commits.lock:
+            (held,) = self._connection.execute(query, (self.clock(), assignment.id)).fetchone()
+        return bool(held)
+
+    def skip(self, assignment: Assignment, reason: str, text: str, seen: int = 0) -> None:
         """Close the assignment as skipped: others get the item, and its submissions do not count.
 
         Args:
           assignment: what is skipped.
           reason: the name of a skip reason.
           text: the explanation; "" without one.
+          seen: the number of this assignment's submissions that the page knows.
+
+        Raises:
+          RefusedError: (409) the page does not know the latest submission.
         """
         skipped = json.dumps({"reason": reason, "text": text, "created": self.clock()})
-        query = "UPDATE assignments SET skipped=?, done=0, lease_until=0 WHERE id=?"
-        self.write(lambda sql: sql.execute(query, (skipped, assignment.id)))
+
+        def close(sql: sqlite3.Connection) -> None:
+            if self._submissions(sql, assignment) > seen:
+                raise RefusedError(
+                    409,
+                    "this item was submitted from another window: reload the page to see the"
+                    " submission, then skip it",
+                )
+            query = "UPDATE assignments SET skipped=?, done=0, lease_until=0 WHERE id=?"
+            sql.execute(query, (skipped, assignment.id))
+
+        self.write(close)
+
+    @staticmethod
+    def _submissions(sql: sqlite3.Connection, assignment: Assignment) -> int:
+        query = "SELECT COUNT(*) FROM submissions WHERE assignment=?"
+        return sql.execute(query, (assignment.id,)).fetchone()[0]
 
     def reopen(self, assignment: Assignment) -> bool:
         """Undo a skip. False if others have taken the item: then work on it is an extra judgement.
@@ -486,8 +518,7 @@ class Database:
                         409, "this uuid was used for another submission: generate a new one"
                     )
                 return False
-            query = "SELECT COUNT(*) FROM submissions WHERE assignment=?"
-            (count,) = sql.execute(query, (assignment.id,)).fetchone()
+            count = self._submissions(sql, assignment)
             if count > seen and not confirmed:
                 raise RefusedError(
                     409,

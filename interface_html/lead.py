@@ -126,11 +126,13 @@ def annotator_summary(
 ) -> dict[str, Any]:
     """The work of an annotator on a page: done items, pace, time, ties and first position."""
     of_page = latest(submissions)
-    seconds = [entry.seconds for entry in of_page]
+    times: dict[str, float] = {}  # active seconds, by item: those of its revisions add up
+    for entry in submissions:
+        times[entry.item] = times.get(entry.item, 0.0) + entry.seconds
     summary: dict[str, Any] = {
         "done": len(of_page),
         "last_hour": sum(now - entry.created <= HOUR for entry in of_page),
-        "seconds": median(seconds) if seconds else None,
+        "seconds": median(times.values()) if times else None,
         "ties": None,
         "first": None,
         "decided": None,

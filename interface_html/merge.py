@@ -5,11 +5,13 @@
 Rows about the same texts become one row. If both rounds judged them, the later file counts: its
 annotation replaces the earlier annotation, its comparison the earlier comparison. Files are listed
 from the first round to the last. `<out>.rounds.json` has, for each row, the file and the row number
-of its annotation and of its comparison.
+of its annotation and of its comparison. Rows about other texts with the id of an earlier row, such
+as new responses to the same prompt, get a new id: `7-2` for the second row with the id `7`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from itertools import count
 
 from pydantic import Field
 
@@ -61,6 +63,7 @@ def merge_items(task: FeedbackTask, rounds: Sequence[tuple[str, Sequence[Item]]]
     merged: dict[tuple[str, ...], Item] = {}
     origins: dict[tuple[str, ...], Origin] = {}
     replaced = 0
+    ids: set[str] = set()
     for file, items in rounds:
         # of this round: a file that is listed twice does not contradict itself
         first_rows: dict[tuple[tuple[str, ...], str], int] = {}
@@ -73,7 +76,8 @@ def merge_items(task: FeedbackTask, rounds: Sequence[tuple[str, Sequence[Item]]]
                 if first != number:
                     raise UserError(_judged_twice(file, first, number))
             if earlier is None:
-                merged[texts] = item
+                merged[texts] = Item(_new_id(item.id, ids), item.row)
+                ids.add(merged[texts].id)
             else:
                 replaced += sum(key in earlier.row for key in feedback)
                 merged[texts] = Item(earlier.id, {**earlier.row, **feedback})
@@ -81,6 +85,12 @@ def merge_items(task: FeedbackTask, rounds: Sequence[tuple[str, Sequence[Item]]]
             for key in feedback:
                 origin[key] = {"file": file, "row": number}
     return Merged(list(merged.values()), list(origins.values()), replaced)
+
+
+def _new_id(name: str, taken: Set[str]) -> str:
+    """The id itself, or with the first free number after it: files have each id once."""
+    candidates = (f"{name}-{number}" if number > 1 else name for number in count(1))
+    return next(candidate for candidate in candidates if candidate not in taken)
 
 
 def _judged_twice(file: str, first: int, second: int) -> str:

@@ -71,11 +71,16 @@ class Settings(StrictModel):
 
 def allowed_hosts(settings: Settings) -> list[str]:
     """The values of the Host header that the server accepts."""
-    names = [settings.host, *_listed(settings.hosts)]
+    names = [in_address(settings.host), *_listed(settings.hosts)]
     if is_local(settings.host):
         names += ["127.0.0.1", "localhost", "[::1]"]
     with_ports = [f"{name}:{settings.port}" for name in names]
     return sorted({*names, *with_ports})
+
+
+def in_address(host: str) -> str:
+    """A host as addresses have it: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def _listed(names: str) -> list[str]:
@@ -108,7 +113,7 @@ def serve(settings: Settings) -> None:
 
             tokens = Tokens(admin=secrets.token_urlsafe(24), reader=secrets.token_urlsafe(24))
             add_lead_page(app, task, database, tokens, language)
-            place = f"{_address(settings)}/lead#token="
+            place = f"{address_of(settings)}/lead#token="
             print(f"lead, until the server stops: {place}{tokens.admin}")
             print(f"read only, until the server stops: {place}{tokens.reader}", flush=True)
         uvicorn.run(
@@ -184,9 +189,9 @@ def _gold_items(
     return gold
 
 
-def _address(settings: Settings) -> str:
+def address_of(settings: Settings) -> str:
     """The address of the server in the links."""
-    host = (_listed(settings.hosts) or [settings.host])[0]
+    host = (_listed(settings.hosts) or [in_address(settings.host)])[0]
     return f"http://{host}:{settings.port}"
 
 
@@ -194,7 +199,7 @@ def _print_links(
     database: Database, pages: Sequence[PageName], annotators: Sequence[str], settings: Settings
 ) -> None:
     """Print the addresses of the pages. Each new annotator gets a token; others keep theirs."""
-    place = f"{_address(settings)}/templates"
+    place = f"{address_of(settings)}/templates"
     for name in annotators:
         if database.has_token(name) and not settings.new_tokens:
             print(f"{name}: the link of an earlier start (new_tokens=true prints new ones)")

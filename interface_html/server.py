@@ -34,6 +34,7 @@ MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; chars
 LONGEST_NAME = 60
 KIND_TEXTS = {"label", "help", "examples"}
 Number = Annotated[int, Field(ge=0, lt=2**53)]
+SUBMISSIONS_HELP = "the number of submissions of this assignment that the page knows"
 
 
 class Next(StrictModel):
@@ -48,6 +49,7 @@ class Draft(StrictModel):
 class SkipBody(StrictModel):
     reason: str = Field(description="the name of a skip reason")
     text: str = Field(default="", description="an explanation")
+    submissions: Number = Field(default=0, description=SUBMISSIONS_HELP)
 
 
 class Submit(StrictModel):
@@ -60,9 +62,7 @@ class Submit(StrictModel):
     wall: float | None = Field(
         default=None, ge=0, le=1e9, description="time for which the item was open"
     )
-    submissions: Number = Field(
-        default=0, description="the number of submissions of this assignment that the page knows"
-    )
+    submissions: Number = Field(default=0, description=SUBMISSIONS_HELP)
     confirmed: bool = Field(
         default=False, description="replace submissions that the page does not know"
     )
@@ -112,8 +112,13 @@ def guideline_sha256(schema: Schema) -> str:
 async def _annotator(request: Request) -> str:
     """The sender of a request: the owner of its token or, without tokens, the header's name.
 
-    `needs` in a refusal tells the page what to ask for.
+    `needs` in a refusal tells the page what to ask for. A page of another study, which was open
+    when the server was stopped, is refused: its assignments have the same numbers.
     """
+    study = request.headers.get("x-study")
+    if study is not None and study != request.app.state.study:
+        reason = "the server has another study than this page, which was opened before: reload it"
+        raise RefusedError(409, reason)
     annotator_of = request.app.state.annotator_of
     if annotator_of is not None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -125,7 +130,7 @@ async def _annotator(request: Request) -> str:
     header = request.headers.get("x-annotator")
     if header is None:
         raise RefusedError(401, "give your name, so that your work is yours", needs="name")
-    name = unquote(header, errors="replace")
+    name = " ".join(unquote(header, errors="replace").split())
     if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
         raise RefusedError(400, f"x-annotator must be a name of 1 to {LONGEST_NAME} characters")
     return name
@@ -159,6 +164,7 @@ def create_app(
         openapi_url="/openapi.json" if not tokens else None,
     )
     app.add_middleware(Guard, hosts=hosts)
+    app.state.study = database.study
     app.state.annotator_of = database.annotator_of if tokens else None
     _explain_errors(app)
     _serve_files(app, static_files(task, language), start=f"/templates/{schema.pages[0]}.html")
@@ -207,7 +213,12 @@ def _add_assignments(app: FastAPI, schema: Schema, database: Database) -> None:
             name = str(number) if database.has_checks else item
             entry = {"id": number, "item": name, "done": done, "skipped": skips.get(number)}
             entries.append(entry)
-        return JSONResponse({"assignments": entries})
+        content = {
+            "assignments": entries,
+            "study": database.study,
+            "identity": "name" if app.state.annotator_of is None else "token",
+        }
+        return JSONResponse(content)
 
     @app.get("/api/assignments/{number}")
     def one_assignment(number: Number, annotator: Annotator):
@@ -220,10 +231,10 @@ def _add_assignments(app: FastAPI, schema: Schema, database: Database) -> None:
     @app.post("/api/assignments/{number}/skip")
     def skip(number: Number, body: SkipBody, annotator: Annotator):
         assignment = database.assignment(number, annotator)
-        problems = skip_problems(schema, body.model_dump())
+        problems = skip_problems(schema, {"reason": body.reason, "text": body.text})
         if problems:
             return _refused_json("the skip breaks the rules", problems)
-        database.skip(assignment, body.reason, body.text.strip())
+        database.skip(assignment, body.reason, body.text.strip(), body.submissions)
         return JSONResponse({})
 
     @app.post("/api/assignments/{number}/reopen")
@@ -239,7 +250,7 @@ def _add_work(app: FastAPI, schema: Schema, database: Database) -> None:
     def save_draft(number: Number, body: Draft, annotator: Annotator):
         assignment = database.assignment(number, annotator)
         revision = database.save_draft(assignment, body.revision, body.state)
-        return JSONResponse({"revision": revision})
+        return JSONResponse({"revision": revision, "held": database.is_held(assignment)})
 
     @app.post("/api/submissions", status_code=201)
     def submit(body: Submit, annotator: Annotator):

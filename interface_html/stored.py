@@ -1,6 +1,7 @@
 """The file of a feedback server: its tables, their versions, and reading it without the server."""
 
 import json
+import secrets
 import sqlite3
 from collections import Counter
 from dataclasses import dataclass
@@ -155,6 +156,7 @@ def create_tables(sql: sqlite3.Connection, task: str) -> str:
     checks.create_table(sql)
     sql.execute(f"PRAGMA user_version={VERSION}")
     sql.execute("INSERT OR IGNORE INTO meta VALUES('task', ?)", (task,))
+    sql.execute("INSERT OR IGNORE INTO meta VALUES('study', ?)", (secrets.token_hex(8),))
     return sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()[0]
 
 

@@ -248,13 +248,17 @@ def _from_models(
 def _from_judgements(
     task: FeedbackTask, items: Sequence[Item], settings: Settings
 ) -> list[list[Suggestion]]:
-    """For each item, the judgements of its text. Prints what could not be used."""
+    """For each item, the judgements of its text. Prints what could not be used.
+
+    The prompts count too, unless the file has other prompts than the items, such as with an
+    instruction before them.
+    """
     path = str(settings.judgements)
     kinds = _known_kinds(task.schema, settings.kinds)
-    by_text: dict[str, list[Suggestion]] = {}
+    by_place: dict[tuple[str, str], list[Suggestion]] = {}
     left_out: Counter[str] = Counter()
     for judged in FORMATS["judgements"].read(path):
-        found = by_text.setdefault(judged.response, [])
+        found = by_place.setdefault((judged.prompt.text, judged.response), [])
         for one in judged.judgements:
             score = 1.0 if one.score is None else one.score
             if one.span is None or one.side != RESPONSE:
@@ -271,12 +275,25 @@ def _from_judgements(
     for reason, count in left_out.items():
         print(f"left out {counted(count, 'judgement')} {reason}")
     texts = [item.row[task.schema.text] for item in items]
+    prompts = [task.format.prompt(task.schema, item).text for item in items]
+    places = list(zip(prompts, texts))
+    if set(places) & set(by_place):
+        # many prompts may have the same response, such as "Yes."
+        return [by_place.get(place, []) for place in places]
+    by_text: dict[str, list[list[Suggestion]]] = {}
+    for (_, text), found in by_place.items():
+        by_text.setdefault(text, []).append(found)
+    if any(len(by_text.get(text, ())) > 1 for text in texts):
+        raise UserError(
+            f"{path} has the same response to several prompts, and none of the prompts is that of"
+            f" an item in {settings.source}. Give the judgements of the same prompts"
+        )
     if not set(texts) & set(by_text):
         raise UserError(
             f"{path} has no response that is the annotated text of an item in {settings.source}."
             " Give the judgements of the same texts"
         )
-    return [by_text.get(text, []) for text in texts]
+    return [by_text[text][0] if text in by_text else [] for text in texts]
 
 
 # ---- the program ---------------------------------------------------------------------------------

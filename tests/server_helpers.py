@@ -93,7 +93,8 @@ class Server:
     """`serve.py` over a database; `start` waits until it answers."""
 
     def __init__(self, folder: Path, items: int | Path = 20, **settings):
-        self.db, self.port = folder / "feedback.sqlite", free_port()
+        self.db = folder / "feedback.sqlite"
+        self.port = settings.get("port") or free_port()
         path = write_items(folder, items) if isinstance(items, int) else items
         given = {"task": "qa_feedback", "db": self.db, "port": self.port, "items": path}
         self.settings = given | settings

@@ -108,6 +108,29 @@ def test_the_message_has_the_marked_text_and_its_size(chromium, tmp_path):
         assert said(tab) == "Marked: “cat sat on” (3 words) is error 1 (Irrelevant)."
 
 
+def test_the_first_click_in_a_long_answer_scrolls_nothing(chromium, tmp_path):
+    with opened(chromium, items=[item(**{"prediction 1": LONG})], tmp_path=tmp_path) as tab:
+        tab.focus("#comment")
+        tab.evaluate("document.querySelector(`#text .w[data-i='900']`).scrollIntoView()")
+        tab.evaluate("scrollBy(0, -400)")
+        box = word(tab, 900).bounding_box()
+        tab.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        press(tab, "1")
+        assert "“word900”" in said(tab)
+
+
+def test_after_undo_keys_refer_to_no_other_error(chromium, tmp_path):
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        for number in (0, 2, 4):
+            word(tab, number).click()
+            press(tab, "1")
+        tab.click("[data-key='errors-0-remove']")
+        tab.click("[data-key='errors-1']")  # "on", the last one
+        press(tab, "Control+z", "Delete")  # "The" comes back before it
+        assert "Nothing to remove" in said(tab)
+        assert [marked(tab, i) for i in range(3)] == ["The", "sat", "the"]
+
+
 # ---- evidence ------------------------------------------------------------------------------------
 
 
@@ -354,6 +377,16 @@ def test_undo_keeps_the_caret_where_the_text_changed(chromium, tmp_path):
         assert tab.evaluate("document.activeElement.selectionStart") == 4
         press(tab, "Control+Shift+Z")
         assert tab.evaluate("document.activeElement.selectionStart") == 6
+
+
+@pytest.mark.parametrize("ends", ["\r\n", "\r", "\n"])
+def test_a_correction_keeps_the_line_ends(chromium, tmp_path, ends):
+    text = f"One.{ends}Two.{ends}Three."
+    with opened(chromium, items=[item(**{"prediction 1": text})], tmp_path=tmp_path) as tab:
+        tab.fill("#correction", "One.\nZwei.\nThree.")
+        assert state(tab)["doc"]["corrected-prediction"] == f"One.{ends}Zwei.{ends}Three."
+        tab.fill("#correction", "One.\nTwo.\nThree.")
+        assert state(tab)["doc"]["corrected-prediction"] == text
 
 
 def test_keys_in_the_correction_compare_no_texts(chromium, tmp_path):
@@ -646,9 +679,18 @@ def test_the_guideline_is_open_until_it_was_read(chromium, tmp_path):
         assert not body.is_visible()
         tab.click("#guide-button")
         assert body.is_visible()
-        tab.evaluate("localStorage.setItem('fgrlhf/qa_feedback/guideline', 'an older version')")
+        tab.evaluate(
+            "localStorage.setItem('fgrlhf/qa_feedback/guideline/anna', 'an older version')"
+        )
         reload(tab)
         assert body.is_visible()
+        tab.click("#guide-read")
+        tab.click("#who")
+        tab.fill("#name", "ben")
+        press(tab, "Enter")
+        tab.set_input_files("#file", tmp_path / "items.json")
+        tab.wait_for_selector("#work:not([hidden])")
+        assert body.is_visible()  # ben has not read it
 
 
 def test_each_kind_of_question_answering_has_a_right_and_a_nearly_right_example():

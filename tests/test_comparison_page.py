@@ -178,3 +178,12 @@ def test_choices_and_message_stay_in_view_of_long_answers(chromium, tmp_path):
         tab.locator("#compare h3").nth(3).evaluate("node => node.scrollIntoView({block: 'end'})")
         heading = tab.locator("#compare h3").nth(3).bounding_box()
         assert heading["y"] + heading["height"] <= tab.locator("#choose").bounding_box()["y"]
+
+
+def test_hidden_characters_of_the_outputs_are_visible(chromium, tmp_path):
+    items = [{**ITEM, "prediction 2": "a\u202eb c", "prediction 3": "a\u202eb d"}]
+    with opened(chromium, "comparison", items=items, tmp_path=tmp_path) as tab:
+        codes = "nodes => nodes.map((node) => node.dataset.code)"
+        assert tab.locator("#outputs .control").evaluate_all(codes) == ["U+202E"] * 2
+        press(tab, "d")  # the differences from one of them
+        assert set(tab.locator("#outputs .control").evaluate_all(codes)) == {"U+202E"}

@@ -4,8 +4,19 @@ import json
 from pathlib import Path
 
 import pytest
-from page_helpers import ITEM, QA, downloaded, identify, opened, press, reload, wait_until
+from page_helpers import (
+    ITEM,
+    QA,
+    downloaded,
+    identify,
+    opened,
+    press,
+    reload,
+    row_with,
+    wait_until,
+)
 
+from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.pages import self_contained
 from tasks.qa_feedback.feedback import read_feedback
@@ -61,6 +72,11 @@ def corrections(content: bytes) -> list[str]:
     return [row["feedback"]["corrected-prediction"] for row in json.loads(content)]
 
 
+def annotation_of(correction: str) -> dict:
+    error = {"error type": "Irrelevant", "explanation": "", "start": 0, "end": 3}
+    return {"errors": [error], "missing-info": [], "corrected-prediction": correction}
+
+
 # ---- whose work ----------------------------------------------------------------------------------
 
 
@@ -106,7 +122,7 @@ def test_the_own_file_comes_back_without_a_question_and_with_its_record(chromium
 def test_a_name_is_needed_and_checked(chromium, tmp_path):
     with opened(chromium, items=None) as tab:
         rename(tab, "anna")
-        tab.evaluate("localStorage.clear()")
+        tab.evaluate("localStorage.clear(); sessionStorage.clear()")
         reload(tab, "#name")
         for bad, reason in (("  ", "type a name"), ("x" * 61, "at most 60")):
             tab.fill("#name", bad)
@@ -130,6 +146,61 @@ def test_two_tabs_show_each_others_work_and_lose_nothing(chromium, tmp_path):
         press(tab, "Escape", "Home", "ArrowRight", "ArrowRight", "4")
         reload(tab)
         assert tab.locator("#errors > li").count() == 2
+
+
+def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, tmp_path):
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        other = tab.context.new_page()
+        other.goto(tab.url)
+        other.wait_for_selector("#work:not([hidden])")
+        rename(other, "ben")
+        press(tab, "Escape", "Home", "1")
+        reload(tab)
+        assert tab.inner_text("#who") == "anna"
+        assert tab.locator("#errors > li").count() == 1
+        reload(other, "#empty:not([hidden])")  # ben has opened no file
+        assert other.inner_text("#who") == "ben"
+        stored = other.evaluate("() => Object.keys(localStorage).join(' ')")
+        assert "/of/anna/" in stored and "/of/ben/" not in stored
+
+
+ASKS_BEFORE_CLOSING = """() => {
+    const event = new Event("beforeunload", { cancelable: true });
+    return !window.dispatchEvent(event);
+}"""
+# From now on localStorage has no room for anything.
+FILL = """() => {
+    const store = Storage.prototype.setItem;
+    Storage.prototype.setItem = function (name, value) {
+        if (this === localStorage) throw new DOMException("no room", "QuotaExceededError");
+        store.call(this, name, value);
+    };
+}"""
+
+
+def test_a_full_storage_loses_nothing_before_a_reload(chromium, tmp_path):
+    with opened(chromium, items=items_of(3), tmp_path=tmp_path) as tab:
+        correct(tab, "First.")
+        assert not tab.evaluate(ASKS_BEFORE_CLOSING)
+        tab.evaluate(FILL)
+        correct(tab, "Second.")
+        assert "storage is full" in tab.inner_text("#notice")
+        assert "Item 3 of 3 (not submitted), 2 done" in tab.inner_text("#position")
+        tab.fill("#correction", "Third.")
+        press(tab, "Escape", "[", "]")
+        assert tab.input_value("#correction") == "Third."
+        press(tab, "Escape", "Home", "1", "Control+Enter")
+        assert corrections(downloaded(tab)) == ["First.", "Second.", "Third."]
+        assert tab.evaluate(ASKS_BEFORE_CLOSING)
+
+
+def test_work_in_a_storage_that_is_full_is_still_there(chromium, tmp_path):
+    with opened(chromium, items=items_of(2), tmp_path=tmp_path) as tab:
+        correct(tab, "First.")
+        tab.context.add_init_script(f"({FILL})()")
+        reload(tab)
+        assert "1 done" in tab.inner_text("#position") and tab.inner_text("#who") == "anna"
+        assert corrections(downloaded(tab)) == ["First."]
 
 
 def test_a_tab_that_missed_a_change_does_not_overwrite_it(chromium, tmp_path):
@@ -205,17 +276,32 @@ def test_the_download_names_changes_after_submission_and_missing_comparisons(chr
         press(tab, "Escape", "]", "]")
         assert corrections(downloaded(tab)) == ["First.", "Second."]
         notice = tab.inner_text("#notice")
-        assert "1 item was changed after submission: the file has the submitted version" in notice
+        assert "1 item has changes that are not submitted: the file has the version" in notice
         assert "2 rows have no comparison" in notice and "1 not submitted yet" in notice
         tab.click("#notice button")
         assert tab.inner_text("#position").startswith("Item 1 of 3 (changed since submitted)")
         press(tab, "Escape", "Control+Enter")
         content = downloaded(tab)
         assert corrections(content) == ["Changed.", "Second."]
-        assert "changed after" not in tab.inner_text("#notice")
+        assert "not submitted:" not in tab.inner_text("#notice")
         # the pipeline reads rows that were only annotated
         (tmp_path / "rows.json").write_bytes(content)
         assert [row.is_compared for row in read_feedback(tmp_path / "rows.json")] == [False] * 2
+
+
+def test_the_download_names_changes_of_the_files_own_feedback(chromium, tmp_path):
+    row = row_with(Item("0", ROW), annotation=annotation_of("Of the file."))
+    with opened(chromium, items=[row], tmp_path=tmp_path) as tab:
+        assert tab.inner_text("#position").startswith("Item 1 of 1 (from the file)")
+        tab.fill("#correction", "Changed.")
+        press(tab, "Escape")
+        assert tab.inner_text("#position").startswith("Item 1 of 1 (changed, not submitted)")
+        assert corrections(downloaded(tab)) == ["Of the file."]
+        assert "1 item has changes that are not submitted" in tab.inner_text("#notice")
+        press(tab, "Control+z")
+        assert tab.inner_text("#position").startswith("Item 1 of 1 (from the file)")
+        press(tab, "Control+Shift+z", "Control+Enter")
+        assert corrections(downloaded(tab)) == ["Changed."]
 
 
 # ---- files ---------------------------------------------------------------------------------------

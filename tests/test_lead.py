@@ -73,12 +73,12 @@ def test_first_position_and_ties_by_hand():
 def test_an_annotators_pace_and_median_by_hand():
     given = [
         entry(item="0", seconds=90.0),
-        entry(item="0", seconds=2.0, revision=2),  # replaces the first
+        entry(item="0", seconds=2.0, revision=2),  # replaces the first; their times add up
         entry(item="1", seconds=4.0, created=NOW - 3600),
         entry(item="2", seconds=9.0, created=NOW - 3601),
     ]
     row = lead.annotator_summary(QA.schema, "comparison", given, NOW)
-    assert (row["done"], row["last_hour"], row["seconds"]) == (3, 2, 4.0)
+    assert (row["done"], row["last_hour"], row["seconds"]) == (3, 2, 9.0)
     assert (row["ties"], row["first"], row["decided"]) == (3 / 18, 6 / 15, 15)
     nobody = lead.annotator_summary(QA.schema, "comparison", [], NOW)
     assert (nobody["seconds"], nobody["ties"], nobody["first"]) == (None, None, None)

@@ -1,13 +1,14 @@
 """`fgrlhf feedback merge`: one file from several rounds, with the origin of every judgement."""
 
 import pytest
-from page_helpers import row_with
+from page_helpers import TOXICITY, row_with
 from test_rules import ROW, doc, error
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from interface_html.command import main as feedback
 from interface_html.format import Item
+from interface_html.items import read_items
 
 WRONG = doc([error()], corrected="Mended.")
 WORSE = doc([error(start=4)], corrected="Mended again.")
@@ -80,6 +81,19 @@ def test_two_judgements_of_an_item_in_one_file_are_refused(merge):
     assert len(merge([row_with(item("a"), annotation=WRONG)], [ben])[0]) == 1
     halves = [row_with(item("a"), annotation=WRONG), row_with(item("a"), preference=FIRST)]
     assert merge(halves, [row_with(item("b"), WORSE)])[0][0] == anna
+
+
+def test_new_responses_to_a_prompt_get_an_id_of_their_own(tmp_path):
+    files = []
+    for number, response in enumerate(["You fool!", "Bye.", "You fool!", "Well."], 1):
+        rows = [{"id": "q", "prompt": "Say.", "response": response, "spans": []}]
+        files.append(str(tmp_path / f"round{number}.json"))
+        write_json(files[-1], rows)
+    out = tmp_path / "all.json"
+    feedback(["merge", "detoxification", f"files={','.join(files)}", f"out={out}"])
+    items = read_items(TOXICITY, out)  # which refuses an id that two rows have
+    responses = [(item.id, item.row[TOXICITY.schema.text]) for item in items]
+    assert responses == [("q", "You fool!"), ("q-2", "Bye."), ("q-3", "Well.")]
 
 
 def test_a_file_may_be_listed_twice(tmp_path, capsys):

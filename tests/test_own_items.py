@@ -138,6 +138,24 @@ def test_a_submitted_item_is_reopened_and_submitted_again(chromium, tmp_path):
         assert json.loads(out.read_text())[0]["feedback"]["corrected-prediction"] == "Second."
 
 
+def test_the_times_of_revisions_add_up(chromium, tmp_path):
+    with serving(tmp_path, items=2) as server:
+        with visiting(chromium, server, with_clock=True) as tab:
+            tab.mouse.move(300, 300)
+            tab.clock.run_for(20_000)
+            press(tab, "n")
+            tab.route("**/api/next", lambda route: route.abort(), times=1)
+            press(tab, "Control+Enter")
+            said(tab, "could not be loaded")  # so the page still shows the item
+            tab.click("#flag")
+            press(tab, "Control+Enter")
+            said(tab, "next item")
+            assert all("ERR_" in line for line in tab.noise)
+            tab.noise.clear()
+        first, second = submissions_of(server)
+        assert first.seconds >= 20 and second.seconds < 20
+
+
 def test_a_reopened_comparison_has_its_choices(chromium, tmp_path):
     with serving(tmp_path, items=1) as server, visiting(chromium, server, "comparison") as tab:
         press(tab, *"111111", "Control+Enter")
@@ -195,11 +213,12 @@ def test_activity_keeps_the_lease_and_late_work_counts(chromium, tmp_path):
             end_leases(server)  # as if anna had gone away
             ben = Client(server.port, "ben")
             assert ben.call("POST", "/api/submissions", ben.submission(ben.next()))[0] == 201
-            tab.mouse.move(320, 320)
-            tab.clock.run_for(60_000)
+            press(tab, "n")
+            tab.clock.run_for(1000)  # a draft is sent, and takes nothing back
             tab.wait_for_selector("#notice:not([hidden])")
             assert "counts as an extra judgement" in tab.inner_text("#notice")
-            press(tab, "n", "Control+Enter")
+            assert lease_of(server) == 0
+            press(tab, "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
         assert [entry.annotator for entry in submissions_of(server)] == ["ben", "anna"]
 

@@ -142,11 +142,6 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
 
 def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
     with serving(tmp_path, items=2) as server, visiting(chromium, server) as tab:
-
-        def lose(route):
-            route.fetch()
-            route.abort()
-
         tab.route("**/api/submissions", lose, times=1)
         press(tab, "n", "Control+Enter")
         said(tab, "cannot be reached")
@@ -189,3 +184,152 @@ def test_two_annotators_work_at_once(chromium, tmp_path):
             "ben",
         ]
         assert Client(server.port, "anna").next() is None
+
+
+# ---- slow and lost answers -----------------------------------------------------------------------
+
+
+@contextmanager
+def held(tab, address: str):
+    """Hold the next request to an address back; the body of the `with` runs meanwhile."""
+    routes = []
+    tab.route(address, lambda route: routes.append(route), times=1)
+
+    def arrived():
+        while not routes:
+            tab.wait_for_timeout(20)
+
+    yield arrived
+    routes[0].continue_()
+
+
+def draft_of(server, number: int, who: str = "anna"):
+    """The document of a stored draft; None without one."""
+    answer = Client(server.port, who).call("GET", f"/api/assignments/{number}")[1]
+    draft = answer["assignment"]["draft"]
+    return None if draft is None else draft["state"]["doc"]
+
+
+def test_while_the_server_is_asked_nothing_can_be_changed(chromium, tmp_path):
+    with serving(tmp_path, items=2) as server, visiting(chromium, server) as tab:
+        press(tab, "Escape", "Home", "1")
+        tab.fill("#correction", "Mended.")
+        tab.focus("#correction")
+        with held(tab, "**/api/next") as next_arrived:
+            with held(tab, "**/api/submissions") as submission_arrived:
+                press(tab, "Control+Enter")
+                submission_arrived()
+                press(tab, "Control+Enter")
+                tab.keyboard.type(" Lost.")
+            next_arrived()
+            tab.keyboard.type(" Of the first item.")
+        said(tab, "next item")
+        assert tab.inner_text("#item-title") == "Question 1?"
+        assert tab.input_value("#correction") == ITEM["prediction 1"]
+        press(tab, "n")
+        kept(tab)
+        second = draft_of(server, 2)
+        assert second["corrected-prediction"] == ITEM["prediction 1"] and second["no-error"]
+        (entry,) = read_database(server.db, "qa_feedback").submissions
+        assert entry.doc["corrected-prediction"] == "Mended."
+
+
+def test_a_server_that_does_not_answer_stops_nobody(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=1) as server,
+        visiting(chromium, server, with_clock=True) as tab,
+    ):
+        arrived = []
+        tab.route("**/api/submissions", lambda route: arrived.append(route), times=1)
+        press(tab, "n", "Control+Enter")
+        while not arrived:
+            tab.wait_for_timeout(20)
+        tab.clock.run_for(2000)
+        assert tab.inner_text("#message") == "Waiting for the server…"
+        tab.clock.run_for(30_000)
+        said(tab, "cannot be reached")
+        press(tab, "Control+Enter")
+        tab.wait_for_selector("#empty:not([hidden])")
+        tab.noise.clear()
+
+
+def lose(route):
+    route.fetch()
+    route.abort()
+
+
+def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_path):
+    with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
+        tab.route("**/api/submissions", lose, times=1)
+        press(tab, "n", "Control+Enter")
+        said(tab, "cannot be reached")
+        tab.route("**/api/drafts/*", lambda route: route.abort())
+        reload(tab, "#empty:not([hidden])")
+        tab.click("#previous")
+        tab.wait_for_selector("#work:not([hidden])")
+        assert "(this item: submitted)" in tab.inner_text("#position")
+        tab.noise.clear()
+
+
+def test_a_draft_whose_answer_was_lost_is_followed_by_the_next(chromium, tmp_path):
+    with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
+        tab.route("**/api/drafts/*", lose, times=1)
+        tab.fill("#correction", "First.")
+        wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")
+        tab.fill("#correction", "Second.")
+        kept(tab)
+        assert tab.is_hidden("#notice")
+        assert draft_of(server, 1)["corrected-prediction"] == "Second."
+        tab.route("**/api/drafts/*", lose, times=1)
+        tab.fill("#correction", "Third.")
+        wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")
+        tab.route("**/api/drafts/*", lambda route: route.abort(), times=1)
+        tab.fill("#correction", "Fourth.")  # only this browser has it
+        reload(tab)
+        assert tab.input_value("#correction") == "Fourth."
+        kept(tab)
+        assert draft_of(server, 1)["corrected-prediction"] == "Fourth."
+        tab.noise.clear()
+
+
+def test_a_draft_of_another_study_at_the_same_address_is_not_shown(chromium, tmp_path):
+    first = Server(tmp_path, items=1).start()
+    try:
+        with visiting(chromium, first) as tab:
+            first.kill()
+            tab.fill("#correction", "Of the first study.")
+            wait_until(
+                tab, "() => document.querySelector('#notice').textContent.includes('reached')"
+            )
+            folder = tmp_path / "second"
+            folder.mkdir()
+            with serving(folder, items=1, port=first.port) as second:
+                Client(second.port, "anna").next()
+                tab.fill("#correction", "Of the first study!")
+                wait_until(
+                    tab, "() => document.querySelector('#notice').textContent.includes('study')"
+                )
+                assert draft_of(second, 1) is None
+                reload(tab)
+                assert tab.input_value("#correction") == ITEM["prediction 1"]
+            first.start()
+            reload(tab)
+            assert tab.input_value("#correction") == "Of the first study!"
+            tab.noise.clear()
+    finally:
+        first.stop()
+
+
+def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, tmp_path):
+    with serving(tmp_path, items=2, per_item=2) as server, visiting(chromium, server) as tab:
+        other = tab.context.new_page()
+        other.goto(f"http://127.0.0.1:{server.port}/templates/annotation.html#annotator=ben")
+        other.wait_for_selector("#work:not([hidden])")
+        press(tab, "n", "Control+Enter")
+        said(tab, "next item")
+        reload(tab)
+        assert tab.inner_text("#who") == "anna"
+        assert "anna: 1 of 2 done" in tab.inner_text("#position")
+        assert "ben: 0 of 2 done" in other.inner_text("#position")
+        (entry,) = read_database(server.db, "qa_feedback").submissions
+        assert entry.annotator == "anna"

@@ -17,7 +17,7 @@ from server_helpers import ROOT, SCHEMA, Client, serving
 from fgrlhf.errors import UserError
 from interface_html import export
 from interface_html.guard import MAX_BODY, json_problem
-from interface_html.serve import Settings, serve
+from interface_html.serve import Settings, address_of, allowed_hosts, serve
 from tasks.qa_feedback.feedback import read_feedback
 
 ERROR = {"error type": "Irrelevant", "explanation": "", "start": 4, "end": 11, "quote": "cat sat"}
@@ -70,7 +70,7 @@ def test_drafts_come_back(client):
     address = f"/api/drafts/{given['id']}"
     assert client.call("PUT", address, {"revision": 0, "state": {"doc": "😀"}}) == (
         200,
-        {"revision": 1},
+        {"revision": 1, "held": True},
     )
     status, answer = client.call("PUT", address, {"revision": 0, "state": {}})
     assert status == 409 and "another window" in answer["error"]
@@ -264,6 +264,19 @@ def test_other_machines_need_tokens(tmp_path):
         serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), host="0.0.0.0"))
     with pytest.raises(UserError, match="has no items yet"):
         serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite")))
+
+
+def test_addresses_of_ipv6_hosts_have_brackets():
+    settings = Settings(task="qa_feedback", host="::1", port=8000)
+    assert "[::1]:8000" in allowed_hosts(settings)
+    assert address_of(settings) == "http://[::1]:8000"
+
+
+def test_spaces_make_no_other_annotator(tmp_path):
+    with serving(tmp_path, items=2) as server:
+        given = Client(server.port, "anna%20maria").next()
+        for name in ("%20anna%20maria%20", "anna%E3%80%80maria"):
+            assert Client(server.port, name).next()["id"] == given["id"]
 
 
 def test_the_script_serves_the_task_of_its_environment(tmp_path):

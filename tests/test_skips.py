@@ -15,7 +15,7 @@ from test_served_pages import visiting
 
 from fgrlhf.errors import UserError
 from interface_html import export, judged_items, submissions
-from interface_html.database import Database, Receipt
+from interface_html.database import Database, Receipt, RefusedError
 from interface_html.format import Item
 from interface_html.schema import SKIP_REASONS, load_schema
 from interface_html.skips import Skip, skip_problems
@@ -123,14 +123,17 @@ def test_a_skip_is_undone(db):
 def test_submissions_of_a_skipped_item_do_not_count_until_it_is_reopened(db):
     first = db.next("a", "annotation", 4)
     submit(db, first, "1")
-    db.skip(first, "unsure", "")
+    with pytest.raises(RefusedError, match="submitted from another window"):
+        db.skip(first, "unsure", "")  # by a page that does not know the submission
+    assert db.assignment(first.id, "a").done
+    db.skip(first, "unsure", "", seen=1)
     assert db.progress("a", "annotation") == (0, 2)
     study = read_database(db.path, "t")
     assert len(study.all_submissions) == 1 and study.submissions == study.unskipped == []
     db.reopen(first)
     assert db.progress("a", "annotation") == (1, 2)
     assert read_database(db.path, "t").submissions == study.all_submissions
-    db.skip(first, "unsure", "")
+    db.skip(first, "unsure", "", seen=1)
     submit(db, first, "2", seen=1)  # submitting reopens it
     assert read_database(db.path, "t").skips == [] and db.assignment(first.id, "a").done
 
@@ -173,7 +176,10 @@ def test_the_server_checks_skips_and_leaves_them_out(tmp_path, capsys):
         status, answer = ben.call("POST", f"{path}/skip", {"reason": "tired"})
         assert (status, answer["problems"][0]["field"]) == (422, "reason")
         assert anna.call("POST", f"{path}/skip", UNSURE)[0] == 404  # not hers
-        assert ben.call("POST", f"{path}/skip", {"reason": "other", "text": " ill "})[0] == 200
+        body = {"reason": "other", "text": " ill "}
+        status, answer = ben.call("POST", f"{path}/skip", body)
+        assert status == 409 and "submitted from another window" in answer["error"]
+        assert ben.call("POST", f"{path}/skip", {**body, "submissions": 1})[0] == 200
         listed = ben.call("GET", "/api/assignments?page=annotation")[1]["assignments"]
         skip = {"reason": "other", "text": "ill"}
         assert [(one["done"], one["skipped"]) for one in listed] == [(False, skip)]
@@ -218,6 +224,7 @@ def test_skipping_on_a_served_page(chromium, tmp_path):
             press(tab, "[")
             tab.click("#skipped button")
             said(tab, "Reopened")
+            assert "others have it now" in tab.inner_text("#notice")
             assert read_database(server.db, "qa_feedback").skips == []
             press(tab, "n", "Control+Enter")
             said(tab, "Submitted")

@@ -370,9 +370,36 @@ def test_judgements_are_matched_by_their_text(run, tmp_path, capsys):
     assert "left out 1 judgement with the label other, which `kinds` does not name" in out
     assert "left out 1 judgement with a score that is not from 0 to 1" in out
     assert "left out 1 judgement without a span in the response" in out
+    write_jsonl(path, [{"prompt": "Other?", "response": TEXT, "judgements": judgements}])
+    assert run(judgements=str(path), kinds={"bad": "Incoherent"}) == rows  # with another prompt
     write_jsonl(path, [{"prompt": "Who?", "response": "Another.", "judgements": []}])
     with pytest.raises(UserError, match="has no response that is the annotated text"):
         run(judgements=str(path))
+
+
+def test_judgements_of_the_same_response_to_another_prompt_are_not_suggested(tmp_path):
+    rows = [{"id": prompt, "prompt": prompt, "response": "You fool!"} for prompt in ("A?", "B?")]
+    write_json(tmp_path / "items.json", rows)
+    insult = {"aspect": "span", "label": "Insult", "start": 0, "end": 9}
+    judged = [
+        {"prompt": "A?", "response": "You fool!", "judgements": [insult]},
+        {"prompt": "B?", "response": "You fool!", "judgements": []},
+    ]
+    path = tmp_path / "crowd.jsonl"
+    settings = Settings(
+        task="detoxification",
+        source=str(tmp_path / "items.json"),
+        out=str(tmp_path / "out.json"),
+        judgements=str(path),
+    )
+    for lines in (judged, judged[:1]):
+        write_jsonl(path, lines)
+        suggest(settings)
+        counts = [len(row["suggestions"]) for row in read_json(tmp_path / "out.json")]
+        assert counts == [1, 0]
+    write_jsonl(path, [{**line, "prompt": f"{line['prompt']}!"} for line in judged])
+    with pytest.raises(UserError, match="the same response to several prompts"):
+        suggest(settings)
 
 
 @pytest.mark.parametrize(

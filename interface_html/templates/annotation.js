@@ -352,9 +352,12 @@
   }
 
   function step(back) {
+    const list = page.active && page.active.list,
+      count = list && work.doc[list].length;
     page.mode = null;
     page.view.collapse();
     if (work.step(back)) FG.say(back ? t("Undone.") : t("Redone."), "good");
+    if (list && work.doc[list].length !== count) page.active = null; // its number may be that of another entry now
     page.render();
     page.refreshField();
     page.refreshReason();

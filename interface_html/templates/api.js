@@ -7,6 +7,13 @@
   if (!/^https?:$/.test(location.protocol) || document.getElementById("items")) return;
   const COUNTDOWN = 300; // seconds before the end of a lease from which the rest is shown
   const DELAY = 500; // milliseconds without a change before a draft is sent
+  const MOST_UNSURE = 50;
+  const LONGEST_WAIT = 30000; // milliseconds for a response: meanwhile the page may take no input
+  const RETRY = 5000; // milliseconds until a draft is sent again
+
+  const LATE = t(
+    "Your time for this item ran out and others have it now. You can still submit it: it counts as an extra judgement.",
+  );
 
   function newUuid() {
     const bytes = crypto.getRandomValues(new Uint8Array(16));
@@ -23,7 +30,9 @@
         { schema, page, items: [], served: true, warning: null, position: 0, timer: null, unsent: null },
         FG.openStorage(),
       );
+      this.identity = "name"; // what names the annotator to the server: "name" or "token"
       this.progress = "";
+      this.unsure = []; // hashes of drafts that were sent, and of which no answer says whether they are stored
       this.active = 0; // when the annotator last did something, as of FG.now
       this.takeLink(location.hash);
       if (location.hash) history.replaceState(null, "", location.pathname);
@@ -46,59 +55,71 @@
     // A link names the annotator. The name or token is stored for reloads. Returns whether there was one.
     takeLink(link) {
       const parts = [...link.matchAll(/[#&](token|annotator)=([^&]*)/g)];
-      for (const [, key, value] of parts) this.write(this.name(key), decodeURIComponent(value));
+      for (const [, key, value] of parts) FG.setOfTab(this, this.name(key), decodeURIComponent(value));
       return parts.length > 0;
     }
 
-    // What identifies the annotator here: a token or a name.
-    get identity() {
-      return this.storage.getItem(this.name("token")) ? "token" : "name";
-    }
-
     get annotator() {
-      return this.who || this.storage.getItem(this.name("annotator"));
+      return this.who || FG.ofTab(this, this.name("annotator"));
     }
 
     // A name, or a token or link if the server needs one.
     identify(text, needs) {
       this.who = null;
       if (needs !== "token") {
-        this.write(this.name("annotator"), FG.checkName(text));
+        FG.setOfTab(this, this.name("annotator"), FG.checkName(text));
         return;
       }
       const typed = FG.strip(text);
       if (this.takeLink(typed)) return;
       if (!/^[\w-]+$/.test(typed)) throw new Error(t("paste the whole link, or the part after token="));
-      this.write(this.name("token"), typed);
+      FG.setOfTab(this, this.name("token"), typed);
     }
 
     // Load the annotator's items, and the unfinished or the next one. Throws an Error with `needs` if the server does
     // not know who asks.
-    async begin() {
-      await this.flush();
-      const answer = await this.call("GET", `/api/assignments?page=${this.page}`);
-      this.items = answer.assignments.map(({ id, item, ...rest }) => ({ id: item, key: String(id), ...rest }));
-      const at = await this.advance();
-      this.position = at < 0 ? this.items.length : at;
-      return null;
+    begin() {
+      return FG.whileWaiting(async () => {
+        await this.flush();
+        this.study = null;
+        const answer = await this.call("GET", `/api/assignments?page=${this.page}`);
+        this.items = answer.assignments.map(({ id, item, ...rest }) => ({ id: item, key: String(id), ...rest }));
+        this.study = answer.study;
+        this.identity = answer.identity;
+        const at = await this.advance();
+        this.position = at < 0 ? this.items.length : at;
+        return null;
+      });
     }
 
     // The JSON of the server's response. Throws an Error with `status` (0: no response) and the keys of the response.
     async call(method, path, body) {
-      const token = this.storage.getItem(this.name("token")),
-        annotator = this.storage.getItem(this.name("annotator"));
+      const token = FG.ofTab(this, this.name("token")),
+        annotator = FG.ofTab(this, this.name("annotator"));
       const headers = { "Content-Type": "application/json" };
+      if (this.study) headers["X-Study"] = this.study;
       if (token) headers.Authorization = `Bearer ${token}`;
       if (annotator) headers["X-Annotator"] = encodeURIComponent(annotator); // headers hold ASCII only
       const fail = (text, status, content) =>
         Object.assign(new Error(text), { problems: [], ...content, status });
+      const stop = new AbortController(),
+        timer = setTimeout(() => stop.abort(), LONGEST_WAIT);
       let response, content;
       try {
-        response = await fetch(path, { method, headers, body: JSON.stringify(body), credentials: "omit" });
+        response = await fetch(path, {
+          method,
+          headers,
+          body: JSON.stringify(body),
+          credentials: "omit",
+          signal: stop.signal,
+        });
         content = await response.json();
       } catch (error) {
         throw fail(t("the server cannot be reached; your work is stored in this browser, try again"), 0);
+      } finally {
+        clearTimeout(timer);
       }
+      if (content.needs) this.identity = content.needs;
       if (!response.ok)
         throw fail(
           content.error
@@ -112,7 +133,11 @@
 
     // ---- items -------------------------------------------------------------------------------------------------
     // Load the unfinished item, or the next one. Returns its index, or -1 if there is none.
-    async advance() {
+    advance() {
+      return FG.whileWaiting(() => this.loadNext());
+    }
+
+    async loadNext() {
       await this.flush();
       const answer = await this.call("POST", "/api/next", { page: this.page });
       this.progress = t("{name}: {done} of {total} done", {
@@ -126,7 +151,11 @@
     }
 
     // Load the item at an index, unless it is loaded.
-    async fetch(at) {
+    fetch(at) {
+      return FG.whileWaiting(() => this.loadItem(at));
+    }
+
+    async loadItem(at) {
       const { key } = this.items[at];
       if (Number(key) === this.assignment && this.isFresh) {
         this.isFresh = false;
@@ -145,8 +174,12 @@
         key = String(id);
       this.assignment = id;
       this.isFresh = true;
+      clearTimeout(this.timer);
+      this.unsent = null; // of the item before: a copy of it is in the browser
+      this.unsure = [];
       this.revision = draft ? draft.revision : 0;
       this.submissions = submissions;
+      this.given = draft && draft.state;
       this.draft = this.stateOf(draft, submitted);
       this.keepLease(lease, submissions === 0 && !skipped);
       const shown = { id: name, key, row, order, skipped, done: submissions > 0 && !skipped },
@@ -226,53 +259,66 @@
         return; // the next draft says so
       }
       if (assignment !== this.assignment) return;
-      if (answer.held) {
-        if (this.leaseEnd !== null) this.setLease(true);
-        return;
-      }
-      FG.notice(
-        t(
-          "Your time for this item ran out and others have it now. You can still submit it: it counts as an extra judgement.",
-        ),
-      );
+      if (this.leaseEnd !== null) this.heard(answer.held);
+    }
+
+    // The server says whether the annotator still holds the open item.
+    heard(isHeld) {
+      this.setLease(isHeld);
+      if (!isHeld) FG.notice(LATE);
     }
 
     // ---- drafts ------------------------------------------------------------------------------------------------
-    backup() {
-      return this.name(`${this.page}/${this.assignment}`);
+    // The name of this browser's copy of the draft. Another study at this address has assignments of the same numbers.
+    get backup() {
+      return this.name(`${this.page}/${this.assignment}/${this.study}`);
     }
 
-    // The draft. Work that a reload kept from being sent is newer than the server's draft.
+    backUp(state) {
+      this.write(this.backup, JSON.stringify({ revision: this.revision, state, unsure: this.unsure }));
+    }
+
+    // The draft. The copy in this browser is newer if the server's draft is the one that it was based on, or one that was
+    // sent from here before it.
     load() {
-      let unsent = null;
+      let copy = null;
       try {
-        unsent = JSON.parse(this.storage.getItem(this.backup()));
+        copy = JSON.parse(this.storage.getItem(this.backup));
       } catch (error) {
         /* none */
       }
-      if (!unsent || unsent.revision !== this.revision) return this.draft;
-      this.later(unsent.state);
-      return unsent.state;
+      if (!copy) return this.draft;
+      const isNewer = copy.revision === this.revision || this.wasSent(copy.unsure || []);
+      if (!isNewer) return this.draft;
+      this.later(copy.state);
+      return { ...copy.state, submitted: this.draft && this.draft.submitted };
+    }
+
+    // Whether the server's draft is one of those with these hashes.
+    wasSent(hashes, state = this.given) {
+      return Boolean(state) && hashes.includes(FG.sha256(JSON.stringify(state)));
     }
 
     save(item, state) {
-      this.write(this.backup(), JSON.stringify({ revision: this.revision, state }));
+      this.backUp(state);
       this.later(state);
       return true;
     }
 
-    later(state) {
+    later(state, delay = DELAY) {
       clearTimeout(this.timer);
       this.unsent = state;
-      this.timer = setTimeout(() => this.send(state), DELAY);
+      this.timer = setTimeout(() => this.send(state), delay);
     }
 
     // Send what is waiting, before another item is opened.
-    async flush() {
-      clearTimeout(this.timer);
-      if (this.sending) await this.sending;
-      clearTimeout(this.timer);
-      if (this.unsent) await this.send(this.unsent);
+    flush() {
+      return FG.whileWaiting(async () => {
+        clearTimeout(this.timer);
+        if (this.sending) await this.sending;
+        clearTimeout(this.timer);
+        if (this.unsent) await this.send(this.unsent);
+      });
     }
 
     // Send one draft at a time, so that revisions follow each other.
@@ -281,31 +327,52 @@
         this.later(state);
         return;
       }
-      const { assignment } = this,
-        text = JSON.stringify(state);
       this.unsent = null;
-      this.sending = this.call("PUT", `/api/drafts/${assignment}`, { revision: this.revision, state })
-        .then(
-          (answer) => {
-            if (assignment !== this.assignment) return;
-            this.revision = answer.revision;
-            if (this.leaseEnd !== null) this.setLease(true);
-            if (JSON.stringify(state) === text) this.storage.removeItem(this.backup());
-            else this.write(this.backup(), JSON.stringify({ revision: this.revision, state }));
-            this.warning = null;
-            FG.notice("");
-          },
-          (error) => {
-            this.warning = t("The server does not have the draft yet: {reason}.", { reason: error.message });
-            FG.notice(this.warning);
-            if (error.status === 0 || error.status >= 500)
-              setTimeout(() => assignment === this.assignment && this.later(state), 5000);
-          },
-        )
-        .finally(() => {
-          this.sending = null;
-        });
+      this.sending = this.put(state).finally(() => {
+        this.sending = null;
+      });
       await this.sending;
+    }
+
+    async put(state) {
+      const { assignment } = this,
+        { submitted, ...own } = state, // the server has the submission
+        text = JSON.stringify(own);
+      this.unsure = [...this.unsure.slice(-MOST_UNSURE), FG.sha256(text)];
+      this.backUp(state);
+      try {
+        const answer = await this.call("PUT", `/api/drafts/${assignment}`, { revision: this.revision, state: own });
+        if (assignment !== this.assignment) return;
+        this.revision = answer.revision;
+        this.unsure = [];
+        if (this.warning) FG.notice("");
+        this.warning = null;
+        if (this.leaseEnd !== null) this.heard(answer.held);
+        if (JSON.stringify({ ...state, submitted: undefined }) === text) this.storage.removeItem(this.backup);
+        else this.backUp(state);
+      } catch (error) {
+        if (assignment !== this.assignment) return;
+        if (error.status === 409 && (await this.isOwn(assignment))) {
+          if (!this.unsent) this.later(state);
+          return;
+        }
+        this.warning = t("The server does not have the draft yet: {reason}.", { reason: error.message });
+        FG.notice(this.warning);
+        const isPassing = error.status === 0 || error.status >= 500;
+        if (isPassing && !this.unsent) this.later(state, RETRY);
+      }
+    }
+
+    // Whether the newer draft at the server was sent from here, and only the response was lost. Then this one follows it.
+    async isOwn(assignment) {
+      try {
+        const { draft } = (await this.call("GET", `/api/assignments/${assignment}`)).assignment;
+        const isOwn = Boolean(draft) && this.wasSent(this.unsure, draft.state) && assignment === this.assignment;
+        if (isOwn) this.revision = draft.revision;
+        return isOwn;
+      } catch (error) {
+        return false;
+      }
     }
 
     // ---- submissions -------------------------------------------------------------------------------------------
@@ -319,12 +386,17 @@
     }
 
     // Skip an item, or reopen it with null. Whether the server has stored it.
-    async skip(item, state, skip) {
+    skip(item, state, skip) {
+      return FG.whileWaiting(() => this.setSkip(item, skip));
+    }
+
+    async setSkip(item, skip) {
       await this.flush();
       const path = `/api/assignments/${item.key}`;
+      let isHeld = true;
       try {
-        if (skip) await this.call("POST", `${path}/skip`, skip);
-        else await this.call("POST", `${path}/reopen`, {});
+        if (skip) await this.call("POST", `${path}/skip`, { ...skip, submissions: this.submissions });
+        else ({ held: isHeld } = await this.call("POST", `${path}/reopen`, {}));
       } catch (error) {
         const reason = error.message;
         FG.say(
@@ -335,7 +407,8 @@
       }
       item.skipped = skip;
       item.done = !skip && this.submissions > 0;
-      this.setLease(!skip && !item.done);
+      if (!skip && !item.done) this.heard(isHeld);
+      else this.setLease(false);
       return true;
     }
 
@@ -360,8 +433,13 @@
     }
 
     // Whether it is stored. `isConfirmed`: replace submissions that this page does not know.
-    async submit(item, state, isConfirmed = false) {
+    submit(item, state, isConfirmed = false) {
+      return FG.whileWaiting(() => this.post(item, state, isConfirmed));
+    }
+
+    async post(item, state, isConfirmed) {
       const [text, doc] = this.content(item, state),
+        submitted = FG.clone(state.doc),
         { submissions } = this;
       // A repeated request has the same uuid, so the server does not store a submission twice if a response was lost.
       const { pending } = state;
@@ -390,14 +468,17 @@
         this.refused(item, state, error);
         return false;
       }
+      clearTimeout(this.timer);
+      this.unsent = null;
+      this.unsure = [];
       this.submissions = submissions + 1;
       this.setLease(false);
       this.revision = 0; // the submission has ended the draft
-      state.submitted = FG.clone(state.doc);
+      Object.assign(state, { submitted, seconds: 0, wall: 0 }); // the submission has these times: they add up
       item.done = true;
       item.skipped = null;
       delete state.pending;
-      this.storage.removeItem(this.backup());
+      this.storage.removeItem(this.backup);
       return true;
     }
 

@@ -132,7 +132,7 @@ window.FG = window.FG || {};
     const kind = FG.kind(page.schema, error["error type"]),
       side = FG.sideOf(error),
       points = FG.points(page.row[FG.sideKey(page.schema, side)]);
-    const text = FG.el("q", { dir: "auto" }, short(FG.cut(points, error.start, error.end), 160)),
+    const text = FG.el("q", { dir: "auto" }, FG.visible(short(FG.cut(points, error.start, error.end), 160))),
       isOneOfSeveral = page.schema.mark_outputs && side !== FG.SOURCE;
     const quote = isOneOfSeveral
       ? [text, FG.el("p", { class: "hint" }, t("in {text}", { text: page.textName(side) }))]

@@ -240,10 +240,8 @@
 
   function outputNodes(output) {
     const text = work.item.row[outputs[output]];
-    if (base === null || base === output) return text;
-    return FG.diff(work.item.row[outputs[base]], text).map((part) =>
-      part.op === "same" ? part.text : FG.el(part.op, {}, part.text),
-    );
+    if (base === null || base === output) return FG.visible(text);
+    return FG.diffNodes(work.item.row[outputs[base]], text);
   }
 
   function renderOutputs() {
@@ -336,6 +334,7 @@
     FG.refill($("choices"), cards());
     $("all-bad").checked = Boolean(work.doc["all-bad"]);
     deciding.update();
+    $("choose-hint").hidden = FG.isTouch; // it is about keys
     $("choose-hint").textContent =
       mode === "pairs"
         ? t("Up and down move between pairs; 1: the first is better, 2: the second, 0: equally good.")

@@ -151,8 +151,13 @@ window.FG = window.FG || {};
   FG.clone = (value) => JSON.parse(JSON.stringify(value));
   FG.same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
-  // A text field turns "\r\n" and "\r" into "\n". A text that was not edited must stay unchanged.
-  FG.fromField = (value, original) => (value === original.replace(/\r\n?/g, "\n") ? original : value);
+  // A text field turns "\r\n" and "\r" into "\n". A text that was not edited must stay unchanged, and an edited one keeps
+  // its kind of line ends, if it has only one.
+  FG.fromField = function (value, original) {
+    if (value === original.replace(/\r\n?/g, "\n")) return original;
+    const [ends, ...others] = new Set(original.match(/\r\n|\r|\n/g));
+    return ends && !others.length ? value.replaceAll("\n", ends) : value;
+  };
 
   const isFirstHalf = (unit) => unit >= "\ud800" && unit <= "\udbff";
   const isSecondHalf = (unit) => unit >= "\udc00" && unit <= "\udfff";

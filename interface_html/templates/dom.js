@@ -47,8 +47,34 @@ window.FG = window.FG || {};
     node.className = kind || "";
   };
 
-  // Whether a dialog is open: then keys are its own.
-  FG.isAsking = () => Boolean(document.querySelector("dialog[open]"));
+  // Whether a dialog is open, whose keys are its own, or the page takes no input.
+  FG.isAsking = () => Boolean(document.querySelector("dialog[open], #work[inert]"));
+
+  // Let the page take no input while the server is asked: what was done meanwhile could be lost, or be taken for work on
+  // the next item. Returns what `task` returns. Tasks may contain others.
+  const WAITING = t("Waiting for the server…"),
+    PATIENCE = 1000; // milliseconds until the page says so
+  let waits = 0;
+  FG.whileWaiting = async function (task) {
+    const field = document.activeElement,
+      message = $("message"),
+      parts = [$("bar"), $("work"), $("empty")],
+      said = setTimeout(() => FG.say(WAITING), PATIENCE);
+    waits += 1;
+    if (waits === 1 && field.matches("input[type=text]")) field.blur(); // what was typed counts
+    for (const part of parts) part.inert = true;
+    try {
+      return await task();
+    } finally {
+      clearTimeout(said);
+      waits -= 1;
+      if (!waits) {
+        for (const part of parts) part.inert = false;
+        if (message.textContent === WAITING) FG.say("");
+        if (document.activeElement === document.body) field.focus({ preventScroll: true });
+      }
+    }
+  };
 
   FG.notice = function (text) {
     $("notice").textContent = text || "";
@@ -125,6 +151,12 @@ window.FG = window.FG || {};
     if (plain) nodes.push(plain);
     return nodes;
   };
+
+  // The changes from a text to another one, as nodes.
+  FG.diffNodes = (text, other) =>
+    FG.diff(text, other).flatMap(({ op, text: part }) =>
+      op === "same" ? FG.visible(part) : [FG.el(op, {}, FG.visible(part))],
+    );
 
   // ---- the texts of an item ----------------------------------------------------------------------------------
   // Whether the task has texts to judge an output by.

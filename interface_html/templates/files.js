@@ -3,6 +3,7 @@
 window.FG = window.FG || {};
 (function (FG) {
   const { t } = FG;
+  const LONGEST_ID = 200;
 
   function textKeys({ fields }) {
     const reference = fields.reference ? [fields.reference.key] : [];
@@ -87,10 +88,12 @@ window.FG = window.FG || {};
   function readItem(schema, row, number) {
     try {
       if (row === null || typeof row !== "object" || Array.isArray(row)) throw new Error(t("must be an object"));
-      const { id, ...rest } = row,
-        itemRow = FG.format.itemRow(schema, rest);
+      const { id = String(number), ...rest } = row;
+      if (typeof id !== "string" || !id || FG.points(id).length > LONGEST_ID)
+        throw new Error(t("`id` must be a text of 1 to {n} characters", { n: LONGEST_ID }));
+      const itemRow = FG.format.itemRow(schema, rest);
       checkItemRow(schema, itemRow);
-      return { id: typeof id === "string" ? id : String(number), row: itemRow };
+      return { id, row: itemRow };
     } catch (error) {
       throw new Error(t("row {n} of the file: {reason}", { n: number, reason: FG.reason(error.message) }));
     }
@@ -102,13 +105,32 @@ window.FG = window.FG || {};
       if (FG.format.pageRows) return FG.format.pageRows(text);
       throw new Error(t("it is a page: make items of it first with fgrlhf feedback items"));
     }
+    let rows;
     try {
-      return [JSON.parse(text)].flat();
+      rows = [JSON.parse(text)].flat();
     } catch (error) {
       const lines = text.split("\n").filter((line) => FG.strip(line));
       if (lines.length > 1 && isJson(lines[0])) return lines.map(lineRow);
       throw new Error(t("the file is not valid JSON ({reason})", { reason: error.message }));
     }
+    checkNumbers(text);
+    return rows;
+  }
+
+  // Throws an Error if JSON has a whole number that JavaScript would write as another one.
+  function checkNumbers(text) {
+    if (!/\d{16}/.test(text)) return;
+    JSON.parse(text, (key, value, context) => {
+      const { source = "" } = context || {}; // as it is written; older browsers do not tell
+      if (/^-?\d+$/.test(source) && String(BigInt(source)) !== String(value))
+        throw new Error(
+          t("`{key}` is {number}, which a browser cannot store exactly: write it as text, in quotes", {
+            key,
+            number: source,
+          }),
+        );
+      return value;
+    });
   }
 
   function isJson(text) {
@@ -122,6 +144,7 @@ window.FG = window.FG || {};
 
   function lineRow(line, number) {
     if (!isJson(line)) throw new Error(t("row {n} of the file is not valid JSON", { n: number }));
+    checkNumbers(line);
     return JSON.parse(line);
   }
 

@@ -55,10 +55,13 @@ window.FG = window.FG || {};
     $("guide-button").setAttribute("aria-expanded", String(isOpen));
   }
 
-  // Show the guideline of a schema. `store` remembers the version that was read: closing the panel is reading it.
+  // Show the guideline of a schema. `store` remembers the version that the annotator has read: closing the panel is reading
+  // it.
+  let reader = null;
   FG.showGuide = function (schema, store) {
-    if ($("guide-body").childElementCount) return;
-    const name = store.name("guideline"),
+    if (reader === store.annotator) return;
+    reader = store.annotator;
+    const name = store.name(`guideline/${encodeURIComponent(reader)}`),
       read = () => store.write(name, schema.guideline_version);
     const close = () => {
       setOpen(false);
@@ -84,10 +87,10 @@ window.FG = window.FG || {};
       ),
     ];
     $("guide-body").replaceChildren(...parts.filter(Boolean));
-    $("guide-button").addEventListener("click", () => {
+    $("guide-button").onclick = () => {
       if ($("guide-body").hidden) setOpen(true);
       else close();
-    });
+    };
     setOpen(store.storage.getItem(name) !== schema.guideline_version);
   };
 })(window.FG);

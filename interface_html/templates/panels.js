@@ -16,12 +16,6 @@ window.FG = window.FG || {};
     return [start, start + FG.points(FG.strip(error.explanation)).length];
   };
 
-  // The changes from a text to its correction, as nodes.
-  FG.diffNodes = (text, correction) =>
-    FG.diff(text, correction).flatMap(({ op, text: part }) =>
-      op === "same" ? FG.visible(part) : [FG.el(op, {}, FG.visible(part))],
-    );
-
   // Show the changes of the correction, and warnings about them. Nothing is done if neither text nor marks changed.
   let compared = null;
   FG.showDiff = function (page) {

@@ -203,8 +203,8 @@ window.FG = window.FG || {};
     }
     parts.push(
       tn(
-        "{n} item was changed after submission: the file has the submitted version.",
-        "{n} items were changed after submission: the file has the submitted version.",
+        "{n} item has changes that are not submitted: the file has the version before them.",
+        "{n} items have changes that are not submitted: the file has the version before them.",
         { n: changed.length },
       ),
     );
@@ -278,7 +278,8 @@ window.FG = window.FG || {};
   function status(work) {
     if (shell.store.skippedOf(work.item)) return t("skipped");
     if (work.state.submitted) return work.changed ? t("changed since submitted") : t("submitted");
-    return shell.store.isDone(work.item) ? t("from the file") : t("not submitted");
+    if (!shell.store.isDone(work.item)) return t("not submitted");
+    return shell.store.summary(work.item).changed ? t("changed, not submitted") : t("from the file");
   }
 
   FG.showStatus = function (work) {
@@ -429,7 +430,7 @@ window.FG = window.FG || {};
     const { work, store } = shell;
     const isStored = await store.skip(work.item, work.state, null);
     FG.showStatus(work);
-    if (isStored) FG.say(t("Reopened: this item is yours again."), "good");
+    if (isStored) FG.say(t("Reopened."), "good");
   }
 
   // ---- panels in place of an item ----------------------------------------------------------------------------
@@ -693,6 +694,9 @@ window.FG = window.FG || {};
       return;
     }
     shell.store.onOther = showOther;
+    window.addEventListener("beforeunload", (event) => {
+      if (shell.store.storage.isVolatile) event.preventDefault(); // the browser asks before it closes the page
+    });
     buildBar();
     watchActivity();
     if (!shell.store.served) takeDrops();

@@ -11,37 +11,94 @@ window.FG = window.FG || {};
   const NAME = "fgrlhf/annotator";
   const LONGEST_NAME = 60;
   const FULL = t(
-    "This browser's storage is full: a reload loses what you do from now on. Download feedback.json, then clear finished work.",
+    "This browser's storage is full: a reload loses what you do from now on. Download feedback.json and record.json before you close or reload this page.",
   );
 
-  // localStorage; or memory, which a reload clears, with the reason. `names` lists the names of the stored values.
-  FG.openStorage = function () {
+  // A storage of the browser, or null for memory only. A value for which the browser has no room stays in memory, where
+  // this page finds it until a reload.
+  class Storage {
+    constructor(browser) {
+      this.browser = browser;
+      this.rest = new Map(); // values that only the memory has
+    }
+
+    getItem(name) {
+      if (this.rest.has(name) || !this.browser) return this.rest.get(name) ?? null;
+      return this.browser.getItem(name);
+    }
+
+    // Throws the browser's error if the value is in memory only although there is a browser's storage.
+    setItem(name, value) {
+      this.rest.set(name, value);
+      if (!this.browser) return;
+      this.browser.setItem(name, value);
+      this.rest.delete(name);
+    }
+
+    removeItem(name) {
+      this.rest.delete(name);
+      if (this.browser) this.browser.removeItem(name);
+    }
+
+    // Whether a reload would lose work on an item.
+    get isVolatile() {
+      return [...this.rest.keys()].some((name) => /\/(annotation|comparison|rating)\//.test(name));
+    }
+
+    names() {
+      return [...new Set([...this.rest.keys(), ...Object.keys(this.browser || {})])];
+    }
+  }
+
+  // The browser's storage `kind`, or null if the page may not use it. A full one can be used: it has earlier work.
+  function browserStorage(kind) {
+    const probe = "fgrlhf/probe";
+    let storage = null;
     try {
-      const storage = window.localStorage,
-        probe = "fgrlhf/probe";
+      storage = window[kind];
       storage.setItem(probe, "1");
       storage.removeItem(probe);
-      return { storage, names: () => Object.keys(storage), reason: null };
+      return storage;
     } catch (error) {
-      const values = new Map();
-      const storage = {
-        getItem: (k) => (values.has(k) ? values.get(k) : null),
-        setItem: (k, v) => values.set(k, v),
-        removeItem: (k) => values.delete(k),
-      };
-      return {
-        storage,
-        names: () => [...values.keys()],
-        reason: t(
-          "This browser stores nothing for this page: a reload loses your work. Download feedback.json before you close it.",
-        ),
-      };
+      return storage && storage.length && error.name === "QuotaExceededError" ? storage : null;
     }
+  }
+
+  // `storage`: localStorage, or memory with the reason. `tab`: what belongs to this tab only, also after a reload.
+  FG.openStorage = function () {
+    const browser = browserStorage("localStorage");
+    return {
+      storage: new Storage(browser),
+      tab: new Storage(browserStorage("sessionStorage")),
+      reason: browser
+        ? null
+        : t(
+            "This browser stores nothing for this page: a reload loses your work. Download feedback.json before you close it.",
+          ),
+    };
+  };
+
+  // Who works in this tab. Another tab of the browser may be another person's, so the name that was stored last in any
+  // tab counts only until this one has its own.
+  FG.ofTab = function ({ tab, storage }, name) {
+    const own = tab.getItem(name),
+      value = own ?? storage.getItem(name);
+    if (own === null && value !== null) FG.setOfTab({ tab, storage }, name, value);
+    return value;
+  };
+
+  FG.setOfTab = function ({ tab, storage }, name, value) {
+    for (const place of [tab, storage])
+      try {
+        place.setItem(name, value);
+      } catch (error) {
+        /* full: it is in memory */
+      }
   };
 
   // An annotator's name without surrounding space. Throws an Error with the reason if it is no name.
   FG.checkName = function (text) {
-    const name = FG.strip(text);
+    const name = FG.strip(text).replace(/\p{Z}+/gu, " ");
     if (!name) throw new Error(t("type a name"));
     if (FG.points(name).length > LONGEST_NAME) throw new Error(t("at most {n} characters", { n: LONGEST_NAME }));
     if (/\p{C}/u.test(name)) throw new Error(t("control characters are not allowed"));
@@ -114,7 +171,7 @@ window.FG = window.FG || {};
 
     // ---- the annotator and the file ----------------------------------------------------------------------------
     get annotator() {
-      return this.storage.getItem(NAME);
+      return FG.ofTab(this, NAME);
     }
 
     get identity() {
@@ -122,7 +179,7 @@ window.FG = window.FG || {};
     }
 
     identify(text) {
-      this.storage.setItem(NAME, FG.checkName(text));
+      FG.setOfTab(this, NAME, FG.checkName(text));
     }
 
     // Open the items of the last visit. Throws an Error with `needs` if the annotator is unknown. Returns a conflict
@@ -225,7 +282,7 @@ window.FG = window.FG || {};
     ownWork(items) {
       const latest = new Map();
       const pattern = /^(?:of\/([^/]+)\/file\/([^/]+)\/)?(annotation|comparison|rating)\/([^/]+)$/;
-      for (const name of this.names()) {
+      for (const name of this.storage.names()) {
         const match = name.startsWith(this.name("")) && pattern.exec(name.slice(this.name("").length));
         if (!match) continue;
         const [, person, file, page, key] = match;
@@ -281,7 +338,7 @@ window.FG = window.FG || {};
       return parsed(text);
     }
 
-    // Store a state, unless another tab has stored a newer one: then `onOther` shows that one.
+    // Store a state, unless another tab has stored a newer one: then `onOther` shows that one. Whether it is stored.
     save(item, state) {
       const name = this.stateName(item);
       if (this.isStale(name)) {
@@ -290,9 +347,9 @@ window.FG = window.FG || {};
       }
       this.summaries.delete(item.key);
       const text = JSON.stringify({ ...state, saved: FG.now() });
-      const isStored = this.write(name, text);
-      if (isStored) this.seen = { name, text };
-      return isStored;
+      this.write(name, text); // without room it is in memory, and the page says so
+      this.seen = { name, text };
+      return true;
     }
 
     // Whether another tab has changed the stored state since this one read or wrote it.
@@ -313,18 +370,24 @@ window.FG = window.FG || {};
       this.write(this.fileName(`${this.page}-position`), String(i));
     }
 
-    // {submitted, changed, skipped}: whether the item was submitted on this page, and changed since; why it was skipped,
-    // or null.
+    // {submitted, changed, skipped}: whether the item was submitted on this page; whether there is work on it that is not
+    // in the rows to download; why it was skipped, or null.
     summary(item) {
       const { key } = item;
       if (!this.summaries.has(key)) {
         const state = this.read(item);
         const submitted = Boolean(state && state.submitted);
         const skipped = (state && state.skipped) || null,
-          changed = submitted && !skipped && isChanged(this.page, state);
+          changed = !skipped && (submitted ? isChanged(this.page, state) : this.differsFromFile(item, state));
         this.summaries.set(key, { submitted, changed, skipped });
       }
       return this.summaries.get(key);
+    }
+
+    // Whether a state has other feedback than the file, if the file has some.
+    differsFromFile(item, state) {
+      const isJudged = item.row[JUDGEMENTS[this.page]] !== undefined;
+      return isJudged && hasWork(state) && !this.isGiven(item, this.page, judgement(this.page, state.doc));
     }
 
     // An item with its feedback: submitted on any page, or else from the file.

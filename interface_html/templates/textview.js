@@ -35,8 +35,9 @@ window.FG = window.FG || {};
       const { node } = this;
       Object.assign(this, { onChange, onTap, onDrag });
       node.addEventListener("keydown", (event) => this.key(event));
+      // Tab goes to the first unit. The pointer stays at its own: scrolling would put another one below it.
       node.addEventListener("focus", () => {
-        if (this.cursor < 0) this.move(0, false);
+        if (this.cursor < 0 && !this.isPressed) this.move(0, false);
       });
       // A drag may end anywhere: right of the text, below it, or outside the window.
       node.addEventListener("pointerdown", () => {
