@@ -90,6 +90,15 @@ def test_needs_come_first_and_seconds_and_memory_are_recorded(root):
     assert "three: started, log in" in text and re.search(r"three: done in \d+ s", text)
 
 
+def test_memory_of_a_stage_is_not_that_of_the_pipeline(root):
+    size = int(peak_memory_mb()) + 100
+    bytearray(b"x" * (size * 2**20))  # the peak of this process, which the stages inherit
+    program = "import time; x = b'x' * (70 * 2**20); time.sleep(0.5)"
+    run(root, [stage("short"), Stage("some", (sys.executable, "-c", program))])
+    stages = read_json(root / "out" / "stages.json")
+    assert stages["short"]["peak_mb"] < 60 < stages["some"]["peak_mb"] < 110 < peak_memory_mb()
+
+
 def test_nothing_changed_nothing_runs(root):
     run(root, CHAIN)
     before = read_json(root / "out" / "stages.json")

@@ -127,6 +127,13 @@ def test_stage_prints_two_lines_and_records_seconds_and_memory(tmp_path, capsys)
     assert 64 < stages["generate"]["peak_mb"] < 16_000
 
 
+def test_peak_memory_is_not_that_of_the_process_that_started_this_one():
+    x = b"x" * int((runlog.peak_memory_mb() + 100) * 2**20)
+    program = "from fgrlhf.runs.memory import peak_memory_mb; print(peak_memory_mb())"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert 0 < float(printed.stdout) < 60 < len(x) / 2**20
+
+
 def test_peak_memory_counts_children():
     before = runlog.peak_memory_mb()
     size = int(before + 150)

@@ -17,7 +17,6 @@ import json
 import math
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -36,6 +35,7 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json, read_json, write_json, write_jsonl, write_text
 from fgrlhf.kernels import choice as kernels
 from fgrlhf.models.source import sources_in
+from fgrlhf.runs.memory import peak_memory_mb
 from fgrlhf.secrets import MASK, looks_secret, mask_secrets, mask_tree
 
 # Packages whose versions affect results. en_core_web_sm splits sentences if it is installed, also
@@ -301,14 +301,6 @@ def command_line() -> str:
 def _masked(argument: str) -> str:
     key, equals, value = argument.partition("=")
     return f"{key}={MASK}" if equals and value and looks_secret(key) else mask_secrets(argument)
-
-
-def peak_memory_mb() -> float:
-    """Highest resident memory in MB of this process or of any single child it has waited for."""
-    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB elsewhere
-    of_process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    of_children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return max(of_process, of_children) * unit / 2**20
 
 
 def is_main_rank() -> bool:
