@@ -352,6 +352,7 @@ def result(tmp_path):
         )
         for name in ("ppo", "rloo"):
             write_jsonl(tmp_path / name / f"seed-{seed}" / "metrics.jsonl", LOG)
+        write_json(tmp_path / "ppo" / f"seed-{seed}" / "best" / "best.json", {"step": 0})
     write_json(
         tmp_path / "stages.json",
         {f"corrected-sft/seed-{seed}": {"seconds": 30.0} for seed in (0, 1)},
@@ -362,6 +363,7 @@ def result(tmp_path):
 def test_runs_and_differences(result, tmp_path):
     run = result.runs["ppo"].seeds[1]
     assert (run.score, run.episodes, run.seconds, run.kl) == (pytest.approx(0.6), 128.0, 7.0, 3.0)
+    assert run.best_kl == 0.0 and result.runs["rloo"].seeds[1].best_kl is None
     difference = result.difference("ppo", "sft")
     assert difference.mean == pytest.approx(0.3) and difference.real
     assert result.differences["rloo_vs_ppo"].mean == pytest.approx(-0.3)
@@ -377,6 +379,8 @@ def test_table_and_page_show_them(result):
     assert "2 seeds, gold score on the test prompts; SFT 0.300." in text
     assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.200, +0.400]** |" in text
     assert "| corrected-sft | 0.350 |" in text
+    assert "| KL | KL at the end | seconds |" in text  # of the best policy, and of the last one
+    assert "| 0.0 | 3.0 | 7 |\n| rloo |" in text and "|  | 3.0 | 7 |\n| corrected" in text
     # all runs have the same log, in which the score only rises
     line = (
         "first reaches the final one of ppo (95% interval over seeds): ppo 128 [128, 128], rloo 128"
@@ -384,6 +388,7 @@ def test_table_and_page_show_them(result):
     assert line in text
     html = page(result, DISPLAY)
     assert "of ppo (95% interval over seeds): ppo 128" in html
+    assert "KL: from SFT on dev, of the best policy" in html
     assert html.count("<svg") == 3 and "over SFT" in html and "KL from SFT, per response" in html
     assert "<script" not in html and "train.lr=1" in html
     assert "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")

@@ -16,18 +16,26 @@ from fgrlhf.pipeline.experiments import (
     learning_curve,
     paired_scores,
 )
+from fgrlhf.runs.checkpoint import BEST_FILE
 from fgrlhf.stats import LEVEL, holm, seed_interval, seed_p_value
 
 
 @dataclass(frozen=True)
 class SeedResult:
-    """A run with one seed: its test score, and the state at the end of its training."""
+    """A run with one seed: its test score, and the state at the end of its training.
+
+    Attributes:
+      score: of the policy in best/, if the run has one.
+      kl: on dev, at the end of training.
+      best_kl: on dev, of the policy in best/; None if that is not known.
+    """
 
     score: float
     episodes: float
     seconds: float
     kl: float | None
     curve: list[Point]
+    best_kl: float | None = None
 
 
 @dataclass(frozen=True)
@@ -166,12 +174,26 @@ def efficiencies(runs: Mapping[str, RunResult]) -> dict[str, Efficiency]:
 
 def _seed_result(out: Path, run: Run, seed: int, score: float, metric: str) -> SeedResult:
     folder = run.folder(seed)
-    curve = learning_curve(read_jsonl(out / folder / "metrics.jsonl"), metric)
+    lines = read_jsonl(out / folder / "metrics.jsonl")
+    curve = learning_curve(lines, metric)
     if curve:
         last = curve[-1]
-        return SeedResult(score, last.episodes, last.seconds, last.kl, curve)
+        best_kl = _best_kl(out / folder, lines)
+        return SeedResult(score, last.episodes, last.seconds, last.kl, curve, best_kl)
     seconds = read_json(out / "stages.json")[folder]["seconds"]
     return SeedResult(score, 0, seconds, None, [])
+
+
+def _best_kl(folder: Path, lines: Sequence[Mapping]) -> float | None:
+    """The KL on dev of the policy in best/; None if its evaluation is not recorded."""
+    path = folder / "best" / BEST_FILE
+    if not path.exists():
+        return None
+    step = read_json(path)["step"]
+    for line in lines:
+        if line.get("step") == step and "eval/kl" in line:
+            return line["eval/kl"]
+    return None
 
 
 def differences(scores: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Difference]:
