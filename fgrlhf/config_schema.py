@@ -124,6 +124,18 @@ def keys_at(model: type[BaseModel], location: Sequence[Any]) -> list[str]:
     return sorted(keys)
 
 
+def paths_of(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """The dotted paths of all keys, without those below a dict or a list, whose names vary."""
+    paths: list[str] = []
+    for name, field in model.model_fields.items():
+        path = f"{prefix}{name}"
+        paths.append(path)
+        for member in _members(field.annotation):
+            if isinstance(member, type) and issubclass(member, BaseModel):
+                paths += paths_of(member, f"{path}.")
+    return list(dict.fromkeys(paths))
+
+
 def without_tags(
     model: type[BaseModel], location: Sequence[Any]
 ) -> tuple[tuple[Any, ...], type[BaseModel] | None]:
