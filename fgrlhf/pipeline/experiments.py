@@ -20,8 +20,8 @@ from pydantic import Field, field_validator
 from fgrlhf.config import FilePath, StrictModel, load_config
 from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_jsonl
 from fgrlhf.metrics.paired import by_prompt
+from fgrlhf.metrics.rows import ROWS, read_rows
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
 from fgrlhf.runs.stage import WEIGHTS
@@ -403,7 +403,8 @@ def _texts(tree: Any) -> Iterable[str]:
 
 
 def evaluation_rows(out: Path, name: str, split: str) -> list[dict]:
-    return read_jsonl(out / "eval" / f"{name}-{split}" / "rows.jsonl")
+    """The rows of an evaluation. Raises `UserError` if the file is missing or damaged."""
+    return read_rows(out / "eval" / f"{name}-{split}" / ROWS)
 
 
 def paired_scores(
@@ -422,7 +423,11 @@ def paired_scores(
     Raises:
       UserError: there is no such prompt.
     """
-    scores = {name: [by_prompt(seed, metric) for seed in seeds] for name, seeds in rows.items()}
+    known = _metrics(rows)
+    scores = {}
+    for name, seeds in rows.items():
+        # a column without numbers is no metric
+        scores[name] = [by_prompt(seed, metric) if metric in known else {} for seed in seeds]
     shared: set[str] | None = None
     for seeds in scores.values():
         for values in seeds:
@@ -430,7 +435,7 @@ def paired_scores(
     if not shared:
         raise UserError(
             f"the evaluations have no prompt with `{shorten(metric)}` in common; they have"
-            f" {', '.join(_metrics(rows)) or 'no metrics'}. Choose another metric=..."
+            f" {', '.join(known) or 'no metrics'}. Choose another metric=..."
         )
     prompts = sorted(shared)
     arrays: dict[str, list[np.ndarray]] = {}
@@ -440,11 +445,10 @@ def paired_scores(
 
 
 def _metrics(rows: Mapping[str, Sequence[Sequence[Mapping]]]) -> list[str]:
-    """Numeric columns of the evaluations, going by their first rows."""
+    """Numeric columns of the evaluations."""
     names: dict[str, None] = {}
     for seeds in rows.values():
-        first_rows = [seed[0] for seed in seeds if seed]
-        for row in first_rows:
+        for row in (row for seed in seeds for row in seed):
             for name, value in row.items():
                 if isinstance(value, int | float) and name not in ("id", "sample"):
                     names[name] = None

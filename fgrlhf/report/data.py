@@ -21,6 +21,7 @@ from fgrlhf.report.records import (
     RunInfo,
     StageCost,
     Summary,
+    read_evaluation,
     read_record,
     read_records,
 )
@@ -288,7 +289,7 @@ def _evaluations(folder: Path, display: Display) -> tuple[dict[str, list[Evaluat
         return {}, ""
     split = "test" if "test" in by_split else next(iter(by_split))
     paths = by_split[split]
-    rows = {name: read_records(paths[name], EvaluationRow) for name in paths}
+    rows = {name: read_evaluation(paths[name]) for name in paths}
     return _in_order(rows, display), split
 
 

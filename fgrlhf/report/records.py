@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter, Validat
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.metrics.rows import read_rows
 
 Kind = TypeVar("Kind")
 
@@ -177,6 +178,11 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
 def read_records(path: Path, kind: type[Kind]) -> list[Kind]:
     """The rows of a JSONL file as records. Raises `UserError` as `read_record` does."""
     return _checked(path, read_jsonl(path), list[kind])
+
+
+def read_evaluation(path: Path) -> list[EvaluationRow]:
+    """The rows of an evaluation. Raises `UserError` as `read_record` does, or if it has none."""
+    return _checked(path, read_rows(path), list[EvaluationRow])
 
 
 def _checked(path: Path, value: Any, kind: type[Kind]) -> Kind:
