@@ -245,6 +245,14 @@ def test_settings_of_single_runs(configs, tmp_path):
     ppo, grpo = runs_of(Experiment("t", tmp_path), configs[:1], ("train.lr=1",), settings)
     assert ppo.overrides == ("algorithm.name=ppo", "train.lr=1")
     assert grpo.overrides[2:] == ("train.lr=0.00015", "env.x=[1, 2]", "a.b=text")
+    sections = "grpo: {train: {lr: 1.5e-4, seeds: [1]}, reward: {a: {values: {ok: 1}}}, env: {}}\n"
+    (tmp_path / "s.yml").write_text(sections)
+    _, grpo = runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+    merged = ("train.lr=0.00015", "train.seeds=[1]", "reward.a.values.ok=1")
+    assert grpo.overrides[1:] == merged
+    (tmp_path / "s.yml").write_text("grpo: {logging: {save_dir: x}}\n")
+    with pytest.raises(UserError, match="logging.save_dir=x cannot be an override: .* output_dir"):
+        runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
     (tmp_path / "s.yml").write_text("grpo: 3\n")
     with pytest.raises(UserError, match="`grpo` must be a mapping"):
         runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
