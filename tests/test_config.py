@@ -200,6 +200,8 @@ def test_overrides(tmp_path):
     for wrong in ("train.lr", "=3"):
         with pytest.raises(UserError, match="is not an override"):
             load(tmp_path, "{}", wrong)
+    with pytest.raises(UserError, match="sets a key of `train`, which has a value and is no"):
+        load(tmp_path, "train: 3", "train.lr=3")
     with pytest.raises(UserError, match="train.lrr: unknown key; did you mean `lr`"):
         load(tmp_path, "{}", "train.lrr=3")
 
