@@ -152,8 +152,15 @@ class Gain(Record):
 
 
 class Summary(Record):
-    """A pipeline's `summary.json`."""
+    """A pipeline's `summary.json`.
 
+    Attributes:
+      split: of the evaluations that it summarises.
+      evaluations: name -> SHA-256 of its rows; None in a summary of an older release.
+    """
+
+    split: str | None = None
+    evaluations: dict[str, str] | None = None
     policies: dict[str, dict[str, Interval | dict[str, Interval]]] | None = None
     gains: dict[str, dict[str, Gain]] | None = None
     reward_models: dict[str, dict[str, float | None] | None] | None = None
