@@ -138,7 +138,11 @@ class Arguments:
 
 
 def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
-    """Parse a command line. Raises `UserError` with the usage if the task or config is missing."""
+    """Parse a command line.
+
+    Raises:
+      UserError: the task or config is missing, with the usage; or two overrides are of one key.
+    """
     words = [argument for argument in argv if "=" not in argument]
     pairs = [argument for argument in argv if "=" in argument]
     if len(words) < 2:
@@ -152,7 +156,20 @@ def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
             overrides.append(pair)
         else:
             settings.append(pair)
+    _check_keys_differ(overrides)
     return Arguments(words[0], words[1:], settings, overrides)
+
+
+def _check_keys_differ(overrides: Sequence[str]) -> None:
+    first: dict[str, str] = {}
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key in first:
+            raise UserError(
+                f"{shorten(first[key])} and {shorten(override)} set the same key: leave one of them"
+                f" out. A sweep takes several values in one list, as {shorten(key)}=A,B"
+            )
+        first[key] = override
 
 
 # ---- runs ----------------------------------------------------------------------------------------

@@ -100,6 +100,11 @@ class Sweep:
         choose = min if self.lower_is_better else max
         return choose(self.runs, key=lambda name: self.runs[name].mean)
 
+    @property
+    def has_several_seeds(self) -> bool:
+        """Whether the best run is marked: one seed does not show the noise of training."""
+        return len(self.seeds) > 1
+
 
 def lower_is_better(metric: str, metrics: Sequence[MetricConfig]) -> bool:
     """Whether lower values of a dev metric are better.
@@ -293,7 +298,7 @@ def page(result: Sweep, display: Display) -> str:
 
 
 def table(result: Sweep, display: Display) -> str:
-    """The results in Markdown; the best value is bold."""
+    """The results in Markdown; the best value of several seeds is bold."""
     metric = display.metric(result.metric)
     keys = _keys(result)
     lines = [
@@ -307,7 +312,7 @@ def table(result: Sweep, display: Display) -> str:
         kls = [seed.kl for seed in run.seeds.values() if seed.kl is not None]
         cells = [
             *run.settings.values(),
-            f"**{mean}**" if name == result.best else mean,
+            f"**{mean}**" if name == result.best and result.has_several_seeds else mean,
             " ".join(f"{score:.3f}" for score in run.scores),
             f"{np.mean(kls):.1f}" if kls else "",
         ]
