@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+from fgrlhf.runs.interrupts import raise_at_interrupts
 from fgrlhf.runs.orphan import end_with_parent
 from fgrlhf.runs.process_group import end_process_of_group
 from fgrlhf.secrets import mask_secrets
@@ -25,6 +26,7 @@ def run_main(main) -> None:
     stderr and exits with code 2. A bug keeps its traceback. A stage ends when the pipeline that
     started it ends, so that the next run does not find it still running.
     """
+    raise_at_interrupts()
     end_with_parent()
     try:
         main()

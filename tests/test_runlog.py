@@ -116,11 +116,17 @@ def test_stage_prints_two_lines_and_records_seconds_and_memory(tmp_path, capsys)
             block = bytearray(b"x" * 2**26)  # 64 MB, touched
         with pytest.raises(KeyError), log.stage("fails"):
             raise KeyError("x")
+        with pytest.raises(UserError), log.stage("stops"):
+            raise UserError("x")
+        with pytest.raises(KeyboardInterrupt), log.stage("ends"):
+            raise KeyboardInterrupt
     del block
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "generate: started"
     assert lines[1].startswith("generate: done in ") and lines[1].endswith(" MB")
     assert lines[3].startswith("fails: stopped by KeyError after ")
+    assert lines[5].startswith("stops: stopped after ")
+    assert lines[7].startswith("ends: interrupted after ")
     stages = read_json(tmp_path / "stages.json")
     assert list(stages) == ["generate"]
     assert stages["generate"]["seconds"] >= 0

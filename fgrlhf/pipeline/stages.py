@@ -38,6 +38,12 @@ from fgrlhf.pipeline.launchers import Command, Job, Launcher, LocalLauncher
 from fgrlhf.runs.stage import hold
 
 LINES_SHOWN = 30  # of a failed stage's log
+# what is said about a stage that runs as a job of a cluster, where it may wait in the queue
+SUBMITTED = {
+    "started": "submitted as job {}",
+    "continued": "submitted again as job {}, which continues it",
+    "followed": "its job {} goes on",
+}
 PULSE = 60.0  # seconds between progress lines without a terminal
 BYTES_PER_MB = 2**20
 
@@ -257,7 +263,7 @@ class Pipeline:
 
     def _follow(self, stage: Stage, lane: int, job: Job, seconds_before: float) -> _Running:
         """Wait for a job that an earlier pipeline has submitted."""
-        return self._running(stage, lane, job, seconds_before, "its job goes on")
+        return self._running(stage, lane, job, seconds_before, "followed")
 
     def _cancel(self, stage: Stage, job: Job) -> None:
         """End a job of an earlier pipeline, whose command differs.
@@ -274,6 +280,7 @@ class Pipeline:
         """The entry of a stage whose job has begun, after recording the job if it can be found."""
         if job.reference is not None:
             self._note_start(stage, seconds_before, job.reference)
+            what = SUBMITTED[what].format(job.reference)
         self._say(f"{stage.name}: {what}, log in {self._log(stage)}")
         return _Running(stage, lane, job, time.monotonic(), seconds_before)
 

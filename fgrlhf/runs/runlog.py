@@ -147,7 +147,7 @@ class RunLog:
             yield
         except BaseException as error:
             seconds = time.perf_counter() - start
-            print(f"{name}: stopped by {type(error).__name__} after {seconds:.1f} s", flush=True)
+            print(f"{name}: {_how_stopped(error)} after {seconds:.1f} s", flush=True)
             raise
         seconds = time.perf_counter() - start
         peak_mb = peak_memory_mb()
@@ -301,6 +301,15 @@ def command_line() -> str:
 def _masked(argument: str) -> str:
     key, equals, value = argument.partition("=")
     return f"{key}={MASK}" if equals and value and looks_secret(key) else mask_secrets(argument)
+
+
+def _how_stopped(error: BaseException) -> str:
+    """How an error ended a stage. A user error has a message of its own, and a bug a traceback."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, UserError):
+        return "stopped"
+    return f"stopped by {type(error).__name__}"
 
 
 def is_main_rank() -> bool:
