@@ -142,7 +142,7 @@ def fetch_from_hub(repository: str, name: str, path: Path) -> Path:
         ) from None
     stored = getattr(listed, "lfs", None)  # None for a small file, which the hub keeps in git
     if stored is None:
-        kind, received, expected = "git blob id", blob_id(partial), listed.blob_id
+        kind, received, expected = "git blob id", blob_id(partial), getattr(listed, "blob_id", None)
     else:
         kind, received, expected = "SHA-256", sha256(partial), stored.sha256
     if received != expected:
