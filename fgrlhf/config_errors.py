@@ -106,7 +106,7 @@ def explain(
         return [f"{path}.{key}: missing; known: {', '.join(sorted(known))}"]
     if rule == "extra_forbidden":
         known = sorted(section.model_fields) if section else keys_at(model, location[:-1])
-        hint = _other_place(model, path) or _hint_for_key(str(location[-1]), known)
+        hint = other_place(model, path) or _hint_for_key(str(location[-1]), known)
         return [f"{shorten(path)}: unknown key; {hint}"]
     if rule == "missing":
         return [
@@ -134,7 +134,7 @@ def _unknown_tag(model: type[BaseModel], path: str, problem: Mapping[str, Any]) 
     return f"{path}.{key}: there is no `{shorten(tag)}`; {suggestion(tag, known)}"
 
 
-def _other_place(model: type[BaseModel], path: str) -> str | None:
+def other_place(model: type[BaseModel], path: str) -> str | None:
     """The full paths of keys with the name of an unknown one, or with its name in OTHER_NAMES."""
     key = path.rpartition(".")[2]
     names = (key, *OTHER_NAMES.get(key, ()))

@@ -140,9 +140,14 @@ def why_refused(error: BaseException) -> str | None:
     if path is None:
         fact = "a file could not be written or read"
     else:
-        fact = f"{shorten(path)} could not be used"
+        fact = f"{shorten(_without_temporary_name(path))} could not be used"
     way_out = _WAYS_OUT.get(number, "Fix that and run the same command again.")
     return f"{fact}: {os.strerror(number)}. {way_out}"
+
+
+def _without_temporary_name(path: object) -> str:
+    """The name of the file that was written under a temporary one (`files.write_text`)."""
+    return re.sub(r"(^|/)\.([^/]+)\.\d+\.tmp$", r"\1\2", str(path))
 
 
 def shorten(text: object, limit: int = 200) -> str:

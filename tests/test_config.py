@@ -158,7 +158,7 @@ def test_every_mistake_is_reported_at_once(tmp_path):
         ("a: 1\nb: 2\na: 3", "the key `a` is given twice"),
         ("train: {lr: 1, lr: 1}", "the key `lr` is given twice"),
         ("- 1", "must be a mapping"),
-        ("", "must be a mapping"),
+        ("", "but it is empty"),
     ],
 )
 def test_one_mistake(text, part, tmp_path):

@@ -31,6 +31,7 @@ from fgrlhf.pipeline.experiments import (
     Run,
     SubmittedSettings,
     check_overrides,
+    check_settings,
     evaluation_rows,
     paired_scores,
     parse_config,
@@ -38,7 +39,7 @@ from fgrlhf.pipeline.experiments import (
 )
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from fgrlhf.report.display import Display
-from fgrlhf.task import load_task
+from fgrlhf.task import load_task, rl_config
 
 USAGE = """usage: fgrlhf compare TASK CONFIG ... output_dir=DIR [key=value ...]
   CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE
@@ -243,6 +244,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("\n".join([USAGE, "keys:", *describe(CompareSettings)]))
         return
     arguments = split_arguments(argv, USAGE)
+    check_settings(CompareSettings, arguments, rl_config(load_task(arguments.task)))
     settings = settings_from(CompareSettings, arguments.settings)
     stop_with_signals()
     experiment = Experiment(arguments.task, settings.folder, submit=settings.submit)

@@ -15,9 +15,10 @@ from string import Template
 from typing import Any
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from fgrlhf.config import FilePath, StrictModel, load_config
+from fgrlhf.config_errors import other_place
 from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.metrics.paired import by_prompt
@@ -170,6 +171,22 @@ def _check_keys_differ(overrides: Sequence[str]) -> None:
                 f" out. A sweep takes several values in one list, as {shorten(key)}=A,B"
             )
         first[key] = override
+
+
+def check_settings(
+    model: type[ExperimentSettings], arguments: Arguments, config_class: type[BaseModel]
+) -> None:
+    """Raise `UserError` if a setting is a key of the configs, given without its section."""
+    for setting in arguments.settings:
+        key, _, value = setting.partition("=")
+        if key.partition(".")[0] in model.model_fields:
+            continue
+        hint = other_place(config_class, key)
+        if hint is not None:
+            raise UserError(
+                f"{shorten(setting)}: `{shorten(key)}` is no key of this program; keys of the"
+                f" configs are given with their section, as train.lr=1e-5: {hint}"
+            )
 
 
 # ---- runs ----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 import torch
@@ -181,7 +181,12 @@ class Pipeline:
 
     def _read_state(self) -> None:
         """Read the records of earlier runs. Raises `UserError` if pipeline.json is damaged."""
-        state = read_json(self._path) if self._path.exists() else {"stages": {}, "whole": None}
+        state: Any = {"stages": {}, "whole": None}
+        if self._path.exists():
+            try:
+                state = read_json(self._path)
+            except UserError:
+                state = None
         if not _is_state(state):
             raise UserError(
                 f"{self._path} is damaged: delete it. The stages then run again on their outputs,"
@@ -384,9 +389,17 @@ class Pipeline:
         """Write stages.json again if it lists other stages, as after a pipeline with only some."""
         if not self._costs_path.exists():
             self._write_state()
-        elif set(read_json(self._costs_path)) - {"whole"} != set(self._complete()):
+        elif self._listed() != set(self._complete()):
             self.whole = None  # it was measured with those other stages
             self._write_state()
+
+    def _listed(self) -> set[str] | None:
+        """The stages in stages.json; None if it is damaged."""
+        try:
+            costs = read_json(self._costs_path)
+        except UserError:
+            return None
+        return set(costs) - {"whole"} if isinstance(costs, dict) else None
 
     # ---- progress --------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from fgrlhf.pipeline.experiments import (
     Run,
     SubmittedSettings,
     check_overrides,
+    check_settings,
     learning_curve,
     parse_config,
     seeds_text,
@@ -42,7 +43,7 @@ from fgrlhf.report.display import Display
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import intervals, panels
 from fgrlhf.runs.rl_config import TrainConfig
-from fgrlhf.task import load_task
+from fgrlhf.task import load_task, rl_config
 
 USAGE = """usage: fgrlhf sweep TASK CONFIG key=value,value ... output_dir=DIR [key=value ...]
   CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE
@@ -332,6 +333,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = split_arguments(argv, USAGE)
     if len(arguments.configs) != 1:
         raise UserError(f"a sweep takes one config, {len(arguments.configs)} are given\n{USAGE}")
+    check_settings(SweepSettings, arguments, rl_config(load_task(arguments.task)))
     settings = settings_from(SweepSettings, arguments.settings)
     stop_with_signals()
     experiment = Experiment(arguments.task, settings.folder, submit=settings.submit)
