@@ -18,12 +18,16 @@ from fgrlhf.pipeline.comparison import (
     Comparison,
     Difference,
     RunResult,
+    SeedResult,
     compare_runs,
     differences,
+    efficiencies,
+    higher_is_better,
 )
 from fgrlhf.pipeline.comparison_page import band, page, table
 from fgrlhf.pipeline.experiments import Experiment, Point, Run
 from fgrlhf.report.display import Display
+from fgrlhf.report.plots import Band, panels
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task import rl_config
 from tasks.qa_feedback import compare
@@ -407,6 +411,17 @@ def test_table_and_page_show_them(result):
     assert text in page(result, DISPLAY, source)
 
 
+def test_the_direction_of_a_metric_does_not_depend_on_noise():
+    def run(*scores):
+        curve = [Point(64.0 * i, 0.0, score, None) for i, score in enumerate(scores)]
+        return RunResult("", "", [], {0: SeedResult(scores[-1], 0, 0, None, curve)})
+
+    runs = {"flat": run(0.4, 0.5, 0.39), "better": run(0.3, 0.6, 0.8)}
+    known = efficiencies(runs, higher_is_better("reward"))
+    assert (known["flat"].episodes, known["better"].episodes) == (0, 64)
+    assert higher_is_better("ter/corpus") is False and higher_is_better("oracle/gold") is None
+
+
 SAME = Difference(0.0, -0.1, 0.1, False, 1.0, 1.0, False)
 OTHER = Difference(0.2, 0.1, 0.3, True, 0.01, 0.04, True)
 
@@ -481,3 +496,12 @@ def test_a_seed_that_stopped_early_keeps_its_last_score_in_the_plot():
     kl = band([whole, stopped], "kl")
     np.testing.assert_allclose(kl.x, [0, 2, 2.5])
     np.testing.assert_allclose(kl.y, [0.3, 0.5, 0.7])
+
+
+def test_the_lowest_panel_of_every_column_has_numbers_at_its_axis():
+    line = Band(*(np.array(values) for values in ([0.0, 700.0], [0, 1], [0, 1], [0, 1])))
+    numbers = []
+    for count in (4, 5):
+        svg = panels("m", {str(i): line for i in range(count)}, "x")
+        numbers.append(svg.count(">600<"))
+    assert numbers == [4, 4]  # four columns

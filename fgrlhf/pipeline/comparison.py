@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.metrics.config import METRICS
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
 from fgrlhf.pipeline.experiments import (
     Point,
@@ -155,11 +156,21 @@ def compare_runs(
         reference_score=float(np.mean(scores[reference][0])),
         runs=results,
         differences=differences(scores),
-        efficiency=efficiencies(results),
+        efficiency=efficiencies(results, higher_is_better(metric)),
     )
 
 
-def efficiencies(runs: Mapping[str, RunResult]) -> dict[str, Efficiency]:
+def higher_is_better(metric: str) -> bool | None:
+    """Whether higher values of a column are better; None if that is not known."""
+    column = metric.partition("/")[0]
+    if column == "reward":
+        return True
+    return METRICS[column].higher_is_better if column in METRICS else None
+
+
+def efficiencies(
+    runs: Mapping[str, RunResult], higher_is_better: bool | None = None
+) -> dict[str, Efficiency]:
     """When each run reached the final dev score of the first one."""
     curves = {}
     for name, run in runs.items():
@@ -169,7 +180,10 @@ def efficiencies(runs: Mapping[str, RunResult]) -> dict[str, Efficiency]:
     first = next(iter(runs))
     if first not in curves or len(curves) == 1:
         return {}
-    return {name: efficiency(by_seed, curves[first]) for name, by_seed in curves.items()}
+    return {
+        name: efficiency(by_seed, curves[first], higher_is_better)
+        for name, by_seed in curves.items()
+    }
 
 
 def _seed_result(out: Path, run: Run, seed: int, score: float, metric: str) -> SeedResult:

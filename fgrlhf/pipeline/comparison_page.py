@@ -13,6 +13,7 @@ from fgrlhf.pipeline.experiments import Point, seeds_text
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import Band, panels
+from fgrlhf.report.text import signed
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ def page(comparison: Comparison, display: Display, source: ModelSource | None = 
         efficiency=efficiency_line(comparison),
         plots=plots,
         source=source,
+        signed=signed,
     )
 
 
@@ -171,7 +173,7 @@ def table(comparison: Comparison, display: Display) -> str:
     lines = [
         f"{seeds_text(comparison.seeds)}, {metric} on the {comparison.split} prompts; {reference}"
         f" {comparison.reference_score:.3f}. 95% intervals over {comparison.interval_over}."
-        f" {explained(comparison)}",
+        f" {explained(comparison)} KL: from {reference} on dev, of the policy with the score.",
         "",
         f"| run | {metric} | by seed | - {reference} | - {comparison.first} | KL | KL at the end"
         " | seconds |",
@@ -203,7 +205,8 @@ def table(comparison: Comparison, display: Display) -> str:
 def _marked(difference: Difference | None) -> str:
     if difference is None:
         return ""
-    text = f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+    # `z` writes a rounded -0.0004 as +0.000
+    text = f"{difference.mean:+z.3f} [{difference.low:+z.3f}, {difference.high:+z.3f}]"
     if difference.real:
         return f"**{text}**"
     if difference.excludes_zero:
