@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fgrlhf.config_schema import keys_at, paths_of, sections_at, tags_of, without_tags
+from fgrlhf.config_schema import keys_at, keys_of, paths_of, sections_at, tags_of, without_tags
 from fgrlhf.errors import shorten, suggestion
 from fgrlhf.secrets import MASK, looks_secret
 
@@ -105,7 +105,7 @@ def explain(
         key, known = tags_of(sections_at(model, problem["loc"]))
         return [f"{path}.{key}: missing; known: {', '.join(sorted(known))}"]
     if rule == "extra_forbidden":
-        known = sorted(section.model_fields) if section else keys_at(model, location[:-1])
+        known = sorted(keys_of(section)) if section else keys_at(model, location[:-1])
         hint = other_place(model, path) or _hint_for_key(str(location[-1]), known)
         return [f"{shorten(path)}: unknown key; {hint}"]
     if rule == "missing":

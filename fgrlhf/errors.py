@@ -29,6 +29,7 @@ def run_main(main) -> None:
     raise_at_interrupts()
     end_with_parent()
     try:
+        check_arguments(sys.argv)
         main()
         sys.stdout.flush()
         end_process_of_group()
@@ -51,6 +52,19 @@ def run_main(main) -> None:
         if reason is None:
             raise
         sys.exit(_print_error(f"error: {reason}", 2))
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Raise `UserError` if an argument cannot be recorded, since it is not text in this locale."""
+    for argument in arguments:
+        try:
+            argument.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UserError(
+                f"the argument {shorten(argument)} is not valid text: its bytes are not in the"
+                " encoding of this shell. Set a UTF-8 locale (export LC_ALL=C.UTF-8), or rename the"
+                " file"
+            ) from None
 
 
 def _print_error(message: str, code: int) -> int:

@@ -1,5 +1,6 @@
 """The run folder: its files, what a resumed run keeps, which rank writes, missing trackers."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -118,6 +119,8 @@ def test_stage_prints_two_lines_and_records_seconds_and_memory(tmp_path, capsys)
             raise KeyError("x")
         with pytest.raises(UserError), log.stage("stops"):
             raise UserError("x")
+        with pytest.raises(OSError), log.stage("fills the disk"):
+            raise OSError(errno.ENOSPC, "No space left on device")
         with pytest.raises(KeyboardInterrupt), log.stage("ends"):
             raise KeyboardInterrupt
     del block
@@ -126,7 +129,8 @@ def test_stage_prints_two_lines_and_records_seconds_and_memory(tmp_path, capsys)
     assert lines[1].startswith("generate: done in ") and lines[1].endswith(" MB")
     assert lines[3].startswith("fails: stopped by KeyError after ")
     assert lines[5].startswith("stops: stopped after ")
-    assert lines[7].startswith("ends: interrupted after ")
+    assert lines[7].startswith("fills the disk: stopped after ")
+    assert lines[9].startswith("ends: interrupted after ")
     stages = read_json(tmp_path / "stages.json")
     assert list(stages) == ["generate"]
     assert stages["generate"]["seconds"] >= 0

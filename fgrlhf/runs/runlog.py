@@ -31,7 +31,7 @@ import yaml
 
 from fgrlhf.config import StrictModel, to_yaml
 from fgrlhf.config_yaml import dump_yaml
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.errors import UserError, shorten, why_refused
 from fgrlhf.files import parse_json, read_json, write_json, write_jsonl, write_text
 from fgrlhf.kernels import choice as kernels
 from fgrlhf.models.source import sources_in
@@ -304,10 +304,10 @@ def _masked(argument: str) -> str:
 
 
 def _how_stopped(error: BaseException) -> str:
-    """How an error ended a stage. A user error has a message of its own, and a bug a traceback."""
+    """How an error ended a stage. A bug has a traceback, and other errors their own message."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
-    if isinstance(error, UserError):
+    if isinstance(error, UserError) or why_refused(error) is not None:
         return "stopped"
     return f"stopped by {type(error).__name__}"
 
