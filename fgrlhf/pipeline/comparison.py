@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.files import read_json
 from fgrlhf.metrics.config import METRICS
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
 from fgrlhf.pipeline.experiments import (
@@ -16,6 +16,7 @@ from fgrlhf.pipeline.experiments import (
     evaluation_rows,
     learning_curve,
     paired_scores,
+    read_log,
 )
 from fgrlhf.runs.checkpoint import BEST_FILE
 from fgrlhf.stats import LEVEL, holm, seed_interval, seed_p_value
@@ -188,7 +189,7 @@ def efficiencies(
 
 def _seed_result(out: Path, run: Run, seed: int, score: float, metric: str) -> SeedResult:
     folder = run.folder(seed)
-    lines = read_jsonl(out / folder / "metrics.jsonl")
+    lines = read_log(out / folder)
     curve = learning_curve(lines, metric)
     if curve:
         last = curve[-1]
@@ -201,11 +202,11 @@ def _seed_result(out: Path, run: Run, seed: int, score: float, metric: str) -> S
 def _best_kl(folder: Path, lines: Sequence[Mapping]) -> float | None:
     """The KL on dev of the policy in best/; None if its evaluation is not recorded."""
     path = folder / "best" / BEST_FILE
-    if not path.exists():
+    best = read_json(path) if path.exists() else None
+    if not isinstance(best, dict):
         return None
-    step = read_json(path)["step"]
     for line in lines:
-        if line.get("step") == step and "eval/kl" in line:
+        if line["step"] == best.get("step") and "eval/kl" in line:
             return line["eval/kl"]
     return None
 

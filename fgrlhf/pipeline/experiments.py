@@ -21,6 +21,7 @@ from fgrlhf.config import FilePath, StrictModel, load_config
 from fgrlhf.config_errors import other_place
 from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import numbered_jsonl
 from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.metrics.rows import ROWS, read_rows
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
@@ -500,6 +501,20 @@ class Point:
     seconds: float  # time of rollouts and updates so far
     score: float
     kl: float | None
+
+
+def read_log(run: Path) -> list[dict]:
+    """The lines of a run's metrics.jsonl. Raises `UserError` if it is missing or damaged."""
+    path = run / "metrics.jsonl"
+    lines = []
+    for number, line in numbered_jsonl(path):
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            raise UserError(
+                f"{path}, line {number}: not the metrics of a step. The log is damaged: remove"
+                f" {run} and run the same command again, which trains it anew"
+            )
+        lines.append(line)
+    return lines
 
 
 def learning_curve(lines: Sequence[Mapping], metric: str) -> list[Point]:

@@ -23,7 +23,7 @@ from pydantic import Field
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_jsonl, write_json, write_text
+from fgrlhf.files import write_json, write_text
 from fgrlhf.metrics.config import METRICS, MetricConfig
 from fgrlhf.pipeline.comparison_page import band
 from fgrlhf.pipeline.experiments import (
@@ -35,6 +35,7 @@ from fgrlhf.pipeline.experiments import (
     check_settings,
     learning_curve,
     parse_config,
+    read_log,
     seeds_text,
     split_arguments,
 )
@@ -258,7 +259,7 @@ def swept_seed(
     Raises:
       UserError: the run's log has no such metric.
     """
-    lines = read_jsonl(folder / "metrics.jsonl")
+    lines = read_log(folder)
     evaluated = [line for line in lines if line.get(f"eval/{metric}") is not None]
     if not evaluated:
         names = dict.fromkeys(key for line in lines for key in line if key.startswith("eval/"))
