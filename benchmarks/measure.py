@@ -9,7 +9,6 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor
@@ -17,6 +16,7 @@ from transformers import LogitsProcessor
 from benchmarks import baseline, ours, workload
 from benchmarks.workload import Size
 from fgrlhf.errors import UserError
+from fgrlhf.runs.memory import own_peak_mb
 
 PHASES = ("generation", "scoring", "rewards", "updates")
 SIDES: dict[str, ModuleType] = {"baseline": baseline, "ours": ours}
@@ -107,11 +107,7 @@ class PeakMemory:
     def peak_mb(self) -> float:
         if torch.cuda.is_available():
             return torch.cuda.max_memory_allocated() / MB
-        try:
-            status = Path("/proc/self/status").read_text()
-            return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-        except (OSError, IndexError, ValueError):
-            return psutil.Process().memory_info().rss / MB
+        return own_peak_mb()
 
 
 # ---- equality ------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ import torch
 
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
+from fgrlhf.runs.memory import own_peak_mb
 
 # row -> module with its `comparison()`, imported when the row is run
 ROWS = {
@@ -173,10 +174,7 @@ def peak_mb() -> float:
     """Peak memory of this process: GPU memory if there is a GPU, else the resident set."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / MB
-    try:  # unlike VmHWM, getrusage includes the peak of the parent process
-        return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
-    except OSError:  # not on Linux
-        return psutil.Process().memory_info().rss / MB
+    return own_peak_mb()
 
 
 def memory_here(comparison: Comparison, side: str, choice: Choice) -> dict[str, float]:

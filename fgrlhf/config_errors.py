@@ -6,9 +6,54 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fgrlhf.config_schema import keys_at, sections_at, tags_of, without_tags
+from fgrlhf.config_schema import keys_at, keys_of, paths_of, sections_at, tags_of, without_tags
 from fgrlhf.errors import shorten, suggestion
 from fgrlhf.secrets import MASK, looks_secret
+
+MOST_PLACES = 3  # of a misplaced key in a hint
+
+# keys of other libraries (transformers, TRL, OpenRLHF, verl) -> ends of our keys' paths
+OTHER_NAMES = {
+    "beta": ("kl_coef",),
+    "bf16": ("dtype",),
+    "critic_learning_rate": ("value_lr",),
+    "eval_steps": ("eval_interval", "every_steps"),
+    "evaluation_steps": ("eval_interval", "every_steps"),
+    "gae_lambda": ("lam",),
+    "gradient_accumulation_steps": ("n_minibatches", "micro_batch_size"),
+    "init_kl_coef": ("kl_coef", "dpo.beta"),
+    "kl_coef": ("dpo.beta",),
+    "learning_rate": ("lr",),
+    "logging_steps": ("log_interval",),
+    "lora_alpha": ("lora.alpha",),
+    "lora_dropout": ("lora.dropout",),
+    "lora_r": ("lora.r",),
+    "lr_scheduler_type": ("lr_schedule",),
+    "max_completion_length": ("max_generated_len",),
+    "max_length": ("max_input_len",),
+    "max_new_tokens": ("max_generated_len",),
+    "max_prompt_length": ("max_input_len",),
+    "max_seq_length": ("max_input_len", "max_length"),
+    "model_name_or_path": ("ckpt",),
+    "num_epochs": ("epochs", "total_episodes"),
+    "num_generations": ("train_num_samples_per_input", "num_samples"),
+    "num_ppo_epochs": ("n_ppo_epoch_per_rollout",),
+    "num_return_sequences": ("train_num_samples_per_input", "num_samples"),
+    "num_train_epochs": ("epochs", "total_episodes"),
+    "optim": ("optimizer",),
+    "output_dir": ("save_dir",),
+    "per_device_eval_batch_size": ("batch_size",),
+    "per_device_train_batch_size": ("micro_batch_size", "training_batch_size_per_card"),
+    "ppo_epochs": ("n_ppo_epoch_per_rollout",),
+    "pretrained_model_name_or_path": ("ckpt",),
+    "report_to": ("wandb_log", "tensorboard"),
+    "response_length": ("max_generated_len",),
+    "save_steps": ("save_interval", "every_steps"),
+    "target_kl": ("kl_target",),
+    "total_steps": ("max_steps", "total_episodes"),
+    "warmup_ratio": ("warmup", "n_warmup_steps", "warmup_steps"),
+    "warmup_steps": ("warmup", "n_warmup_steps"),
+}
 
 
 class Mistakes(ValueError):  # noqa: N818
@@ -60,8 +105,9 @@ def explain(
         key, known = tags_of(sections_at(model, problem["loc"]))
         return [f"{path}.{key}: missing; known: {', '.join(sorted(known))}"]
     if rule == "extra_forbidden":
-        known = sorted(section.model_fields) if section else keys_at(model, location[:-1])
-        return [f"{shorten(path)}: unknown key; {_hint_for_key(str(location[-1]), known)}"]
+        known = sorted(keys_of(section)) if section else keys_at(model, location[:-1])
+        hint = other_place(model, path) or _hint_for_key(str(location[-1]), known)
+        return [f"{shorten(path)}: unknown key; {hint}"]
     if rule == "missing":
         return [
             f"{path}: missing; give {path}=... on the command line, or set it in the config file"
@@ -86,6 +132,19 @@ def _unknown_tag(model: type[BaseModel], path: str, problem: Mapping[str, Any]) 
     # pydantic gives the known tags as one text: "'a2c', 'grpo'"
     known = [word.strip(" '") for word in problem["ctx"]["expected_tags"].split(",")]
     return f"{path}.{key}: there is no `{shorten(tag)}`; {suggestion(tag, known)}"
+
+
+def other_place(model: type[BaseModel], path: str) -> str | None:
+    """The full paths of keys with the name of an unknown one, or with its name in OTHER_NAMES."""
+    key = path.rpartition(".")[2]
+    names = (key, *OTHER_NAMES.get(key, ()))
+    places = []
+    for place in paths_of(model):
+        if any(f".{place}".endswith(f".{name}") for name in names):
+            places.append(place)
+    if not 1 <= len(places) <= MOST_PLACES or path in places:
+        return None
+    return f"did you mean {' or '.join(f'`{place}`' for place in places)}?"
 
 
 def _hint_for_key(key: str, known: Sequence[str]) -> str:

@@ -120,8 +120,25 @@ def keys_at(model: type[BaseModel], location: Sequence[Any]) -> list[str]:
     """The keys of the sections that are allowed at a location."""
     keys: set[str] = set()
     for section in sections_at(model, location):
-        keys.update(section.model_fields)
+        keys.update(keys_of(section))
     return sorted(keys)
+
+
+def keys_of(section: type[BaseModel]) -> list[str]:
+    """The keys of a section as they are written: a field with an alias has that name."""
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def paths_of(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """The dotted paths of all keys, without those below a dict or a list, whose names vary."""
+    paths: list[str] = []
+    for name, field in model.model_fields.items():
+        path = f"{prefix}{name}"
+        paths.append(path)
+        for member in _members(field.annotation):
+            if isinstance(member, type) and issubclass(member, BaseModel):
+                paths += paths_of(member, f"{path}.")
+    return list(dict.fromkeys(paths))
 
 
 def without_tags(

@@ -63,9 +63,15 @@ def apply_override(model: type[BaseModel], tree: dict, override: str) -> str:
             f"`{shorten(override)}` names a key {len(parts)} levels deep: no config has one"
         )
     section = tree
-    for name in parts[:-1]:
-        if not isinstance(section.get(name), dict):
+    for place, name in enumerate(parts[:-1], 1):
+        if section.get(name) is None:
             section[name] = {}
+        if not isinstance(section[name], dict):
+            above = shorten(".".join(parts[:place]))
+            raise UserError(
+                f"`{shorten(override)}` sets a key of `{above}`, which has a value and is no"
+                f" section: write it as `{above}: {{key: value}}`, or leave this override out"
+            )
         section = section[name]
     section[parts[-1]] = value_from_text(model, parts, text)
     return path

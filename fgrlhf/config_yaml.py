@@ -169,9 +169,16 @@ def read_yaml(path: str | Path) -> dict:
         ) from None
     if not isinstance(value, dict):
         raise UserError(
-            f"the config {name} must be a mapping of sections, it is a {type(value).__name__}"
+            f"the config {name} must be a mapping of sections such as `train: {{lr: 1e-5}}`, but it"
+            f" {_what_it_has(value)}"
         )
     return value
+
+
+def _what_it_has(value: Any) -> str:
+    if value is None:
+        return "is empty"
+    return "is a list" if isinstance(value, list) else f"has only the value {shorten(value, 60)}"
 
 
 def _read_text(path: str | Path) -> str:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+from fgrlhf.runs.interrupts import raise_at_interrupts
 from fgrlhf.runs.orphan import end_with_parent
 from fgrlhf.runs.process_group import end_process_of_group
 from fgrlhf.secrets import mask_secrets
@@ -25,8 +26,10 @@ def run_main(main) -> None:
     stderr and exits with code 2. A bug keeps its traceback. A stage ends when the pipeline that
     started it ends, so that the next run does not find it still running.
     """
+    raise_at_interrupts()
     end_with_parent()
     try:
+        check_arguments(sys.argv)
         main()
         sys.stdout.flush()
         end_process_of_group()
@@ -49,6 +52,19 @@ def run_main(main) -> None:
         if reason is None:
             raise
         sys.exit(_print_error(f"error: {reason}", 2))
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Raise `UserError` if an argument cannot be recorded, since it is not text in this locale."""
+    for argument in arguments:
+        try:
+            argument.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UserError(
+                f"the argument {shorten(argument)} is not valid text: its bytes are not in the"
+                " encoding of this shell. Set a UTF-8 locale (export LC_ALL=C.UTF-8), or rename the"
+                " file"
+            ) from None
 
 
 def _print_error(message: str, code: int) -> int:
@@ -138,9 +154,14 @@ def why_refused(error: BaseException) -> str | None:
     if path is None:
         fact = "a file could not be written or read"
     else:
-        fact = f"{shorten(path)} could not be used"
+        fact = f"{shorten(_without_temporary_name(path))} could not be used"
     way_out = _WAYS_OUT.get(number, "Fix that and run the same command again.")
     return f"{fact}: {os.strerror(number)}. {way_out}"
+
+
+def _without_temporary_name(path: object) -> str:
+    """The name of the file that was written under a temporary one (`files.write_text`)."""
+    return re.sub(r"(^|/)\.([^/]+)\.\d+\.tmp$", r"\1\2", str(path))
 
 
 def shorten(text: object, limit: int = 200) -> str:

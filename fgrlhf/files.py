@@ -6,6 +6,7 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 from fgrlhf.errors import UserError, shorten
 
@@ -119,12 +120,17 @@ def read_jsonl(path: str | Path) -> list:
     Raises:
       UserError: the file is missing or a line is invalid. The message names file and line.
     """
+    return [row for _, row in numbered_jsonl(path)]
+
+
+def numbered_jsonl(path: str | Path) -> list[tuple[int, Any]]:
+    """As `read_jsonl`, each value with the number of its line."""
     rows = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         try:
-            rows.append(parse_json(line))
+            rows.append((number, parse_json(line)))
         except ValueError as error:
             raise UserError(f"{path}, line {number}: not valid JSON: {shorten(error)}") from None
     return rows

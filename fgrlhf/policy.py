@@ -54,6 +54,15 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # ---- loading -------------------------------------------------------------------------------------
 
 
+def _way_out(ckpt: str | Path) -> str:
+    """What to name instead of a folder without a model."""
+    policies = [Path(ckpt) / name for name in ("best", "final")]
+    existing = [f"`{shorten(folder)}`" for folder in policies if folder.is_dir()]
+    if existing:
+        return f"It is the folder of a run, whose policies are {' and '.join(existing)}."
+    return "Give a folder that an earlier stage wrote, or a hub name while online."
+
+
 def load_policy(
     ckpt: str | Path,
     dtype: str = "fp32",
@@ -102,8 +111,7 @@ def load_policy(
             model = load_weights(auto_class, ckpt, config=config, dtype=DTYPES[dtype])
     except (OSError, ValueError) as error:
         raise UserError(
-            f"no language model could be loaded from `{shorten(ckpt)}`: {error} Give a folder that"
-            " an earlier stage wrote, or a hub name while online."
+            f"no language model could be loaded from `{shorten(ckpt)}`: {error} {_way_out(ckpt)}"
         ) from None
     freeze_other_inputs(model)
     if top_layers is not None:  # before the adapters, which are put on these layers

@@ -15,6 +15,7 @@ from scipy.optimize import root_scalar
 from scipy.stats import norm, t
 
 LEVEL = 0.95
+MOST_DRAWN = 2**20  # indices at a time, so that memory does not grow with draws times prompts
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,25 @@ def _draws(prompts: int, n: int, seed: int | np.random.Generator) -> np.ndarray:
     return np.random.default_rng(seed).integers(prompts, size=(n, prompts))
 
 
+def _replicates(
+    statistic: Callable[[np.ndarray], np.ndarray],
+    prompts: int,
+    n: int,
+    seed: int | np.random.Generator,
+) -> np.ndarray:
+    """A statistic of each of the n draws of `_draws`, which are drawn and reduced a few at a time.
+
+    Args:
+      statistic: of draws (m, prompts), a number for each of the m draws.
+    """
+    generator = np.random.default_rng(seed)
+    at_a_time = max(1, MOST_DRAWN // prompts)
+    parts = []
+    for start in range(0, n, at_a_time):
+        parts.append(statistic(_draws(prompts, min(at_a_time, n - start), generator)))
+    return np.concatenate(parts)
+
+
 def _interval(estimate: float, replicates: np.ndarray) -> Interval:
     tail = 100 * (1 - LEVEL) / 2
     low, high = np.percentile(replicates, [tail, 100 - tail])
@@ -76,7 +96,7 @@ def bootstrap(
     """
     values = _values("values_by_prompt", values_by_prompt)
     estimate = statistic(values, axis=-1)
-    replicates = statistic(values[_draws(values.size, n, seed)], axis=-1)
+    replicates = _replicates(lambda draws: statistic(values[draws], axis=-1), values.size, n, seed)
     return _interval(estimate, replicates)
 
 
@@ -105,9 +125,8 @@ def ratio_bootstrap(
         raise ValueError(
             f"as many numerators as denominators are needed: {above.size} and {below.size} given"
         )
-    index = _draws(above.size, n, seed)
     estimate = _ratio(above.sum(), below.sum())
-    return _interval(estimate, _ratio(above[index].sum(-1), below[index].sum(-1)))
+    return _interval(estimate, _ratio_replicates(above, below, n, seed))
 
 
 def paired_ratio_bootstrap(
@@ -124,12 +143,11 @@ def paired_ratio_bootstrap(
     columns = [_values("numerators and denominators", column) for column in (*a, *b)]
     if len({column.size for column in columns}) != 1:
         raise ValueError("paired ratios must be of the same prompts")
-    index = _draws(columns[0].size, n, seed)
     above_a, below_a, above_b, below_b = columns
     estimate = _ratio(above_a.sum(), below_a.sum()) - _ratio(above_b.sum(), below_b.sum())
-    # A draw of prompts is the same for both sides.
-    drawn_a = _ratio(above_a[index].sum(-1), below_a[index].sum(-1))
-    drawn_b = _ratio(above_b[index].sum(-1), below_b[index].sum(-1))
+    # The same seed draws the same prompts for both sides.
+    drawn_a = _ratio_replicates(above_a, below_a, n, seed)
+    drawn_b = _ratio_replicates(above_b, below_b, n, seed)
     return _interval(estimate, drawn_a - drawn_b)
 
 
@@ -157,10 +175,20 @@ def independent_ratio_bootstrap(
                 "as many numerators as denominators are needed:"
                 f" {above.size} and {below.size} given"
             )
-        index = _draws(above.size, n, generator)
         estimates.append(_ratio(above.sum(), below.sum()))
-        replicates.append(_ratio(above[index].sum(-1), below[index].sum(-1)))
+        replicates.append(_ratio_replicates(above, below, n, generator))
     return _interval(estimates[0] - estimates[1], replicates[0] - replicates[1])
+
+
+def _ratio_replicates(
+    above: np.ndarray, below: np.ndarray, n: int, seed: int | np.random.Generator
+) -> np.ndarray:
+    """sum(above) / sum(below) of each of n draws of prompts."""
+
+    def ratio(draws: np.ndarray) -> np.ndarray:
+        return _ratio(above[draws].sum(-1), below[draws].sum(-1))
+
+    return _replicates(ratio, above.size, n, seed)
 
 
 def _ratio(numerator, denominator):
@@ -194,9 +222,13 @@ def pooled_bootstrap(
     if not np.isfinite(counts_QC).all():
         raise ValueError("counts_by_prompt has a number that is not finite")
     prompts = len(counts_QC)
-    # how often each draw contains each prompt
-    times_NQ = np.stack([np.bincount(draw, minlength=prompts) for draw in _draws(prompts, n, seed)])
-    replicates = np.array([statistic(sums_C) for sums_C in (times_NQ @ counts_QC).tolist()])
+
+    def statistics(draws: np.ndarray) -> np.ndarray:
+        # how often each draw contains each prompt
+        times_NQ = np.stack([np.bincount(draw, minlength=prompts) for draw in draws])
+        return np.array([statistic(sums_C) for sums_C in (times_NQ @ counts_QC).tolist()])
+
+    replicates = _replicates(statistics, prompts, n, seed)
     return _interval(statistic(counts_QC.sum(0).tolist()), replicates)
 
 

@@ -10,7 +10,8 @@
 #         NNODES, RDZV_ENDPOINT  several machines: see `launch`
 #         FGRLHF_SMALL_MODEL  at small scale, folder of the pretrained language model; default outputs/models/smollm2
 # Result  the working directory is the repository's root, `python` is that of the active environment or of .venv,
-#         these variables are exported, and the functions `config_for`, `run_folder` and `launch` are defined.
+#         these variables are exported, and the functions `config_for`, `needs`, `run_folder` and `launch` are
+#         defined.
 # Relative DATA_DIR, OUTPUT_DIR and FGRLHF_SMALL_MODEL are relative to the folder in which the script was started.
 
 set -euo pipefail
@@ -110,6 +111,37 @@ config_for() {
         printf 'note: there is no %s; the configs of this stage are: %s\n' "$path" "$(cd "$folder" 2>/dev/null && echo *"$name")" >&2
     fi
     printf '%s\n' "$path"
+}
+
+# needs FILE SCRIPT KEYS arguments...: stop if a file or folder that SCRIPT writes is missing.
+# SCRIPT is relative to the task's folder (scripts/... to the repository). KEYS are the keys, as patterns separated by
+# spaces, by which the arguments can name another file or make it superfluous; then nothing is checked.
+needs() {
+    local file="$1" script="tasks/$TASK/$2" key argument
+    local -a keys
+    case "$2" in scripts/*) script="$2" ;; esac
+    if [ -e "$file" ]; then return; fi
+    read -ra keys <<<"${3:-}"
+    for argument in "${@:4}"; do
+        case "$argument" in -h | --help) return ;; esac
+        for key in ${keys[@]+"${keys[@]}"}; do
+            # shellcheck disable=SC2254  # the key is a pattern
+            case "$argument" in $key=*) return ;; esac
+        done
+    done
+    fail "$file is missing. Run \`SCALE=$SCALE bash $script\` first, with the same DATA_DIR and OUTPUT_DIR if they are set."
+}
+
+# data_script prints the script that writes the task's data at this scale, relative to the task's folder.
+data_script() {
+    local name
+    for name in "make_$SCALE" prepare download; do
+        if [ -f "tasks/$TASK/data/$name.sh" ]; then
+            printf 'data/%s.sh\n' "$name"
+            return
+        fi
+    done
+    printf 'data\n'
 }
 
 # run_folder DEFAULT overrides...: print the run's folder, which is logging.save_dir if it is among the overrides.

@@ -24,11 +24,23 @@ prepare() {
     fi
 }
 
-sft() { launch -m sft.run_sft "tasks.$TASK" "$(config_for sft_config.yml)" "$@"; }
+sft() {
+    needs "$DATA_DIR/train.json" "run.sh prepare" "data.*" "$@"
+    launch -m sft.run_sft "tasks.$TASK" "$(config_for sft_config.yml)" "$@"
+}
 
-ppo() { launch -m fgrlhf.cli.rl "tasks.$TASK" "$(config_for ppo_config.yml)" "$@"; }
+ppo() { rl "$(config_for ppo_config.yml)" "$@"; }
 
-nlpo() { launch -m fgrlhf.cli.rl "tasks.$TASK" "$(config_for nlpo_config.yml)" "$@"; }
+nlpo() { rl "$(config_for nlpo_config.yml)" "$@"; }
+
+rl() {
+    local config="$1"
+    shift
+    needs "$DATA_DIR/train.json" "run.sh prepare" "data.*" "$@"
+    # some configs begin with a model of the hub
+    if grep -qF '${OUTPUT_DIR}/sft' "$config"; then needs "$OUTPUT_DIR/sft" "run.sh sft" "model.*" "$@"; fi
+    launch -m fgrlhf.cli.rl "tasks.$TASK" "$config" "$@"
+}
 
 evaluate_policy() {
     launch -m fgrlhf.cli.evaluate "tasks.$TASK" config="$(config_for ppo_config.yml)" data_dir="$DATA_DIR" \
@@ -40,6 +52,8 @@ evaluate() {
     case " $* " in
         *" policy="*) evaluate_policy "$@" ;;
         *)
+            needs "$DATA_DIR/test.json" "run.sh prepare" "data_dir split" "$@"
+            needs "$OUTPUT_DIR/sft" "run.sh sft" "" "$@"
             evaluate_policy policy="$OUTPUT_DIR/sft" name=sft "$@"
             for name in ppo nlpo; do
                 if [ -d "$OUTPUT_DIR/$name/best" ]; then evaluate_policy policy="$OUTPUT_DIR/$name/best" name="$name" "$@"; fi
@@ -49,6 +63,7 @@ evaluate() {
 }
 
 report() {
+    needs "$OUTPUT_DIR/eval" "run.sh evaluate" "" "$@"
     python -m fgrlhf.pipeline.summary "tasks.$TASK" output_dir="$OUTPUT_DIR" scale="$SCALE"
     python -m fgrlhf.report.page "$OUTPUT_DIR" task="tasks.$TASK" "$@"
 }

@@ -1,10 +1,16 @@
 """Best-of-n: chosen responses by hand, and the program on an evaluation's files."""
 
+import re
+
 import pytest
 
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_jsonl
+from fgrlhf.files import read_json, read_jsonl, write_jsonl, write_text
 from fgrlhf.pipeline.best_of_n import Settings, best_rows, choose
+from fgrlhf.pipeline.comparison import compare_runs
+from fgrlhf.pipeline.summary import SummarySettings, summarise
+from fgrlhf.report.data import read_outputs
+from fgrlhf.report.display import Display
 
 ROWS = [
     {"id": "a", "sample": 0, "response": "x", "reward": 0.1, "gold": 1.0},
@@ -60,3 +66,44 @@ def test_a_mistaken_metric_keeps_the_earlier_result(tmp_path):
 def test_a_missing_evaluation_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match="has no rows.jsonl.*num_samples=4"):
         choose(Settings(output_dir=str(tmp_path), source="sft"))
+
+
+@pytest.mark.parametrize(
+    "lines, problem",
+    [
+        ("", "has no rows"),
+        ("\n\n", "has no rows"),
+        ('{"id": "a", "reward": 1}\n{"id": "b", "rew', "line 2: not valid JSON"),
+        ('{"id": "a"}\n\n[1]', "line 3: not an object, but .1."),
+        ('{"reward": 1}', "line 1: `id` is missing"),
+        ('{"id": {}}', "line 1: `id` is {}, not text"),
+        ('{"id": "a", "response": 3}', "line 1: `response` is 3, not text"),
+        (
+            '{"id": "a", "reward": 1}\n{"id": "b", "reward": "x"}',
+            "line 2: `reward` is not a number",
+        ),
+        ('{"id": "a", "sample": 0}\n{"id": "a", "sample": 0}', "line 2: the same id and sample as"),
+        ('{"id": "a", "bleu/bleu_counts": {}}', "line 1: `bleu/bleu_counts` is not a list"),
+    ],
+)
+def test_damaged_rows_are_a_user_error(tmp_path, lines, problem):
+    folder = tmp_path / "eval" / "s-test"
+    write_text(folder / "rows.jsonl", lines)
+    message = f"{re.escape(str(folder / 'rows.jsonl'))}.*{problem}"
+    with pytest.raises(UserError, match=message):
+        choose(Settings(output_dir=str(tmp_path), source="s"))
+    with pytest.raises(UserError, match=message):
+        compare_runs(tmp_path, "s", [], [0], "reward", "test")
+    with pytest.raises(UserError, match=message):
+        read_outputs(tmp_path, Display())
+    with pytest.raises(UserError, match=message):
+        summarise("numbers", SummarySettings(output_dir=str(tmp_path)), Display())
+
+
+def test_a_damaged_row_that_was_chosen_before(tmp_path):
+    path = tmp_path / "eval" / "s-test" / "rows.jsonl"
+    write_jsonl(path, ROWS)
+    choose(Settings(output_dir=str(tmp_path), source="s"))
+    write_text(path, "")
+    with pytest.raises(UserError, match="rows.jsonl has no rows. .* remove .*s-test and run"):
+        choose(Settings(output_dir=str(tmp_path), source="s"))

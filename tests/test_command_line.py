@@ -146,6 +146,18 @@ def test_completion_in_bash(line, capsys):
     assert found.stdout.split() == COMPLETED[line]
 
 
+def test_a_mistaken_key_of_env_is_answered_with_the_key_as_it_is_written():
+    with pytest.raises(UserError, match="jsn: unknown key; did you mean `json`"):
+        settings_from(env.Settings, ["jsn=true"])
+
+
+def test_an_argument_in_another_encoding_is_refused():
+    program = [sys.executable, "-m", "fgrlhf.cli.main", "env", b"json=\xe9"]
+    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: the argument json=\\udce9 is not valid text: its bytes")
+
+
 def test_the_usage_of_env(capsys):
     with pytest.raises(SystemExit):
         env.main(["--help"])

@@ -18,12 +18,16 @@ from fgrlhf.pipeline.comparison import (
     Comparison,
     Difference,
     RunResult,
+    SeedResult,
     compare_runs,
     differences,
+    efficiencies,
+    higher_is_better,
 )
 from fgrlhf.pipeline.comparison_page import band, page, table
 from fgrlhf.pipeline.experiments import Experiment, Point, Run
 from fgrlhf.report.display import Display
+from fgrlhf.report.plots import Band, panels
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task import rl_config
 from tasks.qa_feedback import compare
@@ -245,6 +249,14 @@ def test_settings_of_single_runs(configs, tmp_path):
     ppo, grpo = runs_of(Experiment("t", tmp_path), configs[:1], ("train.lr=1",), settings)
     assert ppo.overrides == ("algorithm.name=ppo", "train.lr=1")
     assert grpo.overrides[2:] == ("train.lr=0.00015", "env.x=[1, 2]", "a.b=text")
+    sections = "grpo: {train: {lr: 1.5e-4, seeds: [1]}, reward: {a: {values: {ok: 1}}}, env: {}}\n"
+    (tmp_path / "s.yml").write_text(sections)
+    _, grpo = runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+    merged = ("train.lr=0.00015", "train.seeds=[1]", "reward.a.values.ok=1")
+    assert grpo.overrides[1:] == merged
+    (tmp_path / "s.yml").write_text("grpo: {logging: {save_dir: x}}\n")
+    with pytest.raises(UserError, match="logging.save_dir=x cannot be an override: .* output_dir"):
+        runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
     (tmp_path / "s.yml").write_text("grpo: 3\n")
     with pytest.raises(UserError, match="`grpo` must be a mapping"):
         runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
@@ -352,6 +364,7 @@ def result(tmp_path):
         )
         for name in ("ppo", "rloo"):
             write_jsonl(tmp_path / name / f"seed-{seed}" / "metrics.jsonl", LOG)
+        write_json(tmp_path / "ppo" / f"seed-{seed}" / "best" / "best.json", {"step": 0})
     write_json(
         tmp_path / "stages.json",
         {f"corrected-sft/seed-{seed}": {"seconds": 30.0} for seed in (0, 1)},
@@ -362,6 +375,7 @@ def result(tmp_path):
 def test_runs_and_differences(result, tmp_path):
     run = result.runs["ppo"].seeds[1]
     assert (run.score, run.episodes, run.seconds, run.kl) == (pytest.approx(0.6), 128.0, 7.0, 3.0)
+    assert run.best_kl == 0.0 and result.runs["rloo"].seeds[1].best_kl is None
     difference = result.difference("ppo", "sft")
     assert difference.mean == pytest.approx(0.3) and difference.real
     assert result.differences["rloo_vs_ppo"].mean == pytest.approx(-0.3)
@@ -377,6 +391,8 @@ def test_table_and_page_show_them(result):
     assert "2 seeds, gold score on the test prompts; SFT 0.300." in text
     assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.200, +0.400]** |" in text
     assert "| corrected-sft | 0.350 |" in text
+    assert "| KL | KL at the end | seconds |" in text  # of the best policy, and of the last one
+    assert "| 0.0 | 3.0 | 7 |\n| rloo |" in text and "|  | 3.0 | 7 |\n| corrected" in text
     # all runs have the same log, in which the score only rises
     line = (
         "first reaches the final one of ppo (95% interval over seeds): ppo 128 [128, 128], rloo 128"
@@ -384,6 +400,7 @@ def test_table_and_page_show_them(result):
     assert line in text
     html = page(result, DISPLAY)
     assert "of ppo (95% interval over seeds): ppo 128" in html
+    assert "KL: from SFT on dev, of the best policy" in html
     assert html.count("<svg") == 3 and "over SFT" in html and "KL from SFT, per response" in html
     assert "<script" not in html and "train.lr=1" in html
     assert "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
@@ -392,6 +409,17 @@ def test_table_and_page_show_them(result):
     source = ModelSource("org/tiny", "wheel <tiny>")
     text = "Pretrained model: org/tiny (wheel &lt;tiny&gt;)."
     assert text in page(result, DISPLAY, source)
+
+
+def test_the_direction_of_a_metric_does_not_depend_on_noise():
+    def run(*scores):
+        curve = [Point(64.0 * i, 0.0, score, None) for i, score in enumerate(scores)]
+        return RunResult("", "", [], {0: SeedResult(scores[-1], 0, 0, None, curve)})
+
+    runs = {"flat": run(0.4, 0.5, 0.39), "better": run(0.3, 0.6, 0.8)}
+    known = efficiencies(runs, higher_is_better("reward"))
+    assert (known["flat"].episodes, known["better"].episodes) == (0, 64)
+    assert higher_is_better("ter/corpus") is False and higher_is_better("oracle/gold") is None
 
 
 SAME = Difference(0.0, -0.1, 0.1, False, 1.0, 1.0, False)
@@ -468,3 +496,12 @@ def test_a_seed_that_stopped_early_keeps_its_last_score_in_the_plot():
     kl = band([whole, stopped], "kl")
     np.testing.assert_allclose(kl.x, [0, 2, 2.5])
     np.testing.assert_allclose(kl.y, [0.3, 0.5, 0.7])
+
+
+def test_the_lowest_panel_of_every_column_has_numbers_at_its_axis():
+    line = Band(*(np.array(values) for values in ([0.0, 700.0], [0, 1], [0, 1], [0, 1])))
+    numbers = []
+    for count in (4, 5):
+        svg = panels("m", {str(i): line for i in range(count)}, "x")
+        numbers.append(svg.count(">600<"))
+    assert numbers == [4, 4]  # four columns

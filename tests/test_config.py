@@ -158,7 +158,7 @@ def test_every_mistake_is_reported_at_once(tmp_path):
         ("a: 1\nb: 2\na: 3", "the key `a` is given twice"),
         ("train: {lr: 1, lr: 1}", "the key `lr` is given twice"),
         ("- 1", "must be a mapping"),
-        ("", "must be a mapping"),
+        ("", "but it is empty"),
     ],
 )
 def test_one_mistake(text, part, tmp_path):
@@ -200,6 +200,8 @@ def test_overrides(tmp_path):
     for wrong in ("train.lr", "=3"):
         with pytest.raises(UserError, match="is not an override"):
             load(tmp_path, "{}", wrong)
+    with pytest.raises(UserError, match="sets a key of `train`, which has a value and is no"):
+        load(tmp_path, "train: 3", "train.lr=3")
     with pytest.raises(UserError, match="train.lrr: unknown key; did you mean `lr`"):
         load(tmp_path, "{}", "train.lrr=3")
 

@@ -209,6 +209,7 @@ class Programs:
             "VIRTUAL_ENV": "/some/environment",
             "RECORD": str(record),
             **dict(variable.split("=", 1) for variable in variables),
+            **self.inputs(),
         }
         done = subprocess.run(
             ["bash", script, *rest], cwd=root, env=environment, capture_output=True, text=True
@@ -223,6 +224,18 @@ class Programs:
             self.monkeypatch.setenv("OUTPUT_DIR", output_dir)
             self.monkeypatch.setenv("DATA_DIR", data_dir)
             self.run_module(words[words.index("-m") + 1], words[words.index("-m") + 2 :])
+
+    def inputs(self) -> dict[str, str]:
+        """Folders with every file that a stage script needs from an earlier one, as variables."""
+        folders = {name: self.folder / name for name in ("OUTPUT_DIR", "DATA_DIR")}
+        scripts = [*ROOT.glob("tasks/**/*.sh"), *ROOT.glob("scripts/*.sh")]
+        for script in scripts:
+            text = script.read_text(encoding="utf-8")
+            for variable, name in re.findall(r'needs "\$(OUTPUT_DIR|DATA_DIR)/([^"]+)"', text):
+                (folders[variable] / name).mkdir(parents=True, exist_ok=True)
+        model = self.folder / "FGRLHF_SMALL_MODEL"
+        model.mkdir()
+        return {name: str(path) for name, path in {**folders, model.name: model}.items()}
 
     def run_make(self, arguments: list[str]) -> None:
         """Parse the Python commands that `make` would run."""

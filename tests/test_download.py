@@ -350,6 +350,16 @@ def test_the_hub_file_is_verified(hub, tmp_path):
     assert fetch(tmp_path).read_text() != hub.sent
 
 
+def test_a_small_file_of_the_hub_is_verified_by_its_git_blob_id(hub, tmp_path, monkeypatch):
+    listed = SimpleNamespace(lfs=None, blob_id=module.blob_id(tmp_path / "listed"))
+    monkeypatch.setattr(module.HfApi, "get_paths_info", lambda *_, **__: [listed])
+    assert fetch(tmp_path / "right").read_text() == hub.sent
+    hub.sent = "changed"
+    with pytest.raises(UserError, match="sent a part/rows.jsonl with git blob id .* but lists"):
+        fetch(tmp_path / "wrong")
+    assert not (tmp_path / "wrong" / "part" / "rows.jsonl").exists()
+
+
 def test_another_file_of_the_hub_is_not_kept(hub, tmp_path):
     hub.sent = "changed"
     with pytest.raises(UserError, match="hub:org/set sent a part/rows.jsonl .* but lists"):

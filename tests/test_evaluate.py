@@ -124,6 +124,14 @@ def test_a_result_with_a_missing_file_is_evaluated_anew(world, capsys, name):
     assert "note: " not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "summary.json"])
+def test_a_damaged_result_is_not_reused(world, name):
+    path = evaluate(settings(world, max_examples=1)) / name
+    path.write_text("{}")
+    with pytest.raises(UserError, match=f"{name}.* damaged: remove {path.parent} and run"):
+        evaluate(settings(world, max_examples=1))
+
+
 def test_what_is_replaced_is_said(world, capsys):
     tiny.t5(seed=3).save(world / "fine_grained" / "final")
     evaluate(settings(world, max_examples=1))

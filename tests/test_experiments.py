@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.files import write_json, write_text
 from fgrlhf.pipeline import experiments as module
 from fgrlhf.pipeline.experiments import (
     EvaluationPlan,
@@ -17,6 +17,7 @@ from fgrlhf.pipeline.experiments import (
     paired_scores,
     parse_config,
     program,
+    read_log,
     split_arguments,
 )
 
@@ -154,6 +155,13 @@ LOG = [
     {"step": 2, "eval/oracle/gold": 0.7, "eval/kl": 3.0},
     {"step": 3, "eval/oracle/gold": None},
 ]
+
+
+@pytest.mark.parametrize("line", ["[1]", "3", '{"episodes": 8}', '{"step": "x"}'])
+def test_a_damaged_log_is_named(tmp_path, line):
+    write_text(tmp_path / "metrics.jsonl", f'{{"step": 0}}\n{line}\n')
+    with pytest.raises(UserError, match="metrics.jsonl, line 2: not the metrics of a step"):
+        read_log(tmp_path)
 
 
 def test_a_curve_counts_episodes_and_the_seconds_of_training():

@@ -90,6 +90,15 @@ def test_needs_come_first_and_seconds_and_memory_are_recorded(root):
     assert "three: started, log in" in text and re.search(r"three: done in \d+ s", text)
 
 
+def test_memory_of_a_stage_is_not_that_of_the_pipeline(root):
+    size = int(peak_memory_mb()) + 100
+    bytearray(b"x" * (size * 2**20))  # the peak of this process, which the stages inherit
+    program = "import time; x = b'x' * (70 * 2**20); time.sleep(0.5)"
+    run(root, [stage("short"), Stage("some", (sys.executable, "-c", program))])
+    stages = read_json(root / "out" / "stages.json")
+    assert stages["short"]["peak_mb"] < 60 < stages["some"]["peak_mb"] < 110 < peak_memory_mb()
+
+
 def test_nothing_changed_nothing_runs(root):
     run(root, CHAIN)
     before = read_json(root / "out" / "stages.json")
@@ -345,10 +354,13 @@ def test_a_second_pipeline_in_the_folder_is_refused(root):
 def test_a_damaged_note_is_named_with_the_way_out(root, text):
     run(root, CHAIN[:1])
     (root / "out" / "pipeline.json").write_text(text)
-    with pytest.raises(UserError, match="pipeline.json"):
+    with pytest.raises(UserError, match="pipeline.json is damaged: delete it"):
         run(root, CHAIN[:1])
     (root / "out" / "pipeline.json").unlink()
     run(root, CHAIN[:1])
+    (root / "out" / "stages.json").write_text(text)
+    run(root, CHAIN[:1])
+    assert list(read_json(root / "out" / "stages.json")) == ["one"]
 
 
 def test_a_full_disk_stops_every_stage(root, monkeypatch):

@@ -439,6 +439,9 @@ def test_a_saved_policy_loads_as_the_same_class(kind, tmp_path):
 
 
 def test_a_missing_or_broken_checkpoint_is_named(tmp_path):
+    (tmp_path / "run" / "best").mkdir(parents=True)
+    with pytest.raises(UserError, match="folder of a run, whose policies are `.*run/best`"):
+        load_policy(tmp_path / "run")
     with pytest.raises(UserError, match="no language model.*nowhere"):
         load_policy(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()

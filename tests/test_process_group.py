@@ -1,5 +1,6 @@
 """The end of a process that trained together with others."""
 
+import errno
 import os
 import socket
 import subprocess
@@ -67,4 +68,12 @@ def test_a_lost_process_is_named(text):
     assert message is not None and "another process of this run has ended" in message
     assert "Run the same command again" in message
     assert why_refused(ValueError(text)) is None
+
+
+def test_a_file_is_named_without_its_temporary_name():
+    error = OSError(errno.ENOSPC, "full", "/a/.report.html.123.tmp")
+    assert (why_refused(error) or "").startswith("/a/report.html could not be used: No space")
+
+
+def test_other_errors_are_bugs():
     assert why_refused(RuntimeError("shapes differ")) is None

@@ -12,6 +12,7 @@ from report_helpers import ASPECTS, PROMPT, eval_row, interval, make_outputs, wr
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.pipeline.summary import SummarySettings, summarise
 from fgrlhf.report import page as report_page
 from fgrlhf.report import plots as report_plots
 from fgrlhf.report import sections
@@ -169,6 +170,42 @@ def test_the_test_set_is_shown_where_it_was_evaluated(tmp_path):
         write_jsonl(tmp_path / "eval" / f"a-policy-{split}" / "rows.jsonl", rows)
     outputs = read_outputs(tmp_path, Display())
     assert (outputs.split, list(outputs.evaluations)) == ("test", ["a-policy"])
+
+
+def evaluate_again(folder, name, split, gold):
+    rows = [eval_row(random.Random(0), i, gold) for i in range(3)]
+    write_jsonl(folder / "eval" / f"{name}-{split}" / "rows.jsonl", rows)
+    summary = {"relevance/ratio": interval(gold, 0.01)}
+    write_json(folder / "eval" / f"{name}-{split}" / "summary.json", summary)
+
+
+def test_an_outdated_summary_is_left_out(tmp_path):
+    for name in ("sft", "ppo"):
+        evaluate_again(tmp_path, name, "test", 0.5)
+        evaluate_again(tmp_path, name, "dev", 0.5)
+    summarise("numbers", SummarySettings(output_dir=str(tmp_path), split="dev"), Display())
+    outputs = read_outputs(tmp_path, Display())
+    assert outputs.split == "dev" and not outputs.note  # the responses shown are those summarised
+    assert outputs.policies == outputs.summary.policies
+    evaluate_again(tmp_path, "sft", "test", 0.7)  # another split
+    assert not read_outputs(tmp_path, Display()).note
+    evaluate_again(tmp_path, "sft", "dev", 0.7)
+    outputs = read_outputs(tmp_path, Display())
+    assert outputs.note.startswith("summary.json was written before the last evaluations")
+    assert (outputs.split, outputs.summary.gains) == ("test", None)
+    assert outputs.policies["sft"]["relevance/ratio"].mean == 0.7
+    write_report(tmp_path, tmp_path / "r.html")
+    assert outputs.note in (tmp_path / "r.html").read_text(encoding="utf-8")
+    summarise("numbers", SummarySettings(output_dir=str(tmp_path), split="dev"), Display())
+    evaluate_again(tmp_path, "new", "dev", 0.7)  # a policy that the summary lacks
+    assert read_outputs(tmp_path, Display()).note
+
+
+def test_stages_that_ran_after_the_summary_are_shown(tmp_path):
+    write_json(tmp_path / "summary.json", {"stages": {"sft": {"seconds": 1.0, "peak_mb": 1.0}}})
+    assert list(read_outputs(tmp_path, Display()).stages) == ["sft"]
+    write_json(tmp_path / "stages.json", {"rl": {"seconds": 1.0, "peak_mb": 1.0}})
+    assert list(read_outputs(tmp_path, Display()).stages) == ["rl"]
 
 
 def test_names_and_splits_may_contain_hyphens(tmp_path):

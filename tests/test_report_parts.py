@@ -49,6 +49,24 @@ def outputs_of(folder, lines=LINES, display=DISPLAY):
     return read_outputs(folder, display)
 
 
+def test_only_shares_are_drawn_as_shares(tmp_path):
+    row = {"prompt": "p", "response": "r"}
+    for name, steps in (("sft", 0), ("rl", 2)):  # on average not above 1, but no share
+        folder = tmp_path / "eval" / f"{name}-test"
+        values = {"bleu": 0.5, "bleu/corpus": 0.5, "rouge1": 0.9, "distinct1": 0.5, "solved": 1}
+        rows = [{"id": id, **row, **values, "steps": steps if id == "a" else 0} for id in "ab"]
+        write_jsonl(folder / "rows.jsonl", rows)
+        means = {**values, "steps": steps / 2}
+        summary = {
+            key: {"mean": value, "low": value, "high": value} for key, value in means.items()
+        }
+        write_json(folder / "summary.json", summary)
+    outputs = read_outputs(tmp_path, Display())
+    part = sections.results(outputs, {}, sections.Naming(outputs, Display()))
+    assert part.chart is not None
+    assert {metric for metric, *_ in part.chart.table.rows} == {"distinct1", "solved"}
+
+
 # ---- curves --------------------------------------------------------------------------------------
 
 
@@ -336,6 +354,19 @@ def test_feedback_is_found_beside_the_data_of_a_run(tmp_path):
     write_text(out / "ppo" / "config.yaml", f"data: {{train_file: {data}/train.json}}\n")
     assert [file.path for file in outputs_of(out).feedback] == [data / "train_feedback.json"]
     assert outputs_of(tmp_path / "none").feedback == []
+
+
+def test_rounds_of_a_merged_file(tmp_path):
+    path = tmp_path / "data" / "train_feedback.json"
+    write_json(path, [SPANS, SPANS])
+    first, second = {"file": "one.json", "row": 3}, {"file": "two.json", "row": 0}
+    write_json(f"{path}.rounds.json", [{"spans": first, "preferences": first}, {"spans": second}])
+    (file,) = feedback_files([path.parent])  # the rounds are no feedback
+    assert file.rounds == {"one.json": 1, "two.json": 1}
+    (view,) = feedback_views([file])
+    assert view.facts["rounds"] == "one.json (1 row), two.json (1 row)"
+    write_json(f"{path}.rounds.json", 3)
+    assert "is not a list of rows" in feedback_views(feedback_files([path.parent]))[0].problem
 
 
 # ---- downloads -----------------------------------------------------------------------------------

@@ -7,12 +7,15 @@ import yaml
 from pydantic import BaseModel
 
 from fgrlhf.algorithms.ppo import PPOConfig
-from fgrlhf.config import load_config, to_yaml, validate
-from fgrlhf.config_schema import sections_of
+from fgrlhf.config import config_from, load_config, to_yaml, validate
+from fgrlhf.config_errors import OTHER_NAMES
+from fgrlhf.config_schema import paths_of, sections_of
 from fgrlhf.errors import UserError
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.task import rl_config
+from reward_modeling.config import RMConfig
+from sft.config import SFTConfig
 from tasks.qa_feedback.task import TASK
 
 QAConfig = rl_config(TASK)
@@ -620,3 +623,51 @@ def test_both_variants_say_which_they_are(name):
         and f"{name}_config.yml" in theirs
         and "VARIANT=published bash" in theirs
     )
+
+
+# ---- hints ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key, hint",
+    [
+        ("train.learning_rate", "train.lr"),
+        ("learning_rate", "train.lr"),
+        ("train.num_train_epochs", "train.total_episodes"),
+        ("per_device_train_batch_size", "train.training_batch_size_per_card"),
+        ("train.init_kl_coef", "algorithm.kl_coef"),
+        ("train.kl_coef", "algorithm.kl_coef"),  # in another section
+        ("model.max_new_tokens", "env.max_generated_len"),
+        ("model_name_or_path", "model.policy_model.ckpt` or `model.value_model.ckpt"),
+        ("train.lora_dropout", "model.policy_model.lora.dropout"),
+        ("train.lrr", "lr"),
+    ],
+)
+def test_a_key_of_another_library_or_section_has_a_hint(key, hint):
+    with pytest.raises(UserError, match=re.escape(f"{key}: unknown key; did you mean `{hint}`?")):
+        config_from(QAConfig, [f"{key}=1"])
+
+
+@pytest.mark.parametrize(
+    "config, keys",
+    [
+        (QAConfig, ["max_prompt_length", "ppo_epochs", "gae_lambda", "output_dir"]),
+        (DPOConfig, ["kl_coef", "num_epochs", "max_completion_length"]),
+        (SFTConfig, ["learning_rate", "num_train_epochs", "eval_steps", "max_new_tokens"]),
+    ],
+)
+def test_hints_name_keys_of_the_config(config, keys):
+    for key in keys:
+        with pytest.raises(UserError) as raised:
+            config_from(config, [f"{key}=1"])
+        hint = re.search(rf"{key}: unknown key; did you mean `([\w.]+)`", str(raised.value))
+        assert hint is not None and hint[1] in paths_of(config)
+
+
+def test_every_name_in_the_table_of_hints_exists():
+    paths = {
+        path for config in (QAConfig, DPOConfig, SFTConfig, RMConfig) for path in paths_of(config)
+    }
+    for names in OTHER_NAMES.values():
+        for name in names:
+            assert name == "num_samples" or any(f".{path}".endswith(f".{name}") for path in paths)

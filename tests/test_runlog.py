@@ -1,5 +1,6 @@
 """The run folder: its files, what a resumed run keeps, which rank writes, missing trackers."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -116,15 +117,31 @@ def test_stage_prints_two_lines_and_records_seconds_and_memory(tmp_path, capsys)
             block = bytearray(b"x" * 2**26)  # 64 MB, touched
         with pytest.raises(KeyError), log.stage("fails"):
             raise KeyError("x")
+        with pytest.raises(UserError), log.stage("stops"):
+            raise UserError("x")
+        with pytest.raises(OSError), log.stage("fills the disk"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        with pytest.raises(KeyboardInterrupt), log.stage("ends"):
+            raise KeyboardInterrupt
     del block
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "generate: started"
     assert lines[1].startswith("generate: done in ") and lines[1].endswith(" MB")
     assert lines[3].startswith("fails: stopped by KeyError after ")
+    assert lines[5].startswith("stops: stopped after ")
+    assert lines[7].startswith("fills the disk: stopped after ")
+    assert lines[9].startswith("ends: interrupted after ")
     stages = read_json(tmp_path / "stages.json")
     assert list(stages) == ["generate"]
     assert stages["generate"]["seconds"] >= 0
     assert 64 < stages["generate"]["peak_mb"] < 16_000
+
+
+def test_peak_memory_is_not_that_of_the_process_that_started_this_one():
+    x = b"x" * int((runlog.peak_memory_mb() + 100) * 2**20)
+    program = "from fgrlhf.runs.memory import peak_memory_mb; print(peak_memory_mb())"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert 0 < float(printed.stdout) < 60 < len(x) / 2**20
 
 
 def test_peak_memory_counts_children():

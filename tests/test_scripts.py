@@ -4,6 +4,7 @@ Every script uses it.
 """
 
 import os
+import re
 import shutil
 import socket
 import stat
@@ -15,7 +16,7 @@ import pytest
 
 from fgrlhf.cli.main import SPINS
 from fgrlhf.config import load_config
-from fgrlhf.files import read_jsonl
+from fgrlhf.files import read_jsonl, write_text
 from sft.config import SFTConfig
 
 ROOT = Path(__file__).parents[1]
@@ -295,6 +296,77 @@ def test_every_stage_script_starts_with_the_common_head(path):
     assert os.access(path, os.X_OK)
 
 
+# ---- inputs of other scripts ---------------------------------------------------------------------
+
+# scripts that need no file of another script, or whose program names what is missing
+WITHOUT_NEEDS = {
+    "run.sh": "runs all stages",
+    "make_mini.sh": "",
+    "make_small.sh": "",
+    "make_puzzles.sh": "",
+    "download.sh": "",
+    "translation/data/prepare.sh": "downloads its files",
+    "qa_feedback/training/compare.sh": "the program names `make demo`",
+    "qa_feedback/training/report.sh": "the program lists the files of a report",
+    "qa_feedback/training/experiments.sh": "calls the other scripts",
+}
+STAGES = [
+    path
+    for path in sorted((ROOT / "tasks").rglob("*.sh"))
+    if not any(str(path).endswith(f"/{name}") for name in WITHOUT_NEEDS)
+]
+
+
+def run_script(path, tmp_path, *arguments, **variables):
+    """A script without any input. Its programs only print their arguments."""
+    folder = tmp_path / "bin"
+    folder.mkdir(exist_ok=True)
+    program(folder, "python", 'printf "python"; printf " <%s>" "$@"')
+    return subprocess.run(
+        ["bash", str(path), *arguments],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        env={
+            "PATH": f"{folder}:/usr/bin:/bin",
+            "VIRTUAL_ENV": "/some/environment",
+            "SCALE": "small" if "sentiment" in path.parts else "mini",
+            "OUTPUT_DIR": str(tmp_path / "no outputs"),
+            "FGRLHF_SMALL_MODEL": str(tmp_path / "no model"),
+            **variables,
+        },
+    )
+
+
+@pytest.mark.parametrize("path", STAGES, ids=lambda path: str(path.relative_to(ROOT / "tasks")))
+def test_a_script_before_those_it_needs_names_them(path, tmp_path):
+    ended = run_script(path, tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    expected = r"error: (.+) is missing\. Run `SCALE=(\w+) bash (\S+)( \w+)?` first, with the .*\n"
+    match = re.fullmatch(expected, ended.stderr)
+    assert match is not None, ended.stderr
+    assert match[1].startswith(str(tmp_path)) and (ROOT / match[3]).is_file()
+    help_text = run_script(path, tmp_path, "--help")  # the keys are listed without any file
+    assert help_text.returncode == 0 and "<--help>" in help_text.stdout
+
+
+@pytest.mark.parametrize("stage", ["sft", "ppo", "nlpo", "evaluate", "report"])
+def test_a_stage_of_a_text_task_names_the_stage_before_it(stage, tmp_path):
+    script = ROOT / "tasks" / "totto" / "run.sh"
+    ended = run_script(script, tmp_path, stage)
+    assert ended.returncode == 2
+    earlier = "evaluate" if stage == "report" else "prepare"
+    assert f"is missing. Run `SCALE=mini bash tasks/totto/run.sh {earlier}` first" in ended.stderr
+
+
+def test_a_file_that_an_argument_replaces_is_not_needed(tmp_path):
+    script = ROOT / "tasks" / "hh_rlhf" / "training" / "train_rl.sh"
+    others = ["data.train_file=t", "model.policy_model.ckpt=m"]
+    assert "/rm is missing" in run_script(script, tmp_path, *others).stderr
+    ended = run_script(script, tmp_path, *others, "reward.rm.weight=0")
+    assert ended.returncode == 0 and "<reward.rm.weight=0>" in ended.stdout
+
+
 # ---- variants, and folders whose names a shell could misread -------------------------------------
 
 
@@ -348,8 +420,12 @@ def test_a_folder_may_have_any_name_and_no_command_in_it_runs(bash, tmp_path, na
     ]
     lines = [f'echo; bash "{ROOT}/tasks/qa_feedback/{script}"' for script in scripts]
     lines.append(f'echo; bash "{ROOT}/tasks/qa_feedback/training/train_corrected_sft.sh"')
-    done = bash("\n".join(lines), DATA_DIR=name, OUTPUT_DIR=f"{name}/out")
     folder = f"{tmp_path}/{name}"
+    for inputs in ("train.json", "test.json", "train_feedback.json"):
+        write_text(f"{folder}/{inputs}", "[]")
+    for model in ("sft", "rel_rm", "fact_rm", "comp_rm"):
+        write_text(f"{folder}/out/{model}/config.json", "{}")
+    done = bash("\n".join(lines), DATA_DIR=name, OUTPUT_DIR=f"{name}/out")
     assert done.returncode == 0, done.stderr
     assert (
         done.stdout.count(f"<data_dir={folder}>") == 5

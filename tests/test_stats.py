@@ -1,9 +1,11 @@
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
 from scipy.stats import norm, t
 
+from fgrlhf import stats
 from fgrlhf.stats import (
     Interval,
     bootstrap,
@@ -177,6 +179,36 @@ def test_a_p_value_below_a_twentieth_is_an_interval_without_zero():
         verdicts.add(real)
         assert real == seed_interval(differences).excludes_zero
     assert verdicts == {True, False}
+
+
+def test_draws_in_parts_give_the_same_intervals(monkeypatch):
+    rng = np.random.default_rng(2)
+    above, more = rng.integers(0, 9, (2, 301)).astype(float)
+    below = above + more + 1
+
+    def intervals():
+        return [
+            stats.bootstrap(values, seed=3),
+            stats.bootstrap(values, np.median, seed=3),
+            stats.ratio_bootstrap(above, below, seed=1),
+            stats.paired_ratio_bootstrap((above, below), (more, below), seed=2),
+            stats.independent_ratio_bootstrap((above, below), (more[:9], below[:9]), seed=4),
+            stats.pooled_bootstrap(np.stack([above, below], 1), lambda sums: sums[0] / sums[1]),
+        ]
+
+    values = rng.normal(size=301)
+    whole = intervals()
+    monkeypatch.setattr(stats, "MOST_DRAWN", 1000)  # three draws at a time, and two at the end
+    assert intervals() == whole
+
+
+def test_memory_does_not_grow_with_draws_times_prompts():
+    ones = np.ones(20_000)
+    tracemalloc.start()
+    stats.ratio_bootstrap(ones, ones, n=500)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 40 * 2**20  # the draws alone have 76 MB
 
 
 def test_independent_ratios_are_resampled_separately():

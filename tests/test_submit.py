@@ -132,6 +132,7 @@ def test_jobs_run_in_order_once_with_their_logs(cluster, tmp_path, slurm):
     assert (out / "order").read_text().split() == ["one", "two"]
     assert (out / "logs/one/seed-0.log").read_text() == "text of the job\n"
     assert re.search(r"two: done in \d+ s, peak memory \d+ MB", text)
+    assert re.search(r"one/seed-0: submitted as job \d+, log in .*\n.*one/seed-0: done in", text)
     assert read_json(out / "pipeline.json")["stages"]["two"]["complete"]
     assert run(tmp_path, stages, config(cluster)).count("nothing changed, reused") == 2
     assert (out / "order").read_text().split() == ["one", "two"]
@@ -217,7 +218,7 @@ def test_a_killed_pipeline_finds_its_job_again(tmp_path, slurm):
     # Either the job still ran, or it had ended meanwhile and ran again with nothing to wait for.
     attempts = (tmp_path / "out" / "begun").read_text().count("begun")
     assert attempts == len(list(slurm.glob("*.pid")))
-    assert ("its job goes on" in text) == (attempts == 1)
+    assert ("its job 100 goes on" in text) == (attempts == 1)
     assert read_json(tmp_path / "out" / "pipeline.json")["stages"]["long"]["complete"]
 
 
@@ -234,7 +235,9 @@ def test_the_record_of_a_found_job_always_names_it(tmp_path, slurm, monkeypatch)
             (tmp_path / "out" / "go").touch()
 
     monkeypatch.setattr(stages_module, "write_json", write_and_see)
-    assert "its job goes on" in run(tmp_path, [stage("long", WAIT)], config("slurm"))
+    assert "long: its job 100 goes on, log in" in run(
+        tmp_path, [stage("long", WAIT)], config("slurm")
+    )
     assert [(note.get("job"), note["complete"]) for note in notes] == [("100", False), (None, True)]
 
 

@@ -212,6 +212,8 @@ def test_the_whole_summary(outputs, monkeypatch):
     assert read_json(outputs / "summary.json") == json.loads(json.dumps(got))
     assert set(got) == {
         "task",
+        "split",
+        "evaluations",
         "policies",
         "gains",
         "reward_models",

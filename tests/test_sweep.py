@@ -178,6 +178,14 @@ def test_a_sweep(config, tmp_path, capsys):
     assert re.search(r'class="sure">0.800', html) and not re.search(r'class="sure">0.600', html)
 
 
+def test_one_seed_does_not_mark_the_best_value(config, tmp_path, capsys):
+    out = tmp_path / "out"
+    module.main(["numbers", config, "train.lr=0.1,0.3", f"output_dir={out}", "seeds=0"])
+    assert "| 0.3 | 0.300 | 0.300 | 0.0 |" in capsys.readouterr().out
+    html = (out / "index.html").read_text(encoding="utf-8")
+    assert 'class="sure"' not in html and "Bold" not in html and "One seed does not" in html
+
+
 def test_the_best_value_of_a_metric_that_should_be_low(config, tmp_path):
     out = tmp_path / "out"
     module.main(["numbers", config, "train.lr=0.3,0.1", f"output_dir={out}", "metric=ter"])
@@ -190,6 +198,9 @@ def test_the_best_value_of_a_metric_that_should_be_low(config, tmp_path):
     "arguments, message",
     [
         (["train.lr=1e-4,3e-4x"], "the run lr=3e-4x cannot be trained: .*train.lr"),
+        (["train.lr=1,2", "train.lr=3,4"], "train.lr=1,2 and train.lr=3,4 set the same key"),
+        (["lr=1,2"], "lr=1,2: `lr` is no key of this program; .*did you mean `train.lr`"),
+        (["train.lr=1,2", "env.x=3", "env.x=4"], "env.x=3 and env.x=4 set the same key"),
         (["train.seed=1,2"], "train.seed=1,2 cannot be an override: .* seeds=0,1,2"),
         (["train.lr=1,2", "logging.save_dir=x"], "logging.save_dir=x cannot be an override"),
         (["train.lr=1,2", "logging.run_name=x"], "logging.run_name=x cannot be an override"),

@@ -306,7 +306,9 @@ def modules(calls: list[str]) -> list[str]:
 
 
 def test_all_stages_at_mini_scale(recorded, tmp_path):
-    (tmp_path / "out" / "nlpo" / "best").mkdir(parents=True)
+    # what the stages would have written
+    for name in ("data/train.json", "data/test.json", "sft", "nlpo/best", "eval"):
+        (tmp_path / "out" / name).mkdir(parents=True)
     done, calls = recorded("all", SCALE="mini")
     assert done.returncode == 0, done.stderr
     assert modules(calls) == [

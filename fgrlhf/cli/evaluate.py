@@ -21,10 +21,11 @@ from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.errors import UserError, first_problems, run_main
 from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.evaluators import RougeLsum
-from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.config import EvaluationMetrics, models_of
 from fgrlhf.metrics.registry import build_metrics
+from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows, read_summary
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
@@ -39,7 +40,7 @@ from fgrlhf.task import Task, build_reward, code_of, rl_config
 
 USAGE = """usage: fgrlhf evaluate TASK policy=... config=... output_dir=... [key=value ...]
   writes to output_dir/eval/NAME-SPLIT"""
-RESULTS = ("rows.jsonl", "summary.json")  # files of an evaluation
+RESULTS = (ROWS, SUMMARY)  # files of an evaluation
 
 
 class SearchSection(StrictModel):
@@ -232,8 +233,10 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     inputs = inputs_of(task, settings, config)
     if finished(folder, recorded, inputs, redo=True, files=RESULTS) is not None:
         if state.is_main_process:
+            read_rows(folder / ROWS)  # damaged results are not reused
+            summary = read_summary(folder / SUMMARY)
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
-            print(table(read_json(folder / "summary.json")), flush=True)
+            print(table(summary), flush=True)
         return folder
     policy, reference, reward = load(task, settings, config, device)
     check_prompts_fit(

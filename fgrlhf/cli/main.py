@@ -5,6 +5,7 @@ import os
 import sys
 
 from fgrlhf.errors import UserError, run_main, suggestion
+from fgrlhf.runs.interrupts import end_at_interrupts, raise_at_interrupts
 
 # A training step of tiny models on two idle cores takes 6.4 s if waiting threads sleep at once, and
 # 4.2 s with this number; while another program runs, 5.0 and 7.0 s (38 s with 30,000).
@@ -68,7 +69,10 @@ def main() -> None:
     if command not in COMMANDS:
         raise UserError(f"there is no command `{command}`: {suggestion(command, list(COMMANDS))}")
     wait_passively()
-    importlib.import_module(COMMANDS[command][0]).main(rest)
+    end_at_interrupts()
+    module = importlib.import_module(COMMANDS[command][0])
+    raise_at_interrupts()
+    module.main(rest)
 
 
 def wait_passively() -> None:

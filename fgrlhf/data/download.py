@@ -140,13 +140,15 @@ def fetch_from_hub(repository: str, name: str, path: Path) -> Path:
             f"{name} cannot be fetched from hub:{repository}: {shorten(error)}. Is there a"
             f" network? Run the same command again, or put the file at {path}"
         ) from None
-    stored = getattr(listed, "lfs", None)  # None for a file that the hub keeps in git
-    expected = None if stored is None else stored.sha256
-    received = sha256(partial)
+    stored = getattr(listed, "lfs", None)  # None for a small file, which the hub keeps in git
+    if stored is None:
+        kind, received, expected = "git blob id", blob_id(partial), getattr(listed, "blob_id", None)
+    else:
+        kind, received, expected = "SHA-256", sha256(partial), stored.sha256
     if received != expected:
         Path(partial).unlink()
         raise UserError(
-            f"hub:{repository} sent a {name} with SHA-256 {received}, but lists {expected}. It was"
+            f"hub:{repository} sent a {name} with {kind} {received}, but lists {expected}. It was"
             " not kept; run the same command again"
         )
     Path(partial).replace(path)

@@ -25,16 +25,18 @@ class MetricFacts:
       needs_references: whether the metric is null (not applicable) without references.
       reads: settings that it reads besides its name.
       requires: those of them without a default.
+      is_share: whether values are shares, from 0 to 1; None if that depends on the settings.
     """
 
     higher_is_better: bool | None
     needs_references: bool = False
     reads: frozenset[str] = frozenset()
     requires: frozenset[str] = frozenset()
+    is_share: bool | None = False
 
 
 _OVERLAP = MetricFacts(higher_is_better=True, needs_references=True)
-_VARIETY = MetricFacts(higher_is_better=True)
+_VARIETY = MetricFacts(higher_is_better=True, is_share=True)
 
 METRICS: dict[str, MetricFacts] = {
     "rouge1": _OVERLAP,
@@ -46,11 +48,11 @@ METRICS: dict[str, MetricFacts] = {
     "ter": MetricFacts(higher_is_better=False, needs_references=True),
     "meteor": _OVERLAP,
     "meteor_stem": _OVERLAP,
-    "exact_match": _OVERLAP,
+    "exact_match": MetricFacts(higher_is_better=True, needs_references=True, is_share=True),
     "distinct1": _VARIETY,
     "distinct2": _VARIETY,
     "distinct3": _VARIETY,
-    "repetition": MetricFacts(higher_is_better=False, reads=frozenset({"n", "key"})),
+    "repetition": MetricFacts(higher_is_better=False, reads=frozenset({"n", "key"}), is_share=True),
     "perplexity": MetricFacts(
         higher_is_better=False,
         reads=frozenset({"model", "chat_template", "key"}),
@@ -60,6 +62,7 @@ METRICS: dict[str, MetricFacts] = {
         higher_is_better=None,
         reads=frozenset({"scorer", "threshold", "key"}),
         requires=frozenset({"scorer"}),
+        is_share=None,
     ),
     "length": MetricFacts(higher_is_better=None),
     "sentences": MetricFacts(higher_is_better=None),

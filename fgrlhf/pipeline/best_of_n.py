@@ -18,7 +18,8 @@ from fgrlhf.cli.evaluate import RESULTS, table
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import summarize
-from fgrlhf.files import read_jsonl, write_json, write_jsonl
+from fgrlhf.files import write_json, write_jsonl
+from fgrlhf.metrics.rows import ROWS, read_rows
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
 
@@ -44,7 +45,7 @@ def best_rows(rows: Sequence[Mapping[str, Any]], metric: str) -> list[Mapping[st
     best: dict[str, Mapping[str, Any]] = {}
     for row in rows:
         value = row.get(metric)
-        if value is None:
+        if not isinstance(value, int | float):
             continue
         chosen = best.get(row["id"])
         if chosen is None or value > chosen[metric]:
@@ -82,7 +83,7 @@ def choose(settings: Settings) -> Path:
         if finished(folder, settings, inputs, redo=True, files=RESULTS) is not None:
             print(f"{settings.name}: chosen before, reusing {folder}", flush=True)
             return folder
-        rows = read_jsonl(source / "rows.jsonl")
+        rows = read_rows(source / ROWS)
         chosen = best_rows(rows, settings.metric)
         begin(folder, settings, inputs)
         with RunLog(folder, settings) as log, log.stage(f"choose {settings.name}"):

@@ -9,9 +9,10 @@ index.html, and prints the table. Run it again to continue, or to add runs and s
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -30,6 +31,7 @@ from fgrlhf.pipeline.experiments import (
     Run,
     SubmittedSettings,
     check_overrides,
+    check_settings,
     evaluation_rows,
     paired_scores,
     parse_config,
@@ -37,7 +39,7 @@ from fgrlhf.pipeline.experiments import (
 )
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from fgrlhf.report.display import Display
-from fgrlhf.task import load_task
+from fgrlhf.task import load_task, rl_config
 
 USAGE = """usage: fgrlhf compare TASK CONFIG ... output_dir=DIR [key=value ...]
   CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE
@@ -173,17 +175,30 @@ def runs_of(
 
 
 def with_settings(run: Run, file: str | None) -> Run:
-    """The run with its overrides in a YAML file {run: {key: value}}."""
+    """The run with its overrides in a YAML file {run: {key: value}}.
+
+    A section, as in {run: {train: {lr: 1e-5}}}, is merged into the config's: it overrides the keys
+    that it has.
+    """
     if file is None:
         return run
     settings = read_yaml(file).get(run.name) or {}
     if not isinstance(settings, dict):
         raise UserError(f"{file}: `{run.name}` must be a mapping of keys to values")
-    overrides = list(run.overrides)
+    return replace(run, overrides=(*run.overrides, *_overrides_of(settings)))
+
+
+def _overrides_of(settings: Mapping[str, Any], section: str = "") -> list[str]:
+    """`key=value` for each key of a nested dict, with dotted keys."""
+    overrides = []
     for key, value in settings.items():
-        text = value if isinstance(value, str) else json.dumps(value)
-        overrides.append(f"{key}={text}")
-    return replace(run, overrides=tuple(overrides))
+        path = f"{section}{key}"
+        if isinstance(value, Mapping):
+            overrides += _overrides_of(value, f"{path}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value)
+            overrides.append(f"{path}={text}")
+    return overrides
 
 
 def _plan(configs: Sequence[str], settings: CompareSettings) -> EvaluationPlan:
@@ -229,6 +244,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("\n".join([USAGE, "keys:", *describe(CompareSettings)]))
         return
     arguments = split_arguments(argv, USAGE)
+    check_settings(CompareSettings, arguments, rl_config(load_task(arguments.task)))
     settings = settings_from(CompareSettings, arguments.settings)
     stop_with_signals()
     experiment = Experiment(arguments.task, settings.folder, submit=settings.submit)

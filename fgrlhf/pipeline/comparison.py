@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.files import read_json
+from fgrlhf.metrics.config import METRICS
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
 from fgrlhf.pipeline.experiments import (
     Point,
@@ -15,19 +16,28 @@ from fgrlhf.pipeline.experiments import (
     evaluation_rows,
     learning_curve,
     paired_scores,
+    read_log,
 )
+from fgrlhf.runs.checkpoint import BEST_FILE
 from fgrlhf.stats import LEVEL, holm, seed_interval, seed_p_value
 
 
 @dataclass(frozen=True)
 class SeedResult:
-    """A run with one seed: its test score, and the state at the end of its training."""
+    """A run with one seed: its test score, and the state at the end of its training.
+
+    Attributes:
+      score: of the policy in best/, if the run has one.
+      kl: on dev, at the end of training.
+      best_kl: on dev, of the policy in best/; None if that is not known.
+    """
 
     score: float
     episodes: float
     seconds: float
     kl: float | None
     curve: list[Point]
+    best_kl: float | None = None
 
 
 @dataclass(frozen=True)
@@ -147,11 +157,21 @@ def compare_runs(
         reference_score=float(np.mean(scores[reference][0])),
         runs=results,
         differences=differences(scores),
-        efficiency=efficiencies(results),
+        efficiency=efficiencies(results, higher_is_better(metric)),
     )
 
 
-def efficiencies(runs: Mapping[str, RunResult]) -> dict[str, Efficiency]:
+def higher_is_better(metric: str) -> bool | None:
+    """Whether higher values of a column are better; None if that is not known."""
+    column = metric.partition("/")[0]
+    if column == "reward":
+        return True
+    return METRICS[column].higher_is_better if column in METRICS else None
+
+
+def efficiencies(
+    runs: Mapping[str, RunResult], higher_is_better: bool | None = None
+) -> dict[str, Efficiency]:
     """When each run reached the final dev score of the first one."""
     curves = {}
     for name, run in runs.items():
@@ -161,17 +181,34 @@ def efficiencies(runs: Mapping[str, RunResult]) -> dict[str, Efficiency]:
     first = next(iter(runs))
     if first not in curves or len(curves) == 1:
         return {}
-    return {name: efficiency(by_seed, curves[first]) for name, by_seed in curves.items()}
+    return {
+        name: efficiency(by_seed, curves[first], higher_is_better)
+        for name, by_seed in curves.items()
+    }
 
 
 def _seed_result(out: Path, run: Run, seed: int, score: float, metric: str) -> SeedResult:
     folder = run.folder(seed)
-    curve = learning_curve(read_jsonl(out / folder / "metrics.jsonl"), metric)
+    lines = read_log(out / folder)
+    curve = learning_curve(lines, metric)
     if curve:
         last = curve[-1]
-        return SeedResult(score, last.episodes, last.seconds, last.kl, curve)
+        best_kl = _best_kl(out / folder, lines)
+        return SeedResult(score, last.episodes, last.seconds, last.kl, curve, best_kl)
     seconds = read_json(out / "stages.json")[folder]["seconds"]
     return SeedResult(score, 0, seconds, None, [])
+
+
+def _best_kl(folder: Path, lines: Sequence[Mapping]) -> float | None:
+    """The KL on dev of the policy in best/; None if its evaluation is not recorded."""
+    path = folder / "best" / BEST_FILE
+    best = read_json(path) if path.exists() else None
+    if not isinstance(best, dict):
+        return None
+    for line in lines:
+        if line["step"] == best.get("step") and "eval/kl" in line:
+            return line["eval/kl"]
+    return None
 
 
 def differences(scores: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Difference]:

@@ -13,16 +13,23 @@ from fgrlhf.pipeline.experiments import Point, seeds_text
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import Band, panels
+from fgrlhf.report.text import signed
 
 
 @dataclass(frozen=True)
 class Row:
-    """A run in the table: means over its seeds."""
+    """A run in the table: means over its seeds.
+
+    Attributes:
+      best_kl: of the best policy on dev, which has the score.
+      kl: at the end of training.
+    """
 
     name: str
     score: float
     by_seed: list[float]
     seconds: float
+    best_kl: float | None
     kl: float | None
     over_reference: Difference | None
     over_first: Difference | None
@@ -33,20 +40,26 @@ def rows(comparison: Comparison) -> list[Row]:
     table = []
     for name, run in comparison.runs.items():
         seeds = list(run.seeds.values())
-        kls = [seed.kl for seed in seeds if seed.kl is not None]
         table.append(
             Row(
                 name=name,
                 score=float(np.mean([seed.score for seed in seeds])),
                 by_seed=[seed.score for seed in seeds],
                 seconds=float(np.mean([seed.seconds for seed in seeds])),
-                kl=float(np.mean(kls)) if kls else None,
+                best_kl=_mean([seed.best_kl for seed in seeds]),
+                kl=_mean([seed.kl for seed in seeds]),
                 over_reference=comparison.difference(name, comparison.reference),
                 over_first=comparison.difference(name, comparison.first),
                 overrides=run.overrides,
             )
         )
     return table
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean over the seeds; None if it is not known for all of them."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
 def explained(comparison: Comparison) -> str:
@@ -114,6 +127,7 @@ def page(comparison: Comparison, display: Display, source: ModelSource | None = 
         efficiency=efficiency_line(comparison),
         plots=plots,
         source=source,
+        signed=signed,
     )
 
 
@@ -159,10 +173,11 @@ def table(comparison: Comparison, display: Display) -> str:
     lines = [
         f"{seeds_text(comparison.seeds)}, {metric} on the {comparison.split} prompts; {reference}"
         f" {comparison.reference_score:.3f}. 95% intervals over {comparison.interval_over}."
-        f" {explained(comparison)}",
+        f" {explained(comparison)} KL: from {reference} on dev, of the policy with the score.",
         "",
-        f"| run | {metric} | by seed | - {reference} | - {comparison.first} | KL | seconds |",
-        "|---|---|---|---|---|---|---|",
+        f"| run | {metric} | by seed | - {reference} | - {comparison.first} | KL | KL at the end"
+        " | seconds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows(comparison):
         cells = [
@@ -171,6 +186,7 @@ def table(comparison: Comparison, display: Display) -> str:
             " ".join(f"{value:.3f}" for value in row.by_seed),
             _marked(row.over_reference),
             _marked(row.over_first),
+            "" if row.best_kl is None else f"{row.best_kl:.1f}",
             "" if row.kl is None else f"{row.kl:.1f}",
             f"{row.seconds:.0f}",
         ]
@@ -189,7 +205,8 @@ def table(comparison: Comparison, display: Display) -> str:
 def _marked(difference: Difference | None) -> str:
     if difference is None:
         return ""
-    text = f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+    # `z` writes a rounded -0.0004 as +0.000
+    text = f"{difference.mean:+z.3f} [{difference.low:+z.3f}, {difference.high:+z.3f}]"
     if difference.real:
         return f"**{text}**"
     if difference.excludes_zero:

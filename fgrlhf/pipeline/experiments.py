@@ -15,13 +15,15 @@ from string import Template
 from typing import Any
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from fgrlhf.config import FilePath, StrictModel, load_config
+from fgrlhf.config_errors import other_place
 from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_jsonl
+from fgrlhf.files import numbered_jsonl
 from fgrlhf.metrics.paired import by_prompt
+from fgrlhf.metrics.rows import ROWS, read_rows
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
 from fgrlhf.runs.stage import WEIGHTS
@@ -138,7 +140,11 @@ class Arguments:
 
 
 def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
-    """Parse a command line. Raises `UserError` with the usage if the task or config is missing."""
+    """Parse a command line.
+
+    Raises:
+      UserError: the task or config is missing, with the usage; or two overrides are of one key.
+    """
     words = [argument for argument in argv if "=" not in argument]
     pairs = [argument for argument in argv if "=" in argument]
     if len(words) < 2:
@@ -152,7 +158,36 @@ def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
             overrides.append(pair)
         else:
             settings.append(pair)
+    _check_keys_differ(overrides)
     return Arguments(words[0], words[1:], settings, overrides)
+
+
+def _check_keys_differ(overrides: Sequence[str]) -> None:
+    first: dict[str, str] = {}
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key in first:
+            raise UserError(
+                f"{shorten(first[key])} and {shorten(override)} set the same key: leave one of them"
+                f" out. A sweep takes several values in one list, as {shorten(key)}=A,B"
+            )
+        first[key] = override
+
+
+def check_settings(
+    model: type[ExperimentSettings], arguments: Arguments, config_class: type[BaseModel]
+) -> None:
+    """Raise `UserError` if a setting is a key of the configs, given without its section."""
+    for setting in arguments.settings:
+        key, _, value = setting.partition("=")
+        if key.partition(".")[0] in model.model_fields:
+            continue
+        hint = other_place(config_class, key)
+        if hint is not None:
+            raise UserError(
+                f"{shorten(setting)}: `{shorten(key)}` is no key of this program; keys of the"
+                f" configs are given with their section, as train.lr=1e-5: {hint}"
+            )
 
 
 # ---- runs ----------------------------------------------------------------------------------------
@@ -403,7 +438,8 @@ def _texts(tree: Any) -> Iterable[str]:
 
 
 def evaluation_rows(out: Path, name: str, split: str) -> list[dict]:
-    return read_jsonl(out / "eval" / f"{name}-{split}" / "rows.jsonl")
+    """The rows of an evaluation. Raises `UserError` if the file is missing or damaged."""
+    return read_rows(out / "eval" / f"{name}-{split}" / ROWS)
 
 
 def paired_scores(
@@ -422,7 +458,11 @@ def paired_scores(
     Raises:
       UserError: there is no such prompt.
     """
-    scores = {name: [by_prompt(seed, metric) for seed in seeds] for name, seeds in rows.items()}
+    known = _metrics(rows)
+    scores = {}
+    for name, seeds in rows.items():
+        # a column without numbers is no metric
+        scores[name] = [by_prompt(seed, metric) if metric in known else {} for seed in seeds]
     shared: set[str] | None = None
     for seeds in scores.values():
         for values in seeds:
@@ -430,7 +470,7 @@ def paired_scores(
     if not shared:
         raise UserError(
             f"the evaluations have no prompt with `{shorten(metric)}` in common; they have"
-            f" {', '.join(_metrics(rows)) or 'no metrics'}. Choose another metric=..."
+            f" {', '.join(known) or 'no metrics'}. Choose another metric=..."
         )
     prompts = sorted(shared)
     arrays: dict[str, list[np.ndarray]] = {}
@@ -440,11 +480,10 @@ def paired_scores(
 
 
 def _metrics(rows: Mapping[str, Sequence[Sequence[Mapping]]]) -> list[str]:
-    """Numeric columns of the evaluations, going by their first rows."""
+    """Numeric columns of the evaluations."""
     names: dict[str, None] = {}
     for seeds in rows.values():
-        first_rows = [seed[0] for seed in seeds if seed]
-        for row in first_rows:
+        for row in (row for seed in seeds for row in seed):
             for name, value in row.items():
                 if isinstance(value, int | float) and name not in ("id", "sample"):
                     names[name] = None
@@ -462,6 +501,20 @@ class Point:
     seconds: float  # time of rollouts and updates so far
     score: float
     kl: float | None
+
+
+def read_log(run: Path) -> list[dict]:
+    """The lines of a run's metrics.jsonl. Raises `UserError` if it is missing or damaged."""
+    path = run / "metrics.jsonl"
+    lines = []
+    for number, line in numbered_jsonl(path):
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            raise UserError(
+                f"{path}, line {number}: not the metrics of a step. The log is damaged: remove"
+                f" {run} and run the same command again, which trains it anew"
+            )
+        lines.append(line)
+    return lines
 
 
 def learning_curve(lines: Sequence[Mapping], metric: str) -> list[Point]:

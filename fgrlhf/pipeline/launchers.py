@@ -3,12 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from fgrlhf.runs.memory import PeakMemory
 from fgrlhf.runs.orphan import parent_mark
 
 
@@ -95,9 +95,12 @@ class Launcher(Protocol):
 # ---- on this machine -----------------------------------------------------------------------------
 
 
-@dataclass
-class _LocalJob:
-    process: subprocess.Popen
+class LocalJob:
+    """A command on this machine."""
+
+    def __init__(self, process: subprocess.Popen):
+        self.process = process
+        self.peak = PeakMemory(process.pid)
 
     @property
     def reference(self) -> None:
@@ -106,9 +109,10 @@ class _LocalJob:
     def ended(self) -> Ended | None:
         pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
         if pid == 0:
+            self.peak.sample()
             return None
         self.process.returncode = os.waitstatus_to_exitcode(status)
-        return Ended(self.process.returncode, megabytes(usage.ru_maxrss))
+        return Ended(self.process.returncode, self.peak.after(usage))
 
     def stop(self) -> None:
         os.killpg(self.process.pid, signal.SIGTERM)
@@ -123,8 +127,8 @@ class LocalLauncher:
 
     shares_gpus = True
 
-    def start(self, command: Command) -> _LocalJob:
-        return _LocalJob(popen(command, parent_mark()))
+    def start(self, command: Command) -> LocalJob:
+        return LocalJob(popen(command, parent_mark()))
 
     def find(self, reference: str) -> None:
         return None
@@ -143,8 +147,3 @@ def popen(command: Command, more: Mapping[str, str], **options) -> subprocess.Po
             start_new_session=True,
             **options,
         )
-
-
-def megabytes(max_rss: int) -> float:
-    """`ru_maxrss` of getrusage in MB: bytes on macOS, else kilobytes."""
-    return max_rss / (2**20 if sys.platform == "darwin" else 1024)

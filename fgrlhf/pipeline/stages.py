@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 import torch
@@ -38,6 +38,12 @@ from fgrlhf.pipeline.launchers import Command, Job, Launcher, LocalLauncher
 from fgrlhf.runs.stage import hold
 
 LINES_SHOWN = 30  # of a failed stage's log
+# what is said about a stage that runs as a job of a cluster, where it may wait in the queue
+SUBMITTED = {
+    "started": "submitted as job {}",
+    "continued": "submitted again as job {}, which continues it",
+    "followed": "its job {} goes on",
+}
 PULSE = 60.0  # seconds between progress lines without a terminal
 BYTES_PER_MB = 2**20
 
@@ -175,7 +181,12 @@ class Pipeline:
 
     def _read_state(self) -> None:
         """Read the records of earlier runs. Raises `UserError` if pipeline.json is damaged."""
-        state = read_json(self._path) if self._path.exists() else {"stages": {}, "whole": None}
+        state: Any = {"stages": {}, "whole": None}
+        if self._path.exists():
+            try:
+                state = read_json(self._path)
+            except UserError:
+                state = None
         if not _is_state(state):
             raise UserError(
                 f"{self._path} is damaged: delete it. The stages then run again on their outputs,"
@@ -257,7 +268,7 @@ class Pipeline:
 
     def _follow(self, stage: Stage, lane: int, job: Job, seconds_before: float) -> _Running:
         """Wait for a job that an earlier pipeline has submitted."""
-        return self._running(stage, lane, job, seconds_before, "its job goes on")
+        return self._running(stage, lane, job, seconds_before, "followed")
 
     def _cancel(self, stage: Stage, job: Job) -> None:
         """End a job of an earlier pipeline, whose command differs.
@@ -274,6 +285,7 @@ class Pipeline:
         """The entry of a stage whose job has begun, after recording the job if it can be found."""
         if job.reference is not None:
             self._note_start(stage, seconds_before, job.reference)
+            what = SUBMITTED[what].format(job.reference)
         self._say(f"{stage.name}: {what}, log in {self._log(stage)}")
         return _Running(stage, lane, job, time.monotonic(), seconds_before)
 
@@ -377,9 +389,17 @@ class Pipeline:
         """Write stages.json again if it lists other stages, as after a pipeline with only some."""
         if not self._costs_path.exists():
             self._write_state()
-        elif set(read_json(self._costs_path)) - {"whole"} != set(self._complete()):
+        elif self._listed() != set(self._complete()):
             self.whole = None  # it was measured with those other stages
             self._write_state()
+
+    def _listed(self) -> set[str] | None:
+        """The stages in stages.json; None if it is damaged."""
+        try:
+            costs = read_json(self._costs_path)
+        except UserError:
+            return None
+        return set(costs) - {"whole"} if isinstance(costs, dict) else None
 
     # ---- progress --------------------------------------------------------------------------------
 

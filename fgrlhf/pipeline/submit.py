@@ -23,13 +23,14 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from fgrlhf.config import NonNegativeCount, StrictModel
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.pipeline.launchers import Command, Ended, Job, megabytes, popen
+from fgrlhf.pipeline.launchers import Command, Ended, Job, LocalJob, popen
 from fgrlhf.runs.orphan import parent_mark
 
 if TYPE_CHECKING:
     import submitit
 
 RESULT_SECONDS = 60.0  # until the result of a finished job is visible on a shared file system
+SAMPLE_SECONDS = 0.1  # between two readings of a command's memory
 
 
 class SubmitConfig(StrictModel):
@@ -63,12 +64,13 @@ class StageCommand:
         # The stage ends if this process does: it cannot see the pipeline, on another machine.
         process = popen(self.command, parent_mark(), preexec_fn=_ignore_limit)
         try:
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
+            job = LocalJob(process)
+            while (ended := job.ended()) is None:
+                time.sleep(SAMPLE_SECONDS)
         except BaseException:  # the limit, a preemption, or `scancel`
             _end(process)
             raise
-        return Ended(process.returncode, megabytes(usage.ru_maxrss))
+        return ended
 
     def checkpoint(self) -> Any:
         """What SLURM runs after a requeue: stages continue if their command runs again."""

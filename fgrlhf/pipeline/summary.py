@@ -18,9 +18,10 @@ from fgrlhf.cli.key_help import describe
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import summarize
-from fgrlhf.files import read_json, write_json
+from fgrlhf.files import read_json, sha256, write_json
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.metrics.paired import paired_gain
+from fgrlhf.metrics.rows import ROWS
 from fgrlhf.pipeline.experiments import evaluation_rows
 from fgrlhf.report.display import ASPECT_METRICS, TRUTH, Display
 from fgrlhf.reward_models.spec import SPEC_FILE
@@ -59,6 +60,11 @@ def evaluated_policies(output: Path, split: str, display: Display) -> list[str]:
             f"{output}/eval has no evaluation on {split}: run `fgrlhf evaluate` on a policy first"
         )
     return sorted(names, key=display.rank)
+
+
+def evaluation_digests(output: Path, split: str, names: Sequence[str]) -> dict[str, str]:
+    """SHA-256 of the rows of each evaluation. By them, a report sees whether a summary is old."""
+    return {name: sha256(output / "eval" / f"{name}-{split}" / ROWS) for name in names}
 
 
 def policy_summary(rows: Rows) -> dict[str, Any]:
@@ -158,6 +164,8 @@ def summarise(task: str, settings: SummarySettings, display: Display) -> dict[st
     ordered = {name: folders[name] for name in sorted(folders, key=display.rank)}
     summary = {
         "task": task,
+        "split": settings.split,
+        "evaluations": evaluation_digests(output, settings.split, policies),
         "policies": {name: policy_summary(of_policy) for name, of_policy in rows.items()},
         "gains": gains(rows, compared_pairs(policies), display.headline),
         "reward_models": reward_models_on_dev(ordered),

@@ -23,7 +23,7 @@ from pydantic import Field
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_jsonl, write_json, write_text
+from fgrlhf.files import write_json, write_text
 from fgrlhf.metrics.config import METRICS, MetricConfig
 from fgrlhf.pipeline.comparison_page import band
 from fgrlhf.pipeline.experiments import (
@@ -32,8 +32,10 @@ from fgrlhf.pipeline.experiments import (
     Run,
     SubmittedSettings,
     check_overrides,
+    check_settings,
     learning_curve,
     parse_config,
+    read_log,
     seeds_text,
     split_arguments,
 )
@@ -42,7 +44,7 @@ from fgrlhf.report.display import Display
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import intervals, panels
 from fgrlhf.runs.rl_config import TrainConfig
-from fgrlhf.task import load_task
+from fgrlhf.task import load_task, rl_config
 
 USAGE = """usage: fgrlhf sweep TASK CONFIG key=value,value ... output_dir=DIR [key=value ...]
   CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE
@@ -99,6 +101,11 @@ class Sweep:
         """The name of the run with the best mean."""
         choose = min if self.lower_is_better else max
         return choose(self.runs, key=lambda name: self.runs[name].mean)
+
+    @property
+    def has_several_seeds(self) -> bool:
+        """Whether the best run is marked: one seed does not show the noise of training."""
+        return len(self.seeds) > 1
 
 
 def lower_is_better(metric: str, metrics: Sequence[MetricConfig]) -> bool:
@@ -252,7 +259,7 @@ def swept_seed(
     Raises:
       UserError: the run's log has no such metric.
     """
-    lines = read_jsonl(folder / "metrics.jsonl")
+    lines = read_log(folder)
     evaluated = [line for line in lines if line.get(f"eval/{metric}") is not None]
     if not evaluated:
         names = dict.fromkeys(key for line in lines for key in line if key.startswith("eval/"))
@@ -293,7 +300,7 @@ def page(result: Sweep, display: Display) -> str:
 
 
 def table(result: Sweep, display: Display) -> str:
-    """The results in Markdown; the best value is bold."""
+    """The results in Markdown; the best value of several seeds is bold."""
     metric = display.metric(result.metric)
     keys = _keys(result)
     lines = [
@@ -307,7 +314,7 @@ def table(result: Sweep, display: Display) -> str:
         kls = [seed.kl for seed in run.seeds.values() if seed.kl is not None]
         cells = [
             *run.settings.values(),
-            f"**{mean}**" if name == result.best else mean,
+            f"**{mean}**" if name == result.best and result.has_several_seeds else mean,
             " ".join(f"{score:.3f}" for score in run.scores),
             f"{np.mean(kls):.1f}" if kls else "",
         ]
@@ -327,6 +334,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = split_arguments(argv, USAGE)
     if len(arguments.configs) != 1:
         raise UserError(f"a sweep takes one config, {len(arguments.configs)} are given\n{USAGE}")
+    check_settings(SweepSettings, arguments, rl_config(load_task(arguments.task)))
     settings = settings_from(SweepSettings, arguments.settings)
     stop_with_signals()
     experiment = Experiment(arguments.task, settings.folder, submit=settings.submit)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_jsonl
+from fgrlhf.files import read_jsonl, sha256
 from fgrlhf.report.display import Display
 from fgrlhf.report.feedback import FeedbackFile, feedback_files
 from fgrlhf.report.plots import Point
@@ -21,6 +21,7 @@ from fgrlhf.report.records import (
     RunInfo,
     StageCost,
     Summary,
+    read_evaluation,
     read_record,
     read_records,
 )
@@ -103,6 +104,7 @@ class Outputs:
       training: the logs of SFT and of the reward models.
       feedback: the feedback files in the folders of the data.
       pretrained: where the pretrained weights of all stages come from.
+      note: why figures of summary.json are left out; "" if they are not.
       missing: section -> its missing source files; sections that can be shown, or that do not
         apply to the task, are not in it.
     """
@@ -118,6 +120,7 @@ class Outputs:
     stages: dict[str, StageCost]
     feedback: list[FeedbackFile]
     pretrained: list[str]
+    note: str
     missing: dict[str, str]
 
 
@@ -148,8 +151,15 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
     summary = read_record(folder / "summary.json", Summary)
     runs = _runs(folder, display)
     reward_models = _reward_models(folder, display)
-    evaluations, split = _evaluations(folder, display)
-    stages = summary.stages or read_record(folder / "stages.json", dict[str, StageCost])
+    by_split = _evaluations_by_split(folder)
+    note = _why_outdated(summary, by_split)
+    if note:
+        update = {"policies": None, "gains": None, "reward_models": None, "data": None}
+        summary = summary.model_copy(update=update)
+    split = _shown_split(summary, by_split)
+    evaluations = _evaluations(by_split.get(split, {}), display)
+    # stages may have run since the summary
+    stages = read_record(folder / "stages.json", dict[str, StageCost]) or summary.stages or {}
     policies = summary.policies or _policies(folder, split, display)
     contents = {
         "results": policies,
@@ -176,6 +186,7 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
         stages,
         feedback_files(_data_folders(folder)),
         _pretrained(folder),
+        note,
         missing,
     )
 
@@ -276,20 +287,45 @@ def _reward_model(path: Path) -> RewardModel:
     return model.model_copy(update={"metrics": metrics.model_copy(update=update)})
 
 
-def _evaluations(folder: Path, display: Display) -> tuple[dict[str, list[EvaluationRow]], str]:
-    """Rows by policy, all from the same split: test if available, else the first one."""
+def _evaluations_by_split(folder: Path) -> dict[str, dict[str, Path]]:
+    """Split -> policy -> the rows of its evaluation."""
     by_split: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.glob("eval/*/rows.jsonl")):
         split = _split_of(path.parent)
         if split:
             name = path.parent.name.removesuffix(f"-{split}")
             by_split.setdefault(split, {})[name] = path
-    if not by_split:
-        return {}, ""
-    split = "test" if "test" in by_split else next(iter(by_split))
-    paths = by_split[split]
-    rows = {name: read_records(paths[name], EvaluationRow) for name in paths}
-    return _in_order(rows, display), split
+    return by_split
+
+
+def _why_outdated(summary: Summary, by_split: Mapping[str, Mapping[str, Path]]) -> str:
+    """Why the figures of a summary are not those of the evaluations; "" if they are.
+
+    Nothing is known about a summary of an older release. Without any evaluation, there are no
+    other figures beside those of the summary.
+    """
+    if summary.evaluations is None or not by_split:
+        return ""
+    now = {name: sha256(path) for name, path in by_split.get(summary.split or "", {}).items()}
+    if now == summary.evaluations:
+        return ""
+    return (
+        "summary.json was written before the last evaluations, so its figures are left out. Write"
+        " it again with the command that made it (python -m fgrlhf.pipeline.summary), then the"
+        " report."
+    )
+
+
+def _shown_split(summary: Summary, by_split: Mapping[str, Mapping[str, Path]]) -> str:
+    """The split of the summary; else test if available, else the first one."""
+    if summary.policies and summary.split and summary.split in by_split:
+        return summary.split
+    return "test" if "test" in by_split else next(iter(by_split), "")
+
+
+def _evaluations(paths: Mapping[str, Path], display: Display) -> dict[str, list[EvaluationRow]]:
+    """Rows by policy."""
+    return _in_order({name: read_evaluation(path) for name, path in paths.items()}, display)
 
 
 def _policies(folder: Path, split: str, display: Display) -> Policies:

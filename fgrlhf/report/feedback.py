@@ -5,7 +5,8 @@ or as `{"feedback": {"errors": [{"start", "end", "error type"}], "missing-info":
 "preference": [...]}`, and ratings as `{"ratings": [{"quality": 4}, ...]}`, an object for each
 output. Every part is optional. Beside `feedback.json`, `record.json` (of
 `anna.json`: `anna_record.json`) has the order in which outputs were shown and the active seconds.
-The figures of `fgrlhf feedback agreement out=<folder>/agreement.json` are shown as they are.
+The figures of `fgrlhf feedback agreement out=<folder>/agreement.json` are shown as they are. Beside
+a file of `fgrlhf feedback merge`, `<file>.rounds.json` has the file of each judgement in each row.
 """
 
 from collections import Counter
@@ -22,6 +23,7 @@ from fgrlhf.files import read_json, read_jsonl
 from fgrlhf.report.charts import Table, bounds, number
 
 AGREEMENT = "agreement.json"
+ROUNDS = ".rounds.json"
 NO_LABEL = "without a label"
 
 
@@ -59,11 +61,13 @@ class FeedbackFile:
 
     Attributes:
       agreement: agreement.json of its folder; {} if there is none.
+      rounds: file of a round -> the rows with a judgement from it, if the file was merged.
     """
 
     path: Path
     rows: list[FeedbackRow]
     agreement: dict[str, Any] = field(default_factory=dict)
+    rounds: dict[str, int] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -75,7 +79,8 @@ def feedback_files(folders: Iterable[Path]) -> list[FeedbackFile]:
     files = []
     for folder in folders:
         for path in sorted(folder.glob("*feedback*")):
-            if path.suffix in (".json", ".jsonl") and not path.stem.endswith("record"):
+            is_data = path.suffix in (".json", ".jsonl") and not path.name.endswith(ROUNDS)
+            if is_data and not path.stem.endswith("record"):
                 files.append(read_feedback_file(path))
     return files
 
@@ -87,11 +92,12 @@ def read_feedback_file(path: Path) -> FeedbackFile:
         records = _records(path, len(rows))
         agreement_path = path.with_name(AGREEMENT)
         agreement = read_json(agreement_path) if agreement_path.exists() else {}
+        rounds = _rounds(path.with_name(f"{path.name}{ROUNDS}"))
     except UserError as error:
         return FeedbackFile(path, [], problem=shorten(error))
     if not isinstance(agreement, dict):
         agreement = {}
-    return FeedbackFile(path, [_row(*pair) for pair in zip(rows, records)], agreement)
+    return FeedbackFile(path, [_row(*pair) for pair in zip(rows, records)], agreement, rounds)
 
 
 def _objects(path: Path) -> list[dict[str, Any]]:
@@ -110,6 +116,15 @@ def _records(path: Path, count: int) -> list[dict[str, Any]]:
     entries = _objects(record) if record.exists() else []
     entries = [entry for entry in entries if "skipped" not in entry]  # a skipped item has no row
     return entries if len(entries) == count else [{}] * count
+
+
+def _rounds(path: Path) -> dict[str, int]:
+    """How many rows have a judgement from each round; {} if the file was not merged."""
+    rows: Counter[str] = Counter()
+    for origins in _objects(path) if path.exists() else []:
+        files = [origin.get("file") for origin in origins.values() if _is_dict(origin)]
+        rows.update({str(file) for file in files if file})
+    return dict(rows)
 
 
 def _row(row: Mapping[str, Any], record: Mapping[str, Any]) -> FeedbackRow:
@@ -199,7 +214,7 @@ def feedback_views(files: Sequence[FeedbackFile]) -> list[FeedbackView]:
             FeedbackView(
                 title=file.path.name,
                 problem=file.problem,
-                facts=_facts(file.rows),
+                facts=_facts(file),
                 kinds=_kinds(file.rows),
                 ratings=_scales(file.rows),
                 agreement=_agreement(file),
@@ -208,7 +223,13 @@ def feedback_views(files: Sequence[FeedbackFile]) -> list[FeedbackView]:
     return views
 
 
-def _facts(rows: Sequence[FeedbackRow]) -> dict[str, str]:
+def _rounds_text(rounds: Mapping[str, int]) -> str:
+    """`first.json (120 rows), second.json (80 rows)`."""
+    return ", ".join(f"{file} ({counted(count, 'row')})" for file, count in rounds.items())
+
+
+def _facts(file: FeedbackFile) -> dict[str, str]:
+    rows = file.rows
     annotated = [row.spans for row in rows if row.spans is not None]
     compared = [row for row in rows if row.preference is not None]
     facts = {"rows": f"{len(rows):,}"}
@@ -239,6 +260,8 @@ def _facts(rows: Sequence[FeedbackRow]) -> dict[str, str]:
         facts["active time per row"] = (
             f"{median(seconds):.0f} s, median of {counted(len(seconds), 'row')}"
         )
+    if file.rounds:
+        facts["rounds"] = _rounds_text(file.rounds)
     return facts
 
 

@@ -88,6 +88,7 @@ def write_report(
         headline_definitions=definitions(dict.fromkeys(tile.metric for tile in headlines), display),
         downloads=downloads(outputs, compared),
         run_facts=_run_facts(outputs, display),
+        note=outputs.note,
         missing=outputs.missing,
         parts={name: part for name, part in parts.items() if part},
     )

@@ -174,6 +174,8 @@ def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4)
             axes.plot(band.x, band.y, color=colour, linewidth=1.8)
             axes.set_title(name)
             axes.xaxis.set_major_locator(MaxNLocator(4))
+            is_lowest = place + shape[1] >= len(bands)  # of its column
+            axes.tick_params(labelbottom=is_lowest)
         for axes in grid[len(bands) :]:
             axes.set_visible(False)
         figure.supxlabel(xlabel, fontsize=9, color=_MUTED)

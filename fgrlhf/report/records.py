@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter, Validat
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.metrics.rows import read_rows
 
 Kind = TypeVar("Kind")
 
@@ -151,8 +152,15 @@ class Gain(Record):
 
 
 class Summary(Record):
-    """A pipeline's `summary.json`."""
+    """A pipeline's `summary.json`.
 
+    Attributes:
+      split: of the evaluations that it summarises.
+      evaluations: name -> SHA-256 of its rows; None in a summary of an older release.
+    """
+
+    split: str | None = None
+    evaluations: dict[str, str] | None = None
     policies: dict[str, dict[str, Interval | dict[str, Interval]]] | None = None
     gains: dict[str, dict[str, Gain]] | None = None
     reward_models: dict[str, dict[str, float | None] | None] | None = None
@@ -177,6 +185,11 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
 def read_records(path: Path, kind: type[Kind]) -> list[Kind]:
     """The rows of a JSONL file as records. Raises `UserError` as `read_record` does."""
     return _checked(path, read_jsonl(path), list[kind])
+
+
+def read_evaluation(path: Path) -> list[EvaluationRow]:
+    """The rows of an evaluation. Raises `UserError` as `read_record` does, or if it has none."""
+    return _checked(path, read_rows(path), list[EvaluationRow])
 
 
 def _checked(path: Path, value: Any, kind: type[Kind]) -> Kind:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fgrlhf.metrics.config import METRICS
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.report.charts import Chart, calibration_chart, interval_chart
 from fgrlhf.report.data import Outputs
@@ -158,7 +159,10 @@ def results(
         values = [metrics.get(key) for metrics in policies.values()]
         digits = 1 if any(_is_large(value) for value in values) else 3
         rows.append(Row(display.metric(key), [_cell(value, digits) for value in values]))
-    shares = [key for key in keys if _is_share(key, policies.values())]
+    rows_of_policies = [
+        row.numbers for of_policy in outputs.evaluations.values() for row in of_policy
+    ]
+    shares = [key for key in keys if _is_share(key, policies.values(), rows_of_policies)]
     marks = []
     names = []
     for key in shares:
@@ -205,12 +209,28 @@ def flat_metrics(tree: Mapping[str, Interval | dict[str, Interval]]) -> dict[str
     return flat
 
 
-def _is_share(key: str, policies: Iterable[Mapping[str, Interval]]) -> bool:
-    """Whether a metric is a share between 0 and 1, judging by its name and values."""
+def _is_share(
+    key: str,
+    policies: Iterable[Mapping[str, Interval]],
+    responses: Iterable[Mapping[str, float]],
+) -> bool:
+    """Whether a metric is a share between 0 and 1.
+
+    A low BLEU in points has a mean below 1, so the scale of a metric of the library is that of its
+    definition. For other metrics, all values of single responses count.
+
+    Args:
+      policies: the summary of each policy.
+      responses: the metrics of each response.
+    """
     if key == "kl" or key.startswith("reward") or key.endswith(("/score", NOT_APPLICABLE)):
         return False
+    facts = METRICS.get(key.partition("/")[0])
+    if facts is not None and facts.is_share is not None:
+        return facts.is_share
     values = [metrics[key] for metrics in policies if key in metrics]
-    return all(value.mean is not None and 0 <= value.mean <= 1 for value in values)
+    are_within = all(value.mean is not None and 0 <= value.mean <= 1 for value in values)
+    return are_within and all(0 <= metrics.get(key, 0) <= 1 for metrics in responses)
 
 
 def _marks(

@@ -17,7 +17,6 @@ import json
 import math
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -32,10 +31,11 @@ import yaml
 
 from fgrlhf.config import StrictModel, to_yaml
 from fgrlhf.config_yaml import dump_yaml
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.errors import UserError, shorten, why_refused
 from fgrlhf.files import parse_json, read_json, write_json, write_jsonl, write_text
 from fgrlhf.kernels import choice as kernels
 from fgrlhf.models.source import sources_in
+from fgrlhf.runs.memory import peak_memory_mb
 from fgrlhf.secrets import MASK, looks_secret, mask_secrets, mask_tree
 
 # Packages whose versions affect results. en_core_web_sm splits sentences if it is installed, also
@@ -147,7 +147,7 @@ class RunLog:
             yield
         except BaseException as error:
             seconds = time.perf_counter() - start
-            print(f"{name}: stopped by {type(error).__name__} after {seconds:.1f} s", flush=True)
+            print(f"{name}: {_how_stopped(error)} after {seconds:.1f} s", flush=True)
             raise
         seconds = time.perf_counter() - start
         peak_mb = peak_memory_mb()
@@ -303,12 +303,13 @@ def _masked(argument: str) -> str:
     return f"{key}={MASK}" if equals and value and looks_secret(key) else mask_secrets(argument)
 
 
-def peak_memory_mb() -> float:
-    """Highest resident memory in MB of this process or of any single child it has waited for."""
-    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB elsewhere
-    of_process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    of_children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return max(of_process, of_children) * unit / 2**20
+def _how_stopped(error: BaseException) -> str:
+    """How an error ended a stage. A bug has a traceback, and other errors their own message."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, UserError) or why_refused(error) is not None:
+        return "stopped"
+    return f"stopped by {type(error).__name__}"
 
 
 def is_main_rank() -> bool:

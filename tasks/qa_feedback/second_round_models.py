@@ -14,7 +14,8 @@ from pydantic import Field
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import run_main
-from fgrlhf.files import read_jsonl, write_json
+from fgrlhf.files import write_json
+from fgrlhf.metrics.rows import read_rows
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.summary import REWARD_MODELS, reward_models_against_oracle
 
@@ -32,7 +33,7 @@ class Settings(StrictModel):
 def measure(settings: Settings) -> dict[str, dict[str, float]]:
     """Write and return set -> aspect -> agreement."""
     prompts = load_examples(settings.prompts)
-    rows = read_jsonl(Path(settings.answers))
+    rows = read_rows(settings.answers)
     result = {}
     for name in settings.sets.split(","):
         folders = {}

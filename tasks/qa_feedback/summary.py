@@ -26,6 +26,7 @@ from fgrlhf.pipeline.summary import (
     Rows,
     data_of,
     evaluated_policies,
+    evaluation_digests,
     gains,
     policy_summary,
     reward_models_on_dev,
@@ -270,10 +271,13 @@ def summarise(settings: Settings) -> dict:
     output = Path(settings.output_dir)
     prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")
     rows = policy_rows(settings)
+    evaluated = evaluated_policies(output, settings.split, DISPLAY)
     world = "mini world" if oracle(prompts) else settings.data_dir
     measured_on, metrics = reward_models(settings, prompts)
     summary = {
         "task": TASK_NAME,
+        "split": settings.split,
+        "evaluations": evaluation_digests(output, settings.split, evaluated),
         "policies": {name: policy_summary(of_policy) for name, of_policy in rows.items()},
         "gains": gains(rows, COMPARED, COMPARED_WITHOUT_TRUTH),
         "reward_models": metrics,

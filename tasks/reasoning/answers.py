@@ -8,10 +8,11 @@ import re
 from fractions import Fraction
 
 MARK = "####"
-# an integer with or without commas, a decimal, or a fraction; a sign belongs to it only if no digit
-# or word is before it, as in `5-3`
+# an integer with or without commas, a decimal such as 0.5 or .5, or a fraction; a sign belongs to
+# it only if no digit or word is before it, as in `5-3`
 _NUMBER = re.compile(
-    r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?|(?<=[-+*/=$€£])\d[\d,]*(?:\.\d+)?"
+    r"(?<![\w.])-?(?:\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?|\.\d+)"
+    r"|(?<=[-+*/=$€£])(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
 )
 
 

@@ -3,6 +3,8 @@
 # the linear scorers on held-out texts, if train_scorers.sh has trained them. Further arguments: key=value overrides of
 # the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+if [ "$SCALE" = mini ]; then files=data/make_mini.sh; else files=reward_modeling/create_rm_train_files.sh; fi
+needs "$DATA_DIR/span_segments/train.json" "$files" "data.*" "$@"
 launch -m reward_modeling.run_fg_rm "tasks.$TASK" "$(config_for reward_modeling/span_rm_config.yml)" "$@"
 if [ -e "$OUTPUT_DIR/reward_scorer/linear_scorer.json" ]; then
     python -m tasks.detoxification.compare_scorers data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" \

@@ -4,4 +4,5 @@
 # Arguments: key=value, e.g. segmenter=blank_en_sentencizer
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+needs "$DATA_DIR/train_feedback.json" "$(data_script)" data_dir "$@"
 python -m tasks.qa_feedback.reward_modeling.create_rm_files data_dir="$DATA_DIR" "$@"

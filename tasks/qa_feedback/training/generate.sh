@@ -4,4 +4,5 @@
 # Result: $OUTPUT_DIR/generated/<name>-<split>/samples.jsonl
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+needs "$DATA_DIR/train.json" "$(data_script)" "data_dir split" "$@"
 launch -m fgrlhf.cli.generate "tasks.$TASK" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" "$@"

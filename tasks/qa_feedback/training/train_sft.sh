@@ -4,6 +4,7 @@
 # At mini scale $OUTPUT_DIR/base_model replaces t5-large; the script creates it if it is missing.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+needs "$DATA_DIR/dev.json" "$(data_script)" "data.*" "$@"
 
 here=tasks/qa_feedback/training
 data=()

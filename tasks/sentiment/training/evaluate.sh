@@ -3,5 +3,6 @@
 #   evaluate.sh policy=$OUTPUT_DIR/fine_grained/final name=fine_grained [num_samples=25 ...]
 # Results: $OUTPUT_DIR/eval/<name>-test/{rows.jsonl,summary.json}
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+if [ "$SCALE" = small ]; then needs "$FGRLHF_SMALL_MODEL" scripts/get_small_model.sh "model.*" "$@"; fi
 launch -m fgrlhf.cli.evaluate "tasks.$TASK" output_dir="$OUTPUT_DIR" \
     config="$(config_for training/fine_grained_config.yml)" do_sample=true num_samples=8 "$@"

@@ -1,0 +1,83 @@
+"""Peak memory of this process and of the commands it starts.
+
+`ru_maxrss` of getrusage survives fork and exec: a small program that a large process starts has
+the peak of that process. Linux keeps the peak of the program itself as VmHWM, but only until it
+ends.
+"""
+
+import resource
+import sys
+
+MB = 2**20
+# ru_maxrss: bytes on macOS, KiB elsewhere
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+# The kernel sums its counters of pages per core, so two readings differ by some pages.
+TOLERANCE_MB = 16.0
+
+
+def own_peak_mb() -> float:
+    """Highest resident memory in MB of this process."""
+    peak = _high_water_mb("self")
+    if peak is None:  # not on Linux
+        return maximum_mb(resource.getrusage(resource.RUSAGE_SELF))
+    return peak
+
+
+def peak_memory_mb() -> float:
+    """Highest resident memory in MB of this process or of any single child it has waited for.
+
+    What a child inherits is at most this process's own peak, so it does not matter here.
+    """
+    return max(own_peak_mb(), maximum_mb(resource.getrusage(resource.RUSAGE_CHILDREN)))
+
+
+def maximum_mb(usage: resource.struct_rusage) -> float:
+    """`ru_maxrss` in MB."""
+    return usage.ru_maxrss * RSS_UNIT / MB
+
+
+class PeakMemory:
+    """Peak memory of a command: that of the largest of its processes.
+
+    The kernel's maximum is exact, and includes the processes that the command has started, if it
+    is above what the command inherited. Otherwise, it is the highest of the samples of the command
+    itself.
+
+    Args:
+      pid: of the command, which this process has just started.
+    """
+
+    def __init__(self, pid: int):
+        self.pid = pid
+        self.inherited_mb = own_peak_mb()
+        self.sampled_mb = 0.0  # stays 0 if the command ends at once
+        self.sample()
+
+    def sample(self) -> None:
+        """Read the peak so far. It is lost once the command has ended, so call this often."""
+        peak = _high_water_mb(self.pid)
+        if peak is not None:  # a command that has ended has none
+            self.sampled_mb = peak
+
+    def after(self, usage: resource.struct_rusage) -> float:
+        """The peak in MB.
+
+        Args:
+          usage: of the command, as `os.wait4` returned it.
+        """
+        maximum = maximum_mb(usage)
+        if sys.platform != "linux" or maximum > self.inherited_mb + TOLERANCE_MB:
+            return maximum
+        return self.sampled_mb
+
+
+def _high_water_mb(pid: int | str) -> float | None:
+    """The highest resident memory of a process so far; None if it has ended or not on Linux."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) / 1024
+    except OSError:
+        return None
+    return None
