@@ -100,6 +100,24 @@ class BaseTrainer:
         """The policy that is evaluated and saved."""
         return self.actor_critic.policy
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the run ended before its last step; the same on every rank."""
+        return False
+
+    def _is_finished(self, resumed: bool) -> bool:
+        """Whether a resumed run had ended: the last thing it does is to save the last policy."""
+        ended = self.step == self.total_steps or self.stopped
+        if not (resumed and ended and checkpoint.is_whole_model(self.folder / "final")):
+            return False
+        if self.accelerator.is_main_process:
+            print(
+                f"{self.folder}: this run is finished. To train anew, remove the folder or set"
+                " another logging.save_dir",
+                flush=True,
+            )
+        return True
+
     def _parameter_groups(self) -> list[dict]:
         trained = [p for p in self.actor_critic.policy.parameters() if p.requires_grad]
         return [{"params": trained, "lr": self.config.train.lr, "peak_lr": self.config.train.lr}]

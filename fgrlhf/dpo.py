@@ -128,6 +128,8 @@ class DPOTrainer(BaseTrainer):
             with unsharded(self.actor_critic):
                 self.ref_logprobs = self.reference_logprobs()
         resumed = checkpoint.load_latest(self)
+        if self._is_finished(resumed):
+            return
         self.log = RunLog(
             self.folder,
             self.config,

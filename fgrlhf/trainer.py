@@ -140,7 +140,10 @@ class OnPolicyTrainer(BaseTrainer):
             self._train(until)
 
     def _train(self, until: int | None) -> None:
-        self._start_log(resumed=checkpoint.load_latest(self))
+        resumed = checkpoint.load_latest(self)
+        if self._is_finished(resumed):
+            return
+        self._start_log(resumed)
         bar = self._progress_bar()
         last = min(until or self.total_steps, self.total_steps)
         while self.step < last and not self.stopped:

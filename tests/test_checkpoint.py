@@ -338,6 +338,30 @@ def test_the_best_policy_is_the_one_that_the_state_describes(again, tmp_path, ca
     assert "note" not in capsys.readouterr().out
 
 
+def test_a_finished_run_stays_as_it_is(tmp_path, capsys):
+    run, _ = scored(tmp_path, {0: 0.5, 2: 0.3, 4: 0.8, 6: 0.3, 8: 0.9})
+    run.train()
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    again, seen = scored(tmp_path, {})
+    again.train()
+    out = capsys.readouterr().out
+    assert "this run is finished" in out and "note" not in out
+    assert not seen
+    assert files == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_a_run_that_was_killed_before_its_last_policy_was_saved_evaluates_it(tmp_path, capsys):
+    run, _ = scored(tmp_path, {0: 0.5, 2: 0.3, 4: 0.8, 6: 0.3, 8: 0.9})
+    run.train()
+    shutil.rmtree(tmp_path / "final")
+    again, seen = scored(tmp_path, {8: 0.9})
+    again.train()
+    assert set(seen) == {8} and (tmp_path / "final" / "config.json").exists()
+    assert again.best == run.best
+    assert "finished" not in capsys.readouterr().out
+
+
 def test_a_best_policy_of_an_older_release_is_accepted(tmp_path, capsys):
     interrupted(tmp_path)
     (tmp_path / "best" / "best.json").unlink()

@@ -344,6 +344,10 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind, lora, tmp_path):
     assert all(torch.equal(t, states[1][name]) for name, t in states[0].items())
     assert metrics(tmp_path / "a") == metrics(tmp_path / "b")
     assert json.loads((tmp_path / "b" / "run.json").read_text())["resumed_at"] == [4]
+    before = metrics(tmp_path / "b")
+    start("b").train()  # a finished run stays as it is
+    assert metrics(tmp_path / "b") == before
+    assert json.loads((tmp_path / "b" / "run.json").read_text())["resumed_at"] == [4]
 
 
 @pytest.mark.parametrize("lora", [None, LoRAConfig(r=2, dropout=0.1)])

@@ -284,8 +284,9 @@ def _check_best(trainer) -> None:
     if saved == best:
         return
     trainer.best = None
-    if not trainer.accelerator.is_main_process:
-        return
+    is_of_this_step = isinstance(saved, dict) and saved.get("step") == trainer.step
+    if is_of_this_step or not trainer.accelerator.is_main_process:
+        return  # the next evaluation is the one that chose it
     if saved is None:
         fact = f"{folder}, the best policy so far (step {best['step']}), is missing or damaged:"
     else:
@@ -298,7 +299,7 @@ def _check_best(trainer) -> None:
 
 def _evaluation_of(folder: Path, best: dict) -> object:
     """What best/ says of its policy; `best` if it says nothing, None if it is not intact."""
-    if not _is_whole_model(folder):
+    if not is_whole_model(folder):
         return None
     try:
         # older releases did not write the file
@@ -307,7 +308,7 @@ def _evaluation_of(folder: Path, best: dict) -> object:
         return None
 
 
-def _is_whole_model(folder: Path) -> bool:
+def is_whole_model(folder: Path) -> bool:
     """Whether a model folder has a config and weights that are not truncated."""
     files = list(folder.glob("*.safetensors"))
     try:
