@@ -15,7 +15,7 @@ from fgrlhf.models.base import Policy
 from fgrlhf.models.decoder_prefix import CONFIG_KEY, decoder_prefix_ids, stored_prefix
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
-from fgrlhf.models.loading import constants_of
+from fgrlhf.models.loading import constants_of, max_positions
 from fgrlhf.models.packing import pack_responses
 from fgrlhf.models.sharding import communicates
 from fgrlhf.models.trunk import text_config
@@ -173,12 +173,10 @@ class EncoderDecoderPolicy(Policy):
 
     def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
         config = text_config(self.model)
-        positions = _max_positions(self.model)
         P = prompt_ids_GP.shape[1]
         T = len(self.decoder_prefix_ids) + sampling.max_new_tokens
-        for stack, needed in (("encoder", P), ("decoder", T)):
-            # LED has a number for each
-            limit = getattr(config, f"max_{stack}_position_embeddings", positions)
+        limits = (max_positions(config, "encoder"), max_positions(config, "decoder"))
+        for stack, needed, limit in zip(("encoder", "decoder"), (P, T), limits):
             if limit is not None and needed > limit:
                 raise UserError(
                     f"prompts of {P} tokens and responses of up to {sampling.max_new_tokens} need"
@@ -299,8 +297,8 @@ class EncoderDecoderSteps:
 
 
 def _max_positions(model: PreTrainedModel) -> int | None:
-    """Positions of the encoder and of the decoder; None with relative positions only (T5)."""
-    return getattr(text_config(model), "max_position_embeddings", None)
+    """Positions of the decoder; None with relative positions only (T5)."""
+    return max_positions(text_config(model), "decoder")
 
 
 def _split_by_tokens(order: Tensor, lengths: Sequence[int], limit: int) -> list[Tensor]:
