@@ -29,7 +29,12 @@ def test_an_interrupted_import_ends_without_a_traceback(tmp_path, program):
     (tmp_path / "torch.py").write_text(TORCH)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     ended = subprocess.run(
-        [sys.executable, "-m", *program], env=environment, capture_output=True, text=True
+        [sys.executable, "-m", *program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        # a test run in the background ignores SIGINT, and so would its programs
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert (ended.returncode, ended.stderr, ended.stdout) == (-signal.SIGINT, "", "")
 
