@@ -115,7 +115,7 @@ class Forced(LogitsProcessor):
 
 def build(size: Size, responses: list[list[int]]) -> State:
     """Networks and optimiser at step 0; `responses` are the ones our side sampled."""
-    device = workload.device()
+    device = workload.default_device()
     config = workload.config(size)
     policy = workload.policy_model(size)
     reference = workload.reference_model(size)

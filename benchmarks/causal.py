@@ -36,7 +36,7 @@ from benchmarks.peer_grpo import (
     reward_of,
 )
 from benchmarks.tables import number, table
-from benchmarks.workload import device
+from benchmarks.workload import default_device
 from fgrlhf.algorithms.grpo import EPS
 from fgrlhf.errors import UserError
 from fgrlhf.models.tiny import save_model, word_tokenizer
@@ -103,7 +103,7 @@ class Plain:
         self.size = work.size
         self.prompts = work.prompts
         self.tokenizer = AutoTokenizer.from_pretrained(work.ckpt)
-        self.device = device()
+        self.device = default_device()
         model: Any = AutoModelForCausalLM.from_pretrained(work.ckpt)
         reference: Any = AutoModelForCausalLM.from_pretrained(work.ckpt)
         self.model = model.to(self.device)

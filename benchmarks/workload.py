@@ -399,8 +399,8 @@ def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
     return validate(RLConfig, tree, "the benchmark's settings")
 
 
-def device() -> torch.device:
-    """The device of the baselines, which is ours as well: a GPU, or else the CPU."""
+def default_device() -> torch.device:
+    """The device of both sides: a GPU, or the CPU if there is none."""
     device = PartialState(cpu=not torch.accelerator.is_available()).device
     assert device is not None
     return device

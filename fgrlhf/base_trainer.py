@@ -1,6 +1,7 @@
 """Base of the training loops: optimiser, learning rate, evaluation, best policy, progress."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -46,7 +47,7 @@ def dev_columns(results: Mapping[str, float | Interval]) -> tuple[dict[str, floa
     return means, {f"eval/{name}": mean for name, mean in means.items()} | bounds
 
 
-class BaseTrainer:
+class BaseTrainer(ABC):
     """A policy (with or without a critic), its optimiser and its run folder.
 
     A subclass provides the loop, `total_steps`, and a config with `train.{lr, adam_eps,
@@ -92,8 +93,9 @@ class BaseTrainer:
         self.best: dict | None = None
 
     @property
+    @abstractmethod
     def total_steps(self) -> int:
-        raise NotImplementedError("abstract: a trainer must define its number of steps")
+        """The number of steps of a whole run."""
 
     @property
     def policy(self) -> Policy:
@@ -152,6 +154,7 @@ class BaseTrainer:
 
     def restore_pending(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `pending_tensors`."""
+        assert not tensors, "this trainer samples nothing for later steps"
 
     # ---- an optimiser step -----------------------------------------------------------------------
 

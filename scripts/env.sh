@@ -10,8 +10,8 @@
 #         NNODES, RDZV_ENDPOINT  several machines: see `launch`
 #         FGRLHF_SMALL_MODEL  at small scale, folder of the pretrained language model; default outputs/models/smollm2
 # Result  the working directory is the repository's root, `python` is that of the active environment or of .venv,
-#         these variables are exported, and the functions `config_for`, `needs`, `run_folder` and `launch` are
-#         defined.
+#         these variables are exported, and the functions `config_for`, `needs`, `needs_at`, `run_folder` and
+#         `launch` are defined.
 # Relative DATA_DIR, OUTPUT_DIR and FGRLHF_SMALL_MODEL are relative to the folder in which the script was started.
 
 set -euo pipefail
@@ -130,6 +130,11 @@ needs() {
         done
     done
     fail "$file is missing. Run \`SCALE=$SCALE bash $script\` first, with the same DATA_DIR and OUTPUT_DIR if they are set."
+}
+
+# needs_at SCALE ...: `needs ...` at this scale only.
+needs_at() {
+    if [ "$SCALE" = "$1" ]; then needs "${@:2}"; fi
 }
 
 # data_script prints the script that writes the task's data at this scale, relative to the task's folder.

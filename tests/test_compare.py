@@ -11,6 +11,7 @@ from fgrlhf.config import load_config
 from fgrlhf.config_yaml import dump_yaml, read_yaml
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.metrics.config import is_higher_better
 from fgrlhf.models.source import ModelSource
 from fgrlhf.pipeline import compare as pipeline_compare
 from fgrlhf.pipeline.compare import CompareSettings, reference_name, runs_of
@@ -22,7 +23,6 @@ from fgrlhf.pipeline.comparison import (
     compare_runs,
     differences,
     efficiencies,
-    higher_is_better,
 )
 from fgrlhf.pipeline.comparison_page import band, page, table
 from fgrlhf.pipeline.experiments import Experiment, Point, Run
@@ -417,9 +417,9 @@ def test_the_direction_of_a_metric_does_not_depend_on_noise():
         return RunResult("", "", [], {0: SeedResult(scores[-1], 0, 0, None, curve)})
 
     runs = {"flat": run(0.4, 0.5, 0.39), "better": run(0.3, 0.6, 0.8)}
-    known = efficiencies(runs, higher_is_better("reward"))
+    known = efficiencies(runs, is_higher_better("reward"))
     assert (known["flat"].episodes, known["better"].episodes) == (0, 64)
-    assert higher_is_better("ter/corpus") is False and higher_is_better("oracle/gold") is None
+    assert is_higher_better("ter/corpus") is False and is_higher_better("oracle/gold") is None
 
 
 SAME = Difference(0.0, -0.1, 0.1, False, 1.0, 1.0, False)

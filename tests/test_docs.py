@@ -34,6 +34,8 @@ from fgrlhf.task import Task, load_task, rl_config
 from fgrlhf.text_types import Prompt
 
 ROOT = Path(__file__).parents[1]
+# what `needs` and `needs_at` (scripts/env.sh) check
+NEEDED = re.compile(r'needs(?:_at \w+)? "\$(OUTPUT_DIR|DATA_DIR)/([^"]+)"')
 DOCUMENTS = [
     path
     for path in sorted(ROOT.rglob("*.md"))
@@ -231,7 +233,7 @@ class Programs:
         scripts = [*ROOT.glob("tasks/**/*.sh"), *ROOT.glob("scripts/*.sh")]
         for script in scripts:
             text = script.read_text(encoding="utf-8")
-            for variable, name in re.findall(r'needs "\$(OUTPUT_DIR|DATA_DIR)/([^"]+)"', text):
+            for variable, name in NEEDED.findall(text):
                 (folders[variable] / name).mkdir(parents=True, exist_ok=True)
         model = self.folder / "FGRLHF_SMALL_MODEL"
         model.mkdir()

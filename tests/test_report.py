@@ -191,7 +191,7 @@ def test_an_outdated_summary_is_left_out(tmp_path):
     assert not read_outputs(tmp_path, Display()).note
     evaluate_again(tmp_path, "sft", "dev", 0.7)
     outputs = read_outputs(tmp_path, Display())
-    assert outputs.note.startswith("summary.json was written before the last evaluations")
+    assert outputs.note.startswith("summary.json is older than the evaluations")
     assert (outputs.split, outputs.summary.gains) == ("test", None)
     assert outputs.policies["sft"]["relevance/ratio"].mean == 0.7
     write_report(tmp_path, tmp_path / "r.html")

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import families
 import pytest
 import tiny
 import torch
@@ -43,30 +44,6 @@ SIZES = {
     "eos_token_id": 1,
 }
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
-STACKS = {  # an encoder-decoder
-    "vocab_size": V,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 2,
-    "eos_token_id": 1,
-    "decoder_start_token_id": 1,
-}
-T5_SIZES = {
-    "vocab_size": V,
-    "d_model": 32,
-    "d_kv": 8,
-    "num_heads": 4,
-    "d_ff": 48,
-    "num_layers": 2,
-    "decoder_start_token_id": 0,
-}
 LATENTS = SIZES | {
     "num_key_value_heads": 4,
     "q_lora_rank": 8,
@@ -159,7 +136,9 @@ def check_logprobs(policy) -> None:
 )
 def test_a_model_that_left_padding_moves_is_refused(model_class, tmp_path):
     torch.manual_seed(0)
-    config = model_class.config_class(**STACKS | {"is_encoder_decoder": False, "is_decoder": True})
+    config = model_class.config_class(
+        **families.BART | {"is_encoder_decoder": False, "is_decoder": True}
+    )
     save(with_large_weights(model_class(config)), tmp_path)
     with pytest.raises(UserError, match="a prompt with padding.*use another model"):
         load_policy(tmp_path)
@@ -179,7 +158,7 @@ def test_an_encoder_that_reads_padding_is_refused(tmp_path, monkeypatch):
 
 CRASHING = {
     "openai-gpt": {"vocab_size": V, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
-    "fsmt": STACKS | {"langs": ["en", "de"], "src_vocab_size": V, "tgt_vocab_size": V},
+    "fsmt": families.BART | {"langs": ["en", "de"], "src_vocab_size": V, "tgt_vocab_size": V},
 }
 
 
@@ -230,8 +209,8 @@ def test_a_model_that_changes_its_logits_is_refused(tmp_path):
     [
         ("granite", SIZES | {"logits_scaling": 3.0}),
         ("cohere", SIZES | {"logit_scale": 0.1}),
-        ("umt5", T5_SIZES | {"tie_word_embeddings": True}),
-        ("umt5", T5_SIZES | {"tie_word_embeddings": False}),
+        ("umt5", families.T5 | {"tie_word_embeddings": True}),
+        ("umt5", families.T5 | {"tie_word_embeddings": False}),
     ],
 )
 def test_scaled_logits(model_type, settings, tmp_path):
@@ -279,7 +258,7 @@ def test_other_processes_use_the_attention_of_the_first(monkeypatch):
 
 
 def test_a_sampled_padding_token_ends_a_response_where_it_moves_positions(tmp_path):
-    model = random_model("m2m_100", STACKS)
+    model = random_model("m2m_100", families.BART)
     model.final_logits_bias = torch.zeros(1, V)
     policy = load_policy(save(model, tmp_path))
     check_logprobs(policy)
@@ -342,7 +321,7 @@ def test_the_width_of_the_states_is_that_of_the_output_layer():
 @pytest.mark.parametrize("stack, P, T", [("encoder", 17, 8), ("decoder", 16, 9)])
 def test_the_positions_of_each_stack_are_a_limit(stack, P, T):
     limits = {"max_encoder_position_embeddings": 16, "max_decoder_position_embeddings": 8}
-    model = random_model("led", STACKS | limits | {"attention_window": 4})
+    model = random_model("led", families.BART | limits | {"attention_window": 4})
     policy = T5Policy(model, tiny.fresh(tiny.tokenizer()))
     ids_1P = torch.full((1, P), 5)
     allowed = Sampling(8, do_sample=False)

@@ -154,6 +154,21 @@ ABOUT_METRICS = "metrics by name, or as sections with settings: docs/metrics.md"
 EvaluationMetrics = Annotated[list[MetricConfig], AfterValidator(_different_columns)]
 
 
+def is_higher_better(metric: str, metrics: Sequence[MetricConfig] = ()) -> bool | None:
+    """Whether higher values of a key of a summary are better; None if that is not known.
+
+    Args:
+      metric: such as "reward", "bleu" or "bleu/corpus".
+      metrics: the `evaluation_metrics` of the config, which may give a metric another key.
+    """
+    column = metric.partition("/")[0]
+    names = {config.column: config.name for config in metrics}
+    name = names.get(column, column)
+    if name == "reward":
+        return True
+    return METRICS[name].higher_is_better if name in METRICS else None
+
+
 def models_of(metrics: Sequence[MetricConfig]) -> list[str]:
     """Folders and hub names of the models that the metrics load: inputs of a stage."""
     models = []

@@ -1,5 +1,6 @@
 """`Policy`: the base class of encoder-decoder and decoder-only policies."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -37,7 +38,7 @@ ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>")
 COUNTED_AT_ONCE = 256  # prompts whose tokens are counted in one call of the tokenizer
 
 
-class Policy(nn.Module):
+class Policy(nn.Module, ABC):
     """A language model that encodes prompts, samples responses and computes log-probabilities.
 
     The distribution over the next token a_t, given prompt x, response prefix y_<t and temperature
@@ -394,6 +395,7 @@ class Policy(nn.Module):
         """Whether the trained layers can continue from stored states of the frozen ones."""
         return False
 
+    @abstractmethod
     def hidden(
         self,
         prompt_ids_BP: Tensor,
@@ -402,8 +404,8 @@ class Policy(nn.Module):
         response_mask_BT: Tensor,
     ) -> Tensor:
         """hidden_BTD, the last hidden state at the position that predicts response token t."""
-        raise NotImplementedError("a policy class implements `hidden`")
 
+    @abstractmethod
     def _steps(
         self,
         prompt_ids_GP: Tensor,
@@ -412,7 +414,6 @@ class Policy(nn.Module):
         max_new_tokens: int,
     ) -> Steps:
         """Step-by-step decoding of `num_samples` responses per prompt."""
-        raise NotImplementedError("a policy class implements `_steps`")
 
     def _beam_search_inputs(self, prompt_ids_GP: Tensor) -> dict[str, Tensor]:
         """Arguments of transformers' `generate` besides the prompt."""

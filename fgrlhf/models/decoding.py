@@ -85,8 +85,8 @@ def draw(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor) -> Tensor:
         logits_RC, ids_RC = torch.topk(logits_BV[open_rows], C, dim=-1)
         probs_RC = torch.exp(logits_RC - logsumexp_B1[open_rows])
         choice_R, decided_R = _choose(probs_RC, sampling.top_p, uniform_B[open_rows], C == V)
-        # undecided rows get another token in the next round; to leave them out here would make the
-        # program wait for a GPU
+        # The next round replaces the token of a row that is not decided. Selecting the decided rows
+        # here would make the program wait for the GPU.
         drawn_B[open_rows] = ids_RC.gather(-1, choice_R[:, None])[:, 0]
         open_rows = open_rows[~decided_R]
         if len(open_rows) == 0:

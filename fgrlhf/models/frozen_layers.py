@@ -125,8 +125,8 @@ def _keys(ids_RL: Tensor, mask_RL: Tensor) -> list[bytes]:
 class _ContinueFrom(nn.Module):
     """The lowest trained layer; it reads a state computed before, not what the model gives it.
 
-    It stands in the layer's place, so it returns what that layer returns: a state, or (in Falcon)
-    a tuple that begins with it.
+    It replaces that layer in the model and returns what the layer returns: a state, or a tuple that
+    begins with one (Falcon).
     """
 
     def __init__(self, layer: nn.Module, state: Tensor):

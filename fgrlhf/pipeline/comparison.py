@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fgrlhf.files import read_json
-from fgrlhf.metrics.config import METRICS
+from fgrlhf.metrics.config import is_higher_better
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
 from fgrlhf.pipeline.experiments import (
     Point,
@@ -157,16 +157,8 @@ def compare_runs(
         reference_score=float(np.mean(scores[reference][0])),
         runs=results,
         differences=differences(scores),
-        efficiency=efficiencies(results, higher_is_better(metric)),
+        efficiency=efficiencies(results, is_higher_better(metric)),
     )
-
-
-def higher_is_better(metric: str) -> bool | None:
-    """Whether higher values of a column are better; None if that is not known."""
-    column = metric.partition("/")[0]
-    if column == "reward":
-        return True
-    return METRICS[column].higher_is_better if column in METRICS else None
 
 
 def efficiencies(

@@ -24,7 +24,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
-from fgrlhf.metrics.config import METRICS, MetricConfig
+from fgrlhf.metrics.config import MetricConfig, is_higher_better
 from fgrlhf.pipeline.comparison_page import band
 from fgrlhf.pipeline.experiments import (
     Experiment,
@@ -114,11 +114,7 @@ def lower_is_better(metric: str, metrics: Sequence[MetricConfig]) -> bool:
     Args:
       metrics: the `evaluation_metrics` of the config.
     """
-    column = metric.partition("/")[0]  # `ter/corpus` is of `ter`
-    for config in metrics:
-        if config.column == column:
-            return METRICS[config.name].higher_is_better is False
-    return metric.endswith("loss")
+    return is_higher_better(metric, metrics) is False or metric.endswith("loss")
 
 
 # ---- runs ----------------------------------------------------------------------------------------

@@ -310,9 +310,8 @@ def _why_outdated(summary: Summary, by_split: Mapping[str, Mapping[str, Path]]) 
     if now == summary.evaluations:
         return ""
     return (
-        "summary.json was written before the last evaluations, so its figures are left out. Write"
-        " it again with the command that made it (python -m fgrlhf.pipeline.summary), then the"
-        " report."
+        "summary.json is older than the evaluations, so its figures are left out. Run the command"
+        " that wrote it (python -m fgrlhf.pipeline.summary) and the report again."
     )
 
 

@@ -193,6 +193,7 @@ def _keep_words_apart(tokenizer) -> None:
 
 
 def _joins_words(tokenizer) -> bool:
+    """Whether it reads the words `a` and `a` as `aa`."""
     ids = tokenizer(["a", "a"], is_split_into_words=True, add_special_tokens=False)["input_ids"]
     return tokenizer.decode(ids) == "aa"
 
@@ -221,19 +222,19 @@ def check_score(network: PreTrainedModel, tokenizer) -> None:
       UserError: it does.
     """
     ids = tokenizer("a b c d")["input_ids"]
-    padding = [tokenizer.pad_token_id] * len(ids)
+
+    def score(n_padding: int) -> torch.Tensor:
+        row = ids + [tokenizer.pad_token_id] * n_padding
+        mask = [1] * len(ids) + [0] * n_padding
+        ids_1L = torch.tensor([row], device=network.device)
+        mask_1L = torch.tensor([mask], device=network.device)
+        return network(input_ids=ids_1L, attention_mask=mask_1L).logits.float()
+
     training = network.training
     network.eval()
-    scores = []
-    for row, mask in (
-        (ids, [1] * len(ids)),
-        (ids + padding, [1] * len(ids) + [0] * len(padding)),
-    ):
-        inputs = {"input_ids": torch.tensor([row]), "attention_mask": torch.tensor([mask])}
-        on_device = {name: tensor.to(network.device) for name, tensor in inputs.items()}
-        scores.append(network(**on_device).logits.float())
+    alone = score(0)
+    padded = score(len(ids))
     network.train(training)
-    alone, padded = scores
     if (padded - alone).abs().max() > CHANGE_OF_SCORE * alone.abs().max().clamp(min=SMALL_SCORE):
         raise UserError(
             f"padding changes the score that `{network.name_or_path}` ({type(network).__name__})"

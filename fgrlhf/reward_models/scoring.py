@@ -14,6 +14,7 @@ Bring your own model
    in fgrlhf/reward.py. It needs no reward model.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ class SegmentLabels:
             )
 
 
-class _Scorer:
+class _Scorer(ABC):
     """A network in evaluation mode with its tokenizer and spec.
 
     Args:
@@ -111,9 +112,9 @@ class _Scorer:
     def _prefix(self, prompt: Prompt) -> Prefix:
         return Prefix.of(self.prefix_fn(prompt, self.spec.with_context))
 
+    @abstractmethod
     def _read(self, prompt: Prompt, text: str) -> tuple[RMText, list[Span]]:
         """The words the network reads, and the character spans of the segments it judges."""
-        raise NotImplementedError("abstract: a subclass turns a text into words")
 
     @torch.no_grad()
     def logits(self, inputs: Sequence[RMInput]) -> list[Tensor]:

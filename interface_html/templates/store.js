@@ -338,7 +338,7 @@ window.FG = window.FG || {};
       return parsed(text);
     }
 
-    // Store a state, unless another tab has stored a newer one: then `onOther` shows that one. Whether it is stored.
+    // Store a state, unless another tab has stored a newer one: then `onOther` shows that one. Returns whether it is stored.
     save(item, state) {
       const name = this.stateName(item);
       if (this.isStale(name)) {

@@ -4,12 +4,8 @@
 # Writes $OUTPUT_DIR/compare/index.html.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 needs "$DATA_DIR/train.json" "$(data_script)" data_dir "$@"
-case "$SCALE" in
-    mini)
-        needs "$OUTPUT_DIR/pretrained" training/train_pretrain.sh "model.*" "$@"
-        needs "$OUTPUT_DIR/span_rm" reward_modeling/train_span_rm.sh "reward.* reward config" "$@"
-        ;;
-    small) needs "$OUTPUT_DIR/reward_scorer" reward_modeling/train_scorers.sh "reward.* reward config" "$@" ;;
-esac
+needs_at mini "$OUTPUT_DIR/pretrained" training/train_pretrain.sh "model.*" "$@"
+needs_at mini "$OUTPUT_DIR/span_rm" reward_modeling/train_span_rm.sh "reward.* reward config" "$@"
+needs_at small "$OUTPUT_DIR/reward_scorer" reward_modeling/train_scorers.sh "reward.* reward config" "$@"
 python -m fgrlhf.pipeline.compare "tasks.$TASK" "$(config_for training/holistic_config.yml)" \
     "$(config_for training/fine_grained_config.yml)" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR/compare" "$@"

@@ -5,13 +5,9 @@
 # Results: $OUTPUT_DIR/eval/<name>-test/{rows.jsonl,summary.json}
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 needs "$DATA_DIR/test.json" "$(data_script)" "data_dir split" "$@"
-case "$SCALE" in
-    mini)
-        needs "$OUTPUT_DIR/pretrained" training/train_pretrain.sh "model.*" "$@"
-        needs "$OUTPUT_DIR/span_rm" reward_modeling/train_span_rm.sh "reward.* reward config" "$@"
-        ;;
-    small) needs "$OUTPUT_DIR/reward_scorer" reward_modeling/train_scorers.sh "reward.* reward config" "$@" ;;
-esac
+needs_at mini "$OUTPUT_DIR/pretrained" training/train_pretrain.sh "model.*" "$@"
+needs_at mini "$OUTPUT_DIR/span_rm" reward_modeling/train_span_rm.sh "reward.* reward config" "$@"
+needs_at small "$OUTPUT_DIR/reward_scorer" reward_modeling/train_scorers.sh "reward.* reward config" "$@"
 samples=(num_samples=8 max_examples=64)
 if [ "$SCALE" = paper ]; then samples=(num_samples=25); fi
 launch -m fgrlhf.cli.evaluate "tasks.$TASK" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" \
