@@ -432,7 +432,7 @@
       return [text, { ...state.doc, errors }];
     }
 
-    // Whether it is stored. `isConfirmed`: replace submissions that this page does not know.
+    // Returns whether it is stored. `isConfirmed`: replace submissions that this page does not know.
     submit(item, state, isConfirmed = false) {
       return FG.whileWaiting(() => this.post(item, state, isConfirmed));
     }

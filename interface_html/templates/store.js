@@ -410,7 +410,7 @@ window.FG = window.FG || {};
       return this.items.filter((item) => this.skippedOf(item));
     }
 
-    // Skip an item, or reopen it with null. Whether it is stored.
+    // Skip an item, or reopen it with null. Returns whether it is stored.
     skip(item, state, skip) {
       if (skip) state.skipped = { ...skip, time: new Date(FG.now() * 1000).toISOString() };
       else delete state.skipped;
