@@ -21,7 +21,7 @@ from interface_html.checks import left_out_text as checks_text
 from interface_html.format import RATINGS, Item
 from interface_html.items import rows_text
 from interface_html.ratings import median_ratings
-from interface_html.rules import character_labels, errors_only, output_labels
+from interface_html.rules import errors_only, output_labels
 from interface_html.schema import PageName, Pages, Schema, needed_pages
 from interface_html.skips import Skip
 from interface_html.stored import Submission, read_database
@@ -211,22 +211,17 @@ def majority(
     return winners
 
 
-def most_agreed(
-    text: str, annotations: Sequence[Document], weights: Sequence[float] | None = None
-) -> Document:
-    """The annotation whose character labels agree most with all votes; the first of equals.
-
-    Each annotation, also the chosen one, counts with the weight of its annotator; without
-    `weights`, each counts 1.
-    """
-    labels = [character_labels(text, doc) for doc in annotations]
-    return annotations[most_agreed_labels(labels, weights)]
-
-
 def most_agreed_labels(
     labels: Sequence[Sequence[str | None]], weights: Sequence[float] | None = None
 ) -> int:
-    """The index of the annotation that agrees most, from the label of each character in each."""
+    """The index of the annotation that agrees most with all votes; the first of equals.
+
+    Each annotation, also the chosen one, counts with the weight of its annotator; without
+    `weights`, each counts 1.
+
+    Args:
+      labels: for each annotation, the label of each character (None: not marked).
+    """
     votes = _exact(weights, len(labels))
 
     def agreement(index: int) -> Fraction:

@@ -22,6 +22,7 @@ from interface_html.reliability import (
     vote_weight,
     write_report,
 )
+from interface_html.rules import character_labels
 from interface_html.stored import Submission
 from interface_html.tasks import feedback_of
 from interface_html.weighting import Weights, reliable_submissions
@@ -209,23 +210,24 @@ def test_weighted_majority_by_hand():
 def test_weighted_annotation_by_hand():
     text = "abcd efgh"
     none, first, second = doc(), doc([error(start=0, end=4)]), doc([error(start=5, end=9)])
-    docs = [none, first, second]
-    assert export.most_agreed(text, docs) is none  # 5 + 5 shared characters; the others 5 + 1
-    assert export.most_agreed(text, docs, [1, 9, 1]) is first
-    assert export.most_agreed(text, docs, [1, 1, 9]) is second
+    labels = [character_labels(text, document) for document in (none, first, second)]
+    # `none` shares 5 + 5 characters with the others, which share 5 + 1
+    assert export.most_agreed_labels(labels) == 0
+    assert export.most_agreed_labels(labels, [1, 9, 1]) == 1
+    assert export.most_agreed_labels(labels, [1, 1, 9]) == 2
 
 
 @pytest.mark.parametrize("weight", [0.1, 1.7, 1e-9, 0.0])
 def test_equal_weights_change_nothing(weight):
     text = "ab cd ef gh ij kl mn"
-    docs = []
+    labels = []
     for number in range(7):
         spans = [error(start=3 * i, end=3 * i + 2) for i in range(7) if (number * 5 + i) % 3 == 0]
-        docs.append(doc(spans))
+        labels.append(character_labels(text, doc(spans)))
     for count in range(1, 8):
         equal = [weight] * count
-        some = docs[:count]
-        assert export.most_agreed(text, some, equal) is export.most_agreed(text, some)
+        some = labels[:count]
+        assert export.most_agreed_labels(some, equal) == export.most_agreed_labels(some)
         votes = [[(i * j) % 3 for j in range(6)] for i in range(count)]
         assert export.majority(votes, equal) == export.majority(votes)
 
