@@ -218,19 +218,8 @@ class LanguageModelScorer(PreTrainedModel):
             raise ValueError(
                 "its config has no decoder_start_token_id, the token that a decoder starts with"
             )
-        width = width_of_states(trunk_config)
-        if lm_logprob_feature and width != trunk_config.hidden_size:
-            raise ValueError(
-                f"its embeddings have {width} numbers and its layers {trunk_config.hidden_size}, so"
-                " log-probabilities cannot be added to both: set model.lm_logprob_feature=false."
-            )
-        prefix = getattr(trunk_config, CONFIG_KEY, None)
-        if lm_logprob_feature and prefix:
-            raise ValueError(
-                f"its decoder reads the prefix {shorten(repr(prefix), 40)} before a response, which"
-                " a reward model does not, so the log-probabilities would be wrong: set"
-                " model.lm_logprob_feature=false."
-            )
+        if lm_logprob_feature:
+            _check_feature(trunk_config)
         labels = {}
         if id2label is not None:
             labels["id2label"] = id2label
@@ -486,6 +475,23 @@ class LanguageModelScorer(PreTrainedModel):
 
 def _lm_class(config: PretrainedConfig):
     return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
+def _check_feature(config: PretrainedConfig) -> None:
+    """Raise `ValueError` if a language model cannot have the feature of log-probabilities."""
+    width = width_of_states(config)
+    if width != config.hidden_size:
+        raise ValueError(
+            f"its embeddings have {width} numbers and its layers {config.hidden_size}, so"
+            " log-probabilities cannot be added to both: set model.lm_logprob_feature=false."
+        )
+    prefix = getattr(config, CONFIG_KEY, None)
+    if prefix:
+        raise ValueError(
+            f"its decoder reads the prefix {shorten(repr(prefix), 40)} before a response, which"
+            " a reward model does not, so the log-probabilities would be wrong: set"
+            " model.lm_logprob_feature=false."
+        )
 
 
 def _initialise(layer: nn.Linear, std: float) -> None:
