@@ -318,8 +318,10 @@ def command_line() -> str:
 
 
 def _masked(argument: str) -> str:
-    key, equals, value = argument.partition("=")
-    return f"{key}={MASK}" if equals and value and looks_secret(key) else mask_secrets(argument)
+    key, _, value = argument.partition("=")
+    if value and looks_secret(key):
+        return f"{key}={MASK}"
+    return mask_secrets(argument)
 
 
 def _how_stopped(error: BaseException) -> str:

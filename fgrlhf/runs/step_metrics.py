@@ -78,8 +78,8 @@ def input_counts(reward) -> dict[str, InputCounts]:
     """
     counts = {}
     for name, aspect in getattr(reward, "aspects", {}).items():
-        # `AtEnd` wraps another reward
-        scorer: Any = getattr(getattr(aspect, "aspect", aspect), "scorer", None)
+        unwrapped = getattr(aspect, "aspect", aspect)  # `AtEnd` wraps another reward
+        scorer: Any = getattr(unwrapped, "scorer", None)
         if hasattr(scorer, "seen"):
             counts[name] = InputCounts(scorer.seen, scorer.cut_inputs)
     return counts
