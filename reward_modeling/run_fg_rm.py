@@ -342,7 +342,7 @@ def _segment_trainer(
     trainer.group_by_length([read.length for read, _ in examples])
     if config.model.lm_logprob_feature:
         # the trainer does not move a network that it will divide
-        network.to(arguments.device)
+        trainer.model.to(arguments.device)
     trainer.train_dataset = with_features(network, inputs, examples)
     trainer.eval_dataset = with_features(network, inputs, dev_examples)
     start_with_segments(network, inputs, trainer.train_dataset)

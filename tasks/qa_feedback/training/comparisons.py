@@ -86,7 +86,8 @@ def make_comparisons(
         other = next(name for name in _SOURCES if name != source)
         raise UserError(
             f"{file} has no pairs to learn from: it has {len(rows)} rows, and"
-            f" {_SOURCES[source].why_none}. Set data.feedback_file=... to another file, or set data.pairs={other}"
+            f" {_SOURCES[source].why_none}. Set data.feedback_file=... to another file, or set"
+            f" data.pairs={other}"
         )
     return comparisons
 
