@@ -63,7 +63,7 @@ class RewardModelSpec:
             self._check_moments()
 
     def _check_labels(self) -> None:
-        # with more than two labels, the error label may be left out: then there are several
+        # a model with more than two labels may distinguish several errors, so none is the label
         may_lack_error_label = self.error_label is None and len(self.labels) > 2
         needed = [self.ok_label] if may_lack_error_label else [self.error_label, self.ok_label]
         absent = [str(name) for name in needed if name not in self.labels]

@@ -112,11 +112,11 @@ class RunLog:
         self._trackers.append(_Tracker("TensorBoard", lambda: _TensorBoard(events, resume_step)))
 
     def _start_wandb(self, given: Mapping[str, Any], settings: dict, run_id: Any) -> None:
-        """Start wandb.
+        """Start a run of wandb, or continue one.
 
         Args:
           given: arguments of `wandb.init`.
-          run_id: of the run to continue, as run.json has it; not a text: start a new one.
+          run_id: what run.json has as the id of the run to continue, which may not be a text.
         """
         arguments = dict(given)
         if isinstance(run_id, str):

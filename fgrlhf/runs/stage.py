@@ -285,7 +285,7 @@ def digest(path: str | Path) -> str:
     if not path.is_file():
         files = sorted(file for pattern in WEIGHTS for file in path.glob(pattern))
     facts = []
-    newest = 0  # change of a file
+    newest = 0  # the last change of any of them, in nanoseconds
     for file in files:
         state = file.stat()
         times = (state.st_mtime_ns, state.st_ctime_ns)

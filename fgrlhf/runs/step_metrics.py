@@ -112,11 +112,11 @@ def sample_rows(
     tokenizer, rollout: Rollout, rewards: TokenReward, advantages: Advantages, limit: int
 ) -> list[dict]:
     """The first `limit` rollouts as JSON-compatible rows: texts, tokens and numbers per token."""
+    kl_BT = rollout.logprobs_BT - rollout.ref_logprobs_BT
     rows = []
     for b in range(min(limit, len(rollout))):
         length = int(rollout.response_mask_BT[b].sum())
         ids = rollout.response_ids_BT[b, :length].tolist()
-        kl_BT = rollout.logprobs_BT - rollout.ref_logprobs_BT
         values = None
         if rollout.values_BT is not None:
             values = rounded(rollout.values_BT[b], length)
