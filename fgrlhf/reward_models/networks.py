@@ -184,14 +184,15 @@ class LanguageModelScorer(PreTrainedModel):
         if config.kind == "segment":
             self.head = nn.Linear(hidden_size, config.num_labels or 0)
         else:
-            pooled = 2 * LM_FEATURES if config.lm_logprob_feature else 0  # see `pooled_features`
+            # the lowest and the mean feature of a response: `pooled_features`
+            n_pooled = 2 * LM_FEATURES if config.lm_logprob_feature else 0
             # only differences of scores are trained, so a bias would learn nothing
-            self.head = nn.Linear(hidden_size + pooled, 1, bias=False)
+            self.head = nn.Linear(hidden_size + n_pooled, 1, bias=False)
         self.feature_head = None
         if config.text_features:
-            pooled = 3 * LM_FEATURES if config.lm_logprob_feature else 0
-            outputs = self.head.out_features
-            self.feature_head = FeatureHead(len(TEXT_FEATURES) + pooled, outputs)
+            # the lowest, mean and summed features of a segment: `pooled_by_segment`
+            n_pooled = 3 * LM_FEATURES if config.lm_logprob_feature else 0
+            self.feature_head = FeatureHead(len(TEXT_FEATURES) + n_pooled, self.head.out_features)
         self.post_init()
 
     @classmethod
