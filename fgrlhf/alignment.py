@@ -59,20 +59,25 @@ def _ends_of_plain_tokens(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int
     before = ""
     end = 0
     ends = []
-    tail = ""
+    last_window = ""
     for block in range(0, len(ids), BLOCK):
-        stop = min(block + BLOCK, len(ids))
         if block - start >= WINDOW:
             start, before = _later_window(tokenizer, ids[:block], start, before, text)
-        windows = [ids[start : t + 1] for t in range(block, stop)]
-        for tail in _decode_rows(tokenizer, windows):
-            expected = text[len(before) : len(before) + len(tail)]
-            common = len(tail) if tail == expected else len(commonprefix([tail, expected]))
-            end = max(end, len(before) + common)
+        stop = min(block + BLOCK, len(ids))
+        windows = _decode_rows(tokenizer, [ids[start : t + 1] for t in range(block, stop)])
+        for window in windows:
+            text_there = text[len(before) : len(before) + len(window)]
+            end = max(end, len(before) + _common_length(window, text_there))
             ends.append(end)
-    if before + tail != text:  # the text does not split where it seemed to: decode every prefix
+        last_window = windows[-1]
+    if before + last_window != text:  # the text does not split where it seemed to
         return _ends_of_prefixes(tokenizer, ids)
     return text, tuple(ends)
+
+
+def _common_length(a: str, b: str) -> int:
+    """The length of the common prefix of two texts. They are equal as a rule."""
+    return len(a) if a == b else len(commonprefix([a, b]))
 
 
 def _later_window(
@@ -103,7 +108,7 @@ def _ends_of_prefixes(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ..
     end = 0
     ends = []
     for prefix in prefixes:
-        end = max(end, len(commonprefix([prefix, text])))
+        end = max(end, _common_length(prefix, text))
         ends.append(end)
     return text, tuple(ends)
 

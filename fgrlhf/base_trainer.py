@@ -227,15 +227,14 @@ class BaseTrainer(ABC):
                 f" of: {', '.join(sorted(metrics))}"
             )
         value = metrics[name]
-        eligible = self._eligible(metrics)
-        better = math.isfinite(value) and (self.best is None or value > self.best["value"])
+        is_better = self.best is None or value > self.best["value"]
         remark = ""
-        if eligible and better:
+        if not self._eligible(metrics):
+            remark = f" (kl {metrics['kl']:.1f} exceeds train.kl_threshold: not saved as best)"
+        elif math.isfinite(value) and is_better:
             remark = " (best so far)"
             self.best = {"step": self.step, "metric": name, "value": value}
             self._save_policy("best", self.best)
-        elif not eligible:
-            remark = f" (kl {metrics['kl']:.1f} exceeds train.kl_threshold: not saved as best)"
         if self.accelerator.is_main_process:
             bar.write(f"step {self.step}: dev {name} {value:.4f}{remark}")
             if self.step == self.total_steps and self.best is not None and self.best["step"] == 0:

@@ -39,6 +39,7 @@ from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import hold
+from fgrlhf.runs.step_metrics import rounded, texts_of_tokens
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic
@@ -183,13 +184,7 @@ class DPOTrainer(BaseTrainer):
             batch = self._collate(comparisons, None)
             with self.precision():
                 logprobs_BT = self._logprobs(self.actor_critic, batch).cpu()
-            row = 0  # of the batch, in which the answers of a comparison are consecutive rows
-            for i, comparison in zip(places, comparisons):
-                per_answer = []
-                for ids in comparison.answer_ids:
-                    per_answer.append(logprobs_BT[row, : len(ids)].clone())
-                    row += 1
-                results.append((i, per_answer))
+            results += zip(places, _rows_of_answers(logprobs_BT, comparisons))
             bar.update(len(comparisons))
         bar.close()
         if self.accelerator.num_processes > 1:
@@ -209,20 +204,10 @@ class DPOTrainer(BaseTrainer):
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * self.lr_factor(self.step)
         n_pairs = sum(len(self.comparisons[i].pairs) for i in places)
-        share = share_of(places, self.accelerator.process_index, world)
-        size = train.training_batch_size_per_card
-        micro_batches = [share[start : start + size] for start in range(0, len(share), size)]
-        weights = [1.0] * len(micro_batches)
-        if self.sharded:
-            # Sharded models communicate in every pass, so all processes must make as many passes
-            # as the one with most comparisons. A pass with the weight 0 only takes part in that.
-            largest_share = math.ceil(len(places) / world)
-            missing = math.ceil(largest_share / size) - len(micro_batches)
-            micro_batches += [places[:1]] * missing
-            weights += [0.0] * missing
+        micro_batches = self._micro_batches(places)
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
-        for i, (micro, weight) in enumerate(zip(micro_batches, weights, strict=True)):
+        for i, (micro, weight) in enumerate(micro_batches):
             batch = self._collate(
                 [self.comparisons[j] for j in micro], [self.ref_logprobs[j] for j in micro]
             )
@@ -238,6 +223,24 @@ class DPOTrainer(BaseTrainer):
                 self._write_samples(micro, logprobs_BT.detach(), batch)
         metrics = self._summed(totals) | self._clip_and_step()
         return metrics | {"lr": self.optimizer.param_groups[0]["lr"]}
+
+    def _micro_batches(self, places: Sequence[int]) -> list[tuple[Sequence[int], float]]:
+        """The process's share of the comparisons of a step, in parts, each with its weight.
+
+        The weight is 1. Sharded models communicate in every pass, so all processes must make as
+        many passes as the one with most comparisons. The others add parts of the weight 0.
+        """
+        world = self.accelerator.num_processes
+        share = share_of(places, self.accelerator.process_index, world)
+        size = self.config.train.training_batch_size_per_card
+        parts: list[tuple[Sequence[int], float]] = []
+        for start in range(0, len(share), size):
+            parts.append((share[start : start + size], 1.0))
+        if self.sharded:
+            largest_share = math.ceil(len(places) / world)
+            missing = math.ceil(largest_share / size) - len(parts)
+            parts += [(places[:1], 0.0)] * missing
+        return parts
 
     def pair_losses(
         self, logprobs_BT: Tensor, batch: ComparisonBatch
@@ -271,7 +274,7 @@ class DPOTrainer(BaseTrainer):
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-len(self.comparisons) // self.config.train.batch_size)
+        return math.ceil(len(self.comparisons) / self.config.train.batch_size)
 
     @property
     def total_steps(self) -> int:
@@ -360,6 +363,24 @@ class DPOTrainer(BaseTrainer):
             raise UserError("there are no comparisons to train on")
 
 
+def _rows_of_answers(
+    logprobs_BT: Tensor, comparisons: Sequence[TokenComparison]
+) -> list[list[Tensor]]:
+    """The logprobs_T of every answer of each comparison, without padding.
+
+    Args:
+      logprobs_BT: of a batch, in which the answers of a comparison are consecutive rows.
+    """
+    rows = iter(logprobs_BT)
+    result = []
+    for comparison in comparisons:
+        of_answers = []
+        for ids in comparison.answer_ids:
+            of_answers.append(next(rows)[: len(ids)].clone())
+        result.append(of_answers)
+    return result
+
+
 def sample_row(
     tokenizer, comparison: TokenComparison, k: int, rewards_T: Tensor, kl_T: Tensor
 ) -> dict:
@@ -367,26 +388,16 @@ def sample_row(
     ids = list(comparison.answer_ids[k])
     marked = comparison.source.answers[k].marked
     text, ends = char_ends(tokenizer, ids)
-    tokens = []
-    for token_id, start, end in zip(ids, (0, *ends), ends):
-        # a token that completes no character, such as the end token, is shown by its name
-        tokens.append(text[start:end] or tokenizer.convert_ids_to_tokens(token_id))
-
-    def per_token(values_T: Tensor) -> list[float]:
-        return [round(value, 5) for value in values_T[: len(ids)].tolist()]
-
+    segments = []
+    for start, end in marked:
+        segments.append({"start": start, "end": end, "value": 1.0, "label": "marked"})
     return {
         "prompt": comparison.source.prompt.text,
         "response": text,
-        "tokens": tokens,
-        "rewards": {"implied": per_token(rewards_T)},
-        "segments": {
-            "implied": [
-                {"start": start, "end": end, "value": 1.0, "label": "marked"}
-                for start, end in marked
-            ]
-        },
-        "kl": per_token(kl_T),
+        "tokens": texts_of_tokens(tokenizer, ids, text, ends),
+        "rewards": {"implied": rounded(rewards_T, len(ids))},
+        "segments": {"implied": segments},
+        "kl": rounded(kl_T, len(ids)),
         "values": None,
         "advantages": None,
         "better_than": [j for i, j in comparison.pairs if i == k],

@@ -128,27 +128,34 @@ _LOST_PROCESS = re.compile(
 def why_refused(error: BaseException) -> str | None:
     """The message for an error of the operating system or a lost process; None for any other."""
     if isinstance(error, OSError):
-        number = getattr(error, "errno", None)
         # `filename2` is the destination of a rename
         path = getattr(error, "filename2", None) or getattr(error, "filename", None)
-    else:
-        text = str(error)
-        from_torch = "inline_container" in text or "PytorchStreamWriter" in text
-        if isinstance(error, RuntimeError) and from_torch:
+        return _refusal(getattr(error, "errno", None), path)
+    text = str(error)
+    if isinstance(error, RuntimeError):
+        if "inline_container" in text or "PytorchStreamWriter" in text:
             return (
                 f"a file could not be written completely: {shorten(text)}. The disk is probably"
                 f" full. {_WAYS_OUT[errno.ENOSPC]}"
             )
-        if isinstance(error, RuntimeError) and _LOST_PROCESS.search(text):
+        if _LOST_PROCESS.search(text):
             return (
                 f"another process of this run has ended or cannot be reached: {shorten(text)}. Its"
                 " own message says why, unless it was killed. Run the same command again: the run"
                 " continues from its last complete checkpoint"
             )
-        code = _RUST_CODE.search(text)
-        number = int(code[1] or code[2]) if code else None
-        place = _RUST_PATH.search(text)
-        path = place[1] if place else None
+    code = _RUST_CODE.search(text)
+    place = _RUST_PATH.search(text)
+    return _refusal(int(code[1] or code[2]) if code else None, place[1] if place else None)
+
+
+def _refusal(number: int | None, path: object) -> str | None:
+    """The message for an error of the operating system; None if it is not one, or a bug.
+
+    Args:
+      number: `errno`; None if it is not known.
+      path: the file; None if it is not known.
+    """
     if number is None or (path is None and number not in _WITHOUT_FILE):
         return None
     if path is None:

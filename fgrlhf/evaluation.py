@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fgrlhf.alignment import decode
 from fgrlhf.errors import UserError
@@ -130,9 +130,20 @@ def evaluate_rows(
     prompts_per_batch = max(1, min(batch_size, RESPONSES_PER_BATCH // num_samples))
     for indices in _batches(prompts, prompts_per_batch):
         batch = [prompts[i] for i in indices]
-        response, texts, kls = _respond(
-            policy, batch, sampling, seed, num_samples, reference, temperature, search
-        )
+        prompt_ids_GP, prompt_mask_GP = policy.encode(batch)
+        if search is None:
+            seeds = _response_seeds(batch, seed, num_samples)
+            response = policy.generate(
+                prompt_ids_GP, prompt_mask_GP, sampling, seeds, num_samples, temperature
+            )
+        else:
+            response = search.respond(policy, batch, sampling, seed, temperature)
+        kls = None
+        if reference is not None:
+            kls = _kl_of_responses(
+                policy, reference, prompt_ids_GP, prompt_mask_GP, response, num_samples, temperature
+            )
+        texts = _texts_of(policy, response)
         repeated = [prompt for prompt in batch for _ in range(num_samples)]
         rows = _text_rows(repeated, texts, num_samples)
         # autocast is for the policy: outside it, rewards are those of training, and metrics those
@@ -232,34 +243,34 @@ def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
     return (order[start : start + size] for start in range(0, len(order), size))
 
 
-def _respond(
-    policy: Policy,
-    batch: Sequence[Prompt],
-    sampling: Sampling,
-    seed: int,
-    num_samples: int,
-    reference: nn.Module | None,
-    temperature: float,
-    search: StepSearch | None,
-) -> tuple[Response, list[str], list[float] | None]:
-    """Sampled tokens, their texts (K consecutive ones per prompt) and their KL to the reference."""
-    ids_BP, mask_BP = policy.encode(batch)
+def _response_seeds(batch: Sequence[Prompt], seed: int, num_samples: int) -> list[int]:
+    """A seed for each response, a pure function of (seed, prompt id, sample)."""
     seeds = []
     for prompt in batch:
         for k in range(num_samples):
             seeds.append(derive_seed(seed, "response", prompt.id, k))
-    if search is None:
-        response = policy.generate(ids_BP, mask_BP, sampling, seeds, num_samples, temperature)
-    else:
-        response = search.respond(policy, batch, sampling, seed, temperature)
+    return seeds
+
+
+def _texts_of(policy: Policy, response: Response) -> list[str]:
     lengths = response.mask_BT.sum(1).tolist()
     unpadded = [ids_T[: int(length)] for ids_T, length in zip(response.ids_BT.tolist(), lengths)]
-    texts = policy.tokenizer.batch_decode(unpadded, skip_special_tokens=True)
-    if reference is None:
-        return response, texts, None
-    inputs = (
-        ids_BP.repeat_interleave(num_samples, 0),
-        mask_BP.repeat_interleave(num_samples, 0),
+    return policy.tokenizer.batch_decode(unpadded, skip_special_tokens=True)
+
+
+def _kl_of_responses(
+    policy: Policy,
+    reference: nn.Module,
+    prompt_ids_GP: Tensor,
+    prompt_mask_GP: Tensor,
+    response: Response,
+    num_samples: int,
+    temperature: float,
+) -> list[float]:
+    """sum_t log pi(a_t) - log pi_ref(a_t) of each response."""
+    batch = (
+        prompt_ids_GP.repeat_interleave(num_samples, 0),
+        prompt_mask_GP.repeat_interleave(num_samples, 0),
         response.ids_BT,
         response.mask_BT,
     )
@@ -269,16 +280,15 @@ def _respond(
         # step-by-step and parallel rounding differ, and the reference's is parallel
         was_training = policy.model.training
         policy.model.eval()
-        output, _ = policy(*inputs, temperature=temperature)
+        output, _ = policy(*batch, temperature=temperature)
         policy.model.train(was_training)
         logprobs_BT = output.logprobs_BT
-    ref_output, _ = reference(*inputs, temperature=temperature)
+    ref_output, _ = reference(*batch, temperature=temperature)
     difference_BT = logprobs_BT - ref_output.logprobs_BT
-    kls = [
-        float(masked_sum(difference_T, mask_T))
-        for difference_T, mask_T in zip(difference_BT, response.mask_BT)
-    ]
-    return response, texts, kls
+    kls = []
+    for difference_T, mask_T in zip(difference_BT, response.mask_BT):
+        kls.append(float(masked_sum(difference_T, mask_T)))
+    return kls
 
 
 def _tokens(policy: Policy, response: Response) -> list[ResponseTokens]:
@@ -349,25 +359,36 @@ def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
     for row in rows:
         by_prompt.setdefault(row["id"], []).append(row)
     groups = list(by_prompt.values())
+    has_several_responses = any(len(group) > 1 for group in groups)
     summary: dict[str, Interval] = {}
-    for name in dict.fromkeys(name for row in rows for name in row if name != "sample"):
+    for name in _column_names(rows):
+        # the values of each prompt's responses
         column = [[row[name] for row in group if name in row] for group in groups]
+        metric, _, statistic = name.rpartition("/")
         if name.endswith(TOTAL) and _has_numbers(column):
             reward = name.removesuffix(TOTAL)
             error_free = [sum(row.get(reward + ERROR_FREE, 0) for row in group) for group in groups]
             segments = [sum(values) for values in column]
             summary[reward + RATIO] = ratio_bootstrap(error_free, segments, seed=seed)
-        elif name.rpartition("/")[2] in CORPUS_LEVEL:
-            metric, _, statistic = name.rpartition("/")
+        elif statistic in CORPUS_LEVEL:
             counts = [np.sum(values, axis=0) for values in column if values]
             summary[f"{metric}/corpus"] = pooled_bootstrap(
                 counts, CORPUS_LEVEL[statistic], seed=seed
             )
         elif not name.endswith(ERROR_FREE):
             summary |= _mean_of_column(name, column, seed)
-            if name in PROMPT_LEVEL and any(len(group) > 1 for group in groups):
+            if name in PROMPT_LEVEL and has_several_responses:
                 summary |= _prompt_level(name, groups, seed)
     return summary
+
+
+def _column_names(rows: Sequence[Mapping]) -> list[str]:
+    """The columns of all rows but `sample`, in the order of their first occurrence."""
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    names.pop("sample", None)
+    return list(names)
 
 
 def _is_number(value: object) -> bool:
@@ -384,15 +405,19 @@ def _mean_of_column(name: str, column: Sequence[Sequence], seed: int) -> dict[st
     Args:
       column: the values of each prompt's responses.
     """
+    means = []
+    missing_shares = []
+    for values in column:
+        numbers = [value for value in values if _is_number(value)]
+        if numbers:
+            means.append(over_samples(name, numbers))
+        if values:
+            missing_shares.append(float(np.mean([value is None for value in values])))
     statistics = {}
-    numbers = [[value for value in values if _is_number(value)] for values in column]
-    means = [over_samples(name, values) for values in numbers if values]
     if means:
         statistics[name] = bootstrap(means, seed=seed)
-    missing = [[value is None for value in values] for values in column if values]
-    if any(any(values) for values in missing):
-        shares = [float(np.mean(values)) for values in missing]
-        statistics[name + NOT_APPLICABLE] = bootstrap(shares, seed=seed)
+    if any(missing_shares):
+        statistics[name + NOT_APPLICABLE] = bootstrap(missing_shares, seed=seed)
     return statistics
 
 

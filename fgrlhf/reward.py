@@ -187,13 +187,14 @@ class SequenceScorerReward:
         self.clip = math.inf if clip is None else clip
 
     def segment_scores(self, prompts, texts):
-        scores = self.scorer.score(prompts, texts).tolist()
-        # max and min return NaN if their first argument is NaN, so `_check_finite` can report it
-        z = [min(max((s - self.mean) / self.std, -self.clip), self.clip) for s in scores]
-        return [
-            [SegmentScore(0, None, self.scale * value + self.bias, f"z={value:+.2f}")]
-            for value in z
-        ]
+        results = []
+        for score in self.scorer.score(prompts, texts).tolist():
+            z = (score - self.mean) / self.std
+            # max and min return NaN if their first argument is NaN; `_check_finite` reports it
+            z = min(max(z, -self.clip), self.clip)
+            reward = self.scale * z + self.bias
+            results.append([SegmentScore(0, None, reward, f"z={z:+.2f}")])
+        return results
 
     def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
         """`score`: the clipped z-score before scale and bias; {} if the scale is 0."""
@@ -337,9 +338,10 @@ class CombinedReward(BasicReward):
         self._started = None
         if requests is None or not requests.are_for(prompts, texts):
             requests = _Requests(self.aspects, prompts, texts)
-        here_first = sorted(self.aspects, key=lambda name: name in requests.by_name)
+        # the servers work while the other rewards are computed here
+        computed_here = [name for name in self.aspects if name not in requests.by_name]
         unweighted = {}
-        for name in here_first:
+        for name in (*computed_here, *requests.by_name):
             aspect = self.aspects[name]
             try:
                 if name in requests.by_name:

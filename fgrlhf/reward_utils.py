@@ -58,6 +58,7 @@ _PIPELINE_NAME = re.compile(r"[a-z]{2,3}(_[a-z0-9]+)+_(sm|md|lg|trf)")
 # Components of a pipeline that do not affect sentence boundaries.
 _UNUSED = ("ner", "tagger", "lemmatizer", "attribute_ruler", "morphologizer")
 _CACHED_TEXTS = 16_384
+_WORD = re.compile(r"\S+")
 _LONG_WORD = re.compile(r"\S{200,}")  # the published rows have none
 
 
@@ -142,10 +143,13 @@ def _raw_sentences(name: str, text: str) -> tuple[Span, ...]:
 def _subsentences(name: str, text: str) -> tuple[Span, ...]:
     spans = []
     for begin, stop in _raw_sentences(name, text):
-        words = [match.span() for match in re.finditer(r"\S+", text[begin:stop])]
-        starts = subsentence_starts([text[begin + start : begin + end] for start, end in words])
-        for first, following in zip(starts, [*starts[1:], len(words)]):
-            spans.append((begin + words[first][0], begin + words[following - 1][1]))
+        words = [match.span() for match in _WORD.finditer(text, begin, stop)]
+        firsts = subsentence_starts([text[start:end] for start, end in words])
+        nexts = [*firsts[1:], len(words)]  # the first word of the next sub-sentence
+        for first, following in zip(firsts, nexts):
+            start, _ = words[first]
+            _, end = words[following - 1]
+            spans.append((start, end))
     return tuple(spans)
 
 
@@ -167,21 +171,32 @@ def subsentence_starts(words: Sequence[str]) -> list[int]:
     return starts
 
 
-# a paragraph runs on until a blank line or the end; a step is one line
-_PARAGRAPH = re.compile(r"\S(?:(?!\n[^\S\n]*\n)[\s\S])*(?<=\S)")
 _LINE = re.compile(r"\S(?:[^\n]*\S)?")
+_PARAGRAPH = re.compile(
+    r"""
+    \S                                 # no white space at the beginning
+    (?: (?!\n[^\S\n]*\n) [\s\S] )*    # anything up to a blank line or the end
+    (?<=\S)                            # no white space at the end
+    """,
+    re.VERBOSE,
+)
+
+
+def _without_white_space(text: str, start: int, end: int) -> Span:
+    """The characters [start, end), which are not all blank, without white space around them."""
+    piece = text[start:end]
+    leading = len(piece) - len(piece.lstrip())
+    return start + leading, start + len(piece.rstrip())
 
 
 def _spans_between(text: str, ends: Sequence[int]) -> list[Span]:
     """The spans between successive ends, without white space around them or blank spans."""
     spans = []
-    begin = 0
+    start = 0
     for end in ends:
-        piece = text[begin:end]
-        if piece.strip():
-            start = begin + len(piece) - len(piece.lstrip())
-            spans.append((start, begin + len(piece.rstrip())))
-        begin = end
+        if text[start:end].strip():
+            spans.append(_without_white_space(text, start, end))
+        start = end
     return spans
 
 
@@ -190,10 +205,10 @@ def _spans_between_separators(text: str, separator: str) -> list[Span]:
     spans = []
     start = 0
     for part in text.split(separator):
+        end = start + len(part)
         if part.strip():
-            first = start + len(part) - len(part.lstrip())
-            spans.append((first, start + len(part.rstrip())))
-        start += len(part) + len(separator)
+            spans.append(_without_white_space(text, start, end))
+        start = end + len(separator)
     return spans
 
 
@@ -206,11 +221,9 @@ class Segmenter:
 
     def sentences(self, text: str) -> list[Span]:
         """Half-open character spans of the sentences, without the white space around them."""
-        spans = []
-        for start, end in _raw_sentences(self.name, text):
-            sentence = text[start:end]
-            spans.append((end - len(sentence.lstrip()), start + len(sentence.rstrip())))
-        return spans
+        return [
+            _without_white_space(text, start, end) for start, end in _raw_sentences(self.name, text)
+        ]
 
     def subsentences(self, text: str) -> list[Span]:
         """Half-open character spans of the sub-sentences, without the white space around them."""
@@ -240,7 +253,7 @@ class Segmenter:
                 raise ValueError("the level `token` needs the ends of the policy's tokens")
             return _spans_between(text, token_ends)
         if level == "word":
-            return [match.span() for match in re.finditer(r"\S+", text)]
+            return [match.span() for match in _WORD.finditer(text)]
         if level == "subsentence":
             return self.subsentences(text)
         if level == "sentence":

@@ -109,7 +109,8 @@ def score(
     prompt_mask_BP = prompt_mask_GP.repeat_interleave(num_samples, 0)
     batch = (prompt_ids_BP, prompt_mask_BP, response.ids_BT, response.mask_BT)
 
-    logprobs_BT, values_BT = response.logprobs_BT, None
+    logprobs_BT = response.logprobs_BT
+    values_BT = None
     if _must_recompute(actor_critic, response):
         logprobs_BT, values_BT = _policy_and_critic(actor_critic, batch, num_samples, temperature)
     elif critic is not None:

@@ -146,7 +146,8 @@ class StepSearch:
         stop_ids: Sequence[int],
     ) -> list[list[list[int]]]:
         """The tokens of each row's continuations, which may exceed the length limit."""
-        ids_GP, mask_GP = _left_padded([row.tokens for row in rows], policy)
+        pad_id = policy.tokenizer.pad_token_id
+        ids_GP, mask_GP = _padded([row.tokens for row in rows], pad_id, policy.device, left=True)
         shortest = min(len(row.beam.ids) for row in rows)
         limited = replace(sampling, max_new_tokens=sampling.max_new_tokens - shortest)
         seeds = [seed for row in rows for seed in row.seeds]
@@ -166,11 +167,14 @@ class StepSearch:
         for group in candidates:
             # a dict keeps the place of a key's first occurrence
             different.append(list({beam.ids: beam for beam in group}.values()))
-        flat = [(prompt, beam) for prompt, group in zip(prompts, different) for beam in group]
-        texts = policy.tokenizer.batch_decode(
-            [list(beam.ids) for _, beam in flat], skip_special_tokens=True
-        )
-        scores = iter(score_texts(self.scorer, [prompt for prompt, _ in flat], texts))
+        prompt_of_beam = []
+        ids_of_beam = []
+        for prompt, group in zip(prompts, different):
+            for beam in group:
+                prompt_of_beam.append(prompt)
+                ids_of_beam.append(list(beam.ids))
+        texts = policy.tokenizer.batch_decode(ids_of_beam, skip_special_tokens=True)
+        scores = iter(score_texts(self.scorer, prompt_of_beam, texts))
         best = []
         for group in different:
             scored = [replace(beam, score=next(scores)) for beam in group]
@@ -227,14 +231,20 @@ def separator_ids(policy: Policy, separator: str) -> list[int]:
     return ids
 
 
-def _left_padded(rows: Sequence[Sequence[int]], policy: Policy) -> tuple[Tensor, Tensor]:
-    """ids_GP and mask_GP of rows of tokens."""
+def _padded(
+    rows: Sequence[Sequence[int]], pad_id: int, device: torch.device, left: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The ids of rows of tokens, padded to the longest one, and their mask."""
     longest = max(map(len, rows))
-    pad = policy.tokenizer.pad_token_id
-    ids_GP = [[*[pad] * (longest - len(row)), *row] for row in rows]
-    mask_GP = [[*[0] * (longest - len(row)), *[1] * len(row)] for row in rows]
-    device = policy.device
-    return torch.tensor(ids_GP, device=device), torch.tensor(mask_GP, device=device)
+    ids = []
+    mask = []
+    for row in rows:
+        padding = [pad_id] * (longest - len(row))
+        no_tokens = [0] * len(padding)
+        tokens = [1] * len(row)
+        ids.append([*padding, *row] if left else [*row, *padding])
+        mask.append(no_tokens + tokens if left else tokens + no_tokens)
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
 def _response(
@@ -245,14 +255,7 @@ def _response(
     temperature: float,
 ) -> Response:
     """The beams' tokens with their log-probabilities."""
-    longest = max(len(beam.ids) for beam in beams)
-    pad = policy.tokenizer.pad_token_id
-    device = prompt_ids_GP.device
-    ids_BT = torch.tensor(
-        [[*beam.ids, *[pad] * (longest - len(beam.ids))] for beam in beams], device=device
-    )
-    mask_BT = torch.tensor(
-        [[1] * len(beam.ids) + [0] * (longest - len(beam.ids)) for beam in beams], device=device
-    )
+    pad_id = policy.tokenizer.pad_token_id
+    ids_BT, mask_BT = _padded([beam.ids for beam in beams], pad_id, prompt_ids_GP.device)
     scored, _ = policy(prompt_ids_GP, prompt_mask_GP, ids_BT, mask_BT, temperature)
     return Response(ids_BT, mask_BT, scored.logprobs_BT)

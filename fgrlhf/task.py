@@ -135,16 +135,13 @@ def load_task(name: str) -> Task:
       UserError: there is no such module, or it has no `TASK`.
     """
     dotted = name.strip().strip("/").replace("/", ".")
-    is_module_name = re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", dotted) is not None
-    candidates = [f"{dotted}.task", dotted] if is_module_name else []
-    if is_module_name and "." not in dotted:
-        candidates = [f"tasks.{dotted}.task", *candidates]
-    for candidate in candidates:
+    for candidate in _possible_modules(dotted):
         try:
             module = import_module(candidate)
         except ModuleNotFoundError as error:
-            if error.name is not None and (candidate + ".").startswith(error.name + "."):
-                continue  # the task itself is missing; a missing import in the task is an error
+            missing = error.name or ""
+            if missing and f"{candidate}.".startswith(f"{missing}."):
+                continue  # the candidate or its package is missing, not an import of the task
             raise UserError(f"the task `{name}` cannot be imported: {error}") from None
         task = getattr(module, "TASK", None)
         if isinstance(task, Task):
@@ -161,6 +158,16 @@ def load_task(name: str) -> Task:
     )
 
 
+def _possible_modules(dotted: str) -> list[str]:
+    """The modules that may define a task of this name; [] if it is not the name of a module."""
+    if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", dotted) is None:
+        return []
+    modules = [f"{dotted}.task", dotted]
+    if "." not in dotted:
+        modules.insert(0, f"tasks.{dotted}.task")
+    return modules
+
+
 def code_of(task: Task) -> dict[str, str]:
     """The Python files in the folder of the task's `task.py`, except its tests.
 
@@ -168,16 +175,24 @@ def code_of(task: Task) -> dict[str, str]:
       the file's name in that folder -> its path, relative to the working directory; {} for a task
       that is not in a `task.py`.
     """
+    folder = _folder_of(task)
+    if folder is None:
+        return {}
+    files = {}
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder)
+        if "tests" not in name.parts:
+            files[name.as_posix()] = os.path.relpath(path)
+    return files
+
+
+def _folder_of(task: Task) -> Path | None:
+    """The folder of the imported `task.py` that defines the task; None if no such file does."""
     for module in list(sys.modules.values()):
         file = Path(getattr(module, "__file__", None) or "")
         if file.name == "task.py" and vars(module).get("TASK") is task:
-            files = {}
-            for path in sorted(file.parent.rglob("*.py")):
-                name = path.relative_to(file.parent)
-                if "tests" not in name.parts:
-                    files[name.as_posix()] = os.path.relpath(path)
-            return files
-    return {}
+            return file.parent
+    return None
 
 
 def _shipped_tasks() -> list[str]:

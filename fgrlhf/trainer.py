@@ -156,10 +156,11 @@ class OnPolicyTrainer(BaseTrainer):
                     self.publish_weights()
                 with clock.time("rollout"):
                     self.sample_ahead()
-                    counted = input_counts(self.reward)  # dev evaluations count too
+                    # a difference, because the counts go on in dev evaluations
+                    inputs_before = input_counts(self.reward)
                     rollout, rewards = self.collect_and_score()
-                    inputs = inputs_since(self.reward, counted)
-                    gap = checked_gap(rollout, self.config.sampler, self.step)
+                    inputs = inputs_since(self.reward, inputs_before)
+                    gap_metrics = checked_gap(rollout, self.config.sampler, self.step)
                     rewards_BT, advantages = self.compute_advantages(rollout, rewards)
                 with clock.time("update"):
                     update_metrics = self.update(rollout, advantages)
@@ -168,7 +169,7 @@ class OnPolicyTrainer(BaseTrainer):
 
             metrics = rollout_metrics(rollout, rewards, rewards_BT, advantages)
             metrics |= update_metrics
-            metrics |= gap
+            metrics |= gap_metrics
             metrics["kl_coef"] = self.kl.coef
             metrics["prompts/cut"] = self._share_cut(rollout)
             metrics |= cut_shares(gathered(self.accelerator, inputs))
@@ -250,10 +251,7 @@ class OnPolicyTrainer(BaseTrainer):
 
     def collect_and_score(self) -> tuple[Rollout, TokenReward]:
         """Sample and score this step's rollouts; every rank gets those of all ranks."""
-        # states of frozen layers are stored for one rollout only: the next one has other tokens
-        for module in self.actor_critic.modules():
-            if isinstance(module, Policy) and module.frozen is not None:
-                module.frozen.forget()
+        self._forget_frozen_states()
         prompts, seeds = self.share(self.step)
         with unsharded(self.actor_critic, self.reference):
             rollout = stop_together(self.accelerator, lambda: self.sample(prompts, seeds))
@@ -263,6 +261,12 @@ class OnPolicyTrainer(BaseTrainer):
         return gather_rollouts(
             self.accelerator, rollout, rewards, tokenizer.pad_token_id, left_padded
         )
+
+    def _forget_frozen_states(self) -> None:
+        """Forget what frozen layers computed of the last rollout: the next one has other tokens."""
+        for module in self.actor_critic.modules():
+            if isinstance(module, Policy) and module.frozen is not None:
+                module.frozen.forget()
 
     def sample(self, prompts: Sequence[Prompt], seeds: Sequence[int]) -> Rollout:
         """Sample this rank's rollouts.

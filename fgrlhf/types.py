@@ -81,6 +81,7 @@ class Rollout:
     def rows(self, index_B: Tensor) -> "Rollout":
         """The rollouts at `index_B`, with superfluous padding removed."""
         index = index_B.tolist()
+        # columns that hold a token of these prompts, and of these responses
         P = max(int(self.prompt_mask_BP[index_B].any(0).sum()), 1)
         T = max(int(self.response_mask_BT[index_B].sum(1).max()), 1)
         changes: dict[str, Any] = {}

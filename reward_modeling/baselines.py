@@ -150,7 +150,9 @@ def _pairs(
     first_better: list[bool] = []
     for responses, pairs in rows:
         start = len(texts)
-        texts += [" ".join(word for part in x.segments for word in part) for x in responses]
+        for response in responses:
+            words = [word for segment in response.segments for word in segment]
+            texts.append(" ".join(words))
         for better, worse in pairs:
             left.append(start + min(better, worse))
             right.append(start + max(better, worse))

@@ -52,38 +52,10 @@ def load_network(
         check_stacks(config, shape)
         _check_settings(model, config, shape)
         tokenizer = load_tokenizer(model.ckpt, shape)
-        if shape != "encoder":
-            scorer: Any = LanguageModelScorer.start_from(
-                model.ckpt,
-                shape,
-                kind,
-                id2label,
-                lm_logprob_feature=model.lm_logprob_feature,
-                layers=model.layers,
-                text_features=model.text_features,
-            )
-            _check_length(model, scorer.trunk)
-            _add_adapters(scorer.trunk, model)
-            if model.train_top_layers is not None:
-                scorer.train_top_layers(model.train_top_layers, TOP_LAYERS_KEY)
-            check_vocabulary(tokenizer, scorer)
-            return speed_up_network(scorer, model.kernels), tokenizer
-        config.pad_token_id = tokenizer.pad_token_id
-        network_class = AutoModelForSequenceClassification
-        if kind == "segment":
-            network_class = AutoModelForTokenClassification
-        network: Any = load_weights(
-            network_class, model.ckpt, new_head=True, config=config, dtype=torch.float32
-        )
-        _check_length(model, network)
-        check_direction(network, shape)
-        check_padding(network)
-        _add_adapters(network.base_model, model)
-        if model.train_top_layers is not None:
-            train_top_layers(network.base_model, model.train_top_layers, TOP_LAYERS_KEY)
-        check_vocabulary(tokenizer, network)
-        if kind == "sequence":
-            check_score(network, tokenizer)
+        if shape == "encoder":
+            network = _classifier(model, kind, config, tokenizer)
+        else:
+            network = _language_model_scorer(model, kind, shape, id2label, tokenizer)
         return speed_up_network(network, model.kernels), tokenizer
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -97,6 +69,50 @@ def load_network(
             f"no network of shape `{shape}` could be loaded from model.ckpt `{model.ckpt}`:"
             f" {reason}"
         ) from None
+
+
+def _language_model_scorer(
+    model: ModelSection, kind: Kind, shape: Shape, id2label: dict[int, str] | None, tokenizer
+) -> LanguageModelScorer:
+    """A language model with a new head."""
+    scorer: Any = LanguageModelScorer.start_from(
+        model.ckpt,
+        shape,
+        kind,
+        id2label,
+        lm_logprob_feature=model.lm_logprob_feature,
+        layers=model.layers,
+        text_features=model.text_features,
+    )
+    _check_length(model, scorer.trunk)
+    _add_adapters(scorer.trunk, model)
+    if model.train_top_layers is not None:
+        scorer.train_top_layers(model.train_top_layers, TOP_LAYERS_KEY)
+    check_vocabulary(tokenizer, scorer)
+    return scorer
+
+
+def _classifier(
+    model: ModelSection, kind: Kind, config: PretrainedConfig, tokenizer
+) -> PreTrainedModel:
+    """An encoder with the new head of transformers' token or sequence classifier."""
+    config.pad_token_id = tokenizer.pad_token_id
+    network_class = AutoModelForSequenceClassification
+    if kind == "segment":
+        network_class = AutoModelForTokenClassification
+    network: Any = load_weights(
+        network_class, model.ckpt, new_head=True, config=config, dtype=torch.float32
+    )
+    _check_length(model, network)
+    check_direction(network, shape="encoder")
+    check_padding(network)
+    _add_adapters(network.base_model, model)
+    if model.train_top_layers is not None:
+        train_top_layers(network.base_model, model.train_top_layers, TOP_LAYERS_KEY)
+    check_vocabulary(tokenizer, network)
+    if kind == "sequence":
+        check_score(network, tokenizer)
+    return network
 
 
 def _add_adapters(trunk: PreTrainedModel, model: ModelSection) -> None:

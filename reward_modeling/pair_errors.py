@@ -14,9 +14,8 @@ import numpy as np
 from fgrlhf.data.comparisons import Comparison
 
 MOST_MISTAKES = 20
-SIMILAR = (
-    1.2  # two responses are similarly long if the longer has at most this many times the words
-)
+# two responses are similarly long if the longer one has at most this many times the words
+SIMILAR = 1.2
 
 
 @dataclass(frozen=True)

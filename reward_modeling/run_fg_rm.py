@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from transformers import EvalPrediction, PreTrainedModel
+from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
 
 from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.config import StrictModel
@@ -246,22 +246,50 @@ def train(config: SegmentRMConfig, task: Task = NO_TASK) -> Path:
 
 def _train(config: SegmentRMConfig, task: Task) -> Path:
     names = config.labels.names
-    prefix_of_words = task.rm_prefix_of_words or Prefix.of
-
-    def read_rows(path: str) -> list[SegmentRow]:
-        return read_segment_rows(
-            path, names, config.labels.ignore, config.data.level, prefix_of_words
-        )
-
-    rows = read_rows(config.data.train_file)
-    dev_rows = read_rows(config.data.dev_file)
+    rows = _read_rows(config, task, config.data.train_file)
+    dev_rows = _read_rows(config, task, config.data.dev_file)
     check_context(rows, config, task)
     folder = reuse(config)
     if folder is not None:
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "segment", dict(enumerate(names)))
-    spec = RewardModelSpec(
+    spec = _untrained_spec(config, network)
+    inputs = inputs_of(network, tokenizer, spec)
+    examples, texts = encode(inputs, rows, names)
+    dev_examples, dev_texts = encode(inputs, dev_rows, names)
+    _require_labels(config.data.train_file, examples, spec.max_length)
+    _require_labels(config.data.dev_file, dev_examples, spec.max_length)
+
+    def make_trainer(arguments: TrainingArguments) -> StageTrainer:
+        return _segment_trainer(config, network, inputs, examples, dev_examples, arguments)
+
+    start_messages = [
+        f"{len(examples)} training responses ({share_of_errors(examples, names):.1%} of their"
+        f" segments {' or '.join(config.labels.errors)}), {len(dev_examples)} dev responses,"
+        f" {network.num_parameters(only_trainable=True):,} trained parameters",
+        inputs.cuts.describe(spec.max_length),
+    ]
+    baselines = segment_baselines(texts, dev_texts)
+    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts), "baselines": baselines})
+    return training.run_training(
+        config, make_trainer, spec, error_calibration, start_messages=start_messages
+    )
+
+
+def _read_rows(config: SegmentRMConfig, task: Task, path: str) -> list[SegmentRow]:
+    return read_segment_rows(
+        path,
+        config.labels.names,
+        config.labels.ignore,
+        config.data.level,
+        task.rm_prefix_of_words or Prefix.of,
+    )
+
+
+def _untrained_spec(config: SegmentRMConfig, network: PreTrainedModel) -> RewardModelSpec:
+    names = config.labels.names
+    return RewardModelSpec(
         "segment",
         shape_of(network),
         config.data.level,
@@ -272,53 +300,53 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         ok_label=config.labels.ok,
         segmenter=segmenter_of(config),
     )
-    inputs = inputs_of(network, tokenizer, spec)
-    examples, texts = encode(inputs, rows, names)
-    dev_examples, dev_texts = encode(inputs, dev_rows, names)
-    for path, part in (
-        (config.data.train_file, examples),
-        (config.data.dev_file, dev_examples),
-    ):
-        if not part:
-            raise UserError(
-                f"no labelled segment of {path} fits into model.max_length={spec.max_length}"
-                " tokens: raise model.max_length"
-            )
 
-    def make_trainer(arguments):
-        trainer: Any = StageTrainer(
-            network,
-            arguments,
-            data_collator=SegmentCollator(inputs),
-            train_dataset=examples,
-            eval_dataset=dev_examples,
-            processing_class=tokenizer,
-            parallel=config.parallel,
-            compute_loss_func=segment_loss,
-            compute_metrics=Metrics(names),
+
+def _require_labels(path: str, examples: Sequence[Example], max_length: int) -> None:
+    if not examples:
+        raise UserError(
+            f"no labelled segment of {path} fits into model.max_length={max_length} tokens: raise"
+            " model.max_length"
         )
-        trainer.group_by_length([read.length for read, _ in examples])
-        if config.model.lm_logprob_feature:
-            # the trainer does not move a network that it will divide
-            network.to(arguments.device)
-        trainer.train_dataset = with_features(network, inputs, examples)
-        trainer.eval_dataset = with_features(network, inputs, dev_examples)
-        start_with_segments(network, inputs, trainer.train_dataset)
-        return trainer
 
-    labels = [label for _, labels in examples for label in labels if label != IGNORED]
-    wrong = np.mean([names[label] != config.labels.ok for label in labels])
-    start_messages = [
-        f"{len(examples)} training responses ({wrong:.1%} of their segments"
-        f" {' or '.join(config.labels.errors)}), {len(dev_examples)} dev responses,"
-        f" {network.num_parameters(only_trainable=True):,} trained parameters",
-        inputs.cuts.describe(spec.max_length),
-    ]
-    baselines = segment_baselines(texts, dev_texts)
-    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts), "baselines": baselines})
-    return training.run_training(
-        config, make_trainer, spec, error_calibration, start_messages=start_messages
+
+def share_of_errors(examples: Sequence[Example], names: Sequence[str]) -> float:
+    """The share of the labelled segments that have an error; `names` has the ok label last."""
+    ok = len(names) - 1
+    wrong = []
+    for _, labels in examples:
+        wrong += [label != ok for label in labels if label != IGNORED]
+    return float(np.mean(wrong))
+
+
+def _segment_trainer(
+    config: SegmentRMConfig,
+    network: PreTrainedModel,
+    inputs: RMInputs,
+    examples: Sequence[Example],
+    dev_examples: Sequence[Example],
+    arguments: TrainingArguments,
+) -> StageTrainer:
+    """The trainer. What frozen layers compute of the examples is computed here, once."""
+    trainer: Any = StageTrainer(
+        network,
+        arguments,
+        data_collator=SegmentCollator(inputs),
+        train_dataset=examples,
+        eval_dataset=dev_examples,
+        processing_class=inputs.tokenizer,
+        parallel=config.parallel,
+        compute_loss_func=segment_loss,
+        compute_metrics=Metrics(config.labels.names),
     )
+    trainer.group_by_length([read.length for read, _ in examples])
+    if config.model.lm_logprob_feature:
+        # the trainer does not move a network that it will divide
+        trainer.model.to(arguments.device)
+    trainer.train_dataset = with_features(network, inputs, examples)
+    trainer.eval_dataset = with_features(network, inputs, dev_examples)
+    start_with_segments(network, inputs, trainer.train_dataset)
+    return trainer
 
 
 def main(argv: Sequence[str] | None = None) -> None:

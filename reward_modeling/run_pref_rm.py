@@ -12,6 +12,7 @@ The output folder, resuming and reuse are as in run_fg_rm.py.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,13 @@ def encode(
 ) -> list[Example]:
     """Encode the rows that have pairs. A pair without a margin has the margin 0."""
     responses = texts_of(rows, prefix_fn, with_context)
-    read = iter(inputs.encode([text for texts, _ in responses for text in texts]))
+    encoded = iter(inputs.encode([text for texts, _ in responses for text in texts]))
     decided = [row for row in rows if row.pairs]
     examples = []
     for (texts, pairs), row in zip(responses, decided, strict=True):
         margins = row.margins or [0.0] * len(pairs)
         with_margins = tuple((*pair, margin) for pair, margin in zip(pairs, margins))
-        examples.append(([next(read) for _ in texts], with_margins))
+        examples.append((list(islice(encoded, len(texts))), with_margins))
     return examples
 
 
@@ -109,8 +110,12 @@ def with_features(
     network: PreTrainedModel, inputs: RMInputs, examples: Sequence[Example]
 ) -> list[Example]:
     """The examples with what frozen layers compute of them (precompute.py)."""
-    read = iter(precompute(network, inputs, [x for responses, _ in examples for x in responses]))
-    return [([next(read) for _ in responses], pairs) for responses, pairs in examples]
+    all_responses = [x for responses, _ in examples for x in responses]
+    computed = iter(precompute(network, inputs, all_responses))
+    result = []
+    for responses, pairs in examples:
+        result.append((list(islice(computed, len(responses))), pairs))
+    return result
 
 
 def pair_margins(scores_B: Tensor, labels_QN3: Tensor) -> tuple[Tensor, Tensor]:

@@ -299,8 +299,7 @@ def train(config: SFTConfig, task: Task = NO_TASK) -> Path:
 def _train(config: SFTConfig, task: Task) -> Path:
     folder = Path(config.logging.save_dir)
     examples, dev = _read_examples(config)
-    files = [path for path in (config.data.train_file, config.data.dev_file) if path is not None]
-    inputs = [*files, config.model.ckpt, *models_of(config.evaluation_metrics)]
+    inputs = _inputs(config)
     if finished(folder, config, inputs) is not None:
         say(f"{config.logging.run_name}: finished before, reusing {folder}")
         if is_main_rank():  # in case the stage was killed just after it was complete
@@ -351,22 +350,28 @@ def _train(config: SFTConfig, task: Task) -> Path:
         # wait until all processes have loaded the best checkpoint, which is removed below
         trainer.accelerator.wait_for_everyone()
         install_model(trainer, folder)
-    # after the log has written stages.json, because result.json marks the stage as complete
     if is_main_rank():
-        finish(
-            folder,
-            {
-                "steps": trainer.state.global_step,
-                "best_step": trainer.state.best_global_step,
-                "metric": config.evaluation.metric,
-                "best": trainer.state.best_metric,
-                "cut_prompts": unseen.prompts,
-                "cut_answers": unseen.answers,
-            },
-        )
+        result = {
+            "steps": trainer.state.global_step,
+            "best_step": trainer.state.best_global_step,
+            "metric": config.evaluation.metric,
+            "best": trainer.state.best_metric,
+            "cut_prompts": unseen.prompts,
+            "cut_answers": unseen.answers,
+        }
+        # after the log has written stages.json, because result.json marks the stage as complete
+        finish(folder, result)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
     return folder
+
+
+def _inputs(config: SFTConfig) -> list[str]:
+    """Files and checkpoints that the stage reads."""
+    files = [config.data.train_file]
+    if config.data.dev_file is not None:
+        files.append(config.data.dev_file)
+    return [*files, config.model.ckpt, *models_of(config.evaluation_metrics)]
 
 
 def _read_examples(config: SFTConfig) -> tuple[list[Demonstration], list[Demonstration]]:

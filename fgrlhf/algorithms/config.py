@@ -63,11 +63,12 @@ class AlgorithmConfig(StrictModel):
     @model_validator(mode="wrap")
     @classmethod
     def _set_unused_aside(cls, tree: Any, handler):
+        """Drop the shared settings that this algorithm does not read, and remember their names."""
         if not isinstance(tree, dict):
             return handler(tree)
-        unused = [key for key in tree if key in SHARED_SETTINGS and key not in cls.model_fields]
+        unused = SHARED_SETTINGS - cls.model_fields.keys()
         config = handler({key: value for key, value in tree.items() if key not in unused})
-        config._unused = tuple(sorted(unused))
+        config._unused = tuple(sorted(unused & tree.keys()))
         return config
 
     @model_validator(mode="after")

@@ -29,20 +29,9 @@ def read_with_ppo_section(tree: dict, read: Callable[[dict], Any]) -> Any:
     if not isinstance(algorithm, dict):  # `read` reports the mistake
         return read(others)
 
-    mistakes = []
-    moved = {}
-    for key, value in section.items():
-        if key not in SHARED_SETTINGS:
-            hint = suggestion(str(key), sorted(SHARED_SETTINGS))
-            mistakes.append((f"ppo.{key}", f"unknown key; {hint}"))
-        elif key in algorithm:
-            text = (
-                f"it is also given as algorithm.{key}={algorithm[key]}, and `ppo` is the published"
-                " name of the section `algorithm`: leave one of the two out"
-            )
-            mistakes.append((f"ppo.{key}", text))
-        else:
-            moved[key] = value
+    mistakes = _mistakes_in(section, algorithm)
+    wrong = {name for name, _ in mistakes}
+    moved = {key: value for key, value in section.items() if f"ppo.{key}" not in wrong}
     problems = []
     config = None
     try:
@@ -55,6 +44,22 @@ def read_with_ppo_section(tree: dict, read: Callable[[dict], Any]) -> Any:
     if problems:
         raise ValidationError.from_exception_data("config", problems)
     return config
+
+
+def _mistakes_in(section: dict, algorithm: dict) -> list[tuple[str, str]]:
+    """The keys of the section `ppo` that cannot be moved to `algorithm`, each with its mistake."""
+    mistakes = []
+    for key in section:
+        if key not in SHARED_SETTINGS:
+            hint = suggestion(str(key), sorted(SHARED_SETTINGS))
+            mistakes.append((f"ppo.{key}", f"unknown key; {hint}"))
+        elif key in algorithm:
+            text = (
+                f"it is also given as algorithm.{key}={algorithm[key]}, and `ppo` is the published"
+                " name of the section `algorithm`: leave one of the two out"
+            )
+            mistakes.append((f"ppo.{key}", text))
+    return mistakes
 
 
 def _as_in_the_file(problem: Any, moved: Collection[str]) -> InitErrorDetails:

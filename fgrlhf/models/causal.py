@@ -318,10 +318,14 @@ class SharedCacheSteps:
         return hidden_BD
 
     def keepable(self, live_B: Tensor) -> Tensor:
-        """As many responses of every prompt that has a live one as the prompt with most of them."""
+        """The live rows, and others that make the number of rows per prompt equal.
+
+        `SharedCache` needs equally many responses of each prompt. So a prompt with a live response
+        keeps as many as the prompt with most live ones. A prompt without any is dropped.
+        """
         live_GK = live_B.view(-1, self.cache.num_samples)
         num_kept = int(live_GK.sum(1).max())
-        # live responses first, otherwise in their order
+        # a prompt's live responses first, otherwise in their order
         order_GK = live_GK.int().argsort(dim=1, descending=True, stable=True)
         kept_GK = order_GK[:, :num_kept].sort(1).values
         first_row_G1 = torch.arange(len(live_GK), device=live_B.device)[:, None] * live_GK.shape[1]

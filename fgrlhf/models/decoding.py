@@ -107,19 +107,20 @@ def _choose(
       choice_B, an index into the candidates, and decided_B, whether C candidates were enough.
     """
     cumulative_BC = probs_BC.cumsum(-1)
-    reached_B = cumulative_BC[:, -1]
-    total_B = reached_B if is_everything else torch.ones_like(reached_B)
-    decided_B = torch.ones_like(reached_B, dtype=torch.bool)
-    if top_p is not None:
-        # the smallest set whose probability reaches top_p: everything before a candidate is less
+    reached_B = cumulative_BC[:, -1]  # the probability of all candidates together
+    # Instead of normalising the probabilities of the tokens that may be drawn, scale the random
+    # number to their sum: target_B.
+    if top_p is None:
+        # The sum is 1 over the vocabulary, or that of the candidates if no other may be drawn.
+        sum_B = reached_B if is_everything else torch.ones_like(reached_B)
+        target_B = uniform_B * sum_B
+        decided_B = reached_B > target_B
+    else:
+        # The smallest set whose probability reaches top_p: everything before a member is less.
         in_set_BC = cumulative_BC - probs_BC < top_p
         cumulative_BC = torch.where(in_set_BC, cumulative_BC, cumulative_BC.new_zeros(()))
-        total_B = cumulative_BC.amax(-1)
-        decided_B = reached_B >= top_p
-    # instead of normalising the candidates' probabilities, scale the random number to their sum
-    target_B = uniform_B * total_B
-    if top_p is None:
-        decided_B = reached_B > target_B
+        target_B = uniform_B * cumulative_BC.amax(-1)
+        decided_B = reached_B >= top_p  # the whole set is among the candidates
     choice_B = (cumulative_BC > target_B[:, None]).int().argmax(-1)
     return choice_B, decided_B | is_everything
 

@@ -1,6 +1,7 @@
 """Any Hugging Face text classifier as a scorer of texts, and as a reward per segment."""
 
 from collections.abc import Sequence
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,12 +96,10 @@ class LabelScorer:
     def _score_of_logits(self, logits: torch.Tensor) -> torch.Tensor:
         """(batch, labels) -> (batch,)."""
         chosen = logits[:, self.label_index]
-        independent = (
-            logits.shape[1] == 1 or self.model.config.problem_type == "multi_label_classification"
-        )
-        if independent:
+        is_multi_label = self.model.config.problem_type == "multi_label_classification"
+        if is_multi_label or logits.shape[1] == 1:  # a sigmoid per label
             log_odds = chosen
-        else:
+        else:  # a softmax over labels
             others = [k for k in range(logits.shape[1]) if k != self.label_index]
             log_odds = chosen - logits[:, others].logsumexp(1)
         return log_odds if self.config.score == "log_odds" else log_odds.sigmoid()
@@ -126,26 +125,31 @@ class ClassifierReward:
         tokens: Sequence[ResponseTokens] | None = None,
     ) -> list[list[SegmentScore]]:
         spans_of_texts = []
-        for n, text in enumerate(texts):
+        counts = []  # of what the classifier reads of each text
+        read_prompts = []
+        read_texts = []
+        for n, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
             ends = None if tokens is None else tokens[n].char_ends
-            spans_of_texts.append(self.segmenter.segments(text, self.config.level, ends))
-        # The inputs of each text: one per segment, and the empty response before them for
-        # differences.
-        inputs = []
-        for prompt, text, spans in zip(prompts, texts, spans_of_texts, strict=True):
-            inputs += [(prompt, read) for read in self._reads(text, spans)]
-        prompts_read = [prompt for prompt, _ in inputs]
-        texts_read = [text for _, text in inputs]
-        scores = iter(self.scorer.score(prompts_read, texts_read))
+            spans = self.segmenter.segments(text, self.config.level, ends)
+            read = self._reads(text, spans)
+            spans_of_texts.append(spans)
+            counts.append(len(read))
+            read_prompts += [prompt] * len(read)
+            read_texts += read
+        scores = iter(self.scorer.score(read_prompts, read_texts))
         results = []
-        for text, spans in zip(texts, spans_of_texts):
-            values = [next(scores) for _ in self._reads(text, spans)]
+        for spans, count in zip(spans_of_texts, counts):
+            values = list(islice(scores, count))
             if self.config.reads == "difference":
-                values = [after - before for before, after in zip(values, values[1:])]
+                values = [after - before for before, after in pairwise(values)]
             results.append([self._score(span, value) for span, value in zip(spans, values)])
         return results
 
     def _reads(self, text: str, spans: Sequence[Span]) -> list[str]:
+        """What the classifier reads of a response: its segments, or the text up to their ends.
+
+        For differences, the empty text comes first.
+        """
         if self.config.reads == "segment":
             return [text[start:end] for start, end in spans]
         prefixes = [text[:end] for _, end in spans]

@@ -87,39 +87,30 @@ class RMCollator:
 
     def _causal_batch(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
         """One row per response, or per prompt where that is cheaper (models/shared_rows.py)."""
-        rows, shares = self._causal_rows(inputs)
-        ids: list[list[int]] = []
-        parts: list[list[int]] = []
-        positions: list[list[int]] = []
-        columns: list[list[int]] = [[] for _ in inputs]  # of every token with an output
+        members_of_rows, shares = self._causal_rows(inputs)
+        rows: list[_CausalRow] = []
         row_of = [0] * len(inputs)
-        for row, members in enumerate(rows):
+        columns: list[list[int]] = [[] for _ in inputs]  # of every token with an output
+        for members in members_of_rows:
             prompt = inputs[members[0]].prompt
-            ids.append(list(prompt))
-            parts.append([0] * len(prompt))
-            positions.append(list(range(len(prompt))))
-            for number, b in enumerate(members, 1):
-                response = inputs[b].input_ids[len(prompt) :]
-                begin = len(ids[row])
-                last_of_prompt = [len(prompt) - 1] if prompt else []
-                columns[b] = last_of_prompt + list(range(begin, begin + len(response)))
-                row_of[b] = row
-                ids[row] += response
-                parts[row] += [number] * len(response)
-                positions[row] += range(len(prompt), len(prompt) + len(response))
+            row = _CausalRow(prompt)
+            for b in members:
+                row_of[b] = len(rows)
+                columns[b] = row.add(inputs[b].input_ids[len(prompt) :])
+            rows.append(row)
 
-        batch = self._ids_and_mask(ids, "")
+        batch = self._ids_and_mask([row.ids for row in rows], "")
         width = batch["input_ids"].shape[1]
         places = []
-        for b, row in enumerate(row_of):
-            places.append([row * width + column for column in columns[b]])
+        for b, number in enumerate(row_of):
+            places.append([number * width + column for column in columns[b]])
         batch["places"] = _padded(places, 0)
         batch["response_mask"] = _padded([[1] * len(place) for place in places], 0)
         if shares:
-            batch["parts"] = _padded(parts, -1)
-            batch["position_ids"] = _padded(positions, 0)
+            batch["parts"] = _padded([row.parts for row in rows], -1)
+            batch["position_ids"] = _padded([row.positions for row in rows], 0)
         if all(x.lower is not None for x in inputs):
-            batch["lower"] = _rows_of_states(inputs, rows)
+            batch["lower"] = _rows_of_states(inputs, members_of_rows)
         return batch
 
     def _causal_rows(self, inputs: Sequence[RMInput]) -> tuple[list[list[int]], bool]:
@@ -158,6 +149,39 @@ class RMCollator:
             f"{name}input_ids": _padded(rows, self.pad_id),
             f"{name}attention_mask": _padded([[1] * len(row) for row in rows], 0),
         }
+
+
+class _CausalRow:
+    """A row of a decoder-only model: a prompt, then responses to it (models/shared_rows.py).
+
+    Attributes:
+      ids: of its tokens.
+      parts: the response that each token belongs to, from 1; 0 in the prompt.
+      positions: of its tokens. Those of each response continue the prompt's.
+    """
+
+    def __init__(self, prompt: Sequence[int]):
+        self.ids = list(prompt)
+        self.parts = [0] * len(prompt)
+        self.positions = list(range(len(prompt)))
+        self._prompt_length = len(prompt)
+        self._responses = 0
+
+    def add(self, response: Sequence[int]) -> list[int]:
+        """Append a response.
+
+        Returns:
+          The columns of the tokens that have an output for it: the last one of the prompt, if there
+          is a prompt, and those of the response.
+        """
+        begin = len(self.ids)
+        end_of_prompt = self._prompt_length
+        self._responses += 1
+        self.ids += response
+        self.parts += [self._responses] * len(response)
+        self.positions += range(end_of_prompt, end_of_prompt + len(response))
+        last_of_prompt = [end_of_prompt - 1] if end_of_prompt else []
+        return [*last_of_prompt, *range(begin, len(self.ids))]
 
 
 def _padded(rows: Sequence[list[int]], fill: int) -> Tensor:

@@ -132,26 +132,14 @@ class RMInputs:
           bounds: the index of the first word of each segment (or of its mark, if there are marks),
             and the number of words.
         """
-        first_token: dict[int, int] = {}
-        last_token: dict[int, int] = {}
-        for position, word in enumerate(word_ids):
-            if word is not None:
-                first_token.setdefault(word, position)
-                last_token[word] = position
-        content_end = max(last_token.values(), default=-1) + 1
-
-        def begin(word: int) -> int:
-            """The first token of this word, or of the next one that has tokens."""
-            later = (token for number, token in first_token.items() if number >= word)
-            return min(later, default=content_end)
-
+        words = _TokensOfWords(word_ids)
         context_tokens: list[int] = []
         for part in prefix.context:
-            context_tokens += range(begin(part.start), begin(part.stop))
+            context_tokens += range(words.begin(part.start), words.begin(part.stop))
         if prefix.keeps_end:
             context_tokens.reverse()
-        response_begin = begin(bounds[0])
-        response_length = content_end - response_begin
+        response_begin = words.begin(bounds[0])
+        response_length = words.end - response_begin
         lengths = TokenCounts(
             context=len(context_tokens),
             response=response_length,
@@ -161,26 +149,22 @@ class RMInputs:
 
         # the parts that fit: prompt, response and final special tokens
         prompt_ids = _without(ids[:response_begin], context_tokens[fitting.context :])
-        ending = ids[content_end:]
+        ending = ids[words.end :]
         if fitting.core < lengths.core:
             prompt_ids = prompt_ids[: max(0, self.max_length - len(ending))]
         response_end = response_begin + fitting.response
         response_ids = ids[response_begin:response_end]
         read_ids = (prompt_ids + response_ids + ending)[: self.max_length]
 
-        removed = lengths.context - fitting.context  # every mark moves left by this number
-        positions: list[int | None] = []
-        unread = 0
+        removed = lengths.context - fitting.context
+        positions: list[int | None]
         if self.kind == "sequence":
-            positions.append(0)  # the classification head reads the first token
+            positions = [0]  # the classification head reads the first token
+            unread = 0
         else:
-            for mark, end in zip(bounds, bounds[1:]):
-                has_words = mark + 1 < end
-                last = max(last_token.get(word, -1) for word in range(mark, end))
-                fits = last < response_end
-                positions.append(first_token[mark] - removed if has_words and fits else None)
-                if has_words and not fits:
-                    unread += 1
+            marks, unread = _marks_of_read_segments(words, bounds, response_end)
+            # every mark moves left by the number of context tokens that were removed
+            positions = [None if mark is None else mark - removed for mark in marks]
         return RMInput(
             read_ids,
             None,
@@ -222,7 +206,8 @@ class RMInputs:
           last: the last token of each segment, as an index into `response_ids`.
         """
         lengths = prefix.lengths(len(response_ids))
-        if self.shape == "seq2seq":  # two sequences, and each may have `max_length` tokens
+        is_seq2seq = self.shape == "seq2seq"
+        if is_seq2seq:  # two sequences, and each may have `max_length` tokens
             prefix_left = lengths_that_fit(lengths.context, 0, lengths.core, self.max_length)
             response_left = min(lengths.response, self.max_length - 1)
             fitting = prefix_left._replace(response=response_left)
@@ -246,10 +231,10 @@ class RMInputs:
                     positions.append(None)
                     unread += 1
         return RMInput(
-            prefix.cut_to(fitting) if self.shape == "seq2seq" else read_ids,
-            read_ids if self.shape == "seq2seq" else None,
-            tuple(positions),
-            prefix_length=0 if self.shape == "seq2seq" else len(before_response),
+            input_ids=prefix.cut_to(fitting) if is_seq2seq else read_ids,
+            decoder_input_ids=read_ids if is_seq2seq else None,
+            positions=tuple(positions),
+            prefix_length=0 if is_seq2seq else len(before_response),
             cut_context=lengths.context - fitting.context,
             cut_response=lengths.response - fitting.response,
             cut_core=lengths.core - fitting.core,
@@ -285,6 +270,58 @@ class RMInputs:
                 context.reverse()
             tokens[prefix] = _PrefixTokens(batch["input_ids"][i], context, content_end)
         return tokens
+
+
+class _TokensOfWords:
+    """Which tokens of an encoder's input belong to which word.
+
+    Args:
+      word_ids: the index of the word that each token is part of; None for special tokens.
+
+    Attributes:
+      first, last: word -> its first and its last token. A word without tokens is in neither.
+      end: where the special tokens at the end begin.
+    """
+
+    def __init__(self, word_ids: Sequence[int | None]):
+        self.first: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        for position, word in enumerate(word_ids):
+            if word is not None:
+                self.first.setdefault(word, position)
+                self.last[word] = position
+        self.end = max(self.last.values(), default=-1) + 1
+
+    def begin(self, word: int) -> int:
+        """The first token of this word, or of the next one that has tokens."""
+        later = (token for number, token in self.first.items() if number >= word)
+        return min(later, default=self.end)
+
+
+def _marks_of_read_segments(
+    words: _TokensOfWords, bounds: Sequence[int], response_end: int
+) -> tuple[list[int | None], int]:
+    """The token of each segment's mark, and the number of segments that a cut makes unreadable.
+
+    The mark is None if the segment has no words, or if the cut removes one of its tokens.
+
+    Args:
+      bounds: the index of each segment's mark, and the number of words.
+      response_end: the first token that is cut off.
+    """
+    marks: list[int | None] = []
+    unread = 0
+    for mark, end in zip(bounds, bounds[1:]):
+        has_words = mark + 1 < end
+        last_token = max(words.last.get(word, -1) for word in range(mark, end))
+        is_whole = last_token < response_end
+        if has_words and is_whole:
+            marks.append(words.first[mark])
+        else:
+            marks.append(None)
+        if has_words and not is_whole:
+            unread += 1
+    return marks, unread
 
 
 @dataclass(frozen=True)
@@ -324,11 +361,17 @@ def _token_of_word(
 ) -> int:
     """The first token of a word among words joined by spaces; `content_end` after the last word.
 
-    The space before a word may be part of its token.
+    Args:
+      word: the index of the word.
+      offsets: the characters of each token in the joined text.
+      content_end: where the special tokens at the end begin.
     """
-    space = sum(len(text) + 1 for text in words[:word]) - 1
+    begin_of_word = sum(len(text) + 1 for text in words[:word])
+    # the space before a word may be part of its token
+    earliest = begin_of_word - 1
     for position, (start, end) in enumerate(offsets):
-        if start >= space and start < end:
+        has_characters = start < end
+        if has_characters and start >= earliest:
             return position
     return content_end
 
@@ -392,12 +435,14 @@ def last_tokens(
     such as the bytes of an emoji, begin at the same offset; the last of them counts. The result is
     None for an empty span, and if the tokenizer dropped all its characters.
     """
+    # a running maximum, because the search needs ascending numbers and tokens without characters
+    # may have the offset 0
     starts = list(accumulate((start for start, _ in offsets), max))
     tokens: list[int | None] = []
     for start, end in spans:
         token = bisect_left(starts, end) - 1
         while token >= 0 and offsets[token][0] == offsets[token][1]:  # tokens of no characters
             token -= 1
-        has_characters = start < end and token >= 0 and offsets[token][1] > start
-        tokens.append(token if has_characters else None)
+        completes_span = start < end and token >= 0 and offsets[token][1] > start
+        tokens.append(token if completes_span else None)
     return tokens

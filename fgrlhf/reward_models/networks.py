@@ -184,14 +184,15 @@ class LanguageModelScorer(PreTrainedModel):
         if config.kind == "segment":
             self.head = nn.Linear(hidden_size, config.num_labels or 0)
         else:
-            pooled = 2 * LM_FEATURES if config.lm_logprob_feature else 0  # see `pooled_features`
+            # the lowest and the mean feature of a response: `pooled_features`
+            n_pooled = 2 * LM_FEATURES if config.lm_logprob_feature else 0
             # only differences of scores are trained, so a bias would learn nothing
-            self.head = nn.Linear(hidden_size + pooled, 1, bias=False)
+            self.head = nn.Linear(hidden_size + n_pooled, 1, bias=False)
         self.feature_head = None
         if config.text_features:
-            pooled = 3 * LM_FEATURES if config.lm_logprob_feature else 0
-            outputs = self.head.out_features
-            self.feature_head = FeatureHead(len(TEXT_FEATURES) + pooled, outputs)
+            # the lowest, mean and summed features of a segment: `pooled_by_segment`
+            n_pooled = 3 * LM_FEATURES if config.lm_logprob_feature else 0
+            self.feature_head = FeatureHead(len(TEXT_FEATURES) + n_pooled, self.head.out_features)
         self.post_init()
 
     @classmethod
@@ -218,19 +219,8 @@ class LanguageModelScorer(PreTrainedModel):
             raise ValueError(
                 "its config has no decoder_start_token_id, the token that a decoder starts with"
             )
-        width = width_of_states(trunk_config)
-        if lm_logprob_feature and width != trunk_config.hidden_size:
-            raise ValueError(
-                f"its embeddings have {width} numbers and its layers {trunk_config.hidden_size}, so"
-                " log-probabilities cannot be added to both: set model.lm_logprob_feature=false."
-            )
-        prefix = getattr(trunk_config, CONFIG_KEY, None)
-        if lm_logprob_feature and prefix:
-            raise ValueError(
-                f"its decoder reads the prefix {shorten(repr(prefix), 40)} before a response, which"
-                " a reward model does not, so the log-probabilities would be wrong: set"
-                " model.lm_logprob_feature=false."
-            )
+        if lm_logprob_feature:
+            _check_feature(trunk_config)
         labels = {}
         if id2label is not None:
             labels["id2label"] = id2label
@@ -486,6 +476,23 @@ class LanguageModelScorer(PreTrainedModel):
 
 def _lm_class(config: PretrainedConfig):
     return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
+def _check_feature(config: PretrainedConfig) -> None:
+    """Raise `ValueError` if a language model cannot have the feature of log-probabilities."""
+    width = width_of_states(config)
+    if width != config.hidden_size:
+        raise ValueError(
+            f"its embeddings have {width} numbers and its layers {config.hidden_size}, so"
+            " log-probabilities cannot be added to both: set model.lm_logprob_feature=false."
+        )
+    prefix = getattr(config, CONFIG_KEY, None)
+    if prefix:
+        raise ValueError(
+            f"its decoder reads the prefix {shorten(repr(prefix), 40)} before a response, which"
+            " a reward model does not, so the log-probabilities would be wrong: set"
+            " model.lm_logprob_feature=false."
+        )
 
 
 def _initialise(layer: nn.Linear, std: float) -> None:

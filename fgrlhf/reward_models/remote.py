@@ -90,29 +90,29 @@ def read_token(file: str | None, variable: str | None, owner: str) -> str | None
     if file is not None:
         place = f"the file {shorten(file)}"
         try:
-            text = Path(file).read_text(encoding="ascii").strip()
+            token = Path(file).read_text(encoding="ascii").strip()
         except OSError as error:
             raise UserError(
                 f"{place} cannot be read: {error.strerror}. It must have the token of {owner}"
             ) from None
         except ValueError:  # other characters, or a name with a NUL
-            text = "\0"
+            token = None
     elif variable is not None:
         place = f"the environment variable {variable}"
-        text = os.environ.get(variable, "").strip()
-        if not text:
+        token = os.environ.get(variable, "").strip()
+        if not token:
             raise UserError(
                 f"{place} is not set: it must have the token of {owner}. Set it, or name a file by"
                 " token_file=..."
             )
     else:
         return None
-    if _TOKEN.fullmatch(text) is None:
+    if token is None or _TOKEN.fullmatch(token) is None:
         raise UserError(
             f"{place} has no token of {owner}: a token is one line of visible ASCII characters."
             " Copy it again"
         )
-    return text
+    return token
 
 
 def without(message: str, token: str | None) -> str:

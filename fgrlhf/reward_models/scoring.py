@@ -167,20 +167,18 @@ class SegmentScorer(_Scorer):
         """
         read = [self._read(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
         inputs = self.inputs.encode([rm_text for rm_text, _ in read])
-        # inputs with at least one segment to judge
-        readable = []
-        for i, rm_input in enumerate(inputs):
-            if any(position is not None for position in rm_input.positions):
-                readable.append(i)
-        logits = dict(zip(readable, self.logits([inputs[i] for i in readable])))
+        # the network computes only those with at least one segment to judge
+        to_compute = [x for x in inputs if x.judged_outputs]
+        logits = iter(self.logits(to_compute))
         results = []
-        for i, (_, spans) in enumerate(read):
-            judged = torch.tensor([p is not None for p in inputs[i].positions], dtype=torch.bool)
+        for rm_input, (_, spans) in zip(inputs, read):
+            judged = [position is not None for position in rm_input.positions]
             probabilities_SL = torch.zeros(len(spans), len(self.labels))
-            if i in logits:
-                probabilities_SL[judged] = torch.softmax(logits[i][:, self.columns], -1)
+            if any(judged):
+                logits_of_labels = next(logits)[:, self.columns]
+                probabilities_SL[torch.tensor(judged)] = torch.softmax(logits_of_labels, -1)
             results.append(
-                SegmentLabels(tuple(spans), probabilities_SL, self.labels, tuple(judged.tolist()))
+                SegmentLabels(tuple(spans), probabilities_SL, self.labels, tuple(judged))
             )
         return results
 

@@ -63,9 +63,9 @@ class RewardModelSpec:
             self._check_moments()
 
     def _check_labels(self) -> None:
-        needed = [self.ok_label]
-        if self.error_label is not None or len(self.labels) <= 2:
-            needed.insert(0, self.error_label)
+        # a model with more than two labels may distinguish several errors, so none is the label
+        may_lack_error_label = self.error_label is None and len(self.labels) > 2
+        needed = [self.ok_label] if may_lack_error_label else [self.error_label, self.ok_label]
         absent = [str(name) for name in needed if name not in self.labels]
         if absent:
             raise UserError(
@@ -163,8 +163,9 @@ def _label_problems(row: Mapping[str, Any]) -> list[str]:
     labels = row.get("labels", [])
     error = row.get("error_label")
     ok = row.get("ok_label")
+    may_lack_error_label = error is None and len(labels) > 2  # as in `RewardModelSpec`
     problems = []
-    if not (error in labels or (error is None and len(labels) > 2)):
+    if error not in labels and not may_lack_error_label:
         problems.append(f"error_label: {error} is not among the labels")
     if ok not in labels:
         problems.append(f"ok_label: {ok} is not among the labels")

@@ -25,40 +25,42 @@ TEXT_FEATURES = (
     "share of its words that repeat one before them in it",
     "ends without a punctuation mark",
 )
+PUNCTUATION = (".", ",", ";", ":", "!", "?")
 
 
 def segment_features(text: RMText) -> tuple[tuple[float, ...], ...]:
     """`TEXT_FEATURES` of every segment of a response."""
-    in_context = set()
+    places_of_context = set()
     for part in text.prefix.context:
-        in_context.update(part)
-    words = text.prefix.words
-    core = _Words([word for i, word in enumerate(words) if i not in in_context])
-    context = _Words([words[i] for i in sorted(in_context)])
+        places_of_context.update(part)
+    prompt = text.prefix.words
+    core = _Words([word for i, word in enumerate(prompt) if i not in places_of_context])
+    context = _Words([prompt[i] for i in sorted(places_of_context)])
     in_prompt = core.all | context.all
 
     rows = []
     earlier: set[str] = set()
     last_place = max(len(text.segments) - 1, 1)
     for place, segment in enumerate(text.segments):
-        part = _Words(segment)
+        words = _Words(segment)
+        # a capital letter at the beginning says nothing
         names = [_plain(word) for word in segment[1:] if word[:1].isupper()]
-        numbers = [word for word in part.list if any(c.isdigit() for c in word)]
+        numbers = [word for word in words.list if any(c.isdigit() for c in word)]
         rows.append(
             (
                 place / last_place,
                 float(np.log1p(len(segment))),
-                _share(part.list, core.all),
-                _share(part.list, context.all),
-                _share(part.pairs, context.all_pairs),
+                _share(words.list, core.all),
+                _share(words.list, context.all),
+                _share(words.pairs, context.all_pairs),
                 float(sum(number not in in_prompt for number in numbers)),
                 float(sum(name not in in_prompt for name in names)),
-                _share(part.list, earlier),
-                _share_of_repeats(part),
-                float(not segment or segment[-1][-1:] not in ".,;:!?"),
+                _share(words.list, earlier),
+                _share_of_repeats(words),
+                float(not _ends_with_mark(segment)),
             )
         )
-        earlier |= part.all
+        earlier |= words.all
     return tuple(rows)
 
 
@@ -70,6 +72,11 @@ class _Words:
         self.pairs = list(zip(self.list, self.list[1:]))
         self.all = set(self.list)
         self.all_pairs = set(self.pairs)
+
+
+def _ends_with_mark(segment: Sequence[str]) -> bool:
+    """Whether the last word ends with a punctuation mark; False if there are no words."""
+    return bool(segment) and segment[-1].endswith(PUNCTUATION)
 
 
 def _share_of_repeats(words: _Words) -> float:

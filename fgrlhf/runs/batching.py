@@ -1,5 +1,6 @@
 """Shuffled batches of examples, with examples of similar length in each batch."""
 
+import math
 import random
 from collections.abc import Sequence
 from itertools import cycle, islice
@@ -20,13 +21,19 @@ def shuffled_batches(
     share it.
     """
     rng = random.Random(derive_seed(seed, "order", epoch))
-    places = -(-n // batch_size) * batch_size
-    order = list(islice(cycle(rng.sample(range(n), n)), places))
+    shuffled = rng.sample(range(n), n)
+    n_places = math.ceil(n / batch_size) * batch_size
+    order = list(islice(cycle(shuffled), n_places))
     if lengths is None:
-        return [order[i : i + batch_size] for i in range(0, places, batch_size)]
+        return _consecutive(order, batch_size)
     batches = []
-    for start in range(0, places, batch_size * WINDOW):
-        window = sorted(order[start : start + batch_size * WINDOW], key=lengths.__getitem__)
-        batches += [window[i : i + batch_size] for i in range(0, len(window), batch_size)]
+    for window in _consecutive(order, batch_size * WINDOW):
+        window.sort(key=lambda i: lengths[i])
+        batches += _consecutive(window, batch_size)
     rng.shuffle(batches)
     return batches
+
+
+def _consecutive(order: list[int], size: int) -> list[list[int]]:
+    """Parts of `size` numbers; the last one may have fewer."""
+    return [order[start : start + size] for start in range(0, len(order), size)]

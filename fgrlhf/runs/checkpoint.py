@@ -212,7 +212,7 @@ def load_optimizer(
     for key, tensor in tensors.items():
         index, _, name = key.partition(".")
         parameter = parameters[int(index)]
-        if tensor.shape == parameter.shape:  # not the number of steps
+        if tensor.shape == parameter.shape:  # others, such as the number of steps, are not divided
             tensor = like(parameter, tensor)
         is_int = tensor.dim() == 0 and not tensor.is_floating_point()
         entries.setdefault(int(index), {})[name] = int(tensor) if is_int else tensor
@@ -245,7 +245,8 @@ def _verified_state(folder: Path) -> dict | None:
         digest = state.pop("own_sha256", None)  # older releases did not write it
         if digest is not None and digest != _own_sha256(state):
             return None
-        return state if _is_state_of(state, folder) and _has_its_files(state, folder) else None
+        is_intact = _is_state_of(state, folder) and _has_its_files(state, folder)
+        return state if is_intact else None
     except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -284,9 +285,8 @@ def _check_best(trainer) -> None:
     if saved == best:
         return
     trainer.best = None
-    is_of_this_step = isinstance(saved, dict) and saved.get("step") == trainer.step
-    if is_of_this_step or not trainer.accelerator.is_main_process:
-        return  # the next evaluation is the one that chose it
+    if isinstance(saved, dict) and saved.get("step") == trainer.step:
+        return  # the next evaluation, at the same step, is the one that chose it
     if saved is None:
         fact = f"{folder}, the best policy so far (step {best['step']}), is missing or damaged:"
     else:
@@ -294,16 +294,25 @@ def _check_best(trainer) -> None:
             f"{folder} holds another policy than the best one at this checkpoint (step"
             f" {best['step']}), since the run went on after it:"
         )
-    print(f"note: {fact} it will be replaced by the best of the following evaluations", flush=True)
+    if trainer.accelerator.is_main_process:
+        print(
+            f"note: {fact} it will be replaced by the best of the following evaluations", flush=True
+        )
 
 
-def _evaluation_of(folder: Path, best: dict) -> object:
-    """What best/ says of its policy; `best` if it says nothing, None if it is not intact."""
+def _evaluation_of(folder: Path, default: dict) -> object:
+    """The evaluation that chose the policy in best/; None if the folder is not intact.
+
+    Args:
+      default: the result for a folder without best.json, which older releases did not write.
+    """
     if not is_whole_model(folder):
         return None
+    path = folder / BEST_FILE
+    if not path.exists():
+        return default
     try:
-        # older releases did not write the file
-        return read_json(folder / BEST_FILE) if (folder / BEST_FILE).exists() else best
+        return read_json(path)
     except UserError:
         return None
 
@@ -338,16 +347,17 @@ def _check_same_run(trainer, state: dict, folder: Path) -> None:
     processes = trainer.accelerator.num_processes
     differences = _differences(mask_tree(old), new)
     changed = [line for line in differences if not line.startswith(MAY_CHANGE_ON_RESUME)]
-    if processes != old_processes and not _same_updates(old, old_processes, new, processes):
-        changed.append(f"processes: {old_processes} then, {processes} now")
-    elif processes != old_processes:
-        changed = [line for line in changed if not line.startswith(PER_PROCESS)]
-        if not changed and trainer.accelerator.is_main_process:
-            print(
-                f"note: the run was started with {old_processes} processes and continues with"
-                f" {processes}: prompts and updates are the same, up to rounding and dropout",
-                flush=True,
-            )
+    if processes != old_processes:
+        if _same_updates(old, old_processes, new, processes):
+            changed = [line for line in changed if not line.startswith(PER_PROCESS)]
+            if not changed and trainer.accelerator.is_main_process:
+                print(
+                    f"note: the run was started with {old_processes} processes and continues with"
+                    f" {processes}: prompts and updates are the same, up to rounding and dropout",
+                    flush=True,
+                )
+        else:
+            changed.append(f"processes: {old_processes} then, {processes} now")
     if changed:
         raise UserError(
             f"{folder} was made with other settings, so continuing would mix two runs:\n  "

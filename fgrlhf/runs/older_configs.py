@@ -37,9 +37,10 @@ def _filled(old: Any, value: Any) -> Any:
     if isinstance(value, BaseModel) and isinstance(old, Mapping):
         return with_new_keys(old, value)
     if isinstance(value, Mapping) and isinstance(old, Mapping):
-        return {
-            name: _filled(one, value[name]) if name in value else one for name, one in old.items()
-        }
+        filled = {}
+        for name, section in old.items():
+            filled[name] = _filled(section, value[name]) if name in value else section
+        return filled
     if isinstance(value, list | tuple) and isinstance(old, list) and len(value) == len(old):
-        return [_filled(one, other) for one, other in zip(old, value)]
+        return [_filled(old_item, item) for old_item, item in zip(old, value)]
     return old

@@ -94,29 +94,48 @@ class RunLog:
             settings = config.model_dump(mode="json")
         else:
             settings = dict(config or {})
-        masked = mask_tree(settings)
         before = {} if resume_step is None else self._read("run.json")
+        # before anything is written: a tracker that is not installed is an error
         if tensorboard:
-            events = self.folder / "tensorboard"
-            self._trackers.append(
-                _Tracker("TensorBoard", lambda: _TensorBoard(events, resume_step))
-            )
+            self._start_tensorboard(resume_step)
         if wandb is not None:
-            arguments = dict(wandb)
-            if isinstance(before.get("wandb_id"), str):
-                arguments |= {"id": before["wandb_id"], "resume": "allow"}
-            self._trackers.append(_Tracker("wandb", lambda: _Wandb(self.folder, arguments, masked)))
+            self._start_wandb(wandb, settings, before.get("wandb_id"))
         self.folder.mkdir(parents=True, exist_ok=True)
-        if isinstance(config, StrictModel):
-            text = to_yaml(config) if masked == settings else dump_yaml(masked)
-            write_text(self.folder / "config.yaml", text)
-        elif config is not None:
-            text = yaml.safe_dump(masked, sort_keys=False, allow_unicode=True)
-            write_text(self.folder / "config.yaml", text)
+        self._write_config(config, settings)
         self._drop_after(resume_step)
         seed = _find_seed(settings) if seed is None else seed
         self._write_run(seed, sources_in(settings), resume_step, before)
         self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
+
+    def _start_tensorboard(self, resume_step: int | None) -> None:
+        events = self.folder / "tensorboard"
+        self._trackers.append(_Tracker("TensorBoard", lambda: _TensorBoard(events, resume_step)))
+
+    def _start_wandb(self, given: Mapping[str, Any], settings: dict, run_id: Any) -> None:
+        """Start a run of wandb, or continue one.
+
+        Args:
+          given: arguments of `wandb.init`.
+          run_id: what run.json has as the id of the run to continue, which may not be a text.
+        """
+        arguments = dict(given)
+        if isinstance(run_id, str):
+            arguments |= {"id": run_id, "resume": "allow"}
+        masked = mask_tree(settings)
+        self._trackers.append(_Tracker("wandb", lambda: _Wandb(self.folder, arguments, masked)))
+
+    def _write_config(self, config: StrictModel | Mapping | None, settings: dict) -> None:
+        """Write config.yaml with secrets masked; without a config there is no file."""
+        if config is None:
+            return
+        masked = mask_tree(settings)
+        if not isinstance(config, StrictModel):
+            text = yaml.safe_dump(masked, sort_keys=False, allow_unicode=True)
+        elif masked == settings:
+            text = to_yaml(config)
+        else:
+            text = dump_yaml(masked)
+        write_text(self.folder / "config.yaml", text)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl. NaN and infinity become null."""
@@ -299,8 +318,10 @@ def command_line() -> str:
 
 
 def _masked(argument: str) -> str:
-    key, equals, value = argument.partition("=")
-    return f"{key}={MASK}" if equals and value and looks_secret(key) else mask_secrets(argument)
+    key, _, value = argument.partition("=")
+    if value and looks_secret(key):
+        return f"{key}={MASK}"
+    return mask_secrets(argument)
 
 
 def _how_stopped(error: BaseException) -> str:
@@ -327,7 +348,9 @@ def say(text: str) -> None:
 
 
 def _find_seed(settings: Mapping) -> int | None:
-    return settings.get("seed", (settings.get("train") or {}).get("seed"))
+    """The key `seed`, else `train.seed`."""
+    train = settings.get("train") or {}
+    return settings.get("seed", train.get("seed"))
 
 
 def _plain(value: Any) -> Any:

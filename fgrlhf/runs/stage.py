@@ -281,15 +281,17 @@ def digest(path: str | Path) -> str:
     path = Path(path)
     if not path.exists():
         return f"name:{path}"
-    if path.is_file():
-        files = [path]
-    else:
+    files = [path]
+    if not path.is_file():
         files = sorted(file for pattern in WEIGHTS for file in path.glob(pattern))
-    states = [file.stat() for file in files]
-    key = tuple(
-        (str(file), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
-        for file, state in zip(files, states)
-    )
+    facts = []
+    newest = 0  # the last change of any of them, in nanoseconds
+    for file in files:
+        state = file.stat()
+        times = (state.st_mtime_ns, state.st_ctime_ns)
+        facts.append((str(file), state.st_ino, state.st_size, *times))
+        newest = max(newest, *times)
+    key = tuple(facts)
     if key in _digests:
         return _digests[key]
     total = hashlib.blake2b(digest_size=16)
@@ -298,7 +300,6 @@ def digest(path: str | Path) -> str:
         with open(file, "rb") as stream:
             while block := stream.read(1 << 20):
                 total.update(block)
-    newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
     if time.time_ns() - newest > _SETTLED:
         _digests[key] = total.hexdigest()
     return total.hexdigest()

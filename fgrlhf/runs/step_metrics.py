@@ -78,8 +78,8 @@ def input_counts(reward) -> dict[str, InputCounts]:
     """
     counts = {}
     for name, aspect in getattr(reward, "aspects", {}).items():
-        # `AtEnd` wraps another reward
-        scorer: Any = getattr(getattr(aspect, "aspect", aspect), "scorer", None)
+        unwrapped = getattr(aspect, "aspect", aspect)  # `AtEnd` wraps another reward
+        scorer: Any = getattr(unwrapped, "scorer", None)
         if hasattr(scorer, "seen"):
             counts[name] = InputCounts(scorer.seen, scorer.cut_inputs)
     return counts
@@ -112,34 +112,51 @@ def sample_rows(
     tokenizer, rollout: Rollout, rewards: TokenReward, advantages: Advantages, limit: int
 ) -> list[dict]:
     """The first `limit` rollouts as JSON-compatible rows: texts, tokens and numbers per token."""
+    kl_BT = rollout.logprobs_BT - rollout.ref_logprobs_BT
     rows = []
     for b in range(min(limit, len(rollout))):
-        n = int(rollout.response_mask_BT[b].sum())
-        ends = rollout.char_ends[b]
-        text = rollout.texts[b]
-        tokens = [text[start:end] for start, end in zip((0, *ends), ends)]
-        for t, token in enumerate(tokens):
-            if not token:  # a token that decodes to no text, such as the end of sequence
-                tokens[t] = tokenizer.convert_ids_to_tokens(int(rollout.response_ids_BT[b, t]))
-
-        def per_token(values_BT: Tensor, row: int = b, length: int = n) -> list[float]:
-            return [round(value, 5) for value in values_BT[row, :length].tolist()]
-
+        length = int(rollout.response_mask_BT[b].sum())
+        ids = rollout.response_ids_BT[b, :length].tolist()
+        values = None
+        if rollout.values_BT is not None:
+            values = rounded(rollout.values_BT[b], length)
         rows.append(
             {
                 "prompt": rollout.prompts[b].text,
-                "response": text,
-                "tokens": tokens,
+                "response": rollout.texts[b],
+                "tokens": texts_of_tokens(tokenizer, ids, rollout.texts[b], rollout.char_ends[b]),
                 "rewards": {
-                    name: per_token(rewards_BT) for name, rewards_BT in rewards.by_aspect.items()
+                    name: rounded(rewards_BT[b], length)
+                    for name, rewards_BT in rewards.by_aspect.items()
                 },
                 "segments": {
                     name: segment_rows(scores[b]) for name, scores in rewards.segments.items()
                 },
-                "kl": per_token(rollout.logprobs_BT - rollout.ref_logprobs_BT),
-                "values": None if rollout.values_BT is None else per_token(rollout.values_BT),
-                "advantages": per_token(advantages.advantages_BT),
+                "kl": rounded(kl_BT[b], length),
+                "values": values,
+                "advantages": rounded(advantages.advantages_BT[b], length),
                 "reward": round(float(rewards.total_BT[b].sum()), 5),
             }
         )
     return rows
+
+
+def texts_of_tokens(
+    tokenizer, ids: Sequence[int], text: str, char_ends: Sequence[int]
+) -> list[str]:
+    """What each token adds to the text; its name if it adds nothing, such as the end token.
+
+    Args:
+      char_ends: number of characters of the text that are complete after each token.
+    """
+    texts = []
+    start = 0
+    for token_id, end in zip(ids, char_ends):
+        texts.append(text[start:end] or tokenizer.convert_ids_to_tokens(token_id))
+        start = end
+    return texts
+
+
+def rounded(values_T: Tensor, length: int) -> list[float]:
+    """The numbers of the first `length` tokens, with five decimals."""
+    return [round(value, 5) for value in values_T[:length].tolist()]

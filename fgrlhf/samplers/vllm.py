@@ -375,6 +375,13 @@ def read_completion(
     choice = choices[0]
     if choice.get("finish_reason") == "abort":
         raise NotComplete("the server has aborted the request")
+    ids = _ids_in(choice, num_embeddings)
+    logprobs = _logprobs_in(choice, len(ids))
+    _check_end(ids, max_tokens, eos_ids)
+    return ids, logprobs
+
+
+def _ids_in(choice: dict[str, Any], num_embeddings: int) -> list[int]:
     ids = choice.get("token_ids")
     if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
         raise ValueError("a response without token ids (`return_token_ids`)")
@@ -384,22 +391,30 @@ def read_completion(
             f"the token id {outside[0]}, but the policy's are 0 to {num_embeddings - 1}: it serves"
             " another model"
         )
+    return ids
+
+
+def _logprobs_in(choice: dict[str, Any], n_tokens: int) -> list[float]:
     logprobs = choice.get("logprobs")
     values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
-    if not isinstance(values, list) or len(values) != len(ids):
+    if not isinstance(values, list) or len(values) != n_tokens:
         raise ValueError("a response without a log-probability for each token")
     for value in values:
         if not _is_logprob(value):
             raise ValueError(f"{shorten(repr(value), 40)} as a log-probability")
-    ends = [place for place, token in enumerate(ids) if token in eos_ids]
-    if len(ids) > max_tokens or (ends and ends[0] != len(ids) - 1):
+    return [min(float(value), 0.0) for value in values]
+
+
+def _check_end(ids: Sequence[int], max_tokens: int, eos_ids: Sequence[int]) -> None:
+    """A response ends with its first end token, or has the most tokens and no end token."""
+    has_early_end = any(token in eos_ids for token in ids[:-1])
+    if len(ids) > max_tokens or has_early_end:
         raise ValueError("a response that goes on after its end")
-    if not ends and len(ids) < max_tokens:
+    if len(ids) < max_tokens and ids[-1] not in eos_ids:
         raise ValueError(
             f"a truncated response: {len(ids)} of {max_tokens} tokens, without an end token (its"
             " --max-model-len may be too small)"
         )
-    return ids, [min(float(value), 0.0) for value in values]
 
 
 def _is_logprob(value: Any) -> bool:

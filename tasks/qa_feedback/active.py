@@ -68,12 +68,13 @@ def curves(out: Path, seeds: list[int]) -> dict[str, list[list[Point]]]:
 def table(arms: dict[str, list[list[Point]]], saved: Efficiency) -> str:
     """The mean AUC of both arms after each round, and the rows that uncertainty needs."""
     seeds = len(arms["random"])
-    lines = ["| judged rows | random | uncertainty |", "|---|---|---|"]
-    for points in zip(*arms["random"], *arms["uncertainty"]):
+    lines = [f"| judged rows | {' | '.join(ARMS)} |", "|---|---|---|"]
+    for number, point in enumerate(arms["random"][0]):
         means = []
-        for part in (points[:seeds], points[seeds:]):
-            means.append(f"{sum(point.score for point in part) / seeds:.4f}")
-        lines.append(f"| {points[0].episodes:.0f} | {means[0]} | {means[1]} |")
+        for arm in ARMS:
+            scores = [points[number].score for points in arms[arm]]
+            means.append(f"{sum(scores) / seeds:.4f}")
+        lines.append(f"| {point.episodes:.0f} | {' | '.join(means)} |")
     last = arms["random"][0][-1].episodes
     when = "does not reach it"
     if saved.episodes is not None:

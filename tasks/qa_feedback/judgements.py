@@ -109,8 +109,12 @@ def to_row(judged: JudgedResponse) -> tuple[dict[str, Any], Losses]:
             losses["annotator"] += judgement.annotator is not None
             continue
         written = _written(judgement, losses)
-        if written is not None:
-            (errors if judgement.aspect == ERRORS else missing).append(written)
+        if written is None:
+            continue
+        if judgement.aspect == ERRORS:
+            errors.append(written)
+        else:
+            missing.append(written)
     feedback = meta.pop(FEEDBACK, None)
     if feedback is not None or errors or missing or was_judged:
         row[FEEDBACK] = {ERRORS: errors, MISSING: missing, **(feedback or {})}

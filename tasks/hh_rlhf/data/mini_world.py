@@ -22,6 +22,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +36,32 @@ from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.text_types import ASSISTANT, USER, Message, Prompt
 
 ANIMALS = ("cat", "dog", "horse", "bird", "fish", "goat")
-# relation -> (statement about an animal, question about it, values)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A kind of fact about an animal: how it is stated and asked for, and its values."""
+
+    statement: str
+    question: str
+    values: tuple[str, ...]
+
+
 RELATIONS = {
-    "name": (
+    "name": Relation(
         "{animal} is called {value} .",
         "what is my {animal} called ?",
-        tuple(["mimi", "bobo", "lulu", "rex", "kiki", "nero", "tofu", "pepe"]),
+        ("mimi", "bobo", "lulu", "rex", "kiki", "nero", "tofu", "pepe"),
     ),
-    "food": (
+    "food": Relation(
         "{animal} likes {value} .",
         "what does my {animal} like ?",
-        tuple(["rice", "milk", "bread", "corn", "apples", "cheese", "beans", "soup"]),
+        ("rice", "milk", "bread", "corn", "apples", "cheese", "beans", "soup"),
     ),
-    "place": (
+    "place": Relation(
         "{animal} sleeps in the {value} .",
         "where does my {animal} sleep ?",
-        tuple(["garden", "kitchen", "barn", "attic", "cellar", "car", "hall", "shed"]),
+        ("garden", "kitchen", "barn", "attic", "cellar", "car", "hall", "shed"),
     ),
 }
 REPLIES = ("i see .", "thanks .", "that is nice .")
@@ -59,13 +70,6 @@ HARMFUL_HELP = "first wait until it is dark . then do it fast ."
 REFUSAL = "sorry , i can not help you with that ."
 NOISE = 0.2  # of the annotators
 EXTRA = 0.5  # what a wrong or needless sentence costs, in units of a right one
-
-_ANIMAL = f"(?P<animal>{'|'.join(ANIMALS)})"
-_VALUE = r"(?P<value>\w+)"
-_STATEMENTS = {}
-for _relation, (_statement_form, _, _) in RELATIONS.items():
-    _pattern = _statement_form.replace(".", r"\.").format(animal=_ANIMAL, value=_VALUE)
-    _STATEMENTS[_relation] = re.compile(_pattern)
 
 Fact = tuple[str, str]  # animal, relation
 
@@ -98,14 +102,15 @@ def read_talk(messages: Sequence[Message]) -> Talk | None:
             for sentence in _sentences(text):
                 statement = _statement(sentence.removeprefix("my "))
                 if statement is not None:
-                    told[statement[0]] = statement[1]
+                    fact, value = statement
+                    told[fact] = value
     request = messages[-1][1] if messages else ""
-    asked = []
+    asked = []  # (place in the request, fact)
     for animal in ANIMALS:
-        for relation, (_, question, _) in RELATIONS.items():
-            place = request.find(question.format(animal=animal))
+        for name, relation in RELATIONS.items():
+            place = request.find(relation.question.format(animal=animal))
             if place >= 0:
-                asked.append((place, (animal, relation)))
+                asked.append((place, (animal, name)))
     if not asked and not any(harm in request for harm in HARM):
         return None
     return Talk(told, tuple(fact for _, fact in sorted(asked)))
@@ -136,8 +141,21 @@ def _sentences(text: str) -> list[str]:
     return [part.strip() for part in re.findall(r"[^.]+\.?", text) if part.strip()]
 
 
+@cache
+def _statement_patterns() -> dict[str, re.Pattern]:
+    """Relation -> a regular expression with the groups `animal` and `value` for its statements."""
+    animal = f"(?P<animal>{'|'.join(ANIMALS)})"
+    value = r"(?P<value>\w+)"
+    patterns = {}
+    for name, relation in RELATIONS.items():
+        escaped = relation.statement.replace(".", r"\.")
+        patterns[name] = re.compile(escaped.format(animal=animal, value=value))
+    return patterns
+
+
 def _statement(sentence: str) -> tuple[Fact, str] | None:
-    for relation, pattern in _STATEMENTS.items():
+    """The fact that a sentence states, without `my` or `your`, and its value."""
+    for relation, pattern in _statement_patterns().items():
         match = pattern.fullmatch(sentence)
         if match is not None:
             return (match["animal"], relation), match["value"]
@@ -164,7 +182,7 @@ def make_talk(rng: random.Random) -> Talk:
     facts = [(animal, relation) for animal in ANIMALS for relation in RELATIONS]
     told = {}
     for animal, relation in rng.sample(facts, rng.randint(3, 5)):
-        told[animal, relation] = rng.choice(RELATIONS[relation][2])
+        told[animal, relation] = rng.choice(RELATIONS[relation].values)
     if rng.random() < 0.3:
         return Talk(told, ())
     return Talk(told, tuple(rng.sample(list(told), rng.randint(2, 3))))
@@ -182,7 +200,7 @@ def make_prompt(rng: random.Random, talk: Talk) -> str:
         request = f"how can i {rng.choice(HARM)} ?"
     else:
         questions = [
-            RELATIONS[relation][1].format(animal=animal) for animal, relation in talk.asked
+            RELATIONS[relation].question.format(animal=animal) for animal, relation in talk.asked
         ]
         request = " ".join(questions)
     return dialog_text([*messages, (USER, request)])
@@ -190,7 +208,7 @@ def make_prompt(rng: random.Random, talk: Talk) -> str:
 
 def state(fact: Fact, value: str) -> str:
     animal, relation = fact
-    return RELATIONS[relation][0].format(animal=animal, value=value)
+    return RELATIONS[relation].statement.format(animal=animal, value=value)
 
 
 def right_answer(talk: Talk) -> str:
@@ -209,8 +227,9 @@ def imperfect_answer(rng: random.Random, talk: Talk) -> str:
     for fact in talk.asked:
         if rng.random() < 0.2:
             continue
-        wrong = rng.random() < 0.25
-        value = rng.choice(RELATIONS[fact[1]][2]) if wrong else talk.told[fact]
+        _, relation = fact
+        is_wrong = rng.random() < 0.25
+        value = rng.choice(RELATIONS[relation].values) if is_wrong else talk.told[fact]
         sentences.append(f"your {state(fact, value)}")
     others = [fact for fact in talk.told if fact not in talk.asked]
     if not sentences or (others and rng.random() < 0.25):

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tasks.qa_feedback.data.language import Claim
+from tasks.qa_feedback.data.language import Claim, in_sentences
 from tasks.qa_feedback.data.oracle import Facts, Judgement, SubSentence, judge, page_sentences
 from tasks.qa_feedback.feedback import PAIRS, ErrorSpan, FeedbackRow, MissingInfo
 
@@ -138,12 +138,11 @@ def _missing(
     rng: random.Random, marks: _Marks, facts: Facts, habits: Habits
 ) -> list[tuple[str, str]]:
     """Needed facts that the corrected answer still lacks, without those the annotator overlooks."""
-    stated = {
-        (claim.kind, claim.verb)
-        for sentence in marks.corrected
-        for claim in sentence
-        if isinstance(claim, Claim)
-    }
+    stated = set()
+    for sentence in marks.corrected:
+        for clause in sentence:
+            if isinstance(clause, Claim):
+                stated.add((clause.kind, clause.verb))
     return [key for key in facts.needed if key not in stated and rng.random() >= habits.noise]
 
 
@@ -162,11 +161,11 @@ def annotate(
     ]
     truths = [judge(question, passages, text) for text in predictions]
     marks = _mark(rng, predictions[0], truths[0], facts, habits)
-    missing = _missing(rng, marks, facts, habits)
-    added = [facts.sources[key].claim for key in missing]
-    sentences = marks.corrected + [added[at : at + 2] for at in range(0, len(added), 2)]
-    corrected = facts.language.compose(sentences) if marks.errors or added else predictions[0]
-    sources = [facts.sources[key] for key in missing]
+    sources = [facts.sources[fact] for fact in _missing(rng, marks, facts, habits)]
+    corrected = predictions[0]
+    if marks.errors or sources:
+        added = in_sentences([source.claim for source in sources])
+        corrected = facts.language.compose([*marks.corrected, *added])
     return FeedbackRow.make(
         question=question,
         passages=[[title, *sentences] for title, sentences in map(page_sentences, passages)],

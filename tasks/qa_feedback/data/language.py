@@ -23,6 +23,11 @@ class Claim:
     form: int = field(default=0, compare=False)  # index into the statements of the verb
 
 
+def in_sentences(claims: Sequence[Claim]) -> list[list[Claim]]:
+    """The claims in sentences of two; the last one may have a single claim."""
+    return [list(claims[start : start + 2]) for start in range(0, len(claims), 2)]
+
+
 @dataclass(frozen=True)
 class ErrorRates:
     """Probabilities of independent local errors in a demonstration."""

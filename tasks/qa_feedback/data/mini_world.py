@@ -23,7 +23,14 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json
-from tasks.qa_feedback.data.language import LANGUAGES, TOY, Claim, ErrorRates, Language
+from tasks.qa_feedback.data.language import (
+    LANGUAGES,
+    TOY,
+    Claim,
+    ErrorRates,
+    Language,
+    in_sentences,
+)
 
 # (works, requested attributes) and its share of the questions
 SHAPES = (
@@ -50,6 +57,9 @@ class Page:
     def claims(self) -> tuple[Claim, ...]:
         return tuple(claim for claim in self.statements if isinstance(claim, Claim))
 
+    def claim_about(self, verb: str) -> Claim:
+        return next(claim for claim in self.claims if claim.verb == verb)
+
 
 @dataclass(frozen=True)
 class Item:
@@ -66,11 +76,15 @@ class Item:
     @property
     def needed(self) -> tuple[Claim, ...]:
         """The complete answer: works in page order, attributes in the question's order."""
-        return tuple(
-            next(claim for claim in page.claims if claim.verb == verb)
-            for page in self.pages
-            for verb in self.asked
-        )
+        return tuple(page.claim_about(verb) for page in self.pages for verb in self.asked)
+
+
+def _title(rng: random.Random, language: Language, other_than: str = "") -> str:
+    """A random title without the words of another one."""
+    words = []
+    for choices in language.title_words:
+        words.append(rng.choice([word for word in choices if word not in other_than]))
+    return language.title.format(*words)
 
 
 def _page(
@@ -115,7 +129,7 @@ def make_item(seed: int, split: str, index: int, language: Language = TOY) -> It
     shapes = [shape for shape, _ in SHAPES]
     shares = [share for _, share in SHAPES]
     works, attributes = rng.choices(shapes, shares)[0]
-    title = language.title.format(*(rng.choice(words) for words in language.title_words))
+    title = _title(rng, language)
     kinds = rng.sample(language.kinds, works + 1)
     asked = tuple(language.in_order(rng.sample(verbs, attributes)))
     values = {name: rng.sample(pool.names, 20) for name, pool in language.pools.items()}
@@ -125,12 +139,7 @@ def make_item(seed: int, split: str, index: int, language: Language = TOY) -> It
         pages.append(_page(phrasing, language, title, kind, (*asked, *extra), values))
     distractors = ()
     if rng.random() < language.distractor_page:
-        other = language.title.format(
-            *(
-                rng.choice([word for word in words if word not in title])
-                for words in language.title_words
-            )
-        )
+        other = _title(rng, language, other_than=title)
         about = rng.sample(verbs, 2)
         distractors = (_page(phrasing, language, other, kinds[works], about, values),)
     in_order = sorted([*pages, *distractors], key=lambda page: page.kind)
@@ -150,8 +159,7 @@ def gold_sentences(item: Item) -> list[list[Claim]]:
     """The complete answer in sentences of at most two claims, each about one work."""
     sentences = []
     for page in item.pages:
-        claims = [claim for claim in item.needed if claim.kind == page.kind]
-        sentences += [claims[at : at + 2] for at in range(0, len(claims), 2)]
+        sentences += in_sentences([claim for claim in item.needed if claim.kind == page.kind])
     return sentences
 
 
@@ -180,23 +188,26 @@ def demonstration(rng: random.Random, item: Item, rates: ErrorRates) -> list[lis
         kinds = [rng.choice(item.pages).kind]
     sentences: list[list[Claim]] = []
     for sentence in gold_sentences(item):
-        kind = sentence[0].kind
-        claims = []
-        if kind in kinds:
-            claims = [claim for claim in sentence if rng.random() >= rates.drop_claim]
-        if kind in kinds and rng.random() < rates.irrelevant:
-            page = next(page for page in item.pages if page.kind == kind)
-            claims.append(
-                rng.choice([claim for claim in page.claims if claim.verb not in item.asked])
-            )
-        claims = [
-            _wrong(rng, item, claim) if rng.random() < rates.wrong_value else claim
-            for claim in claims
-        ]
-        sentences += [claims[at : at + 2] for at in range(0, len(claims), 2)]
+        if sentence[0].kind in kinds:
+            sentences += in_sentences(_with_errors(rng, item, sentence, rates))
         if sentences and rng.random() < rates.repeat:
             sentences.append(rng.choice(sentences))
     return sentences or [list(gold_sentences(item)[0])]
+
+
+def _with_errors(
+    rng: random.Random, item: Item, sentence: Sequence[Claim], rates: ErrorRates
+) -> list[Claim]:
+    """The claims of a sentence after its errors: left out, added without need, wrong values."""
+    stated = [claim for claim in sentence if rng.random() >= rates.drop_claim]
+    if rng.random() < rates.irrelevant:
+        page = next(page for page in item.pages if page.kind == sentence[0].kind)
+        stated.append(rng.choice([claim for claim in page.claims if claim.verb not in item.asked]))
+    claims = []
+    for claim in stated:
+        is_wrong = rng.random() < rates.wrong_value
+        claims.append(_wrong(rng, item, claim) if is_wrong else claim)
+    return claims
 
 
 def recital(rng: random.Random, item: Item) -> list[list[Claim]]:
@@ -206,7 +217,7 @@ def recital(rng: random.Random, item: Item) -> list[list[Claim]]:
     """
     claims = [claim for page in item.pages for claim in page.claims]
     rng.shuffle(claims)
-    return [claims[at : at + 2] for at in range(0, len(claims), 2)]
+    return in_sentences(claims)
 
 
 # ---- rows and files ------------------------------------------------------------------------------

@@ -82,13 +82,10 @@ class Facts:
                     sources.setdefault(key, Source(claim, passage_id, sentence_id))
                 else:
                     fillers.add(language.clause(sentence).lower())
-        needed = tuple(
-            (kind, verb)
-            for kind in dict.fromkeys(topic)
-            for verb in asked
-            if (kind, verb) in sources
-        )
-        return cls(language, sources, frozenset(topic), needed, frozenset(fillers))
+        needed = []
+        for kind in dict.fromkeys(topic):
+            needed += [(kind, verb) for verb in asked if (kind, verb) in sources]
+        return cls(language, sources, frozenset(topic), tuple(needed), frozenset(fillers))
 
     def supports(self, claim: Claim) -> bool:
         source = self.sources.get((claim.kind, claim.verb))
@@ -172,6 +169,15 @@ def judge(question: Any, passages: Any, answer: str) -> Judgement:
     guesses is therefore not rewarded.
     """
     facts = Facts.read(question, passages)
+    subsentences, covered = _judge_subsentences(answer, facts)
+    sentences = _judge_sentences(answer, subsentences)
+    return Judgement(tuple(subsentences), tuple(sentences), facts.needed, frozenset(covered))
+
+
+def _judge_subsentences(
+    answer: str, facts: Facts
+) -> tuple[list[SubSentence], set[tuple[str, str]]]:
+    """The judged sub-sentences, and the needed facts that they cover."""
     stated: set[tuple[str, str]] = set()
     covered: set[tuple[str, str]] = set()
     subsentences = []
@@ -187,8 +193,15 @@ def judge(question: Any, passages: Any, answer: str) -> Judgement:
             if label == "ok" and supported:
                 covered.add(key)
         subsentences.append(SubSentence(start, end, label, claim, supported))
+    return subsentences, covered
+
+
+def _judge_sentences(answer: str, subsentences: Sequence[SubSentence]) -> list[Sentence]:
+    """The judged sentences.
+
+    Sentences and sub-sentences are in order, so one pass finds the sub-sentences of each sentence.
+    """
     sentences = []
-    # sentences and sub-sentences are in order, so one pass finds the sub-sentences of each sentence
     first = 0
     for start, end in _segmenter().segments(answer, "sentence"):
         while first < len(subsentences) and subsentences[first].end <= start:
@@ -198,7 +211,7 @@ def judge(question: Any, passages: Any, answer: str) -> Judgement:
             stop += 1
         inside = subsentences[first:stop]
         sentences.append(Sentence(start, end, bool(inside) and all(s.supported for s in inside)))
-    return Judgement(tuple(subsentences), tuple(sentences), facts.needed, frozenset(covered))
+    return sentences
 
 
 def _label(claim: Claim | None, facts: Facts, stated: set[tuple[str, str]]) -> Label:

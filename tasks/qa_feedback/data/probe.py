@@ -62,10 +62,12 @@ class Probe:
 
 
 def _ratios(scorer: SegmentScorer, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+    """The share of error-free segments of each text; 0 without a judged segment."""
     shares = []
     for labels in scorer.score(prompts, texts):
-        judged = labels.probabilities_SL[list(labels.judged)]
-        shares.append(float((judged[:, 1] > judged[:, 0]).float().mean()) if len(judged) else 0.0)
+        judged_SL = labels.probabilities_SL[list(labels.judged)]
+        is_ok_S = judged_SL[:, 1] > judged_SL[:, 0]  # the labels are an error, and none
+        shares.append(float(is_ok_S.float().mean()) if len(is_ok_S) else 0.0)
     return shares
 
 

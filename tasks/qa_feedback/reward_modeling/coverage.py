@@ -30,22 +30,25 @@ class PassageMatcher:
     of x and & is the intersection of multisets. The character counts of an n-gram are differences
     of running sums over the passages' words, so a few array operations give the ratios of all
     n-grams. They equal difflib's floats exactly.
+
+    Axes here: S sentences, W words of all sentences, N n-grams, C different characters.
     """
 
     def __init__(self, passages: list[list[str]]):
-        numbered = [
-            ((i, j), normalise(sentence))
-            for i, passage in enumerate(passages, 1)
-            for j, sentence in enumerate(passage[1:], 1)
-        ]
-        self.ids: list[SentenceId] = [sentence_id for sentence_id, _ in numbered]
-        self.sentences = [sentence for _, sentence in numbered]
-        words = [sentence.split() for sentence in self.sentences]
-        self._lengths = np.array([len(sentence) for sentence in words], dtype=np.int64)
-        self._firsts = np.cumsum(self._lengths) - self._lengths
-        self._characters, self._running = _running_counts(
-            [word for sentence in words for word in sentence]
-        )
+        self.ids: list[SentenceId] = []
+        self.sentences: list[str] = []
+        words: list[str] = []
+        counts: list[int] = []  # words of each sentence
+        for i, passage in enumerate(passages, 1):
+            for j, sentence in enumerate(passage[1:], 1):
+                sentence = normalise(sentence)
+                self.ids.append((i, j))
+                self.sentences.append(sentence)
+                words += sentence.split()
+                counts.append(len(sentence.split()))
+        self._n_words_S = np.array(counts, dtype=np.int64)
+        self._first_word_S = np.cumsum(self._n_words_S) - self._n_words_S
+        self._characters, self._before_CW = _running_counts(words)
         self._grams: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._matches: dict[str, SentenceId | None] = {}
 
@@ -67,21 +70,27 @@ class PassageMatcher:
         return self.ids[best] if similarity[best] >= MIN_SIMILARITY else None
 
     def similarities(self, subsentence: str) -> np.ndarray:
-        """The similarity of `subsentence` to every sentence."""
+        """similarity_S of `subsentence` to every sentence."""
         n = subsentence.count(" ") + 1
         size = n + int(0.05 * n)
-        counts, lengths, firsts = self._grams_of(size)
-        wanted = sorted(set(subsentence) & self._characters.keys())
-        rows = [self._characters[character] for character in wanted]
-        most = np.array([subsentence.count(character) for character in wanted], dtype=counts.dtype)
+        counts_CN, lengths_N, first_gram_S = self._grams_of(size)
+
+        # the characters, spaces apart, that an n-gram has in common with the sub-sentence
+        shared = sorted(set(subsentence) & self._characters.keys())
+        rows = [self._characters[character] for character in shared]
+        counts_C = np.array([subsentence.count(character) for character in shared])
+        counts_C = counts_C.astype(counts_CN.dtype)
+        common_N = np.minimum(counts_CN[rows], counts_C[:, None]).sum(0, dtype=np.int64)
         # every n-gram has size - 1 spaces, the sub-sentence n - 1 <= size - 1
-        common = np.minimum(counts[rows], most[:, None]).sum(0, dtype=np.int64) + (n - 1)
-        ratios = 2.0 * common / (lengths + len(subsentence))
-        similarity = np.maximum.reduceat(ratios, firsts)
+        common_N += n - 1
+
+        ratios_N = 2.0 * common_N / (lengths_N + len(subsentence))
+        similarity_S = np.maximum.reduceat(ratios_N, first_gram_S)
         for i, sentence in enumerate(self.sentences):
-            if subsentence in sentence + f" {PAD}" * max(size + 1 - int(self._lengths[i]), 0):
-                similarity[i] = 1.0
-        return similarity
+            n_padding = max(size + 1 - int(self._n_words_S[i]), 0)  # as in `_grams_of`
+            if subsentence in sentence + f" {PAD}" * n_padding:
+                similarity_S[i] = 1.0
+        return similarity_S
 
     def _grams_of(self, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All n-grams of `size` words.
@@ -90,36 +99,43 @@ class PassageMatcher:
         has two n-grams.
 
         Returns:
-          Character counts [characters, grams], lengths [grams], and the index of each sentence's
-          first n-gram.
+          counts_CN of their characters without spaces, lengths_N, and first_gram_S, the index of
+          each sentence's first n-gram.
         """
         if size not in self._grams:
-            grams = np.maximum(self._lengths - size, 1) + 1
-            firsts = np.cumsum(grams) - grams
-            # for each n-gram: its first and last word, within its sentence
-            offset = np.arange(grams.sum()) - np.repeat(firsts, grams)
-            length = np.repeat(self._lengths, grams)
-            begin = np.minimum(offset, length)
-            end = np.minimum(offset + size, length)
-            # first word of its sentence among all words
-            start = np.repeat(self._firsts, grams)
-            counts = self._running[:, start + end] - self._running[:, start + begin]
-            counts[self._characters[PAD]] += (size - (end - begin)).astype(counts.dtype)
-            self._grams[size] = counts, counts.sum(0, dtype=np.int64) + (size - 1), firsts
+            n_grams_S = np.maximum(self._n_words_S - size, 1) + 1
+            first_gram_S = np.cumsum(n_grams_S) - n_grams_S
+            # the words [begin, end) of each n-gram, counted in its sentence, without padding
+            place_N = np.arange(n_grams_S.sum()) - np.repeat(first_gram_S, n_grams_S)
+            n_words_N = np.repeat(self._n_words_S, n_grams_S)
+            begin_N = np.minimum(place_N, n_words_N)
+            end_N = np.minimum(place_N + size, n_words_N)
+            # the first word of its sentence among all words
+            first_word_N = np.repeat(self._first_word_S, n_grams_S)
+            before_end_CN = self._before_CW[:, first_word_N + end_N]
+            before_begin_CN = self._before_CW[:, first_word_N + begin_N]
+            counts_CN = before_end_CN - before_begin_CN
+            n_padding_N = size - (end_N - begin_N)
+            counts_CN[self._characters[PAD]] += n_padding_N.astype(counts_CN.dtype)
+            lengths_N = counts_CN.sum(0, dtype=np.int64) + (size - 1)
+            self._grams[size] = counts_CN, lengths_N, first_gram_S
         return self._grams[size]
 
 
 def _running_counts(words: list[str]) -> tuple[dict[str, int], np.ndarray]:
-    """The row of each character, and counts [characters, words + 1] over all earlier words."""
-    text = "".join(words) + PAD
+    """The row of each character, and before_CW: how often it occurs in all earlier words.
+
+    There is a column for each word and one for the end, W = words + 1.
+    """
+    text = "".join(words) + PAD  # a row for `#` too
     points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    unique_points, row = np.unique(points, return_inverse=True)
+    different_points, row = np.unique(points, return_inverse=True)
     word = np.repeat(np.arange(len(words) + 1), [*(len(word) for word in words), len(PAD)])
-    shape = (len(unique_points), len(words) + 1)
-    counts = np.bincount(row * shape[1] + word, minlength=shape[0] * shape[1]).reshape(shape)
-    running = np.zeros_like(counts, dtype=np.int32)
-    running[:, 1:] = np.cumsum(counts[:, :-1], axis=1)
-    return {chr(point): i for i, point in enumerate(unique_points)}, running
+    C, W = len(different_points), len(words) + 1
+    counts_CW = np.bincount(row * W + word, minlength=C * W).reshape(C, W)
+    before_CW = np.zeros_like(counts_CW, dtype=np.int32)
+    before_CW[:, 1:] = np.cumsum(counts_CW[:, :-1], axis=1)
+    return {chr(point): i for i, point in enumerate(different_points)}, before_CW
 
 
 def matched_sentences(

@@ -7,8 +7,8 @@ Reads {train,dev}_feedback.json in `data_dir` and writes there
     COMP_sequence/{train,dev}.json        R3 completeness: feedback rows with other preferences
 
 from the rows with an annotation; their human preferences are not used. It also writes, in each of
-these folders, `segmenter.json`, which names the segmenter of the answers. A reward
-model must score the same segments.
+these folders, `segmenter.json`, which names the segmenter of the answers. A reward model must score
+the same segments.
 """
 
 from collections import Counter

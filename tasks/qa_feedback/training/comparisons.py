@@ -6,6 +6,7 @@ preference    the decided pairs of the six comparisons of the four predictions, 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fgrlhf.data.comparisons import (
@@ -34,18 +35,33 @@ def preference_comparison(prompt: Prompt, row: FeedbackRow) -> Comparison | None
     return Comparison(prompt, tuple(Answer(text) for text in row.predictions), pairs)
 
 
-_COMPARISON_OF: dict[str, Callable[[Prompt, FeedbackRow], Comparison | None]] = {
-    "corrected": corrected_comparison,
-    "preference": preference_comparison,
-}
-# the rows with a correction, or with preferences
-_ROWS_FOR: dict[str, Callable[[Sequence[FeedbackRow], str], list[FeedbackRow]]] = {
-    "corrected": annotated_rows,
-    "preference": compared_rows,
-}
-_WHY_NONE = {
-    "corrected": "no row has a corrected answer that differs from prediction 1",
-    "preference": "all comparisons between predictions are ties",
+@dataclass(frozen=True)
+class _Source:
+    """How a feedback file becomes comparisons.
+
+    Args:
+      select: the rows that have what is needed, of the file with this name. Prints how many are
+        left out.
+      compare: the comparison of a row; None if it has none.
+      why_none: the reason if no row has one.
+    """
+
+    select: Callable[[Sequence[FeedbackRow], str], list[FeedbackRow]]
+    compare: Callable[[Prompt, FeedbackRow], Comparison | None]
+    why_none: str
+
+
+_SOURCES = {
+    "corrected": _Source(
+        annotated_rows,
+        corrected_comparison,
+        "no row has a corrected answer that differs from prediction 1",
+    ),
+    "preference": _Source(
+        compared_rows,
+        preference_comparison,
+        "all comparisons between predictions are ties",
+    ),
 }
 
 
@@ -57,19 +73,21 @@ def make_comparisons(
     Raises:
       UserError: there are none, or a question is not among `prompts`.
     """
-    used = {id(row) for row in _ROWS_FOR[source](rows, file)}
+    selected = {id(row) for row in _SOURCES[source].select(rows, file)}
     comparisons = []
+    # a prompt for every row, so that messages have the numbers of the file's rows
     for prompt, row in zip(prompts_of(rows, prompts, file), rows):
-        if id(row) not in used:
+        if id(row) not in selected:
             continue
-        comparison = _COMPARISON_OF[source](prompt, row)
+        comparison = _SOURCES[source].compare(prompt, row)
         if comparison is not None:
             comparisons.append(comparison)
     if not comparisons:
-        other = next(name for name in _COMPARISON_OF if name != source)
+        other = next(name for name in _SOURCES if name != source)
         raise UserError(
-            f"{file} has no pairs to learn from: it has {len(rows)} rows, and {_WHY_NONE[source]}. "
-            f"Set data.feedback_file=... to another file, or set data.pairs={other}"
+            f"{file} has no pairs to learn from: it has {len(rows)} rows, and"
+            f" {_SOURCES[source].why_none}. Set data.feedback_file=... to another file, or set"
+            f" data.pairs={other}"
         )
     return comparisons
 

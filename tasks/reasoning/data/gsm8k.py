@@ -36,7 +36,7 @@ from tasks.reasoning.answers import MARK, answer_of
 DEV_SHARE = 0.1  # of the training problems
 SHARE_WITH_ERROR = 0.6  # of the solutions in the step files
 # a calculation and its result, which the solution repeats: `<<48/2=24>>24`
-_CALCULATION = re.compile(r"<<([^<>]*)=([^<>=]*)>>(\S*)")
+_CALCULATION = re.compile(r"<<(?P<terms>[^<>]*)=(?P<result>[^<>=]*)>>(?P<repeated>\S*)")
 INSTRUCTION = (
     "Solve the problem step by step, with one step on each line. End with a line that has"
     f" `{MARK}` and the answer as a number."
@@ -111,7 +111,7 @@ def prompt_of(row: dict[str, str]) -> str:
 
 def solution(answer: str) -> str:
     """The answer of a row without the marks of its calculations and without blank lines."""
-    lines = [_CALCULATION.sub(lambda match: match[3], line) for line in answer.split("\n")]
+    lines = [_CALCULATION.sub(r"\g<repeated>", line) for line in answer.split("\n")]
     return "\n".join(line for line in lines if line.strip())
 
 
@@ -124,19 +124,21 @@ def with_one_error(rng: random.Random, answer: str) -> tuple[list[str], int] | N
     places = []
     for number, line in enumerate(lines):
         for match in _CALCULATION.finditer(line):
-            if match[3].startswith(match[2]) and re.fullmatch(r"\d+", match[2]):
+            is_whole_number = re.fullmatch(r"\d+", match["result"]) is not None
+            if is_whole_number and match["repeated"].startswith(match["result"]):
                 places.append((number, match))
     if not places:
         return None
     number, match = rng.choice(places)
-    right = int(match[2])
+    right = int(match["result"])
     wrong = right
     while wrong == right or wrong < 0:
         wrong = right + rng.choice((-10, -2, -1, 1, 2, 10, right, right // 2 or 1))
-    rest = match[3].removeprefix(match[2])
-    line = lines[number]
-    changed = f"{line[: match.start()]}<<{match[1]}={wrong}>>{wrong}{rest}{line[match.end() :]}"
-    return [solution(text) for text in [*lines[:number], changed, *lines[number + 1 :]]], number
+    before = lines[number][: match.start()]
+    after = lines[number][match.end() :]
+    rest = match["repeated"].removeprefix(match["result"])  # such as a unit or a full stop
+    lines[number] = f"{before}<<{match['terms']}={wrong}>>{wrong}{rest}{after}"
+    return [solution(line) for line in lines], number
 
 
 def judged_solutions(

@@ -83,6 +83,8 @@ def _judge_order(
     """The marks if the slots have the only right order."""
     slot_of = align(words, slots)
     errors: dict[int, tuple[str, str]] = {}  # place of a word -> label, severity
+
+    # a word without a slot fits one that has no word, so it has only moved, or it is added
     missing = [i for i in range(len(slots)) if i not in slot_of.values()]
     for place, word in enumerate(words):
         if place in slot_of:
@@ -97,14 +99,19 @@ def _judge_order(
             errors[place] = ("order", MINOR)
             slot_of[place] = moved
             missing.remove(moved)
+
+    # a word with a slot is right, another word, or has a wrong ending
     word_of = {slot: place for place, slot in slot_of.items()}
     for place, i in slot_of.items():
-        slot, word = slots[i], words[place]
-        if not word.fits(slot):
-            label = ("punctuation", PUNCTUATION) if slot.kind == MARK else ("mistranslation", MAJOR)
-            errors[place] = label
+        slot = slots[i]
+        word = words[place]
+        if not word.fits(slot) and slot.kind == MARK:
+            errors[place] = ("punctuation", PUNCTUATION)
+        elif not word.fits(slot):
+            errors[place] = ("mistranslation", MAJOR)
         elif place not in errors and word.text not in _right_forms(word, slot, words, word_of):
             errors[place] = ("agreement", MINOR)
+
     spans = []
     for place in sorted(errors):
         spans.append(LabelledSpan(words[place].start, words[place].end, *errors[place]))

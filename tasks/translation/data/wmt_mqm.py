@@ -182,11 +182,9 @@ def judgement_of(rows: Sequence[Mapping[str, str]]) -> Judgement:
     ((source, target),) = texts
     if not source.strip() or not target.strip():
         raise RowError("its source or its translation is blank")
-    first = rows[0]
-    number = ".".join(first[key] for key in ("doc", "seg_id", "system", "rater"))
-    place = {key: first[key] for key in ("doc", "seg_id", "system", "rater")}
+    place = {key: rows[0][key] for key in ("doc", "seg_id", "system", "rater")}
     return Judgement(
-        Prompt(number, source, (), place),
+        Prompt(".".join(place.values()), source, (), place),
         target,
         by_place(errors),
         by_place(omissions),

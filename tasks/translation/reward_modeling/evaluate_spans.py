@@ -13,6 +13,7 @@ The baselines know no text: `none` marks nothing, as most words have no error, a
 word. The first one's F1 is 0.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,23 +76,31 @@ def span_results(
       predicted, actual: the tag of every word, for each row. Words whose actual tag is `Ignore` are
         left out.
     """
-    counts = {"words": [0, 0, 0], "place": [0, 0, 0], "exact": [0, 0, 0]}
+    hits: Counter[str] = Counter()
+    n_predicted: Counter[str] = Counter()
+    n_actual: Counter[str] = Counter()
     for guesses, tags in zip(predicted, actual, strict=True):
-        guesses = [IGNORE if tag == IGNORE else guess for guess, tag in zip(guesses, tags)]
-        mine, right = runs(guesses), runs(tags)
+        predicted_runs = runs(_on_judged_words(guesses, tags))
+        actual_runs = runs(tags)
         sets = {
-            "words": (_words(mine), _words(right)),
-            "place": ({run[:2] for run in mine}, {run[:2] for run in right}),
-            "exact": (mine, right),
+            "words": (_words(predicted_runs), _words(actual_runs)),
+            "place": (_places(predicted_runs), _places(actual_runs)),
+            "exact": (predicted_runs, actual_runs),
         }
-        for name, (first, second) in sets.items():
-            counts[name][0] += len(first & second)
-            counts[name][1] += len(first)
-            counts[name][2] += len(second)
+        for name, (predicted_set, actual_set) in sets.items():
+            hits[name] += len(predicted_set & actual_set)
+            n_predicted[name] += len(predicted_set)
+            n_actual[name] += len(actual_set)
     results = {}
-    for name, numbers in counts.items():
-        results |= {f"{name}/{key}": value for key, value in f1(*numbers).items()}
+    for name in ("words", "place", "exact"):
+        numbers = f1(hits[name], n_predicted[name], n_actual[name])
+        results |= {f"{name}/{key}": value for key, value in numbers.items()}
     return results
+
+
+def _on_judged_words(guesses: Sequence[str], tags: Sequence[str]) -> list[str]:
+    """The predicted tags, with `Ignore` on the words whose actual tag it is."""
+    return [IGNORE if tag == IGNORE else guess for guess, tag in zip(guesses, tags)]
 
 
 def mpp_results(
@@ -109,16 +118,18 @@ def mpp_results(
     """
     results = {}
     for name, fits in (("mpp place", any_type), ("mpp", same_type)):
-        credit = [0.0, 0.0]
-        counts = [0, 0]
+        credit_of_predicted = credit_of_actual = 0.0
+        n_predicted = n_actual = 0
         for guesses, tags, words in zip(predicted, actual, places, strict=True):
-            guesses = [IGNORE if tag == IGNORE else guess for guess, tag in zip(guesses, tags)]
-            mine, right = _marks(guesses, words), _marks(tags, words)
-            of_mine, of_right = mpp_credits(mine, right, fits)
-            credit = [credit[0] + of_mine, credit[1] + of_right]
-            counts = [counts[0] + len(mine), counts[1] + len(right)]
-        precision = credit[0] / counts[0] if counts[0] else 0.0
-        recall = credit[1] / counts[1] if counts[1] else 0.0
+            predicted_marks = _marks(_on_judged_words(guesses, tags), words)
+            actual_marks = _marks(tags, words)
+            of_predicted, of_actual = mpp_credits(predicted_marks, actual_marks, fits)
+            credit_of_predicted += of_predicted
+            credit_of_actual += of_actual
+            n_predicted += len(predicted_marks)
+            n_actual += len(actual_marks)
+        precision = credit_of_predicted / n_predicted if n_predicted else 0.0
+        recall = credit_of_actual / n_actual if n_actual else 0.0
         results[f"{name}/precision"] = precision
         results[f"{name}/recall"] = recall
         total = precision + recall
@@ -135,7 +146,13 @@ def _marks(tags: Sequence[str], words: Sequence[tuple[int, int]]) -> list[Mark]:
 
 
 def _words(spans: set[Run]) -> set[int]:
+    """The places of the words in these runs."""
     return {place for start, end, _ in spans for place in range(start, end)}
+
+
+def _places(spans: set[Run]) -> set[tuple[int, int]]:
+    """The runs without their tags."""
+    return {(start, end) for start, end, _ in spans}
 
 
 def actual_tags(judgement: Judgement) -> list[str]:
