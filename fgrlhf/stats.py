@@ -264,8 +264,12 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
     z(p) and t(p) are the upper p/2 quantiles of the normal distribution and of Student's t (with
     seeds - 1 degrees of freedom), s_q is the standard error over prompts (a 95% bootstrap interval
     is 2 * 1.96 of them wide) and s_s the one over seeds. Normal tails are used because 2,000
-    bootstrap draws are too few for a p-value of 0.0005. With one seed s_s = 0. With several seeds,
-    p < 0.05 exactly if the interval of `seed_interval` excludes zero.
+    bootstrap draws are too few for a p-value of 0.0005. With one seed s_s = 0.
+
+    With n prompts p is at least 2^(1 - n), the probability that n differences have the same sign if
+    there is no difference. A few prompts may be much alike, and all draws of a single one are
+    equal, so that the bootstrap alone would find them significant. With at least six prompts and
+    several seeds, p < 0.05 exactly if the interval of `seed_interval` excludes zero.
     """
     stacked = np.stack(differences)
     over_prompts = bootstrap(stacked.mean(0))
@@ -273,8 +277,9 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
     prompt_error = (over_prompts.high - over_prompts.low) / 2 / norm.isf((1 - LEVEL) / 2)
     seeds = len(differences)
     seed_error = stacked.mean(1).std(ddof=1) / np.sqrt(seeds) if seeds > 1 else 0.0
+    least = 2.0 ** (1 - stacked.shape[1])
     if prompt_error == 0 and seed_error == 0:
-        return 1.0 if mean == 0 else 0.0
+        return 1.0 if mean == 0 else least
 
     def half_width(p: float) -> float:
         over_seeds = t.isf(p / 2, seeds - 1) * seed_error if seeds > 1 else 0.0
@@ -283,14 +288,14 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
     # half_width decreases as p increases, to 0 at p = 1; solve for log10 p
     smallest = -300.0
     if half_width(10**smallest) <= mean:
-        return 0.0
+        return least
     root = root_scalar(
         lambda log_p: half_width(10**log_p) - mean,
         bracket=(smallest, 0.0),
         method="brentq",
         xtol=1e-12,
     )
-    return float(10**root.root)
+    return max(float(10**root.root), least)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

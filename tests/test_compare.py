@@ -144,7 +144,7 @@ class Stages:
             keys = dict(part.partition("=")[::2] for part in stage.command if "=" in part)
             if "policy" in keys:
                 score = 0.8 if "grpo" in keys["name"] else 0.5
-                rows = [{"id": i, "reward": score + 0.1 * i} for i in range(2)]
+                rows = [{"id": i, "reward": score + 0.1 * (i % 2)} for i in range(10)]
                 write_jsonl(self.folder / stage.outputs[0] / "rows.jsonl", rows)
             else:
                 write_jsonl(self.folder / stage.outputs[0] / "metrics.jsonl", LOG)
@@ -342,7 +342,7 @@ def test_names_of_references():
 
 @pytest.fixture
 def result(tmp_path):
-    """Three runs, two seeds, two prompts: ppo gains .2 and .4 over SFT, rloo nothing."""
+    """Three runs, two seeds, ten prompts: ppo gains .2 or .4 over SFT, rloo nothing."""
     runs = [
         Run("ppo", "rl", "", ("train.lr=1",), algorithm="ppo"),
         Run("rloo", "rl", "", algorithm="rloo"),
@@ -350,7 +350,7 @@ def result(tmp_path):
     ]
 
     def write(name: str, values: list[float]) -> None:
-        rows = [{"id": prompt, "oracle/gold": value} for prompt, value in zip("ba", values)]
+        rows = [{"id": id, "oracle/gold": value} for id, value in zip("jihgfedcba", values * 5)]
         write_jsonl(tmp_path / "eval" / f"{name}-test" / "rows.jsonl", rows)
 
     write("sft", [0.1, 0.5])
@@ -389,7 +389,7 @@ def test_runs_and_differences(result, tmp_path):
 def test_table_and_page_show_them(result):
     text = table(result, DISPLAY)
     assert "2 seeds, gold score on the test prompts; SFT 0.300." in text
-    assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.200, +0.400]** |" in text
+    assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.240, +0.360]** |" in text
     assert "| corrected-sft | 0.350 |" in text
     assert "| KL | KL at the end | seconds |" in text  # of the best policy, and of the last one
     assert "| 0.0 | 3.0 | 7 |\n| rloo |" in text and "|  | 3.0 | 7 |\n| corrected" in text
@@ -475,9 +475,9 @@ def test_table_and_page_mark_what_is_significant(result):
         return table(result, DISPLAY), page(result, DISPLAY)
 
     text, html = with_difference(real=False, excludes_zero=True)
-    assert "| *+0.300 [+0.200, +0.400]* |" in text and "<em>+0.300</em>" in html
+    assert "| *+0.300 [+0.240, +0.360]* |" in text and "<em>+0.300</em>" in html
     text, html = with_difference(real=False, excludes_zero=False)
-    assert "| +0.300 [+0.200, +0.400] |" in text and "<em>" not in html
+    assert "| +0.300 [+0.240, +0.360] |" in text and "<em>" not in html
     assert "all 6 differences" in text and "all 6 differences" in html
 
 

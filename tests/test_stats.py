@@ -166,8 +166,16 @@ def test_p_values_by_hand():
     # no variation over questions: a t test of three means
     same = [np.full(100, mean) for mean in (0.1, 0.2, 0.3)]
     assert seed_p_value(same) == pytest.approx(2 * t.sf(0.2 / (0.1 / 3**0.5), 2), rel=1e-6)
-    assert seed_p_value([np.zeros(5)] * 2) == 1.0 and seed_p_value([np.ones(5)] * 2) == 0.0
-    assert seed_p_value([np.random.default_rng(1).normal(1e3, 1, size=50)]) == 0.0
+    assert seed_p_value([np.zeros(5)] * 2) == 1.0
+    assert seed_p_value([np.random.default_rng(1).normal(1e3, 1, size=2000)]) == 0.0
+
+
+def test_few_prompts_are_never_significant():
+    """Without a difference, n prompts all have the same sign with probability 2 / 2^n."""
+    assert seed_p_value([np.array([0.3])]) == 1.0
+    assert seed_p_value([np.array([0.3, 0.31])]) == 0.5
+    assert seed_p_value([np.ones(5)] * 2) == 1 / 16
+    assert seed_p_value([np.random.default_rng(1).normal(1e3, 1, size=50)]) == 2.0**-49
 
 
 def test_a_p_value_below_a_twentieth_is_an_interval_without_zero():
