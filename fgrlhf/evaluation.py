@@ -15,8 +15,10 @@ from fgrlhf.evaluators import RougeLsum
 from fgrlhf.metrics.base import Metric, NamedMetric
 from fgrlhf.metrics.config import RESERVED_COLUMNS
 from fgrlhf.metrics.pooled import (
+    CORPUS,
     CORPUS_LEVEL,
     ERROR_FREE,
+    PROMPT,
     PROMPT_LEVEL,
     RATIO,
     TOTAL,
@@ -360,9 +362,7 @@ def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
         elif name.rpartition("/")[2] in CORPUS_LEVEL:
             metric, _, statistic = name.rpartition("/")
             counts = [np.sum(values, axis=0) for values in column if values]
-            summary[f"{metric}/corpus"] = pooled_bootstrap(
-                counts, CORPUS_LEVEL[statistic], seed=seed
-            )
+            summary[metric + CORPUS] = pooled_bootstrap(counts, CORPUS_LEVEL[statistic], seed=seed)
         elif not name.endswith(ERROR_FREE):
             summary |= _mean_of_column(name, column, seed)
             if name in PROMPT_LEVEL and any(len(group) > 1 for group in groups):
@@ -400,4 +400,4 @@ def _prompt_level(name: str, groups: Sequence[Sequence[Mapping]], seed: int) -> 
     """The metric for all responses to a prompt together, averaged over prompts."""
     together = [PROMPT_LEVEL[name]([row["response"] for row in group]) for group in groups]
     values = [value for value in together if value is not None]
-    return {f"{name}/prompt": bootstrap(values, seed=seed)} if values else {}
+    return {name + PROMPT: bootstrap(values, seed=seed)} if values else {}

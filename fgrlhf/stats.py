@@ -214,6 +214,39 @@ def pooled_bootstrap(
     Raises:
       ValueError: there are no prompts, or a count is not finite.
     """
+    counts_QC = _counts(counts_by_prompt)
+    replicates = _pooled_replicates(counts_QC, statistic, n, seed)
+    return _interval(statistic(counts_QC.sum(0).tolist()), replicates)
+
+
+def paired_pooled_bootstrap(
+    a: ArrayLike,
+    b: ArrayLike,
+    statistic: Callable[[Sequence[float]], float],
+    n: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """Interval of the statistic of a minus that of b, as in `pooled_bootstrap`.
+
+    Args:
+      a, b: (Q, C), the C counts of each prompt; a[i] and b[i] belong to the same prompt.
+    Raises:
+      ValueError: there are not as many prompts in both, none, or a count is not finite.
+    """
+    counts = [_counts(a), _counts(b)]
+    if len(counts[0]) != len(counts[1]):
+        raise ValueError(
+            f"paired counts must be of the same prompts: {len(counts[0])} and {len(counts[1])}"
+            " given"
+        )
+    estimates = [statistic(counts_QC.sum(0).tolist()) for counts_QC in counts]
+    # The same seed draws the same prompts for both sides.
+    drawn = [_pooled_replicates(counts_QC, statistic, n, seed) for counts_QC in counts]
+    return _interval(estimates[0] - estimates[1], drawn[0] - drawn[1])
+
+
+def _counts(counts_by_prompt: ArrayLike) -> np.ndarray:
+    """counts_QC, checked."""
     counts_QC = np.asarray(counts_by_prompt, dtype=np.float64)
     if counts_QC.ndim != 2 or counts_QC.size == 0:
         raise ValueError(
@@ -221,6 +254,13 @@ def pooled_bootstrap(
         )
     if not np.isfinite(counts_QC).all():
         raise ValueError("counts_by_prompt has a number that is not finite")
+    return counts_QC
+
+
+def _pooled_replicates(
+    counts_QC: np.ndarray, statistic: Callable[[Sequence[float]], float], n: int, seed: int
+) -> np.ndarray:
+    """The statistic of the summed counts of each of n draws of prompts."""
     prompts = len(counts_QC)
 
     def statistics(draws: np.ndarray) -> np.ndarray:
@@ -228,8 +268,7 @@ def pooled_bootstrap(
         times_NQ = np.stack([np.bincount(draw, minlength=prompts) for draw in draws])
         return np.array([statistic(sums_C) for sums_C in (times_NQ @ counts_QC).tolist()])
 
-    replicates = _replicates(statistics, prompts, n, seed)
-    return _interval(statistic(counts_QC.sum(0).tolist()), replicates)
+    return _replicates(statistics, prompts, n, seed)
 
 
 def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
