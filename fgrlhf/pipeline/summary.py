@@ -276,7 +276,9 @@ def interval_text(value: Mapping | None) -> str:
     if value is None or value["mean"] is None:
         return "-"
     digits = 1 if abs(value["mean"]) >= 10 else 3
-    return f"{value['mean']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+    # `z` writes a rounded -0.0004 as 0.000
+    mean, low, high = (f"{value[key]:z.{digits}f}" for key in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
 
 
 def grid(rows: Sequence[Sequence[str]]) -> list[str]:
