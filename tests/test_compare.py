@@ -10,7 +10,7 @@ from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import load_config
 from fgrlhf.config_yaml import dump_yaml, read_yaml
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.metrics.config import is_higher_better
 from fgrlhf.models.source import ModelSource
 from fgrlhf.pipeline import compare as pipeline_compare
@@ -409,6 +409,19 @@ def test_table_and_page_show_them(result):
     source = ModelSource("org/tiny", "wheel <tiny>")
     text = "Pretrained model: org/tiny (wheel &lt;tiny&gt;)."
     assert text in page(result, DISPLAY, source)
+
+
+def test_prompts_without_a_value_in_some_evaluation_are_counted(result, tmp_path):
+    rows = tmp_path / "eval" / "rloo-seed-1-test" / "rows.jsonl"
+    lines = read_jsonl(rows)
+    lines[0]["oracle/gold"] = None
+    write_jsonl(rows, lines)
+    runs = [Run(name, "rl", "", algorithm=name) for name in ("ppo", "rloo")]
+    again = compare_runs(tmp_path, "sft", runs, [0, 1], "oracle/gold", "test")
+    where = "on the test prompts (without 1 prompt for which an evaluation has no value)"
+    assert where in table(again, DISPLAY) and where in page(again, DISPLAY)
+    assert again.as_dict()["left_out"] == 1 and result.left_out == 0
+    assert again.runs["ppo"].seeds[0].score == pytest.approx((4 * 0.5 + 5 * 0.7) / 9)
 
 
 def test_the_direction_of_a_metric_does_not_depend_on_noise():

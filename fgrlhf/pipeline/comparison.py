@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fgrlhf.data.problems import counted
 from fgrlhf.files import read_json
 from fgrlhf.metrics.config import is_higher_better
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
@@ -80,6 +81,7 @@ class Comparison:
       differences: `a_vs_b` -> a minus b, for all pairs.
       efficiency: run -> when it reached the final dev score of the first run; {} if there is a
         single run, or if the first run counts no episodes (SFT).
+      left_out: prompts for which an evaluation has no value, so that no score includes them.
     """
 
     metric: str
@@ -90,11 +92,21 @@ class Comparison:
     runs: dict[str, RunResult]
     differences: dict[str, Difference]
     efficiency: dict[str, Efficiency] = field(default_factory=dict)
+    left_out: int = 0
 
     @property
     def first(self) -> str:
         """The run that the others are compared with."""
         return next(iter(self.runs))
+
+    @property
+    def prompts(self) -> str:
+        """The prompts of the scores, as `the test prompts`."""
+        prompts = f"the {self.split} prompts"
+        if self.left_out:
+            without = counted(self.left_out, "prompt")
+            prompts += f" (without {without} for which an evaluation has no value)"
+        return prompts
 
     @property
     def interval_over(self) -> str:
@@ -143,6 +155,7 @@ def compare_runs(
     for run in runs:
         rows[run.name] = [evaluation_rows(out, run.evaluation(seed), split) for seed in seeds]
     scores = paired_scores(rows, metric)
+    all_prompts = {row["id"] for by_seed in rows.values() for seed in by_seed for row in seed}
     results = {}
     for run in runs:
         by_seed = {}
@@ -158,6 +171,7 @@ def compare_runs(
         runs=results,
         differences=differences(scores),
         efficiency=efficiencies(results, is_higher_better(metric)),
+        left_out=len(all_prompts) - len(scores[reference][0]),
     )
 
 

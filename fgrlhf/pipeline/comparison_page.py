@@ -171,7 +171,7 @@ def table(comparison: Comparison, display: Display) -> str:
     metric = display.metric(comparison.metric)
     reference = display.name(comparison.reference)
     lines = [
-        f"{seeds_text(comparison.seeds)}, {metric} on the {comparison.split} prompts; {reference}"
+        f"{seeds_text(comparison.seeds)}, {metric} on {comparison.prompts}; {reference}"
         f" {comparison.reference_score:.3f}. 95% intervals over {comparison.interval_over}."
         f" {explained(comparison)} KL: from {reference} on dev, of the policy with the score.",
         "",
