@@ -91,6 +91,8 @@ def test_points_are_over_episodes_with_logged_intervals_only():
     points = run_of(LINES).points("eval/gold")
     assert points == [Point(0, 0.5, 0.4, 0.7), Point(16, 0.6), Point(24, 0.7)]
     assert run_of(LINES).points("reward/a") == [Point(0, 1.0)]
+    rounded = [{"step": 0, "episodes": 2}, {"step": 4, "episodes": 12, "dpo/accuracy": 0.5}]
+    assert run_of(rounded).points("dpo/accuracy") == [Point(4 * 12 / 5, 0.5)]
 
 
 def test_scores_are_drawn_over_the_root_of_the_kl():
