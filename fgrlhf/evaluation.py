@@ -107,7 +107,8 @@ def evaluate_rows(
         batches and processes.
       metrics: metrics of a config (`fgrlhf.metrics.registry.build_metrics`), or functions (prompt,
         text) -> {name: number}. Their columns are added to the rows.
-      reference: adds `kl`, sum_t log pi(a_t) - log pi_ref(a_t) of the response.
+      reference: adds `kl`, sum_t log pi(a_t) - log pi_ref(a_t) of the response. Not
+        with a search, whose responses are no samples of the policy.
       temperature: of the log-probabilities in `kl`; by default that of sampling, or 1 for greedy
         responses.
       segmenter: finds the sentences for RougeLsum; by default the blank one, which needs no
@@ -257,7 +258,7 @@ def _respond(
     lengths = response.mask_BT.sum(1).tolist()
     unpadded = [ids_T[: int(length)] for ids_T, length in zip(response.ids_BT.tolist(), lengths)]
     texts = policy.tokenizer.batch_decode(unpadded, skip_special_tokens=True)
-    if reference is None:
+    if reference is None or search is not None:
         return response, texts, None
     inputs = (
         ids_BP.repeat_interleave(num_samples, 0),
