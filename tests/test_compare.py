@@ -1,6 +1,7 @@
 """compare.sh and `fgrlhf compare`: the runs, and their results as a table and a page."""
 
 import re
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -400,8 +401,11 @@ def test_table_and_page_show_them(result):
     assert line in text
     html = page(result, DISPLAY)
     assert "of ppo (95% interval over seeds): ppo 128" in html
-    assert "KL: from SFT on dev, of the best policy" in html
-    assert html.count("<svg") == 3 and "over SFT" in html and "KL from SFT, per response" in html
+    # with reference=FOLDER, SFT need not be the policy that the runs start from
+    assert "KL: from the run's initial policy on dev, of the best policy" in html
+    assert "KL from a run's initial policy, per response" in unescape(html)
+    assert "KL from SFT" not in html and "KL: from SFT" not in text
+    assert html.count("<svg") == 3 and "over SFT" in html
     assert "<script" not in html and "train.lr=1" in html
     assert "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
     assert "gold on the test prompts; sft 0.300" in table(result, Display())

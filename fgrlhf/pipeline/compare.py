@@ -87,7 +87,8 @@ def compare(
     """Run the missing stages, write summary.json and index.html, and print the table.
 
     Args:
-      reference: folder or hub name of the policy that the runs start from.
+      reference: folder or hub name of the policy to compare with, which need not be the one that
+        the runs start from.
       before: stages that the runs need.
 
     Raises:

@@ -77,7 +77,8 @@ class Comparison:
 
     Attributes:
       metric: of the responses to the prompts of `split`.
-      reference, reference_score: the initial policy of the runs, and its score.
+      reference, reference_score: the policy that all runs are compared with, by default the one
+        that they start from, and its score.
       differences: `a_vs_b` -> a minus b, for all pairs.
       efficiency: run -> when it reached the final dev score of the first run; {} if there is a
         single run, or if the first run counts no episodes (SFT).

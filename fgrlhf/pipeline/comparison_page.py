@@ -108,7 +108,7 @@ def page(comparison: Comparison, display: Display, source: ModelSource | None = 
     axes = {
         "episodes": "episodes",
         "seconds": "seconds of training, without evaluation",
-        "kl": f"KL from {reference}, per response",
+        "kl": "KL from a run's initial policy, per response",
     }
     plots = {}
     for axis, title in axes.items():
@@ -173,7 +173,8 @@ def table(comparison: Comparison, display: Display) -> str:
     lines = [
         f"{seeds_text(comparison.seeds)}, {metric} on {comparison.prompts}; {reference}"
         f" {comparison.reference_score:.3f}. 95% intervals over {comparison.interval_over}."
-        f" {explained(comparison)} KL: from {reference} on dev, of the policy with the score.",
+        f" {explained(comparison)} KL: from the run's initial policy on dev, of the policy with the"
+        " score.",
         "",
         f"| run | {metric} | by seed | - {reference} | - {comparison.first} | KL | KL at the end"
         " | seconds |",
