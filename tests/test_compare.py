@@ -25,7 +25,7 @@ from fgrlhf.pipeline.comparison import (
     differences,
     efficiencies,
 )
-from fgrlhf.pipeline.comparison_page import band, page, table
+from fgrlhf.pipeline.comparison_page import band, explained, page, table
 from fgrlhf.pipeline.experiments import Experiment, Point, Run
 from fgrlhf.report.display import Display
 from fgrlhf.report.plots import Band, panels
@@ -496,6 +496,9 @@ def test_table_and_page_mark_what_is_significant(result):
     text, html = with_difference(real=False, excludes_zero=False)
     assert "| +0.300 [+0.240, +0.360] |" in text and "<em>" not in html
     assert "all 6 differences" in text and "all 6 differences" in html
+    assert "all 1" not in explained(
+        Comparison("m", "test", [0], "sft", 0.0, {}, {"a_vs_sft": SAME})
+    )
 
 
 def test_a_seed_that_stopped_early_keeps_its_last_score_in_the_plot():

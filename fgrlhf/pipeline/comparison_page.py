@@ -64,8 +64,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def explained(comparison: Comparison) -> str:
     """The meaning of bold and italic, with the number of comparisons."""
+    count = len(comparison.differences)
+    if count == 1:
+        return "Bold: significant (p < 0.05). Italic: only the interval excludes zero."
     return (
-        f"Bold: significant after Holm's correction over all {len(comparison.differences)}"
+        f"Bold: significant after Holm's correction over all {count}"
         " differences. Italic: the interval excludes zero, which happens by chance for some of so"
         " many."
     )
