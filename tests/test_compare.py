@@ -12,7 +12,7 @@ from fgrlhf.config import load_config
 from fgrlhf.config_yaml import dump_yaml, read_yaml
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
-from fgrlhf.metrics.config import is_higher_better
+from fgrlhf.metrics.config import MetricConfig, is_higher_better
 from fgrlhf.models.source import ModelSource
 from fgrlhf.pipeline import compare as pipeline_compare
 from fgrlhf.pipeline.compare import CompareSettings, reference_name, runs_of
@@ -437,6 +437,20 @@ def test_the_direction_of_a_metric_does_not_depend_on_noise():
     known = efficiencies(runs, is_higher_better("reward"))
     assert (known["flat"].episodes, known["better"].episodes) == (0, 64)
     assert is_higher_better("ter/corpus") is False and is_higher_better("oracle/gold") is None
+
+
+def test_the_direction_of_a_metric_with_another_key_is_known_too(result, tmp_path):
+    runs = [Run(name, "rl", "", algorithm=name) for name in ("ppo", "rloo")]
+    for path in tmp_path.glob("eval/*/rows.jsonl"):
+        write_jsonl(path, [row | {"surprise": 2.0} for row in read_jsonl(path)])
+    for name, scores in (("ppo", (3.0, 4.0)), ("rloo", (3.0, 3.5))):
+        lines = [{"step": i, "episodes": i + 1, "eval/surprise": s} for i, s in enumerate(scores)]
+        for seed in (0, 1):
+            write_jsonl(tmp_path / name / f"seed-{seed}" / "metrics.jsonl", lines)
+    metrics = [MetricConfig(name="perplexity", key="surprise", model="m")]
+    compared = compare_runs(tmp_path, "sft", runs, [0, 1], "surprise", "test", metrics)
+    # a lower perplexity is better, so the initial policy has reached the level of ppo
+    assert compared.efficiency["rloo"].episodes == 0
 
 
 SAME = Difference(0.0, -0.1, 0.1, False, 1.0, 1.0, False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fgrlhf.data.problems import counted
 from fgrlhf.files import read_json
-from fgrlhf.metrics.config import is_higher_better
+from fgrlhf.metrics.config import MetricConfig, is_higher_better
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
 from fgrlhf.pipeline.experiments import (
     Point,
@@ -145,9 +145,18 @@ class Comparison:
 
 
 def compare_runs(
-    out: Path, reference: str, runs: Sequence[Run], seeds: Sequence[int], metric: str, split: str
+    out: Path,
+    reference: str,
+    runs: Sequence[Run],
+    seeds: Sequence[int],
+    metric: str,
+    split: str,
+    metrics: Sequence[MetricConfig] = (),
 ) -> Comparison:
     """Read the evaluations and logs of finished runs.
+
+    Args:
+      metrics: the `evaluation_metrics` of the first run, which may give a metric another key.
 
     Raises:
       UserError: no prompt has the metric in every evaluation, or a file is missing or broken.
@@ -171,7 +180,7 @@ def compare_runs(
         reference_score=float(np.mean(scores[reference][0])),
         runs=results,
         differences=differences(scores),
-        efficiency=efficiencies(results, is_higher_better(metric)),
+        efficiency=efficiencies(results, is_higher_better(metric, metrics)),
         left_out=len(all_prompts) - len(scores[reference][0]),
     )
 
