@@ -70,6 +70,29 @@ def test_the_gain_of_all_responses_to_a_prompt_together():
     gain = paired_gain(rows("a b", "c d"), rows("a b", "a b"), "distinct1/prompt")
     assert gain == paired_difference({"x": 1.0}, {"x": 0.5})
     # a single response to every prompt: the summary has no such value either
-    assert paired_gain(rows("a b"), rows("a b", "a b"), "distinct1/prompt") is None
+    assert paired_gain(rows("a b"), rows("a b"), "distinct1/prompt") is None
     columns = [{"id": "x", "reward/prompt": 1.0}], [{"id": "x", "reward/prompt": 3.0}]
     assert paired_gain(*columns, "reward/prompt") == paired_difference({"x": 1.0}, {"x": 3.0})
+
+
+def test_what_depends_on_the_number_of_samples_needs_equal_numbers():
+    def rows(*scores):
+        return [
+            {
+                "id": "x",
+                "response": "a b",
+                "toxic": s,
+                "toxic/max": s,
+                "toxic/any": s,
+                "distinct1": s,
+            }
+            for s in scores
+        ]
+
+    for metric in ("toxic/max", "toxic/any", "distinct1/prompt"):
+        assert paired_gain(rows(0.5, 0.1), rows(0.25), metric) is None
+        assert paired_gain(rows(0.5, 0.1), rows(0.25, 0.0), metric) is not None
+    assert paired_gain(rows(0.5, 0.1), rows(0.25, 0.0), "toxic/max") == paired_difference(
+        {"x": 0.5}, {"x": 0.25}
+    )
+    assert paired_gain(rows(0.5, 0.1), rows(0.25), "toxic") is not None

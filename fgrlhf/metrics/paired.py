@@ -1,11 +1,14 @@
 """Comparison of two policies' metrics on the same prompts, from their evaluation rows."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fgrlhf.metrics.pooled import (
+    ANY,
     CORPUS,
     CORPUS_LEVEL,
     ERROR_FREE,
+    MAX,
     PROMPT,
     PROMPT_LEVEL,
     RATIO,
@@ -51,8 +54,14 @@ def paired_gain(a: Sequence[Mapping], b: Sequence[Mapping], metric: str) -> Inte
         `<metric>/prompt` (`fgrlhf.evaluation.summarize`).
 
     Returns:
-      None if no prompt has the metric in both.
+      None if no prompt has the metric in both, or if the metric depends on the number of responses
+      to a prompt and the policies have different numbers.
     """
+    name = metric.removesuffix(PROMPT)
+    is_together = name in PROMPT_LEVEL and name != metric
+    depends_on_samples = is_together or metric.endswith((f"/{MAX}", f"/{ANY}"))
+    if depends_on_samples and _samples(a) != _samples(b):
+        return None
     if metric.endswith(RATIO):
         return _ratio_gain(a, b, metric.removesuffix(RATIO))
     if metric.endswith(CORPUS):
@@ -60,10 +69,14 @@ def paired_gain(a: Sequence[Mapping], b: Sequence[Mapping], metric: str) -> Inte
             column = f"{metric.removesuffix(CORPUS)}/{statistic}"
             if any(column in row for row in a):
                 return _corpus_gain(a, b, column, CORPUS_LEVEL[statistic])
-    name = metric.removesuffix(PROMPT)
-    if metric.endswith(PROMPT) and name in PROMPT_LEVEL:
+    if is_together:
         return paired_difference(_together(a, name), _together(b, name))
     return paired_difference(by_prompt(a, metric), by_prompt(b, metric))
+
+
+def _samples(rows: Iterable[Mapping]) -> int:
+    """The number of responses to a prompt; the largest one if prompts differ."""
+    return max(Counter(row["id"] for row in rows).values(), default=0)
 
 
 def _ratio_gain(a: Sequence[Mapping], b: Sequence[Mapping], reward: str) -> Interval | None:
