@@ -19,6 +19,7 @@ from tasks.qa_feedback import demo, summary
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.language import TOY
 from tasks.qa_feedback.data.oracle import judge, oracle_metrics
+from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.summary import (
     COMPARED,
@@ -118,6 +119,12 @@ def test_gains_are_paired_by_question():
 def test_what_rounds_to_zero_has_no_sign():
     value = {"mean": -0.0004, "low": -0.0201, "high": -0.0001}
     assert interval_text(value) == "0.000 [-0.020, 0.000]"
+
+
+def test_a_table_without_differences_has_no_heading_for_them():
+    summary = {"data": "d", "policies": {}, "gains": {"a_vs_b": {}}}
+    summary |= {"reward_models": {}, "stages": {}}
+    assert "Paired" not in pipeline_summary.table(summary, DISPLAY)
 
 
 def test_policy_summary_groups_the_oracle():

@@ -194,7 +194,7 @@ def table(summary: Mapping[str, Any], display: Display) -> str:
     """Policies, gains, reward models and stages as text."""
     lines = [f"Policies on {summary['data']}: mean [95% interval over prompts]"]
     lines += grid(_policy_cells(summary["policies"], display))
-    if summary["gains"]:
+    if any(summary["gains"].values()):
         lines += ["", "Paired differences", *grid(_gain_cells(summary["gains"], display))]
     if summary["reward_models"]:
         against = {"dev": "the annotators of dev rows", "truth": "the truth"}
