@@ -15,8 +15,10 @@ from fgrlhf.evaluators import RougeLsum
 from fgrlhf.metrics.base import Metric, NamedMetric
 from fgrlhf.metrics.config import RESERVED_COLUMNS
 from fgrlhf.metrics.pooled import (
+    CORPUS,
     CORPUS_LEVEL,
     ERROR_FREE,
+    PROMPT,
     PROMPT_LEVEL,
     RATIO,
     TOTAL,
@@ -105,7 +107,8 @@ def evaluate_rows(
         batches and processes.
       metrics: metrics of a config (`fgrlhf.metrics.registry.build_metrics`), or functions (prompt,
         text) -> {name: number}. Their columns are added to the rows.
-      reference: adds `kl`, sum_t log pi(a_t) - log pi_ref(a_t) of the response.
+      reference: adds `kl`, sum_t log pi(a_t) - log pi_ref(a_t) of the response. Not
+        with a search, whose responses are no samples of the policy.
       temperature: of the log-probabilities in `kl`; by default that of sampling, or 1 for greedy
         responses.
       segmenter: finds the sentences for RougeLsum; by default the blank one, which needs no
@@ -139,7 +142,7 @@ def evaluate_rows(
         else:
             response = search.respond(policy, batch, sampling, seed, temperature)
         kls = None
-        if reference is not None:
+        if reference is not None and search is None:
             kls = _kl_of_responses(
                 policy, reference, prompt_ids_GP, prompt_mask_GP, response, num_samples, temperature
             )
@@ -372,9 +375,7 @@ def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
             summary[reward + RATIO] = ratio_bootstrap(error_free, segments, seed=seed)
         elif statistic in CORPUS_LEVEL:
             counts = [np.sum(values, axis=0) for values in column if values]
-            summary[f"{metric}/corpus"] = pooled_bootstrap(
-                counts, CORPUS_LEVEL[statistic], seed=seed
-            )
+            summary[metric + CORPUS] = pooled_bootstrap(counts, CORPUS_LEVEL[statistic], seed=seed)
         elif not name.endswith(ERROR_FREE):
             summary |= _mean_of_column(name, column, seed)
             if name in PROMPT_LEVEL and has_several_responses:
@@ -425,4 +426,4 @@ def _prompt_level(name: str, groups: Sequence[Sequence[Mapping]], seed: int) -> 
     """The metric for all responses to a prompt together, averaged over prompts."""
     together = [PROMPT_LEVEL[name]([row["response"] for row in group]) for group in groups]
     values = [value for value in together if value is not None]
-    return {f"{name}/prompt": bootstrap(values, seed=seed)} if values else {}
+    return {name + PROMPT: bootstrap(values, seed=seed)} if values else {}

@@ -214,6 +214,39 @@ def pooled_bootstrap(
     Raises:
       ValueError: there are no prompts, or a count is not finite.
     """
+    counts_QC = _counts(counts_by_prompt)
+    replicates = _pooled_replicates(counts_QC, statistic, n, seed)
+    return _interval(statistic(counts_QC.sum(0).tolist()), replicates)
+
+
+def paired_pooled_bootstrap(
+    a: ArrayLike,
+    b: ArrayLike,
+    statistic: Callable[[Sequence[float]], float],
+    n: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """Interval of the statistic of a minus that of b, as in `pooled_bootstrap`.
+
+    Args:
+      a, b: (Q, C), the C counts of each prompt; a[i] and b[i] belong to the same prompt.
+    Raises:
+      ValueError: there are not as many prompts in both, none, or a count is not finite.
+    """
+    counts = [_counts(a), _counts(b)]
+    if len(counts[0]) != len(counts[1]):
+        raise ValueError(
+            f"paired counts must be of the same prompts: {len(counts[0])} and {len(counts[1])}"
+            " given"
+        )
+    estimates = [statistic(counts_QC.sum(0).tolist()) for counts_QC in counts]
+    # The same seed draws the same prompts for both sides.
+    drawn = [_pooled_replicates(counts_QC, statistic, n, seed) for counts_QC in counts]
+    return _interval(estimates[0] - estimates[1], drawn[0] - drawn[1])
+
+
+def _counts(counts_by_prompt: ArrayLike) -> np.ndarray:
+    """counts_QC, checked."""
     counts_QC = np.asarray(counts_by_prompt, dtype=np.float64)
     if counts_QC.ndim != 2 or counts_QC.size == 0:
         raise ValueError(
@@ -221,6 +254,13 @@ def pooled_bootstrap(
         )
     if not np.isfinite(counts_QC).all():
         raise ValueError("counts_by_prompt has a number that is not finite")
+    return counts_QC
+
+
+def _pooled_replicates(
+    counts_QC: np.ndarray, statistic: Callable[[Sequence[float]], float], n: int, seed: int
+) -> np.ndarray:
+    """The statistic of the summed counts of each of n draws of prompts."""
     prompts = len(counts_QC)
 
     def statistics(draws: np.ndarray) -> np.ndarray:
@@ -228,8 +268,7 @@ def pooled_bootstrap(
         times_NQ = np.stack([np.bincount(draw, minlength=prompts) for draw in draws])
         return np.array([statistic(sums_C) for sums_C in (times_NQ @ counts_QC).tolist()])
 
-    replicates = _replicates(statistics, prompts, n, seed)
-    return _interval(statistic(counts_QC.sum(0).tolist()), replicates)
+    return _replicates(statistics, prompts, n, seed)
 
 
 def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
@@ -264,8 +303,12 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
     z(p) and t(p) are the upper p/2 quantiles of the normal distribution and of Student's t (with
     seeds - 1 degrees of freedom), s_q is the standard error over prompts (a 95% bootstrap interval
     is 2 * 1.96 of them wide) and s_s the one over seeds. Normal tails are used because 2,000
-    bootstrap draws are too few for a p-value of 0.0005. With one seed s_s = 0. With several seeds,
-    p < 0.05 exactly if the interval of `seed_interval` excludes zero.
+    bootstrap draws are too few for a p-value of 0.0005. With one seed s_s = 0.
+
+    With n prompts p is at least 2^(1 - n), the probability that n differences have the same sign if
+    there is no difference. A few prompts may be much alike, and all draws of a single one are
+    equal, so that the bootstrap alone would find them significant. With at least six prompts and
+    several seeds, p < 0.05 exactly if the interval of `seed_interval` excludes zero.
     """
     stacked = np.stack(differences)
     over_prompts = bootstrap(stacked.mean(0))
@@ -273,8 +316,9 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
     prompt_error = (over_prompts.high - over_prompts.low) / 2 / norm.isf((1 - LEVEL) / 2)
     seeds = len(differences)
     seed_error = stacked.mean(1).std(ddof=1) / np.sqrt(seeds) if seeds > 1 else 0.0
+    least = 2.0 ** (1 - stacked.shape[1])
     if prompt_error == 0 and seed_error == 0:
-        return 1.0 if mean == 0 else 0.0
+        return 1.0 if mean == 0 else least
 
     def half_width(p: float) -> float:
         over_seeds = t.isf(p / 2, seeds - 1) * seed_error if seeds > 1 else 0.0
@@ -283,14 +327,14 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
     # half_width decreases as p increases, to 0 at p = 1; solve for log10 p
     smallest = -300.0
     if half_width(10**smallest) <= mean:
-        return 0.0
+        return least
     root = root_scalar(
         lambda log_p: half_width(10**log_p) - mean,
         bracket=(smallest, 0.0),
         method="brentq",
         xtol=1e-12,
     )
-    return float(10**root.root)
+    return max(float(10**root.root), least)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

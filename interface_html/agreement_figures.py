@@ -73,6 +73,8 @@ def share(parts: Sequence[tuple[float, float]], undefined: str) -> Figure:
     """
     if not sum(whole for _, whole in parts):
         return f"undefined: {undefined}"
+    # a draw of items without anything to count would have no share
+    parts = [(part, whole) for part, whole in parts if part or whole]
     return ratio_bootstrap([part for part, _ in parts], [whole for _, whole in parts], DRAWS, SEED)
 
 

@@ -11,7 +11,7 @@ from test_rules import ROW, doc, error, missing
 from fgrlhf.errors import UserError
 from fgrlhf.stats import Interval
 from interface_html.agreement import Settings, write_report
-from interface_html.agreement_figures import report
+from interface_html.agreement_figures import report, share
 from interface_html.annotation_matches import overlap_matches
 from interface_html.annotator_pairs import (
     PairAgreement,
@@ -57,6 +57,15 @@ def test_figures_by_hand():
     assert figures["ties"].mean == pytest.approx(1 / 12)
     assert figures["active seconds"].mean == 15
     assert overlap_matches(a["errors"], b["errors"]) == 2
+
+
+def test_items_without_a_mark_do_not_widen_the_interval():
+    """A draw of only such items would have no share, which would count as 0."""
+    assert share([(2, 2), (0, 0), (0, 0), (0, 0)], "nothing") == Interval(1.0, 1.0, 1.0)
+    assert share([(0, 0)], "nothing") == "undefined: nothing"
+    # the seconds of an item without a mark count for the seconds per mark
+    seconds = share([(3, 0), (1, 1)], "nothing")
+    assert isinstance(seconds, Interval) and seconds.mean == 4
 
 
 def test_an_unknown_order_does_not_count_as_the_order_listed():

@@ -14,7 +14,7 @@ from fgrlhf.report.display import Display
 
 ROWS = [
     {"id": "a", "sample": 0, "response": "x", "reward": 0.1, "gold": 1.0},
-    {"id": "b", "sample": 0, "response": "y", "reward": 0.5, "gold": 0.2},
+    {"id": "b", "sample": 0, "response": "y", "reward": 0.5, "gold": 0.2, "kl": 0.0},
     {"id": "a", "sample": 1, "response": "z", "reward": 0.3, "gold": 0.0},
     {"id": "b", "sample": 1, "response": "v", "reward": 0.5, "gold": 0.8},
     {"id": "c", "sample": 0, "response": "w", "reward": None, "gold": 0.5},
@@ -27,7 +27,9 @@ def test_the_best_response_by_hand():
 
 
 def test_a_metric_that_no_response_has():
-    with pytest.raises(UserError, match="no response has a value of `rewards`.*gold, id, response"):
+    with pytest.raises(
+        UserError, match="no response has a value of `rewards`.*gold, id, kl, response"
+    ):
         best_rows(ROWS, "rewards")
 
 
@@ -39,6 +41,7 @@ def test_the_result_is_an_evaluation(tmp_path, capsys):
     summary = read_json(folder / "summary.json")
     assert summary["reward"]["mean"] == pytest.approx(0.4)
     assert summary["gold"]["mean"] == pytest.approx(0.1)
+    assert "kl" not in summary  # of the policy that sampled, not of the choice
     choose(settings)
     assert "chosen before" in capsys.readouterr().out
     (folder / "rows.jsonl").unlink()

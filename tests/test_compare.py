@@ -1,6 +1,7 @@
 """compare.sh and `fgrlhf compare`: the runs, and their results as a table and a page."""
 
 import re
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import load_config
 from fgrlhf.config_yaml import dump_yaml, read_yaml
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json, write_jsonl
-from fgrlhf.metrics.config import is_higher_better
+from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
+from fgrlhf.metrics.config import MetricConfig, is_higher_better
 from fgrlhf.models.source import ModelSource
 from fgrlhf.pipeline import compare as pipeline_compare
 from fgrlhf.pipeline.compare import CompareSettings, reference_name, runs_of
@@ -24,7 +25,7 @@ from fgrlhf.pipeline.comparison import (
     differences,
     efficiencies,
 )
-from fgrlhf.pipeline.comparison_page import band, page, table
+from fgrlhf.pipeline.comparison_page import band, explained, page, table
 from fgrlhf.pipeline.experiments import Experiment, Point, Run
 from fgrlhf.report.display import Display
 from fgrlhf.report.plots import Band, panels
@@ -144,7 +145,7 @@ class Stages:
             keys = dict(part.partition("=")[::2] for part in stage.command if "=" in part)
             if "policy" in keys:
                 score = 0.8 if "grpo" in keys["name"] else 0.5
-                rows = [{"id": i, "reward": score + 0.1 * i} for i in range(2)]
+                rows = [{"id": i, "reward": score + 0.1 * (i % 2)} for i in range(10)]
                 write_jsonl(self.folder / stage.outputs[0] / "rows.jsonl", rows)
             else:
                 write_jsonl(self.folder / stage.outputs[0] / "metrics.jsonl", LOG)
@@ -342,7 +343,7 @@ def test_names_of_references():
 
 @pytest.fixture
 def result(tmp_path):
-    """Three runs, two seeds, two prompts: ppo gains .2 and .4 over SFT, rloo nothing."""
+    """Three runs, two seeds, ten prompts: ppo gains .2 or .4 over SFT, rloo nothing."""
     runs = [
         Run("ppo", "rl", "", ("train.lr=1",), algorithm="ppo"),
         Run("rloo", "rl", "", algorithm="rloo"),
@@ -350,7 +351,7 @@ def result(tmp_path):
     ]
 
     def write(name: str, values: list[float]) -> None:
-        rows = [{"id": prompt, "oracle/gold": value} for prompt, value in zip("ba", values)]
+        rows = [{"id": id, "oracle/gold": value} for id, value in zip("jihgfedcba", values * 5)]
         write_jsonl(tmp_path / "eval" / f"{name}-test" / "rows.jsonl", rows)
 
     write("sft", [0.1, 0.5])
@@ -389,7 +390,7 @@ def test_runs_and_differences(result, tmp_path):
 def test_table_and_page_show_them(result):
     text = table(result, DISPLAY)
     assert "2 seeds, gold score on the test prompts; SFT 0.300." in text
-    assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.200, +0.400]** |" in text
+    assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.240, +0.360]** |" in text
     assert "| corrected-sft | 0.350 |" in text
     assert "| KL | KL at the end | seconds |" in text  # of the best policy, and of the last one
     assert "| 0.0 | 3.0 | 7 |\n| rloo |" in text and "|  | 3.0 | 7 |\n| corrected" in text
@@ -400,8 +401,11 @@ def test_table_and_page_show_them(result):
     assert line in text
     html = page(result, DISPLAY)
     assert "of ppo (95% interval over seeds): ppo 128" in html
-    assert "KL: from SFT on dev, of the best policy" in html
-    assert html.count("<svg") == 3 and "over SFT" in html and "KL from SFT, per response" in html
+    # with reference=FOLDER, SFT need not be the policy that the runs start from
+    assert "KL: from the run's initial policy on dev, of the best policy" in html
+    assert "KL from a run's initial policy, per response" in unescape(html)
+    assert "KL from SFT" not in html and "KL: from SFT" not in text
+    assert html.count("<svg") == 3 and "over SFT" in html
     assert "<script" not in html and "train.lr=1" in html
     assert "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
     assert "gold on the test prompts; sft 0.300" in table(result, Display())
@@ -409,6 +413,19 @@ def test_table_and_page_show_them(result):
     source = ModelSource("org/tiny", "wheel <tiny>")
     text = "Pretrained model: org/tiny (wheel &lt;tiny&gt;)."
     assert text in page(result, DISPLAY, source)
+
+
+def test_prompts_without_a_value_in_some_evaluation_are_counted(result, tmp_path):
+    rows = tmp_path / "eval" / "rloo-seed-1-test" / "rows.jsonl"
+    lines = read_jsonl(rows)
+    lines[0]["oracle/gold"] = None
+    write_jsonl(rows, lines)
+    runs = [Run(name, "rl", "", algorithm=name) for name in ("ppo", "rloo")]
+    again = compare_runs(tmp_path, "sft", runs, [0, 1], "oracle/gold", "test")
+    where = "on the test prompts (without 1 prompt for which an evaluation has no value)"
+    assert where in table(again, DISPLAY) and where in page(again, DISPLAY)
+    assert again.as_dict()["left_out"] == 1 and result.left_out == 0
+    assert again.runs["ppo"].seeds[0].score == pytest.approx((4 * 0.5 + 5 * 0.7) / 9)
 
 
 def test_the_direction_of_a_metric_does_not_depend_on_noise():
@@ -420,6 +437,20 @@ def test_the_direction_of_a_metric_does_not_depend_on_noise():
     known = efficiencies(runs, is_higher_better("reward"))
     assert (known["flat"].episodes, known["better"].episodes) == (0, 64)
     assert is_higher_better("ter/corpus") is False and is_higher_better("oracle/gold") is None
+
+
+def test_the_direction_of_a_metric_with_another_key_is_known_too(result, tmp_path):
+    runs = [Run(name, "rl", "", algorithm=name) for name in ("ppo", "rloo")]
+    for path in tmp_path.glob("eval/*/rows.jsonl"):
+        write_jsonl(path, [row | {"surprise": 2.0} for row in read_jsonl(path)])
+    for name, scores in (("ppo", (3.0, 4.0)), ("rloo", (3.0, 3.5))):
+        lines = [{"step": i, "episodes": i + 1, "eval/surprise": s} for i, s in enumerate(scores)]
+        for seed in (0, 1):
+            write_jsonl(tmp_path / name / f"seed-{seed}" / "metrics.jsonl", lines)
+    metrics = [MetricConfig(name="perplexity", key="surprise", model="m")]
+    compared = compare_runs(tmp_path, "sft", runs, [0, 1], "surprise", "test", metrics)
+    # a lower perplexity is better, so the initial policy has reached the level of ppo
+    assert compared.efficiency["rloo"].episodes == 0
 
 
 SAME = Difference(0.0, -0.1, 0.1, False, 1.0, 1.0, False)
@@ -475,10 +506,13 @@ def test_table_and_page_mark_what_is_significant(result):
         return table(result, DISPLAY), page(result, DISPLAY)
 
     text, html = with_difference(real=False, excludes_zero=True)
-    assert "| *+0.300 [+0.200, +0.400]* |" in text and "<em>+0.300</em>" in html
+    assert "| *+0.300 [+0.240, +0.360]* |" in text and "<em>+0.300</em>" in html
     text, html = with_difference(real=False, excludes_zero=False)
-    assert "| +0.300 [+0.200, +0.400] |" in text and "<em>" not in html
+    assert "| +0.300 [+0.240, +0.360] |" in text and "<em>" not in html
     assert "all 6 differences" in text and "all 6 differences" in html
+    assert "all 1" not in explained(
+        Comparison("m", "test", [0], "sft", 0.0, {}, {"a_vs_sft": SAME})
+    )
 
 
 def test_a_seed_that_stopped_early_keeps_its_last_score_in_the_plot():

@@ -169,5 +169,21 @@ def test_a_curve_counts_episodes_and_the_seconds_of_training():
         Point(episodes=0.0, seconds=0.0, score=0.5, kl=0.0),
         Point(episodes=128.0, seconds=7.0, score=0.7, kl=3.0),
     ]
+    # every second step has a line, and the rounded episodes of DPO
+    lines = [
+        {"step": 0, "eval/reward": 0.1},
+        {"step": 0, "episodes": 2, "time/update": 1.0},
+        {"step": 2, "episodes": 7, "time/update": 3.0},
+        {"step": 3, "eval/reward": 0.2},
+        {"step": 4, "episodes": 12, "time/update": 5.0},
+        {"step": 6, "eval/reward": 0.3},
+    ]
+    assert learning_curve(lines, "reward") == [
+        Point(episodes=0.0, seconds=0.0, score=0.1, kl=None),
+        Point(episodes=pytest.approx(7.2), seconds=2 * 1.0 + 3.0, score=0.2, kl=None),
+        Point(
+            episodes=pytest.approx(14.4), seconds=2 * 1.0 + 2 * 3.0 + 2 * 5.0, score=0.3, kl=None
+        ),
+    ]
     assert learning_curve(LOG, "reward") == []
     assert learning_curve([{"step": 400, "eval/rougeLsum": 70.0}], "rougeLsum") == []

@@ -3,7 +3,8 @@
 import pytest
 
 from fgrlhf.metrics.paired import by_prompt, paired_difference, paired_gain
-from fgrlhf.stats import paired_bootstrap, paired_ratio_bootstrap
+from fgrlhf.metrics.pooled import corpus_ter
+from fgrlhf.stats import paired_bootstrap, paired_pooled_bootstrap, paired_ratio_bootstrap
 
 
 def test_responses_are_averaged_by_prompt():
@@ -44,3 +45,54 @@ def test_the_gain_in_a_ratio_is_that_of_all_segments():
     assert paired_gain(a, b, "r2/ratio") is None
     plain = [{"id": "x", "m": 1.0}], [{"id": "x", "m": 3.0}]
     assert paired_gain(*plain, "m") == paired_difference({"x": 1.0}, {"x": 3.0})
+
+
+def test_the_gain_of_a_corpus_is_that_of_summed_counts():
+    def rows(counts):
+        return [{"id": prompt, "ter/ter_counts": pair} for prompt, *pair in counts]
+
+    # two responses to x; z was answered by one policy only, and y has no references in the last row
+    a = [*rows([("x", 1, 4), ("x", 3, 4), ("y", 0, 2), ("z", 9, 9)]), {"id": "y", "ter": None}]
+    b = rows([("y", 1, 2), ("x", 2, 4)])
+    gain = paired_gain(a, b, "ter/corpus")
+    assert gain is not None and gain.mean == pytest.approx(100 * (4 / 10 - 3 / 6))
+    assert gain == paired_pooled_bootstrap([[4, 8], [0, 2]], [[2, 4], [1, 2]], corpus_ter)
+    assert paired_gain(a, b, "bleu/corpus") is None and paired_gain(b, a[-1:], "ter/corpus") is None
+    # a column of that name is a column
+    columns = [{"id": "x", "mine/corpus": 1.0}], [{"id": "x", "mine/corpus": 3.0}]
+    assert paired_gain(*columns, "mine/corpus") == paired_difference({"x": 1.0}, {"x": 3.0})
+
+
+def test_the_gain_of_all_responses_to_a_prompt_together():
+    def rows(*responses):
+        return [{"id": "x", "response": text, "distinct1": 1.0} for text in responses]
+
+    gain = paired_gain(rows("a b", "c d"), rows("a b", "a b"), "distinct1/prompt")
+    assert gain == paired_difference({"x": 1.0}, {"x": 0.5})
+    # a single response to every prompt: the summary has no such value either
+    assert paired_gain(rows("a b"), rows("a b"), "distinct1/prompt") is None
+    columns = [{"id": "x", "reward/prompt": 1.0}], [{"id": "x", "reward/prompt": 3.0}]
+    assert paired_gain(*columns, "reward/prompt") == paired_difference({"x": 1.0}, {"x": 3.0})
+
+
+def test_what_depends_on_the_number_of_samples_needs_equal_numbers():
+    def rows(*scores):
+        return [
+            {
+                "id": "x",
+                "response": "a b",
+                "toxic": s,
+                "toxic/max": s,
+                "toxic/any": s,
+                "distinct1": s,
+            }
+            for s in scores
+        ]
+
+    for metric in ("toxic/max", "toxic/any", "distinct1/prompt"):
+        assert paired_gain(rows(0.5, 0.1), rows(0.25), metric) is None
+        assert paired_gain(rows(0.5, 0.1), rows(0.25, 0.0), metric) is not None
+    assert paired_gain(rows(0.5, 0.1), rows(0.25, 0.0), "toxic/max") == paired_difference(
+        {"x": 0.5}, {"x": 0.25}
+    )
+    assert paired_gain(rows(0.5, 0.1), rows(0.25), "toxic") is not None

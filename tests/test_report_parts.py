@@ -67,6 +67,23 @@ def test_only_shares_are_drawn_as_shares(tmp_path):
     assert {metric for metric, *_ in part.chart.table.rows} == {"distinct1", "solved"}
 
 
+def test_headline_metrics_of_all_responses_together_are_compared_too(tmp_path):
+    edits = {"sft": (5.0, 3.0), "ppo": (2.0, 2.0)}
+    responses = {"sft": ("a b", "a b"), "ppo": ("a b", "c d")}
+    for name, values in edits.items():
+        rows = []
+        for id, of_prompt in zip("xy", values):
+            for text in responses[name]:
+                row = {"id": id, "sample": len(rows) % 2, "prompt": id, "response": text}
+                row |= {"ter": 1.0, "ter/ter_counts": [of_prompt, 10.0], "distinct1": 1.0}
+                rows.append(row)
+        write_jsonl(tmp_path / "eval" / f"{name}-test" / "rows.jsonl", rows)
+    display = Display(headline=("ter/corpus", "distinct1/prompt"))
+    compared = sections.gains(read_outputs(tmp_path, display), display)["ppo_vs_sft"]
+    assert compared["ter/corpus"].mean == pytest.approx(20 - 40)
+    assert compared["distinct1/prompt"].mean == 0.5
+
+
 # ---- curves --------------------------------------------------------------------------------------
 
 
@@ -74,6 +91,8 @@ def test_points_are_over_episodes_with_logged_intervals_only():
     points = run_of(LINES).points("eval/gold")
     assert points == [Point(0, 0.5, 0.4, 0.7), Point(16, 0.6), Point(24, 0.7)]
     assert run_of(LINES).points("reward/a") == [Point(0, 1.0)]
+    rounded = [{"step": 0, "episodes": 2}, {"step": 4, "episodes": 12, "dpo/accuracy": 0.5}]
+    assert run_of(rounded).points("dpo/accuracy") == [Point(4 * 12 / 5, 0.5)]
 
 
 def test_scores_are_drawn_over_the_root_of_the_kl():
@@ -102,6 +121,12 @@ def test_without_the_truth_the_first_headline_metric_is_the_judge(tmp_path):
     outputs = outputs_of(tmp_path, display=display)
     (group,) = curves.drift(outputs, sections.Naming(outputs, display))
     assert group.charts[0].title == "gold, over √KL"
+    # a part of the reward is no judge either, and has one panel only
+    display = Display(headline=("reward/a", "gold"))
+    (group,) = curves.drift(outputs, sections.Naming(outputs, display))
+    titles = [chart.title for chart in group.charts]
+    assert titles[:2] == ["gold, over √KL", "reward: a, over √KL"]
+    assert len(set(titles)) == len(titles)
 
 
 def test_runs_without_a_kl_have_no_such_section(tmp_path):

@@ -12,6 +12,7 @@ from fgrlhf.stats import (
     holm,
     independent_ratio_bootstrap,
     paired_bootstrap,
+    paired_pooled_bootstrap,
     paired_ratio_bootstrap,
     pooled_bootstrap,
     ratio_bootstrap,
@@ -85,6 +86,21 @@ def test_pooled_counts_are_those_of_whole_questions():
     # not a ratio: each of the 27 equally likely draws has more than 2.5%
     draws = [np.sum(draw, axis=0).max() for draw in itertools.product(counts, repeat=3)]
     assert pooled_bootstrap(counts, max) == Interval(60, min(draws), max(draws))
+
+
+def test_paired_pooled_counts_share_their_draws():
+    counts = [[1.0, 10.0], [9.0, 10.0], [0.0, 40.0]]
+    other = [[3.0, 5.0], [1.0, 8.0], [2.0, 2.0]]
+
+    def share(sums):
+        return sums[0] / sums[1]
+
+    assert paired_pooled_bootstrap(counts, counts, share) == Interval(0.0, 0.0, 0.0)
+    columns = [tuple(zip(*side, strict=True)) for side in (counts, other)]
+    expected = paired_ratio_bootstrap(*columns, seed=3)
+    assert paired_pooled_bootstrap(counts, other, share, seed=3) == expected
+    with pytest.raises(ValueError, match="3 and 2 given"):
+        paired_pooled_bootstrap(counts, other[:2], share)
 
 
 def coverage(interval_of, truth, runs=1500):
@@ -166,8 +182,16 @@ def test_p_values_by_hand():
     # no variation over questions: a t test of three means
     same = [np.full(100, mean) for mean in (0.1, 0.2, 0.3)]
     assert seed_p_value(same) == pytest.approx(2 * t.sf(0.2 / (0.1 / 3**0.5), 2), rel=1e-6)
-    assert seed_p_value([np.zeros(5)] * 2) == 1.0 and seed_p_value([np.ones(5)] * 2) == 0.0
-    assert seed_p_value([np.random.default_rng(1).normal(1e3, 1, size=50)]) == 0.0
+    assert seed_p_value([np.zeros(5)] * 2) == 1.0
+    assert seed_p_value([np.random.default_rng(1).normal(1e3, 1, size=2000)]) == 0.0
+
+
+def test_few_prompts_are_never_significant():
+    """Without a difference, n prompts all have the same sign with probability 2 / 2^n."""
+    assert seed_p_value([np.array([0.3])]) == 1.0
+    assert seed_p_value([np.array([0.3, 0.31])]) == 0.5
+    assert seed_p_value([np.ones(5)] * 2) == 1 / 16
+    assert seed_p_value([np.random.default_rng(1).normal(1e3, 1, size=50)]) == 2.0**-49
 
 
 def test_a_p_value_below_a_twentieth_is_an_interval_without_zero():

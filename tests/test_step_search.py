@@ -153,7 +153,14 @@ def test_errors():
 
 def test_evaluation_with_a_search():
     rows = evaluate_rows(
-        tiny.gpt2(), PROMPTS, None, SAMPLING, search=search(beams=2), progress=False
+        tiny.gpt2(),
+        PROMPTS,
+        None,
+        SAMPLING,
+        reference=tiny.gpt2(),
+        search=search(beams=2),
+        progress=False,
     )
     expected = search(beams=2).respond(tiny.gpt2(), PROMPTS, SAMPLING, seed=0)
     assert [row["response"] for row in rows] == texts_of(tiny.gpt2(), expected)
+    assert not any("kl" in row for row in rows)  # the responses are no samples of the policy

@@ -10,7 +10,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline import summary as pipeline_summary
-from fgrlhf.pipeline.summary import counted, gains, minutes, policy_summary
+from fgrlhf.pipeline.summary import counted, gains, interval_text, minutes, policy_summary
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.stats import paired_bootstrap
 from fgrlhf.text_types import Prompt
@@ -19,6 +19,7 @@ from tasks.qa_feedback import demo, summary
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.language import TOY
 from tasks.qa_feedback.data.oracle import judge, oracle_metrics
+from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.summary import (
     COMPARED,
@@ -113,6 +114,17 @@ def test_gains_are_paired_by_question():
     assert gains(policies, COMPARED, ["rougeLsum"]) == {"holistic_vs_sft": {}}
     policies["holistic"][0]["reward"] = None  # not applicable
     assert gains(policies, COMPARED, ["reward"]) == {"holistic_vs_sft": {}}
+
+
+def test_what_rounds_to_zero_has_no_sign():
+    value = {"mean": -0.0004, "low": -0.0201, "high": -0.0001}
+    assert interval_text(value) == "0.000 [-0.020, 0.000]"
+
+
+def test_a_table_without_differences_has_no_heading_for_them():
+    summary = {"data": "d", "policies": {}, "gains": {"a_vs_b": {}}}
+    summary |= {"reward_models": {}, "stages": {}}
+    assert "Paired" not in pipeline_summary.table(summary, DISPLAY)
 
 
 def test_policy_summary_groups_the_oracle():

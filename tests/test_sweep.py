@@ -164,11 +164,13 @@ def config(tmp_path, monkeypatch):
 def test_a_sweep(config, tmp_path, capsys):
     out = tmp_path / "out"
     module.main(["numbers", config, "train.lr=0.1,0.3", f"output_dir={out}", "seeds=0,1"])
+    text = capsys.readouterr().out
     assert (
         "| train.lr | reward | by seed | KL |\n|---|---|---|---|\n"
         "| 0.1 | 0.600 | 0.100 1.100 | 0.0 |\n"
-        "| 0.3 | **0.800** | 0.300 1.300 | 0.0 |" in capsys.readouterr().out
+        "| 0.3 | **0.800** | 0.300 1.300 | 0.0 |" in text
     )
+    assert "2 seeds, best (highest) reward on dev in training." in text
     summary = read_json(out / "summary.json")
     assert summary["best"] == "lr=0.3" and summary["runs"]["lr=0.1"]["settings"] == {
         "train.lr": "0.1"
@@ -186,12 +188,14 @@ def test_one_seed_does_not_mark_the_best_value(config, tmp_path, capsys):
     assert 'class="sure"' not in html and "Bold" not in html and "One seed does not" in html
 
 
-def test_the_best_value_of_a_metric_that_should_be_low(config, tmp_path):
+def test_the_best_value_of_a_metric_that_should_be_low(config, tmp_path, capsys):
     out = tmp_path / "out"
     module.main(["numbers", config, "train.lr=0.3,0.1", f"output_dir={out}", "metric=ter"])
     summary = read_json(out / "summary.json")
     assert summary["lower_is_better"] and summary["best"] == "lr=0.3"
     assert summary["runs"]["lr=0.3"]["seeds"]["0"]["score"] == pytest.approx(9.7)
+    assert "best (lowest) ter on dev" in capsys.readouterr().out
+    assert "best (lowest) ter on dev" in (out / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,26 @@
 """Comparison of two policies' metrics on the same prompts, from their evaluation rows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from fgrlhf.metrics.pooled import ERROR_FREE, RATIO, TOTAL, over_samples
-from fgrlhf.stats import Interval, paired_bootstrap, paired_ratio_bootstrap
+from fgrlhf.metrics.pooled import (
+    ANY,
+    CORPUS,
+    CORPUS_LEVEL,
+    ERROR_FREE,
+    MAX,
+    PROMPT,
+    PROMPT_LEVEL,
+    RATIO,
+    TOTAL,
+    over_samples,
+)
+from fgrlhf.stats import (
+    Interval,
+    paired_bootstrap,
+    paired_pooled_bootstrap,
+    paired_ratio_bootstrap,
+)
 
 Counts = dict[str, tuple[float, float]]  # prompt -> its error-free segments and all its segments
 
@@ -33,19 +50,84 @@ def paired_gain(a: Sequence[Mapping], b: Sequence[Mapping], metric: str) -> Inte
 
     Args:
       a, b: the policies' evaluation rows.
-      metric: a column, or `<reward>/ratio`: the share of error-free segments among all segments.
+      metric: a column, or a key of the summary: `<reward>/ratio`, `<metric>/corpus` or
+        `<metric>/prompt` (`fgrlhf.evaluation.summarize`).
 
     Returns:
-      None if no prompt has the metric in both.
+      None if no prompt has the metric in both, or if the metric depends on the number of responses
+      to a prompt and the policies have different numbers.
     """
-    if not metric.endswith(RATIO):
-        return paired_difference(by_prompt(a, metric), by_prompt(b, metric))
-    reward = metric.removesuffix(RATIO)
+    name = metric.removesuffix(PROMPT)
+    is_together = name in PROMPT_LEVEL and name != metric
+    depends_on_samples = is_together or metric.endswith((f"/{MAX}", f"/{ANY}"))
+    if depends_on_samples and _samples(a) != _samples(b):
+        return None
+    if metric.endswith(RATIO):
+        return _ratio_gain(a, b, metric.removesuffix(RATIO))
+    if metric.endswith(CORPUS):
+        for statistic in CORPUS_LEVEL:
+            column = f"{metric.removesuffix(CORPUS)}/{statistic}"
+            if any(column in row for row in a):
+                return _corpus_gain(a, b, column, CORPUS_LEVEL[statistic])
+    if is_together:
+        return paired_difference(_together(a, name), _together(b, name))
+    return paired_difference(by_prompt(a, metric), by_prompt(b, metric))
+
+
+def _samples(rows: Iterable[Mapping]) -> int:
+    """The number of responses to a prompt; the largest one if prompts differ."""
+    return max(Counter(row["id"] for row in rows).values(), default=0)
+
+
+def _ratio_gain(a: Sequence[Mapping], b: Sequence[Mapping], reward: str) -> Interval | None:
     of_a, of_b = _segment_counts(a, reward), _segment_counts(b, reward)
     shared = [prompt for prompt in of_a if prompt in of_b]
     if not shared:
         return None
     return paired_ratio_bootstrap(_columns(of_a, shared), _columns(of_b, shared))
+
+
+def _corpus_gain(
+    a: Sequence[Mapping],
+    b: Sequence[Mapping],
+    column: str,
+    statistic: Callable[[Sequence[float]], float],
+) -> Interval | None:
+    of_a, of_b = _summed_lists(a, column), _summed_lists(b, column)
+    shared = [prompt for prompt in of_a if prompt in of_b]
+    if not shared:
+        return None
+    return paired_pooled_bootstrap(
+        [of_a[prompt] for prompt in shared], [of_b[prompt] for prompt in shared], statistic
+    )
+
+
+def _summed_lists(rows: Iterable[Mapping], column: str) -> dict[str, list[float]]:
+    """The lists of numbers in a column, summed over the responses to each prompt."""
+    lists: dict[str, list[Sequence[float]]] = {}
+    for row in rows:
+        if column in row:
+            lists.setdefault(row["id"], []).append(row[column])
+    return {prompt: [sum(same) for same in zip(*values)] for prompt, values in lists.items()}
+
+
+def _together(rows: Iterable[Mapping], metric: str) -> dict[str, float]:
+    """The metric of all responses to a prompt together; {} if no prompt has several.
+
+    Prompts to whose responses the metric does not apply are left out.
+    """
+    texts: dict[str, list[str]] = {}
+    for row in rows:
+        if metric in row:
+            texts.setdefault(row["id"], []).append(row["response"])
+    if all(len(responses) == 1 for responses in texts.values()):
+        return {}
+    values = {}
+    for prompt, responses in texts.items():
+        value = PROMPT_LEVEL[metric](responses)
+        if value is not None:
+            values[prompt] = value
+    return values
 
 
 def _segment_counts(rows: Iterable[Mapping], reward: str) -> Counts:

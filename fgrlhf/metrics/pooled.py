@@ -14,6 +14,7 @@ def corpus_perplexity(nll_and_tokens: Sequence[float]) -> float:
     return math.exp(negative_log_likelihood / tokens)
 
 
+CORPUS = "/corpus"
 # `<statistic>` of a row's key `<metric>/<statistic>`, which holds a list of numbers -> a function
 # of their sum over responses, which is `<metric>/corpus` in the summary.
 CORPUS_LEVEL: dict[str, Callable[[Sequence[float]], float]] = {
@@ -23,6 +24,7 @@ CORPUS_LEVEL: dict[str, Callable[[Sequence[float]], float]] = {
     "nll_and_tokens": corpus_perplexity,
 }
 
+PROMPT = "/prompt"
 # Metrics that are also computed from all responses to a prompt together: `<metric>/prompt` in the
 # summary.
 PROMPT_LEVEL: dict[str, Callable[[Sequence[str]], float | None]] = {

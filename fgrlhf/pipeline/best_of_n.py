@@ -5,6 +5,10 @@
 It reads the evaluation of a policy with `num_samples` responses per prompt, and writes an
 evaluation of the chosen responses, as if they were those of another policy. Nothing is trained or
 sampled. The rewards choose, so all other metrics, such as an oracle's, judge the choice.
+
+The column `kl` is left out: it is about the policy that sampled, and its mean over chosen responses
+says nothing about the choice. The KL of best-of-n from that policy is at most log n - (n - 1)/n
+(Beirami et al. 2024, arXiv 2401.01879).
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,7 +88,8 @@ def choose(settings: Settings) -> Path:
             print(f"{settings.name}: chosen before, reusing {folder}", flush=True)
             return folder
         rows = read_rows(source / ROWS)
-        chosen = best_rows(rows, settings.metric)
+        best = best_rows(rows, settings.metric)
+        chosen = [{name: row[name] for name in row if name != "kl"} for row in best]
         begin(folder, settings, inputs)
         with RunLog(folder, settings) as log, log.stage(f"choose {settings.name}"):
             summary = {name: interval.as_dict() for name, interval in summarize(chosen).items()}

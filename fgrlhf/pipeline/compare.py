@@ -22,6 +22,7 @@ from fgrlhf.config import Count, FilePath
 from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError, run_main, shorten, suggestion
 from fgrlhf.files import write_json, write_text
+from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.source import read_source
 from fgrlhf.pipeline.comparison import Comparison, compare_runs
 from fgrlhf.pipeline.comparison_page import page, table
@@ -83,12 +84,15 @@ def compare(
     display: Display,
     lanes: int,
     before: Sequence[Stage] = (),
+    metrics: Sequence[MetricConfig] = (),
 ) -> Comparison:
     """Run the missing stages, write summary.json and index.html, and print the table.
 
     Args:
-      reference: folder or hub name of the policy that the runs start from.
+      reference: folder or hub name of the policy to compare with, which need not be the one that
+        the runs start from.
       before: stages that the runs need.
+      metrics: the `evaluation_metrics` of the first run.
 
     Raises:
       UserError: a stage failed, or the evaluations do not have the metric; this is checked before
@@ -111,7 +115,7 @@ def compare(
                 experiment.evaluation_stage(plan, run.evaluation(seed), policy, (trained.name,))
             )
     experiment.run(stages, lanes)
-    result = compare_runs(experiment.out, name, runs, seeds, metric, plan.split)
+    result = compare_runs(experiment.out, name, runs, seeds, metric, plan.split, metrics)
     write_json(experiment.out / "summary.json", result.as_dict())
     write_text(experiment.out / "index.html", page(result, display, read_source(reference)))
     print(f"\n{table(result, display)}\npage: {experiment.out / 'index.html'}")
@@ -250,8 +254,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     experiment = Experiment(arguments.task, settings.folder, submit=settings.submit)
     plan = _plan(arguments.configs, settings)
     runs = runs_of(experiment, arguments.configs, arguments.overrides, settings)
-    for run in runs:  # a mistake in the last one is found before the first one is trained
-        experiment.config_of(run, settings.seed_list[0])
+    # a mistake in the last one is found before the first one is trained
+    trained = [experiment.config_of(run, settings.seed_list[0]) for run in runs]
     _say_what_is_not_overridden(arguments.overrides, plan)
     compare(
         experiment,
@@ -262,6 +266,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         settings.metric,
         load_task(arguments.task).display,
         settings.lane_count,
+        metrics=trained[0].evaluation_metrics,
     )
 
 

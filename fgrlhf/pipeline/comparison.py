@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fgrlhf.data.problems import counted
 from fgrlhf.files import read_json
-from fgrlhf.metrics.config import is_higher_better
+from fgrlhf.metrics.config import MetricConfig, is_higher_better
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
 from fgrlhf.pipeline.experiments import (
     Point,
@@ -76,10 +77,12 @@ class Comparison:
 
     Attributes:
       metric: of the responses to the prompts of `split`.
-      reference, reference_score: the initial policy of the runs, and its score.
+      reference, reference_score: the policy that all runs are compared with, by default the one
+        that they start from, and its score.
       differences: `a_vs_b` -> a minus b, for all pairs.
       efficiency: run -> when it reached the final dev score of the first run; {} if there is a
         single run, or if the first run counts no episodes (SFT).
+      left_out: prompts for which an evaluation has no value, so that no score includes them.
     """
 
     metric: str
@@ -90,11 +93,21 @@ class Comparison:
     runs: dict[str, RunResult]
     differences: dict[str, Difference]
     efficiency: dict[str, Efficiency] = field(default_factory=dict)
+    left_out: int = 0
 
     @property
     def first(self) -> str:
         """The run that the others are compared with."""
         return next(iter(self.runs))
+
+    @property
+    def prompts(self) -> str:
+        """The prompts of the scores, as `the test prompts`."""
+        prompts = f"the {self.split} prompts"
+        if self.left_out:
+            without = counted(self.left_out, "prompt")
+            prompts += f" (without {without} for which an evaluation has no value)"
+        return prompts
 
     @property
     def interval_over(self) -> str:
@@ -132,9 +145,18 @@ class Comparison:
 
 
 def compare_runs(
-    out: Path, reference: str, runs: Sequence[Run], seeds: Sequence[int], metric: str, split: str
+    out: Path,
+    reference: str,
+    runs: Sequence[Run],
+    seeds: Sequence[int],
+    metric: str,
+    split: str,
+    metrics: Sequence[MetricConfig] = (),
 ) -> Comparison:
     """Read the evaluations and logs of finished runs.
+
+    Args:
+      metrics: the `evaluation_metrics` of the first run, which may give a metric another key.
 
     Raises:
       UserError: no prompt has the metric in every evaluation, or a file is missing or broken.
@@ -143,6 +165,7 @@ def compare_runs(
     for run in runs:
         rows[run.name] = [evaluation_rows(out, run.evaluation(seed), split) for seed in seeds]
     scores = paired_scores(rows, metric)
+    all_prompts = {row["id"] for by_seed in rows.values() for seed in by_seed for row in seed}
     results = {}
     for run in runs:
         by_seed = {}
@@ -157,7 +180,8 @@ def compare_runs(
         reference_score=float(np.mean(scores[reference][0])),
         runs=results,
         differences=differences(scores),
-        efficiency=efficiencies(results, is_higher_better(metric)),
+        efficiency=efficiencies(results, is_higher_better(metric, metrics)),
+        left_out=len(all_prompts) - len(scores[reference][0]),
     )
 
 

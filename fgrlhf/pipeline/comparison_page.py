@@ -64,8 +64,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def explained(comparison: Comparison) -> str:
     """The meaning of bold and italic, with the number of comparisons."""
+    count = len(comparison.differences)
+    if count == 1:
+        return "Bold: significant (p < 0.05). Italic: only the interval excludes zero."
     return (
-        f"Bold: significant after Holm's correction over all {len(comparison.differences)}"
+        f"Bold: significant after Holm's correction over all {count}"
         " differences. Italic: the interval excludes zero, which happens by chance for some of so"
         " many."
     )
@@ -108,7 +111,7 @@ def page(comparison: Comparison, display: Display, source: ModelSource | None = 
     axes = {
         "episodes": "episodes",
         "seconds": "seconds of training, without evaluation",
-        "kl": f"KL from {reference}, per response",
+        "kl": "KL from a run's initial policy, per response",
     }
     plots = {}
     for axis, title in axes.items():
@@ -171,9 +174,10 @@ def table(comparison: Comparison, display: Display) -> str:
     metric = display.metric(comparison.metric)
     reference = display.name(comparison.reference)
     lines = [
-        f"{seeds_text(comparison.seeds)}, {metric} on the {comparison.split} prompts; {reference}"
+        f"{seeds_text(comparison.seeds)}, {metric} on {comparison.prompts}; {reference}"
         f" {comparison.reference_score:.3f}. 95% intervals over {comparison.interval_over}."
-        f" {explained(comparison)} KL: from {reference} on dev, of the policy with the score.",
+        f" {explained(comparison)} KL: from the run's initial policy on dev, of the policy with the"
+        " score.",
         "",
         f"| run | {metric} | by seed | - {reference} | - {comparison.first} | KL | KL at the end"
         " | seconds |",

@@ -518,16 +518,27 @@ def read_log(run: Path) -> list[dict]:
 
 
 def learning_curve(lines: Sequence[Mapping], metric: str) -> list[Point]:
-    """The dev scores in a run's metrics.jsonl; [] if the run does not count episodes (SFT)."""
+    """The dev scores in a run's metrics.jsonl; [] if the run does not count episodes (SFT).
+
+    With `logging.log_interval` above 1, a step without a line counts as long as the last one that
+    has a line.
+    """
     with_episodes = [row for row in lines if "episodes" in row]
     if not with_episodes:
         return []
-    per_step = with_episodes[0]["episodes"] / (with_episodes[0]["step"] + 1)
+    last = with_episodes[-1]  # DPO rounds its episodes, which matters the least in the last line
+    per_step = last["episodes"] / (last["step"] + 1)
     points = []
     seconds = 0.0
+    seconds_of_step = 0.0
+    step = 0
     for row in lines:
+        seconds += (row["step"] - step) * seconds_of_step
+        step = row["step"]
         score = row.get(f"eval/{metric}")
         if score is not None:
-            points.append(Point(row["step"] * per_step, seconds, score, row.get("eval/kl")))
-        seconds += sum(value for name, value in row.items() if name.startswith("time/"))
+            points.append(Point(step * per_step, seconds, score, row.get("eval/kl")))
+        times = [value for name, value in row.items() if name.startswith("time/")]
+        if times:
+            seconds_of_step = sum(times)
     return points

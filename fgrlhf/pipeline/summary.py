@@ -194,7 +194,7 @@ def table(summary: Mapping[str, Any], display: Display) -> str:
     """Policies, gains, reward models and stages as text."""
     lines = [f"Policies on {summary['data']}: mean [95% interval over prompts]"]
     lines += grid(_policy_cells(summary["policies"], display))
-    if summary["gains"]:
+    if any(summary["gains"].values()):
         lines += ["", "Paired differences", *grid(_gain_cells(summary["gains"], display))]
     if summary["reward_models"]:
         against = {"dev": "the annotators of dev rows", "truth": "the truth"}
@@ -276,7 +276,9 @@ def interval_text(value: Mapping | None) -> str:
     if value is None or value["mean"] is None:
         return "-"
     digits = 1 if abs(value["mean"]) >= 10 else 3
-    return f"{value['mean']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+    # `z` writes a rounded -0.0004 as 0.000
+    mean, low, high = (f"{value[key]:z.{digits}f}" for key in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
 
 
 def grid(rows: Sequence[Sequence[str]]) -> list[str]:

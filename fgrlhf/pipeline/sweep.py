@@ -103,6 +103,11 @@ class Sweep:
         return choose(self.runs, key=lambda name: self.runs[name].mean)
 
     @property
+    def direction(self) -> str:
+        """Which values count as the best."""
+        return "lowest" if self.lower_is_better else "highest"
+
+    @property
     def has_several_seeds(self) -> bool:
         """Whether the best run is marked: one seed does not show the noise of training."""
         return len(self.seeds) > 1
@@ -110,6 +115,8 @@ class Sweep:
 
 def lower_is_better(metric: str, metrics: Sequence[MetricConfig]) -> bool:
     """Whether lower values of a dev metric are better.
+
+    Nothing is known about a task's own metric: its highest value counts as the best.
 
     Args:
       metrics: the `evaluation_metrics` of the config.
@@ -300,7 +307,7 @@ def table(result: Sweep, display: Display) -> str:
     metric = display.metric(result.metric)
     keys = _keys(result)
     lines = [
-        f"{seeds_text(result.seeds)}, best {metric} on dev in training.",
+        f"{seeds_text(result.seeds)}, best ({result.direction}) {metric} on dev in training.",
         "",
         f"| {' | '.join(keys)} | {metric} | by seed | KL |",
         "|---" * (len(keys) + 3) + "|",

@@ -163,7 +163,10 @@ def _judgements(logged: Sequence[str], display: Display) -> list[str]:
     metrics = [key.removeprefix("eval/") for key in logged if key.startswith("eval/")]
     truth = [metric for metric in metrics if metric.startswith(TRUTH)]
     not_judgements = ("reward", "kl", "length")
-    others = [name for name in display.headline if name in metrics and name not in not_judgements]
+    others = []
+    for name in display.headline:
+        if name in metrics and name.split("/")[0] not in not_judgements:
+            others.append(name)
     return truth or others[:1]
 
 

@@ -69,7 +69,7 @@ class Run:
     @property
     def episodes_per_step(self) -> float:
         """1 if the run does not count episodes; x is then the step."""
-        for row in self.metrics:
+        for row in reversed(self.metrics):  # DPO rounds, which matters the least in the last line
             if "episodes" in row:
                 return row["episodes"] / (row["step"] + 1)
         return 1

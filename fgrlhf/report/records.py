@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter, Validat
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.metrics.pooled import CORPUS_LEVEL
 from fgrlhf.metrics.rows import read_rows
 
 Kind = TypeVar("Kind")
@@ -62,6 +63,15 @@ class EvaluationRow(Record):
             if isinstance(value, int | float) and not isinstance(value, bool):
                 found[name] = value
         return found
+
+    @property
+    def counts(self) -> dict[str, list[float]]:
+        """The counts for corpus-level metrics."""
+        counts = {}
+        for name, value in (self.model_extra or {}).items():
+            if name.rpartition("/")[2] in CORPUS_LEVEL:
+                counts[name] = value
+        return counts
 
 
 class MetricsLine(Record):

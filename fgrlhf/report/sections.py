@@ -87,7 +87,10 @@ def _gains_of_evaluations(outputs: Outputs, display: Display) -> dict[str, dict[
     """Every policy compared with the first one, by the headline metrics."""
     rows: dict[str, list[dict]] = {}
     for name, policy_rows in outputs.evaluations.items():
-        rows[name] = [{"id": row.id, **row.numbers} for row in policy_rows]
+        rows[name] = [
+            {"id": row.id, "response": row.response, **row.numbers, **row.counts}
+            for row in policy_rows
+        ]
     first, *others = rows or [""]
     differences: dict[str, dict[str, Gain]] = {}
     for name in others:

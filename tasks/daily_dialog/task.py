@@ -85,7 +85,8 @@ class IntentReward:
         read = []
         for prompt, text in zip(prompts, texts):
             heard = [part for part in prompt.text.split(END) if part.strip()]
-            read.append(in_context(heard[-1], text))
+            before = heard[-1] if heard else ""  # every utterance may be blank
+            read.append(in_context(before, text))
         scores = {}
         for intent, scorer in self.scorers.items():
             scores[intent] = score_texts(scorer, prompts, read)

@@ -71,6 +71,15 @@ def test_the_reward_by_hand():
     ]
 
 
+def test_a_context_may_be_blank():
+    row = {**ROW, "dialog": [""] * 5 + ["f", "g"]}
+    first, _ = prompts(Row(row, {}))
+    reward = IntentReward({"inform": CountWord("is"), "question": CountWord("what")})
+    prompt = Prompt("0", first["prompt"], meta={"intent": first["intent"]})
+    ((score,),) = reward.segment_scores([prompt], ["what"])
+    assert (score.value, score.label) == (1.0, "question")
+
+
 def test_every_intent_needs_a_scorer():
     linear = {"kind": "linear", "ckpt": "s"}
     with pytest.raises(ValueError, match="at least 4 items"):
