@@ -82,8 +82,15 @@ def test_a_change_of_the_code_is_noted(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("fgrlhf.cli.rl.code_of", lambda task: {"reward.py": str(code)})
     run = tmp_path / "run"
     run.mkdir()
-    for text, is_noted in (("1", False), ("1", False), ("2", True)):
+    for text, has_checkpoint, is_noted in (
+        ("0", False, False),
+        ("1", False, False),  # nothing is left of the first start, so the run begins anew
+        ("1", True, False),
+        ("2", True, True),
+    ):
         code.write_text(text)
+        if has_checkpoint:
+            (run / "checkpoints" / "step-1").mkdir(parents=True, exist_ok=True)
         with noted_changes(Task(name="t"), [], run, is_main_process=True):
             pass
         printed = capsys.readouterr().out
@@ -95,6 +102,7 @@ def test_a_change_of_the_prompts_is_noted(tmp_path, capsys):
     prompts = tmp_path / "train.json"
     run = tmp_path / "run"
     run.mkdir()
+    (run / "checkpoints" / "step-1").mkdir(parents=True)
 
     def printed(recorded=None):
         if recorded is not None:

@@ -204,7 +204,7 @@ def noted_changes(
     """Record the task's code and prompts, and print a note if they changed since a run began.
 
     A run can be continued or reused after such a change, since most changes do not affect it.
-    `task_code.json` has the digests.
+    `task_code.json` has the digests. A run that stopped before its first checkpoint begins anew.
 
     Args:
       data: files of prompts; None and data sets of the hub are left out.
@@ -213,7 +213,8 @@ def noted_changes(
     code = {name: sha256(file) for name, file in code_of(task).items()}
     prompts = {file: sha256(file) for file in data if file is not None and Path(file).is_file()}
     now = {**code, **prompts}
-    if is_main_process and path.is_file():
+    is_continued = path.is_file() and any((folder / "checkpoints").glob("step-*"))
+    if is_main_process and is_continued:
         before = read_json(path)
         # earlier releases recorded no files of prompts
         known = {*code, *before}
@@ -228,7 +229,7 @@ def noted_changes(
     try:
         yield
     finally:
-        if is_main_process and folder.is_dir() and not path.is_file():
+        if is_main_process and folder.is_dir() and not is_continued:
             write_json(path, now)
 
 
