@@ -55,7 +55,7 @@ def apply_override(model: type[BaseModel], tree: dict, override: str) -> str:
     if not equals or not path:
         raise UserError(
             f"`{shorten(override)}` is not an override: write it as section.key=value, e.g."
-            " train.lr=1e-5"
+            " train.lr=1e-5, in quotes if it contains spaces or braces"
         )
     parts = path.split(".")
     if len(parts) > DEEPEST:

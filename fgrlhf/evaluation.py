@@ -224,7 +224,9 @@ def _metric_problem(result: Any) -> str | None:
     if not isinstance(result, Mapping):
         return "a metric of a task returns {name: number}"
     for name, value in result.items():
-        if name in RESERVED_COLUMNS or str(name).startswith("reward/"):
+        if not isinstance(name, str):
+            return f"the name of a number must be text, not {name!r:.60}"
+        if name in RESERVED_COLUMNS or name.startswith("reward/"):
             return f"`{name}` is the name of another column: choose a new one"
         if value is None:
             continue

@@ -102,6 +102,10 @@ def _score_problem(score: Any, text: str) -> str | None:
         return "it must be a SegmentScore"
     if isinstance(score.value, bool) or not isinstance(score.value, int | float):
         return "its value must be a number, such as float(x) or x.item()"
+    if not isinstance(score.start, int) or not isinstance(score.end, int | None):
+        return "start and end of its span must be whole numbers, such as int(x); end may be None"
+    if not isinstance(score.label, str):
+        return "its label must be text, such as str(x)"
     if score.end is not None and score.end > len(text):
         return f"its span ends after the response, which has {len(text)} characters"
     return None

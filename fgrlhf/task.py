@@ -96,29 +96,39 @@ class Task:
     annotation: Path | None = None
     display: Display = field(default_factory=Display)
 
-    def prompts(self, file: str | Path | None, split: str, seed: int = 0) -> list[Prompt]:
+    def prompts(
+        self, file: str | Path | None, split: str, seed: int = 0, key: str | None = None
+    ) -> list[Prompt]:
         """Read the prompts of a file, or generate prompts if no file is given.
 
+        Args:
+          key: the setting that names the file, for messages; by default `data.<split>_file`.
         Raises:
           UserError: no file is given and the task cannot generate prompts, or the file is
-            malformed.
+            malformed, or two prompts have the same id.
         """
         if file is not None:
-            return self.read(file)
+            prompts = list(self.read(file))
+            twice = _repeated_id(prompts)
+            if twice is not None:
+                raise UserError(
+                    f"{file} has two prompts with the id `{shorten(twice)}`, which an evaluation"
+                    " would take for one prompt: give every prompt its own id, or none"
+                )
+            return prompts
         if self.generate is None:
             raise UserError(
                 f"the task `{self.name}` reads its prompts from files: give one for {split}, such"
-                f" as data.{split}_file=..."
+                f" as {key or f'data.{split}_file'}=..."
             )
         if split not in SPLITS:
             raise UserError(
                 f"the task `{self.name}` generates prompts of the splits {', '.join(SPLITS)}, not"
                 f" of `{shorten(split)}`"
             )
-        prompts = self.generate(split, seed)
-        ids = [prompt.id for prompt in prompts]
-        if len(set(ids)) < len(ids):
-            twice = next(id for id in ids if ids.count(id) > 1)
+        prompts = list(self.generate(split, seed))
+        twice = _repeated_id(prompts)
+        if twice is not None:
             raise UserError(
                 f"the task `{self.name}` generated two prompts with the id `{shorten(twice)}`: give"
                 " every prompt of a split its own id"
@@ -128,6 +138,16 @@ class Task:
         return prompts
 
 
+def _repeated_id(prompts: Sequence[Prompt]) -> str | None:
+    """The first id that an earlier prompt has too; None if there is none."""
+    seen = set()
+    for prompt in prompts:
+        if prompt.id in seen:
+            return prompt.id
+        seen.add(prompt.id)
+    return None
+
+
 def load_task(name: str) -> Task:
     """Load a task by name: `tasks.words`, `words`, or any importable module with a `TASK`.
 
@@ -135,6 +155,7 @@ def load_task(name: str) -> Task:
       UserError: there is no such module, or it has no `TASK`.
     """
     dotted = name.strip().strip("/").replace("/", ".")
+    without_task = None
     for candidate in _possible_modules(dotted):
         try:
             module = import_module(candidate)
@@ -146,6 +167,13 @@ def load_task(name: str) -> Task:
         task = getattr(module, "TASK", None)
         if isinstance(task, Task):
             return task
+        if candidate.endswith(".task"):
+            without_task = without_task or module
+    if without_task is not None:
+        raise UserError(
+            f"{os.path.relpath(without_task.__file__ or without_task.__name__)} defines no task:"
+            " write TASK = Task(name=..., ...), with Task from fgrlhf.task"
+        )
     if dotted.endswith((".yml", ".yaml")):
         raise UserError(
             f"`{shorten(name)}` is a config, not a task: name the task before it. Every override"
@@ -230,8 +258,21 @@ def _rl_config(
 
 def rl_config(task: Task) -> type[RLConfig]:
     """The config class of an RL run on a task, with the reward kinds of library and task."""
+    for name, kind in task.rewards.items():
+        _check_kind(task, name, kind)
     kinds = {**LIBRARY_REWARDS, **task.rewards}
     return _rl_config(tuple(kinds.values()), tuple(task.reward_kinds.items()))
+
+
+def _check_kind(task: Task, name: str, kind: Any) -> None:
+    """Raise `UserError` unless `kind` is a class by whose name a config can select a reward."""
+    is_kind = isinstance(kind, type) and issubclass(kind, RewardKind)
+    if not is_kind or not isinstance(kind.model_fields["kind"].default, str):
+        raise UserError(
+            f"`{name}` in the rewards of the task `{task.name}` is {shorten(repr(kind), 80)}: it"
+            " must be a subclass of RuleReward or RewardKind that declares its kind, as in"
+            f' kind: Literal["{name}"] = "{name}"'
+        )
 
 
 def build_reward(

@@ -17,6 +17,9 @@ class Prompt:
 
     The messages of a dialog are its turns so far. A policy with a chat template reads the messages
     if there are any; every other policy and all reward models read the text.
+
+    Raises:
+      ValueError: the references are one text instead of a tuple.
     """
 
     id: str
@@ -24,6 +27,10 @@ class Prompt:
     references: tuple[str, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)  # the row of the task's data
     messages: tuple[Message, ...] = ()
+
+    def __post_init__(self):
+        if isinstance(self.references, str):  # each of its characters would be a reference
+            raise ValueError(f"references must be a tuple of texts, not {self.references!r:.60}")
 
 
 @dataclass(frozen=True)

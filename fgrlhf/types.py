@@ -139,6 +139,7 @@ class Advantages:
     returns_BT: Tensor | None = None  # None: no critic
 
     def __post_init__(self):
+        check_shape("Advantages.advantages_BT", self.advantages_BT, (None, None))
         if self.returns_BT is not None:
             shape = tuple(self.advantages_BT.shape)
             check_shape("Advantages.returns_BT", self.returns_BT, shape)

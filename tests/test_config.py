@@ -197,8 +197,10 @@ def test_overrides(tmp_path):
         and loaded.title == "x=y"
         and load(tmp_path, "title: a", "title=null").title is None
     )
-    for wrong in ("train.lr", "=3"):
-        with pytest.raises(UserError, match="is not an override"):
+    for wrong in ("train.lr", "=3", "{kind:"):
+        with pytest.raises(
+            UserError, match="is not an override: .*in quotes if it contains spaces"
+        ):
             load(tmp_path, "{}", wrong)
     with pytest.raises(UserError, match="sets a key of `train`, which has a value and is no"):
         load(tmp_path, "train: 3", "train.lr=3")

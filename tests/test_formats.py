@@ -106,7 +106,8 @@ def test_prompts(row, expected):
         (
             {},
             "`prompt`: missing, and so is `text`; the row has no keys. Name its key with"
-            " columns.prompt=... or columns.text=...",
+            " columns.prompt=... or columns.text=...; a command without `columns` reads the file"
+            " that `fgrlhf data convert` writes with them",
         ),
         ({"a": 1, "b": 2}, "`prompt`: missing, and so is `text`; the row has a, b."),
         ({"prompt": " "}, "`prompt`: must be a text that is not empty"),

@@ -234,11 +234,22 @@ def test_a_missing_folder_is_refused(tmp_path):
         load_config(tmp_path / "nothing" / "here")
 
 
+def test_a_missing_folder_that_could_be_a_hub_name_is_refused(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="no such folder, the Hugging Face hub cannot be reached"):
+        load_config("nothing/here")
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="it has no config.json"):
+        load_config(tmp_path)
+
+
 @pytest.mark.parametrize("lost", [["tokenizer.json"], ["tokenizer.json", "tokenizer_config.json"]])
 def test_a_tokenizer_without_its_vocabulary_is_refused(saved, lost):
     for name in lost:
         (saved / name).unlink()
-    with pytest.raises(ValueError, match="vocabulary|tokenizer"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json is missing"):
         load_tokenizer(saved)
 
 

@@ -129,7 +129,12 @@ FACTS = {"level": "subsentence", "error_label": "NF-ERR", "with_context": False}
         ),
         ("a", {"kind": "repetition", "value": 0}, ["value: 0 makes the reward 0"]),
         ("a", {"kind": "missing_eos"}, ["value: missing"]),
-        ("a", {"kind": "python", "of": "os"}, ["of: string should match"]),
+        ("a", {"kind": "python", "of": "os"}, ["of: 'os' names no class: write its module"]),
+        (
+            "a",
+            {"kind": "python", "of": "mine/rewards.py"},
+            ["of: 'mine/rewards.py' names no class"],
+        ),
     ],
 )
 def test_a_kind_accepts_the_keys_it_reads_and_no_other(name, section, lines):
@@ -185,12 +190,20 @@ def test_a_class_of_the_user_is_a_reward(monkeypatch):
     assert reward.threshold == 0.7
     for section, reason in (
         ({"of": "mine.Politeness"}, "missing a required argument: 'threshold'"),
-        ({"of": "mine.Rudeness"}, "cannot be imported"),
-        ({"of": "nowhere.at.All"}, "cannot be imported"),
+        ({"of": "mine.Politeness", "args": {"treshold": 1}}, r"It takes \(threshold: float\)"),
+        ({"of": "mine.Polite"}, "`mine` has no `Polite`; did you mean `Politeness`"),
+        ({"of": "nowhere.at.All"}, "cannot be imported: .*Run from the folder"),
         ({"of": "mine.Empty"}, "no method segment_scores"),
     ):
         with pytest.raises(UserError, match=reason):
             built(a={"kind": "python", **section})
+
+
+def test_a_module_of_the_user_that_cannot_be_imported(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "half_rewards.py").write_text("import no_such_library\n")
+    with pytest.raises(UserError, match="'no_such_library'. Install what `half_rewards` imports"):
+        built(a={"kind": "python", "of": "half_rewards.Politeness"})
 
 
 def test_weight_0_does_not_load_the_model(monkeypatch):

@@ -2,17 +2,20 @@
 
 import math
 import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from fgrlhf.cli.rl import noted_code
+from fgrlhf.cli.rl import noted_changes
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import metric_columns
-from fgrlhf.files import read_json
+from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.reward import CombinedReward
-from fgrlhf.task import Task, code_of, load_task
+from fgrlhf.reward_models.kind import RuleReward
+from fgrlhf.task import Task, code_of, load_task, rl_config
 from fgrlhf.text_types import Prompt, SegmentScore
 
 PROMPT = Prompt("7", "say hello")
@@ -38,6 +41,28 @@ def test_a_config_in_the_place_of_the_task(name):
         load_task(name)
 
 
+@pytest.mark.parametrize("text", ["task = 1", "TASK = {'name': 'my_riddles'}"])
+def test_a_module_that_defines_no_task_is_named(text, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_riddles.task", raising=False)
+    monkeypatch.delitem(sys.modules, "my_riddles", raising=False)
+    (tmp_path / "my_riddles").mkdir()
+    (tmp_path / "my_riddles" / "task.py").write_text(text)
+    with pytest.raises(UserError, match=r"^my_riddles/task.py defines no task: write TASK = Task"):
+        load_task("my_riddles")
+
+
+class WithoutKind(RuleReward):
+    """A reward kind that does not declare its name."""
+
+
+@pytest.mark.parametrize("kind", [WithoutKind, CombinedReward, 3])
+def test_a_reward_kind_that_no_config_can_select_is_refused(kind):
+    with pytest.raises(UserError, match="`mine` in the rewards of the task `t` is .* must be a"):
+        rl_config(Task(name="t", rewards={"mine": kind}))
+
+
 def test_the_code_of_a_task_is_its_folder_without_tests():
     names = [
         "__init__.py",
@@ -57,13 +82,41 @@ def test_a_change_of_the_code_is_noted(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("fgrlhf.cli.rl.code_of", lambda task: {"reward.py": str(code)})
     run = tmp_path / "run"
     run.mkdir()
-    for text, is_noted in (("1", False), ("1", False), ("2", True)):
+    for text, has_checkpoint, is_noted in (
+        ("0", False, False),
+        ("1", False, False),  # nothing is left of the first start, so the run begins anew
+        ("1", True, False),
+        ("2", True, True),
+    ):
         code.write_text(text)
-        with noted_code(Task(name="t"), run, is_main_process=True):
+        if has_checkpoint:
+            (run / "checkpoints" / "step-1").mkdir(parents=True, exist_ok=True)
+        with noted_changes(Task(name="t"), [], run, is_main_process=True):
             pass
         printed = capsys.readouterr().out
         assert (f"note: reward.py changed since the run in {run} began" in printed) == is_noted
     assert list(read_json(run / "task_code.json")) == ["reward.py"]
+
+
+def test_a_change_of_the_prompts_is_noted(tmp_path, capsys):
+    prompts = tmp_path / "train.json"
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "checkpoints" / "step-1").mkdir(parents=True)
+
+    def printed(recorded=None):
+        if recorded is not None:
+            write_json(run / "task_code.json", recorded)
+        data = [str(prompts), None, "hub:org/name"]
+        with noted_changes(Task(name="t"), data, run, is_main_process=True):
+            pass
+        return capsys.readouterr().out
+
+    prompts.write_text("1")
+    assert printed() == printed() == ""
+    prompts.write_text("2")
+    assert f"note: {prompts} changed since the run in {run} began" in printed()
+    assert printed(recorded={}) == ""  # of a release that recorded no files of prompts
 
 
 # ---- generated prompts ---------------------------------------------------------------------------
@@ -81,6 +134,33 @@ def test_generated_prompts_are_checked(prompts, split, message):
     task = Task(name="t", generate=lambda split, seed: prompts)
     with pytest.raises(UserError, match=message):
         task.prompts(None, split)
+
+
+def test_prompts_of_a_file_have_ids_of_their_own(tmp_path):
+    rows = [{"id": "a", "prompt": "x"}, {"id": "b", "prompt": "y"}, {"id": "a", "prompt": "z"}]
+    path = tmp_path / "dev.jsonl"
+    write_jsonl(path, rows)
+    with pytest.raises(UserError, match=f"{path} has two prompts with the id `a`"):
+        Task(name="t").prompts(path, "dev")
+    write_jsonl(path, rows[:2])
+    assert [prompt.id for prompt in Task(name="t").prompts(path, "dev")] == ["a", "b"]
+
+
+def test_prompts_may_come_from_a_generator():
+    task = Task(name="t", generate=lambda split, seed: (prompt for prompt in [PROMPT]))  # type: ignore
+    assert task.prompts(None, "dev") == [PROMPT]
+
+
+def test_a_task_without_prompts_names_the_setting_of_the_command():
+    with pytest.raises(UserError, match=r"for dev, such as data.dev_file=\.\.\."):
+        Task(name="t").prompts(None, "dev")
+    with pytest.raises(UserError, match=r"for dev, such as data_dir=\.\.\."):
+        Task(name="t").prompts(None, "dev", key="data_dir")
+
+
+def test_references_are_a_tuple_of_texts():
+    with pytest.raises(ValueError, match="references must be a tuple of texts, not 'ant'"):
+        Prompt("0", "an insect", "ant")  # type: ignore
 
 
 # ---- rewards and metrics of a task ---------------------------------------------------------------
@@ -109,6 +189,9 @@ class Returns:
         ([[SegmentScore(0, 2, torch.tensor(1.0))]], r"value must be a number, such as float\(x\)"),  # type: ignore
         ([[SegmentScore(0, 2, "1")]], "value must be a number"),  # type: ignore
         ([[SegmentScore(0, 6, 1.0)]], "ends after the response, which has 5 characters"),
+        ([[SegmentScore(0, 2.5, 1.0)]], "start and end of its span must be whole numbers"),  # type: ignore
+        ([[SegmentScore(np.int64(0), 2, 1.0)]], "must be whole numbers"),  # type: ignore
+        ([[SegmentScore(0, None, 1.0, 7)]], "its label must be text"),  # type: ignore
     ],
 )
 def test_what_a_reward_returns_is_checked(result, message):
@@ -132,6 +215,7 @@ def test_an_error_inside_a_reward_names_the_reward():
         ({"reward/mine": 1.0}, "`reward/mine` is the name of another column"),
         ({"solved": math.nan}, "`solved` must be a finite number, or None"),
         ({"solved": "yes"}, "`solved` must be a finite number, or None"),
+        ({1: 0.5}, "the name of a number must be text, not 1"),
     ],
 )
 def test_what_a_metric_returns_is_checked(result, message):

@@ -80,6 +80,8 @@ def test_spans_and_rewards_check_themselves():
         TokenReward({"relevance": torch.zeros(2, 3)}, {}, mask_BT)
     with pytest.raises(ValueError, match="returns_BT"):
         Advantages(torch.zeros(2, 3), torch.zeros(2, 2))
+    with pytest.raises(ValueError, match=r"advantages_BT has shape \(2,\), expected \(any, any\)"):
+        Advantages(torch.zeros(2))
     rewards = TokenReward(
         {"a": torch.tensor([[1.0, 2], [3, 0]]), "b": torch.tensor([[0.0, -1], [0.5, 0]])},
         {},

@@ -226,7 +226,8 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     recorded = RecordedSettings(**dict(settings), resolved=config)
     sampling = sampling_of(settings, config)
     data = prompts_file(settings.data_dir, settings.split)
-    prompts = task.prompts(data, settings.split, config.data.seed)[: settings.max_examples]
+    prompts = task.prompts(data, settings.split, config.data.seed, key="data_dir")
+    prompts = prompts[: settings.max_examples]
     state = PartialState(cpu=not torch.accelerator.is_available())
     device = torch.device(state.device or "cpu")
     use_kernels("auto", folder)

@@ -163,7 +163,7 @@ def generate(task: Task, settings: Settings) -> Path:
 
 def _generate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     data = prompts_file(settings.data_dir, settings.split)
-    prompts = task.prompts(data, settings.split)[: settings.max_examples]
+    prompts = task.prompts(data, settings.split, key="data_dir")[: settings.max_examples]
     inputs = [settings.policy] if data is None else [settings.policy, data]
     state = PartialState(cpu=not torch.accelerator.is_available())
     use_kernels("auto", folder)

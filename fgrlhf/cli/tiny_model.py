@@ -65,7 +65,7 @@ class Settings(StrictModel):
 
 def texts_of(task: Task, settings: Settings) -> Iterator[str]:
     """All texts that the model reads or may write."""
-    for prompt in task.prompts(settings.train_file, "train"):
+    for prompt in task.prompts(settings.train_file, "train", key="train_file"):
         yield prompt.text
         yield from prompt.references
     if settings.demonstrations is not None:

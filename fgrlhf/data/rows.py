@@ -89,7 +89,8 @@ class Row:
         raise RowError(
             name,
             f"missing{others}; the row has {', '.join(keys) or 'no keys'}{more}."
-            f" Name its key with {columns}",
+            f" Name its key with {columns}; a command without `columns` reads the file that"
+            " `fgrlhf data convert` writes with them",
         )
 
     def key(self, name: str) -> str:

@@ -7,6 +7,7 @@ adds the setting that names the folder and the way out.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,8 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
       ValueError: the reason.
     """
     check_folder(path)
+    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "config.json")):
+        raise ValueError("it has no config.json, so it is not the folder of a model.")
     with _reason_in_one_sentence(path):
         config = AutoConfig.from_pretrained(path, **SAFE, **changes)
     check_sizes(config)
@@ -318,6 +321,13 @@ def _sentence(path: str | Path, error: BaseException) -> str:
         return "there is no such folder."
     if "trust_remote_code" in text or "custom code" in text:
         return "it needs its own Python code, and code of a model is never run."
+    if "backend tokenizer" in text:
+        return "it has no tokenizer that can be read: tokenizer.json is missing or damaged."
+    if "couldn't connect to" in text and not os.path.exists(path):
+        return (
+            "there is no such folder, the Hugging Face hub cannot be reached, and its cache has no"
+            " such model."
+        )
     if "use_safetensors" in text:
         return (
             "it has no safetensors. If its weights are pickled, convert them once with"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from fgrlhf.config import Amount, StrictModel
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.errors import UserError, shorten, suggestion
 from fgrlhf.working_folder import import_module
 
 if TYPE_CHECKING:
@@ -131,7 +131,17 @@ def kind_of(section: Any) -> str | None:
 
 # ---- classes named in a config -------------------------------------------------------------------
 
-ClassPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+
+def _class_path(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", value):
+        raise ValueError(
+            f"{shorten(repr(value), 80)} names no class: write its module and its name with dots"
+            " between them, as in my_package.rewards.Politeness"
+        )
+    return value
+
+
+ClassPath = Annotated[str, AfterValidator(_class_path)]
 
 
 def make_object(role: str, path: str, arguments: Mapping[str, Any], method: str) -> Any:
@@ -147,16 +157,30 @@ def make_object(role: str, path: str, arguments: Mapping[str, Any], method: str)
     """
     module_name, _, class_name = path.rpartition(".")
     try:
-        object_class = getattr(import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
+        module = import_module(module_name)
+    except ImportError as error:
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name is not None
+        if is_missing and f"{module_name}.".startswith(f"{error.name}."):
+            way_out = "Run from the folder that contains its package, or add it to PYTHONPATH"
+        else:
+            way_out = f"Install what `{module_name}` imports, or correct its imports"
         raise UserError(
-            f"the {role} `{path}` cannot be imported: {shorten(error)}. Run from the folder"
-            " that contains its package, or add that folder to PYTHONPATH"
+            f"the {role} `{path}` cannot be imported: {shorten(error)}. {way_out}"
         ) from None
+    object_class = getattr(module, class_name, None)
+    if object_class is None:
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        raise UserError(
+            f"the {role} `{path}` cannot be imported: `{module_name}` has no `{class_name}`;"
+            f" {suggestion(class_name, classes)}"
+        )
+    signature = inspect.signature(object_class)
     try:
-        inspect.signature(object_class).bind(**arguments)
+        signature.bind(**arguments)
     except TypeError as error:
-        raise UserError(f"the {role} `{path}` does not accept these `args`: {error}") from None
+        raise UserError(
+            f"the {role} `{path}` does not accept these `args`: {error}. It takes {signature}"
+        ) from None
     made = object_class(**arguments)
     if not callable(getattr(made, method.partition("(")[0], None)):
         raise UserError(f"`{path}` is not a {role}: it has no method {method}")
