@@ -75,7 +75,6 @@ class Task:
         None: they are those of fgrlhf/data/span_rows.py.
       published: the published data set whose rows become the prompts (fgrlhf/cli/published.py).
       sample_row: a prompt and its sampled responses as a row to annotate.
-      annotation: the task's schema.js, for the feedback pages.
       display: names, order and colours in reports, and the parts of a prompt.
     """
 
@@ -93,7 +92,6 @@ class Task:
     judgements: "FeedbackRows | None" = None
     published: "PublishedSet | None" = None
     sample_row: Callable[[Prompt, Sequence[str]], dict[str, Any]] = sample_row
-    annotation: Path | None = None
     display: Display = field(default_factory=Display)
 
     def prompts(

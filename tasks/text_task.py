@@ -58,14 +58,13 @@ def text_task(
       core_text, rewards, metrics: as in `Task`.
       metric_names: display names of metrics besides METRIC_NAMES.
     """
-    folder = Path(__file__).parent / name
+    fixture = Path(__file__).parent / name / "data" / "fixture.jsonl"
     return Task(
         name=name,
         rewards=rewards or {},
         core_text=core_text,
         metrics=metrics,
-        published=replace(published, fixture=folder / "data" / "fixture.jsonl"),
-        annotation=folder / "interface_html" / "schema.js",
+        published=replace(published, fixture=fixture),
         display=Display(
             names={"sft": "supervised", "ppo": "PPO", "nlpo": "NLPO"},
             metrics={**METRIC_NAMES, **(metric_names or {})},

@@ -57,7 +57,6 @@ TASK = Task(
     generate=full_puzzles,
     rewards={"groups": Groups},
     metrics=lambda prompts: (verified,),
-    annotation=Path(__file__).parent / "interface_html" / "schema.js",
     display=Display(
         names={"sft": "SFT"},
         metrics={

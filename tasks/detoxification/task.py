@@ -1,7 +1,5 @@
 """Detoxification: continue prompts from the web without toxic sentences."""
 
-from pathlib import Path
-
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
@@ -17,7 +15,6 @@ def text_alone(prompt: Prompt, with_context: bool) -> tuple[str, ...]:
 TASK = Task(
     name="detoxification",
     rm_prefix=text_alone,
-    annotation=Path(__file__).parent / "interface_html" / "schema.js",
     display=Display(
         names={
             "initial": "before",

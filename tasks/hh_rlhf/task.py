@@ -1,7 +1,6 @@
 """Preferences about answers in dialogs: HH-RLHF, or other rows of comparisons."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from fgrlhf.metrics.base import Metric
 from fgrlhf.report.display import Display
@@ -19,7 +18,6 @@ def metrics(prompts: Sequence[Prompt]) -> tuple[Metric, ...]:
 TASK = Task(
     name="hh_rlhf",
     metrics=metrics,
-    annotation=Path(__file__).parent / "interface_html" / "schema.js",
     display=Display(
         names={"sft": "SFT", "ppo": "PPO", "grpo": "GRPO", "dpo": "DPO"},
         metrics={

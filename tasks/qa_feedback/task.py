@@ -1,7 +1,6 @@
 """Long-form question answering with fine-grained feedback (Wu et al. 2023)."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from fgrlhf.evaluation import Metric
 from fgrlhf.task import Task
@@ -57,6 +56,5 @@ TASK = Task(
     comparisons=SOURCES,
     judgements=ROWS,
     sample_row=sample_row,
-    annotation=Path(__file__).parent / "interface_html" / "schema.js",
     display=DISPLAY,
 )

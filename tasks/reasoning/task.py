@@ -1,7 +1,6 @@
 """Step-by-step reasoning: chained arithmetic with known errors, or GSM8K."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from fgrlhf.metrics.base import Metric
 from fgrlhf.report.display import Display
@@ -30,7 +29,6 @@ TASK = Task(
     name="reasoning",
     rewards={"answer": Answer},
     metrics=metrics,
-    annotation=Path(__file__).parent / "interface_html" / "schema.js",
     display=Display(
         names={"sft": "SFT", "outcome": "outcome", "process": "process"},
         metrics={

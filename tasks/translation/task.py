@@ -1,7 +1,5 @@
 """Translation: marked errors with severities (MQM) as rewards."""
 
-from pathlib import Path
-
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
 from tasks.translation.data.oracle import oracle_metrics
@@ -11,7 +9,6 @@ TASK = Task(
     name="translation",
     rm_prefix=source_words,
     metrics=oracle_metrics,
-    annotation=Path(__file__).parent / "interface_html" / "schema.js",
     display=Display(
         names={
             "sft": "SFT",

@@ -328,7 +328,6 @@ def test_rows_without_a_solution_are_refused(groups, problem, tmp_path):
 
 def test_samples_become_items_of_the_feedback_page(tmp_path):
     task = feedback_of("connections")
-    assert task.folder / "schema.js" == TASK.annotation
     (prompt,) = make_puzzles("dev", 0, 1, MINI)
     write_json(tmp_path / "samples.json", [TASK.sample_row(prompt, [SOLUTION])])
     (item,) = read_items(task, tmp_path / "samples.json")
