@@ -166,7 +166,7 @@ def run_pipeline(folder: str, at: str) -> None:
     for i in range(STAGES):
         command = (sys.executable, "-S", "-c", STAGE, str(out / f"{i}.txt"))
         needs = (f"stage-{i - 1}",) if i else ()
-        chain.append(PipelineStage(f"stage-{i}", command, needs, (f"{i}.txt",)))
+        chain.append(PipelineStage(f"stage-{i}", command, needs=needs, outputs=(f"{i}.txt",)))
     Pipeline(chain, root, out, {}, lanes=1).run()
 
 

@@ -133,7 +133,7 @@ def orphan_pipeline(folder: str) -> None:
     from fgrlhf.pipeline.stages import Stage as PipelineStage
 
     program = f"'{sys.executable}' -m faults.together sleep '{folder}/started'; true"
-    stage = PipelineStage("sleeps", ("bash", "-c", program), (), ("x",))
+    stage = PipelineStage("sleeps", ("bash", "-c", program), outputs=("x",))
     Pipeline([stage], ROOT, Path(folder) / "run", {}, lanes=1).run()
 
 

@@ -51,7 +51,15 @@ def script_stage(
 ) -> Stage:
     """A stage that runs a bash script. The script is one of the stage's inputs."""
     command = ("bash", path, *arguments)
-    return Stage(name, command, needs, outputs, ("scripts/env.sh", path, *reads), modules, threads)
+    return Stage(
+        name,
+        command,
+        needs=needs,
+        outputs=outputs,
+        reads=("scripts/env.sh", path, *reads),
+        modules=modules,
+        threads=threads,
+    )
 
 
 def pipeline_of(

@@ -100,7 +100,7 @@ def config(cluster="local", **settings):
 
 def stage(name, script, needs=()):
     command = ("bash", "-c", f'{script}; touch "$OUT/{name}.out"')
-    return Stage(name, command, needs, (f"{name}.out",))
+    return Stage(name, command, needs=needs, outputs=(f"{name}.out",))
 
 
 def run(root, stages, submit, lanes=2):
@@ -333,5 +333,5 @@ def test_an_experiment_submits_its_stages(tmp_path, monkeypatch):
     command = ("bash", "-c", f'echo $OMP_NUM_THREADS > "{out}/threads"')
     submit = SubmitConfig(cluster="local", gpus=0, cpus=3, memory_gb=1)
     experiment = Experiment("numbers", out, submit=submit)
-    experiment.run([Stage("s", command, (), ("threads",))], lanes=1)
+    experiment.run([Stage("s", command, outputs=("threads",))], lanes=1)
     assert (out / "threads").read_text() == "3\n" and (out / "jobs").is_dir()

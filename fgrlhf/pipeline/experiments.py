@@ -299,7 +299,14 @@ class Experiment:
         overrides = self._overrides(run, seed)
         command, modules = program(self.task, run.program, run.config, *overrides)
         reads = (run.config, *self.named_files(run.config, run.overrides))
-        return Stage(folder, command, run.needs, (folder,), reads, modules)
+        return Stage(
+            folder,
+            command,
+            needs=run.needs,
+            outputs=(folder,),
+            reads=reads,
+            modules=modules,
+        )
 
     def _overrides(self, run: Run, seed: int) -> list[str]:
         return [
@@ -354,7 +361,14 @@ class Experiment:
         command, modules = program(self.task, "evaluate", *arguments)
         output = str(Path(folder) / "eval" / f"{name}-{plan.split}")
         stage = str(Path(folder) / f"evaluate-{name}")
-        return Stage(stage, command, needs, (output,), tuple(reads), modules)
+        return Stage(
+            stage,
+            command,
+            needs=needs,
+            outputs=(output,),
+            reads=tuple(reads),
+            modules=modules,
+        )
 
     def run(self, stages: Sequence[Stage], lanes: int) -> None:
         """Bring all stages up to date.

@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -90,6 +90,7 @@ class Stage:
 
     name: str
     command: tuple[str, ...]
+    _: KW_ONLY
     needs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()

@@ -119,7 +119,13 @@ def corrected_examples(base: Path, out: Path) -> Stage:
         f"out={out / CORRECTED}",
     )
     reads = (str(feedback), str(questions))
-    return Stage("corrected_examples", command, (), (CORRECTED,), reads, (module,))
+    return Stage(
+        "corrected_examples",
+        command,
+        outputs=(CORRECTED,),
+        reads=reads,
+        modules=(module,),
+    )
 
 
 def needed_files(base: Path, names: Sequence[str]) -> list[Path]:

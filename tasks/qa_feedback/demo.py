@@ -174,10 +174,9 @@ def annotation(split: str, out: Path) -> Stage:
     return Stage(
         f"annotate_{split}",
         command,
-        (f"generate_{split}",),
-        (f"data/{split}_feedback.json",),
-        (),
-        (module,),
+        needs=(f"generate_{split}",),
+        outputs=(f"data/{split}_feedback.json",),
+        modules=(module,),
     )
 
 
@@ -198,7 +197,12 @@ def annotation_page(out: Path) -> Stage:
     reads = (f"{folder}/schema.js", f"{folder}/format.js", "interface_html/templates/*")
     modules = (module, "tasks.qa_feedback.feedback_format")
     return Stage(
-        "annotation_page", command, ("generate_train",), ("annotate.html",), reads, modules
+        "annotation_page",
+        command,
+        needs=("generate_train",),
+        outputs=("annotate.html",),
+        reads=reads,
+        modules=modules,
     )
 
 
@@ -222,10 +226,9 @@ def best_of_n(out: Path) -> Stage:
     return Stage(
         "best_of_n",
         command,
-        (f"evaluate_{SAMPLED}",),
-        ("eval/best_of_n-test",),
-        (),
-        (module,),
+        needs=(f"evaluate_{SAMPLED}",),
+        outputs=("eval/best_of_n-test",),
+        modules=(module,),
     )
 
 
@@ -309,10 +312,9 @@ def stages(scale: Scale, out: Path, lanes: int) -> list[Stage]:
         Stage(
             "summary",
             summary,
-            (*evaluated, *(stage.name for stage in compared), "train_baseline_rm"),
-            ("summary.json", "eval/reward_models"),
-            (),
-            ("tasks.qa_feedback.summary",),
+            needs=(*evaluated, *(stage.name for stage in compared), "train_baseline_rm"),
+            outputs=("summary.json", "eval/reward_models"),
+            modules=("tasks.qa_feedback.summary",),
         ),
         script_stage(
             "report",

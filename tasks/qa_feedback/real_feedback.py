@@ -229,10 +229,9 @@ def stages(settings: RealFeedbackConfig, model: Path) -> list[Stage]:
         Stage(
             "summary",
             summary,
-            tuple(f"evaluate_{policy}" for policy in POLICIES),
-            ("summary.json",),
-            (),
-            (f"{TASK_MODULE}.summary",),
+            needs=tuple(f"evaluate_{policy}" for policy in POLICIES),
+            outputs=("summary.json",),
+            modules=(f"{TASK_MODULE}.summary",),
         ),
         script_stage(
             "report",

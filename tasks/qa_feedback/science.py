@@ -141,10 +141,10 @@ def run_stage(experiment: Experiment, name: str, seed: int) -> Stage:
     return Stage(
         f"{folder}/{name}",
         command,
-        needs,
-        (f"{folder}/{name}",),
-        (f"{TRAINING}/{config}",),
-        modules,
+        needs=needs,
+        outputs=(f"{folder}/{name}",),
+        reads=(f"{TRAINING}/{config}",),
+        modules=modules,
     )
 
 

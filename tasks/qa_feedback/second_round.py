@@ -127,7 +127,13 @@ class Seed:
             f"seed={self.number}",
         )
         reads = (str(self.base / "data" / "train.json"),)
-        return Stage(name, command, (), (name,), reads, (DRAW_MODULE,))
+        return Stage(
+            name,
+            command,
+            outputs=(name,),
+            reads=reads,
+            modules=(DRAW_MODULE,),
+        )
 
     def answers(self, half: str, policy: str) -> Stage:
         """Four answers of the SFT policy or of the first part of RL to a half of the questions."""
@@ -152,7 +158,14 @@ class Seed:
             f"seed={self.number}",
         )
         name = f"{self.folder}/generated/{policy}-{half}-train"
-        return Stage(name, command, tuple(needs), (name,), tuple(reads), modules)
+        return Stage(
+            name,
+            command,
+            needs=tuple(needs),
+            outputs=(name,),
+            reads=tuple(reads),
+            modules=modules,
+        )
 
     def reward_models(self, feedback: str) -> list[Stage]:
         """The annotator's rows, and R1, R2 and R3 trained on them."""
@@ -195,7 +208,14 @@ class Seed:
         )
         reads = (*map(str, dev), "tasks/qa_feedback/interface_html/schema.js")
         modules = (ROWS_MODULE, "tasks.qa_feedback.feedback_format")
-        return Stage(name, command, tuple(needs), (name,), reads, modules)
+        return Stage(
+            name,
+            command,
+            needs=tuple(needs),
+            outputs=(name,),
+            reads=reads,
+            modules=modules,
+        )
 
     def rl(self, arm: str, part: int) -> Stage:
         """The first part starts from the SFT policy, the second from the end of the first."""
@@ -219,7 +239,14 @@ class Seed:
             overrides.append(f"reward.{aspect}.ckpt={self.experiment.out / rewards / model}")
         command, modules = program(self.experiment.task, "rl", FINE_GRAINED, *overrides)
         reads = (FINE_GRAINED, *self.experiment.named_files(FINE_GRAINED, overrides))
-        return Stage(name, command, tuple(needs), (name,), reads, modules)
+        return Stage(
+            name,
+            command,
+            needs=tuple(needs),
+            outputs=(name,),
+            reads=reads,
+            modules=modules,
+        )
 
     def policy(self, arm: str, part: int) -> Path:
         return self.out / arm / f"part-{part}" / "final"
@@ -244,7 +271,16 @@ class Seed:
         for feedback in FEEDBACK:
             needs += [f"{self.folder}/{feedback}/{model}" for model in MODELS.values()]
         output = f"{self.folder}/agreement.json"
-        return [evaluation, Stage(name, command, tuple(needs), (output,), (), (MODELS_MODULE,))]
+        return [
+            evaluation,
+            Stage(
+                name,
+                command,
+                needs=tuple(needs),
+                outputs=(output,),
+                modules=(MODELS_MODULE,),
+            ),
+        ]
 
 
 def budget(out: Path, seeds: Sequence[int]) -> dict[str, dict[str, list[int]]]:
