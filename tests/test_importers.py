@@ -267,6 +267,14 @@ def test_a_table_of_another_kind(tmp_path):
         import_items(tmp_path / "b.csv", "toxic_spans")
 
 
+@pytest.mark.parametrize("cell", ['"b', '"b" c', '"b ""c""'])
+def test_a_quote_without_its_partner_is_an_error(tmp_path, cell):
+    """The csv module would read the rows up to the next quote as one cell."""
+    write_text(tmp_path / "a.csv", f"spans,text\n[],a\n[],{cell}\n[0],c\n")
+    with pytest.raises(UserError, match=r"a\.csv, row 1: is not a row of a table"):
+        import_items(tmp_path / "a.csv", "toxic_spans")
+
+
 def test_blank_and_missing_last_cells(tmp_path):
     rows = "\n".join(["[],a,,", "[],b, "])
     write_text(tmp_path / "a.csv", f"\ufeffspans,text\n{rows}\n")

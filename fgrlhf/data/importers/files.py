@@ -39,11 +39,14 @@ def table(
     text = read_text(path)
     quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     limit = csv.field_size_limit(MOST_CELL)
+    rows: list[dict[str, str]] = []
     try:
+        # strict: a quote without its partner would make one cell of all rows up to the next quote
         reader = csv.DictReader(
             io.StringIO(text, newline=""),
             delimiter=delimiter,
             quoting=quoting,
+            strict=True,
         )
         columns = reader.fieldnames or []
         missing = [name for name in needed if name not in columns]
@@ -53,9 +56,13 @@ def table(
                 f" {shorten(', '.join(columns) or 'no columns', 200)}. Choose another from=..., or"
                 " download the file again"
             )
-        rows = list(reader)
+        for row in reader:
+            rows.append(row)
     except csv.Error as error:
-        raise UserError(f"{path} is not a readable table: {shorten(error)}") from None
+        raise UserError(
+            f"{path}, row {len(rows)}: is not a row of a table: {shorten(error)}. A cell that begins"
+            ' with `"` must end with `"`, and those inside it must be doubled'
+        ) from None
     finally:
         csv.field_size_limit(limit)
     for number, row in enumerate(rows):
