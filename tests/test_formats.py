@@ -436,6 +436,17 @@ def test_a_joined_comparison_keeps_marks_and_ties():
     assert alone == other
 
 
+def test_equal_answers_of_a_pair_stay_apart_when_joined():
+    """Otherwise the joined row would compare an answer with itself, which no reader accepts."""
+    rows = [("a", "a"), ("b", "a"), ("b", "b")]
+    pairs = [parse(COMPARISONS, {"prompt": "p", "chosen": x, "rejected": y}) for x, y in rows]
+    (joined,) = join_pairs(pairs)
+    texts = [answer.text for answer in joined.answers]
+    assert [(texts[better], texts[worse]) for better, worse in joined.pairs] == rows
+    assert texts == ["a", "a", "b", "b"] and joined.pairs == ((0, 1), (2, 0), (2, 3))
+    assert parse(COMPARISONS, COMPARISONS.to_row(joined)) == joined
+
+
 def test_pairs_as_published_rows():
     whole = parse(COMPARISONS, FOUR | {"preferences": [[1, 0]]})
     (pair,) = as_pairs([whole])

@@ -647,6 +647,7 @@ def test_raw_toxic_spans(tmp_path):
     write_text(tmp_path / "comments.csv", "comment_id,comment_text\n1,you idiot\n2,fine\n")
     head = "annotation,comment_id,worker,country,all toxic,not toxic\n"
     boxes = ["0,1,a,x,False,False", "1,1,b,x,True,False", "2,2,c,x,True,True", "3,9,d,x,True,False"]
+    boxes += ["4,2,e,,False,False"]
     write_text(tmp_path / "annotations.csv", head + "\n".join(boxes) + "\n")
     spans = ["0,Insult,4,9", "0,,0,3", "1,Insult,4,10", "8,Insult,0,1", "3,Insult,0,1"]
     write_text(tmp_path / "spans.csv", "annotation,type,start,end\n" + "\n".join(spans) + "\n")
@@ -659,7 +660,9 @@ def test_raw_toxic_spans(tmp_path):
     assert items[1].judgements == ()
     assert report.spans == {"offset without a quote": 2, "outside the text": 1}
     assert report.losses == {
+        "cells of columns that are not read (country)": 4,
         "annotations with both boxes ticked": 1,
+        "annotations with neither a box nor a span": 1,
         "annotations without a post": 1,
         "spans without an annotation": 1,
         "spans without a post": 1,

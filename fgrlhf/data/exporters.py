@@ -20,7 +20,7 @@ from fgrlhf.data.judgements import (
     to_steps,
 )
 from fgrlhf.data.locate import to_utf16
-from fgrlhf.data.step_rows import trl_row
+from fgrlhf.data.step_rows import TRL, step_rows
 
 Rows = tuple[list[dict[str, Any]], Losses]
 
@@ -180,10 +180,16 @@ def _joined(given: Any, answer: Any, losses: Losses) -> Any:
 
 
 def span_rows(items: Iterable[JudgedResponse]) -> Rows:
-    """Rows of the format `spans`."""
+    """Rows of the format `spans`.
+
+    A response without a judgement has no row, since a row without spans has no error.
+    """
     losses = Losses()
     rows = []
     for judged in items:
+        if not judged.judgements:
+            losses["responses without a judgement"] += 1
+            continue
         feedback, lost = to_spans(judged)
         losses += lost
         rows.append(SPANS.to_row(feedback))
@@ -197,12 +203,13 @@ def trl_stepwise_rows(items: Iterable[JudgedResponse]) -> Rows:
       UserError: a step has no score.
     """
     losses = Losses()
-    rows = []
+    solutions = []
     for judged in items:
         feedback, lost = to_steps(judged)
         losses += lost
-        rows.append(trl_row(feedback))
-    return rows, losses
+        solutions.append(feedback)
+    rows, lost = step_rows(solutions, TRL)
+    return rows, losses + lost
 
 
 def trl_preference_rows(items: Sequence[Comparison]) -> Rows:
@@ -210,6 +217,11 @@ def trl_preference_rows(items: Sequence[Comparison]) -> Rows:
     losses = Losses()
     losses["comparisons without a decided pair"] += sum(not item.pairs for item in items)
     losses["marks"] += sum(any(a.marked for a in item.answers) for item in items)
+    for item in items:
+        if item.pairs:
+            losses["responses in no decided pair"] += len(item.answers) - len(
+                {place for pair in item.pairs for place in pair}
+            )
     return [pair_row(pair) for pair in as_pairs(items)], +losses
 
 

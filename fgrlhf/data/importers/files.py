@@ -22,15 +22,21 @@ MOST_CELL = 1 << 27  # characters of one cell; the csv module's default of 131,0
 
 
 def table(
-    path: str | Path, needed: Sequence[str], delimiter: str = ",", quoted: bool = True
+    path: str | Path,
+    needed: Sequence[str],
+    report: Report,
+    delimiter: str = ",",
+    quoted: bool = True,
+    optional: Sequence[str] = (),
 ) -> list[dict[str, str]]:
-    """The rows of a table with a header.
+    """The rows of a table with a header. Cells of columns that are not read are counted as lost.
 
     A row may have blank cells after its last column, and may lack its last cell, which is blank
     then, if that column is not needed.
 
     Args:
       needed: columns that the table must have.
+      optional: columns that are read if the table has them.
       quoted: whether `"` encloses cells. In some tables it is a character like any other.
 
     Raises:
@@ -60,8 +66,8 @@ def table(
             rows.append(row)
     except csv.Error as error:
         raise UserError(
-            f"{path}, row {len(rows)}: is not a row of a table: {shorten(error)}. A cell that begins"
-            ' with `"` must end with `"`, and those inside it must be doubled'
+            f"{path}, row {len(rows)}: is not a row of a table: {shorten(error)}. A cell that"
+            ' begins with `"` must end with `"`, and those inside it must be doubled'
         ) from None
     finally:
         csv.field_size_limit(limit)
@@ -75,6 +81,10 @@ def table(
                 f"{path}, row {number}: has another number of cells than the header's"
                 f" {len(columns)}. Download the file again"
             )
+    unread = [name for name in columns if name.strip() and name not in (*needed, *optional)]
+    lost = sum(bool(row[name].strip()) for row in rows for name in unread)
+    if lost:
+        report.losses[f"cells of columns that are not read ({shorten(', '.join(unread))})"] += lost
     return rows
 
 

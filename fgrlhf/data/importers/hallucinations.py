@@ -111,7 +111,7 @@ def xsum(path: str | Path, report: Report) -> list[JudgedResponse]:
     row.
     """
     grouped: dict[tuple[str, str, str], list[Judgement]] = {}
-    rows = table(path, XSUM_COLUMNS)
+    rows = table(path, XSUM_COLUMNS, report)
     for number, row in numbered(rows, report):
         summary = _unescape(row["summary"])
         if not report.has_response(number, "summary", summary):
@@ -294,6 +294,10 @@ HALU_COLUMNS = (
     *("annotator", HALU_PROMPT, "ans1_text", "ans2_text", "ans_preference"),
     *(f"{prefix}_{part}" for prefix in HALU_ASPECTS for part in ("span", "reason", "label")),
 )
+HALU_OPTIONAL = (
+    *("ans_preference_reason", "category", "source_file", "ans1_label", "ans2_label"),
+    *(f"{prefix}_helpful" for prefix in HALU_ASPECTS),
+)
 
 
 def haluquestqa(path: str | Path, report: Report) -> list[JudgedResponse]:
@@ -305,7 +309,7 @@ def haluquestqa(path: str | Path, report: Report) -> list[JudgedResponse]:
     is marked in the source, which is the prompt. A quote `ANSWER1` or `ANSWER2` is the heading of
     that answer on the annotators' page; it means all of the answer.
     """
-    rows = table(path, HALU_COLUMNS, TAB)
+    rows = table(path, HALU_COLUMNS, report, TAB, optional=HALU_OPTIONAL)
     return [item for pair in read_lines(rows, _halu_row, report) for item in pair]
 
 
