@@ -436,6 +436,14 @@ def test_a_joined_comparison_keeps_marks_and_ties():
     assert alone == other
 
 
+def test_a_ranking_has_the_given_margins():
+    row = {"prompt": "p", "responses": ["a", "b", "c"], "ranking": [2, 1, 2]}
+    parsed = parse(COMPARISONS, row | {"margins": [3, 0.5]})
+    assert parsed.pairs == ((1, 0), (1, 2)) and parsed.margins == (3.0, 0.5)
+    assert parse(COMPARISONS, COMPARISONS.to_row(parsed)) == parsed
+    assert "has 1 margins for 2 decided pairs" in problem(COMPARISONS, row | {"margins": [3]})
+
+
 def test_equal_answers_of_a_pair_stay_apart_when_joined():
     """Otherwise the joined row would compare an answer with itself, which no reader accepts."""
     rows = [("a", "a"), ("b", "a"), ("b", "b")]
