@@ -884,13 +884,14 @@ def test_label_studio_without_results_or_labels(tmp_path):
     del empty["value"]["labels"]
     annotations = [
         {"completed_by": 4, "result": None},
+        {"completed_by": 6, "result": []},
         {"completed_by": 5, "result": [empty, region(1, 2, "b", id="2")]},
     ]
     task = {"data": {"text": "abc"}, "annotations": annotations, "predictions": [12, 13]}
     (item,), report = read_json(tmp_path, "label_studio", [task])
     assert item.judgements == (Judgement("label", "bad", 1, 2, annotator="5"),)
     assert report.losses == {
-        "annotations and predictions without results": 1,
+        "annotations and predictions without results": 2,
         "regions without a label": 1,
         "predictions of which the export has only the number": 2,
     }

@@ -81,9 +81,12 @@ def _label_studio_task(
 
 
 def _results(key: str, annotation: Mapping[str, Any], report: Report) -> list[Any]:
-    """The results of an annotation or a prediction, which may be null."""
+    """The results of an annotation or a prediction, which may be null.
+
+    One without a result names no aspect, so it cannot become the judgement `no error`.
+    """
     results = annotation.get("result")
-    if "result" in annotation and results is None:
+    if "result" in annotation and results in (None, []):
         report.losses["annotations and predictions without results"] += 1
         return []
     return check_list(key, results)
