@@ -45,7 +45,7 @@ def table(
     text = read_text(path)
     quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     limit = csv.field_size_limit(MOST_CELL)
-    rows: list[dict[str, str]] = []
+    rows: list[dict[Any, Any]] = []
     try:
         # strict: a quote without its partner would make one cell of all rows up to the next quote
         reader = csv.DictReader(
@@ -72,7 +72,7 @@ def table(
     finally:
         csv.field_size_limit(limit)
     for number, row in enumerate(rows):
-        further = row.pop(None, None) or []  # pyright: ignore[reportArgumentType]
+        further = row.pop(None, None) or []
         lacking = [name for name in columns if row[name] is None]
         if lacking == columns[-1:] and lacking[0] not in needed:
             row[lacking.pop()] = ""
