@@ -13,7 +13,7 @@ from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.format import Step, StepFeedback
 from fgrlhf.data.formats import SPANS, STEPS
 from fgrlhf.data.importers.registry import import_items
-from fgrlhf.data.judgements import JudgedResponse, Judgement, from_steps
+from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement, from_steps
 from fgrlhf.data.rows import Row
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
@@ -112,6 +112,21 @@ def test_argilla_and_back(tmp_path_factory):
         assert not losses
 
     check()
+
+
+DIALOG = "\n\nHuman: Hi.\n\nAssistant: Hello.\n\nHuman: Why?\n\nAssistant:"
+
+
+@pytest.mark.parametrize("name", ["label_studio", "argilla"])
+def test_a_prompt_that_is_a_dialog_comes_back(tmp_path_factory, name):
+    row = {"id": "0", "prompt": DIALOG, "response": "Because.", "judgements": []}
+    judged = JUDGEMENTS.parse(Row(row, {}), 0)
+    item, losses = again(tmp_path_factory, name, judged)
+    assert item == judged and not losses
+    assert JUDGEMENTS.to_row(item)["prompt"] == DIALOG
+    twice = [{"role": "user", "content": "Hi."}] * 2  # read again, they are one message
+    _, losses = EXPORTERS[name].write([JUDGEMENTS.parse(Row(row | {"prompt": twice}, {}), 0)])
+    assert losses == {"the roles of messages": 2}
 
 
 def test_argilla_holds_marks_of_the_source(tmp_path_factory):

@@ -436,6 +436,12 @@ def test_a_joined_comparison_keeps_marks_and_ties():
     assert alone == other
 
 
+def test_a_prompt_without_messages_is_written_as_its_text():
+    text = "\n\nHuman: Hi.\n\nAssistant:"  # a task may read it without its messages
+    row = PROMPTS.to_row(Prompt("0", text))
+    assert row["prompt"] == text and parse(PROMPTS, row).text == text
+
+
 def test_a_ranking_has_the_given_margins():
     row = {"prompt": "p", "responses": ["a", "b", "c"], "ranking": [2, 1, 2]}
     parsed = parse(COMPARISONS, row | {"margins": [3, 0.5]})

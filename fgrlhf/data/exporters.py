@@ -21,6 +21,8 @@ from fgrlhf.data.judgements import (
 )
 from fgrlhf.data.locate import to_utf16
 from fgrlhf.data.step_rows import TRL, step_rows
+from fgrlhf.models.dialogs import messages_in
+from fgrlhf.text_types import Prompt
 
 Rows = tuple[list[dict[str, Any]], Losses]
 
@@ -46,7 +48,7 @@ def _label_studio_task(judged: JudgedResponse, losses: Losses) -> dict[str, Any]
         data[SOURCE] = judged.source
     data |= {key: value for key, value in judged.prompt.meta.items() if key not in data}
     losses["references"] += len(judged.prompt.references)
-    losses["the roles of messages"] += len(judged.prompt.messages)
+    losses["the roles of messages"] += _roles_lost(judged.prompt)
     annotations: dict[str | None, list[dict[str, Any]]] = {}
     predictions: dict[str, list[dict[str, Any]]] = {}
     for number, judgement in enumerate(judged.judgements):
@@ -63,6 +65,11 @@ def _label_studio_task(judged: JudgedResponse, losses: Losses) -> dict[str, Any]
         written.append(annotation)
     suggested = [{"model_version": m, "result": results} for m, results in predictions.items()]
     return {"data": data, "annotations": written, "predictions": suggested}
+
+
+def _roles_lost(prompt: Prompt) -> int:
+    """The number of messages that cannot be read again from the prompt's text."""
+    return 0 if prompt.messages == messages_in(prompt.text) else len(prompt.messages)
 
 
 def _results(
@@ -121,7 +128,7 @@ def _argilla_record(judged: JudgedResponse, losses: Losses) -> dict[str, Any]:
     if judged.source is not None:
         fields[SOURCE] = judged.source
     losses["references"] += len(judged.prompt.references)
-    losses["the roles of messages"] += len(judged.prompt.messages)
+    losses["the roles of messages"] += _roles_lost(judged.prompt)
     responses: dict[str, dict[str | None, Any]] = {}
     suggestions: dict[str, dict[str, Any]] = {}
     for judgement in judged.judgements:

@@ -11,9 +11,11 @@ from fgrlhf.data.checks import type_name
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import RowError, check_number, check_text
+from fgrlhf.data.shapes import PromptText
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json, read_text
 from fgrlhf.runs.progress import progress_bar
+from fgrlhf.text_types import Prompt
 
 Item = TypeVar("Item")
 
@@ -191,3 +193,8 @@ def optional_text(key: str, value: Any) -> str | None:
         return None
     text = check_text(key, value, may_be_blank=True)
     return text if text.strip() else None
+
+
+def text_prompt(name: str, text: str, meta: Mapping[str, Any]) -> Prompt:
+    """The prompt in a text, which may be a dialog."""
+    return Prompt(name, text, meta=meta, messages=PromptText.of(text).messages)

@@ -13,6 +13,7 @@ from fgrlhf.data.importers.files import (
     read_lines,
     read_objects,
     table,
+    text_prompt,
     whole_number,
 )
 from fgrlhf.data.importers.report import Problem, Report
@@ -61,7 +62,7 @@ def ragtruth(path: str | Path, report: Report) -> list[JudgedResponse]:
         if source_id not in prompts:
             report.losses[f"prompts that are not in a {SOURCES_FILE} beside the file"] += 1
         meta = {key: value for key, value in row.items() if key not in ("id", "response", "labels")}
-        prompt = Prompt(str(row.get("id", number)), prompts.get(source_id, ""), meta=meta)
+        prompt = text_prompt(str(row.get("id", number)), prompts.get(source_id, ""), meta)
         return JudgedResponse(prompt, response, tuple(judgements))
 
     return read_objects(path, read, report)
@@ -262,7 +263,8 @@ def _fava_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResp
         judgements.append(Judgement(HALLUCINATION, mark.tag, start, end, evidence=evidence))
     prompt_text = optional_text("prompt", row.get("prompt")) or ""
     meta = {name: value for name, value in row.items() if name not in (key, "prompt", "output")}
-    return JudgedResponse(Prompt(str(number), prompt_text, meta=meta), response, tuple(judgements))
+    prompt = text_prompt(str(number), prompt_text, meta)
+    return JudgedResponse(prompt, response, tuple(judgements))
 
 
 def _without(text: str, cuts: list[tuple[int, int]]) -> str:
@@ -343,7 +345,7 @@ def _halu_row(number: int, row: Mapping[str, str], report: Report) -> list[Judge
             "author": row.get(f"ans{place}_label"),
             "file": row.get("source_file"),
         }
-        prompt = Prompt(f"{number}/{place}", prompt_text, meta=meta)
+        prompt = text_prompt(f"{number}/{place}", prompt_text, meta)
         of_source = any(judgement.side == SOURCE for judgement in judgements)
         source = prompt_text if of_source else None
         pair.append(JudgedResponse(prompt, response, tuple(judgements), source))
