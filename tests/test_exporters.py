@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.format import Step, StepFeedback
-from fgrlhf.data.formats import SPANS, STEPS
+from fgrlhf.data.formats import COMPARISONS, SPANS, STEPS
 from fgrlhf.data.importers.registry import import_items
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement, from_steps
 from fgrlhf.data.rows import Row
@@ -219,3 +219,23 @@ def test_preferences_for_trl():
     assert losses == {"comparisons without a decided pair": 1, "marks": 1}
     three = Comparison(Prompt("2", "p"), (Answer("a"), Answer("b"), Answer("c")), ((2, 0),))
     assert EXPORTERS["trl_preference"].write([three])[1] == {"responses in no decided pair": 1}
+
+
+def test_preferences_about_dialogs_for_trl():
+    """Texts as long as they hold the messages, else conversations in all rows."""
+    kept = [{"prompt": "p", "chosen": "a", "rejected": "b"}]
+    kept += [{"prompt": DIALOG, "chosen": "a", "rejected": ""}]
+    twice = [{"role": "user", "content": "Hi."}] * 2  # in a text, they would be one message
+    conversation = {"prompt": twice, "chosen": "a", "rejected": "b"}
+    for sources, kind in ((kept, str), ([*kept, conversation], list)):
+        items = [COMPARISONS.parse(Row(row, {}), i) for i, row in enumerate(sources)]
+        rows, losses = EXPORTERS["trl_preference"].write(items)
+        assert not losses and len(rows) == len(sources)
+        for row, item in zip(rows, items):
+            assert {type(row[key]) for key in ("prompt", "chosen", "rejected")} == {kind}
+            again = COMPARISONS.parse(Row(row, {}), 0)
+            assert again.prompt.text == item.prompt.text
+            assert again.prompt.messages == item.prompt.messages
+            assert [answer.text for answer in again.answers] == [
+                answer.text for answer in item.answers
+            ]

@@ -22,7 +22,7 @@ from fgrlhf.data.judgements import (
 from fgrlhf.data.locate import to_utf16
 from fgrlhf.data.step_rows import TRL, step_rows
 from fgrlhf.models.dialogs import messages_in
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import ASSISTANT, USER, Prompt
 
 Rows = tuple[list[dict[str, Any]], Losses]
 
@@ -220,7 +220,11 @@ def trl_stepwise_rows(items: Iterable[JudgedResponse]) -> Rows:
 
 
 def trl_preference_rows(items: Sequence[Comparison]) -> Rows:
-    """TRL's preference format: a row for every decided pair."""
+    """TRL's preference format: a row for every decided pair.
+
+    Rows have texts. If the text of a prompt would lose its messages, all rows are conversations,
+    since a data set of TRL is one or the other.
+    """
     losses = Losses()
     losses["comparisons without a decided pair"] += sum(not item.pairs for item in items)
     losses["marks"] += sum(any(a.marked for a in item.answers) for item in items)
@@ -229,7 +233,21 @@ def trl_preference_rows(items: Sequence[Comparison]) -> Rows:
             losses["responses in no decided pair"] += len(item.answers) - len(
                 {place for pair in item.pairs for place in pair}
             )
-    return [pair_row(pair) for pair in as_pairs(items)], +losses
+    pairs = as_pairs(items)
+    rows = [pair_row(pair) for pair in pairs]
+    if any(isinstance(row["prompt"], list) for row in rows):
+        rows = [_as_conversation(row, pair.prompt) for row, pair in zip(rows, pairs, strict=True)]
+    return rows, +losses
+
+
+def _as_conversation(row: dict[str, Any], prompt: Prompt) -> dict[str, Any]:
+    """The row of a pair with messages in place of its texts."""
+    messages = prompt.messages or ((USER, prompt.text),)
+    prompt_messages = [{"role": role, "content": text} for role, text in messages]
+    answers = {}
+    for key in ("chosen", "rejected"):
+        answers[key] = [{"role": ASSISTANT, "content": row[key]}]
+    return row | {"prompt": prompt_messages} | answers
 
 
 @dataclass(frozen=True)
