@@ -7,7 +7,8 @@ Reads rows of the format `spans` (docs/data_formats.md), which is also what the 
 for most tasks. A segment gets the tag of a span that overlaps it. `tags` names the labels that this
 reward model judges: spans with other labels belong to other reward models, and a segment with only
 such spans is right for this one. Spans on the source side, such as omissions, have no place in the
-response, so no segment gets their tag. The program says how many spans it left out.
+response, and spans of the blanks or separators between segments are in none, so no segment gets
+their tag. The program says how many spans it left out.
 """
 
 from collections import Counter
@@ -20,9 +21,10 @@ from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.data.format import RESPONSE, SpanFeedback
 from fgrlhf.data.formats import SPANS
+from fgrlhf.data.read import check_not_input
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
-from fgrlhf.reward_utils import LEVEL_HELP, Level, Segmenter, load_segmenter
+from fgrlhf.reward_utils import LEVEL_HELP, Level, Span, load_segmenter
 from fgrlhf.task import Task
 from reward_modeling.segment_files import (
     IGNORE,
@@ -33,6 +35,7 @@ from reward_modeling.segment_files import (
     tagged_words,
 )
 
+SEGMENTER_FILE = "segmenter.json"
 USAGE = "usage: fgrlhf rm span_files TASK source=... output=... level=... tags=... [key=value ...]"
 
 
@@ -56,25 +59,32 @@ class Settings(StrictModel):
 
 
 def tagged_response(
-    task: Task, feedback: SpanFeedback, settings: Settings, segmenter: Segmenter
+    task: Task, feedback: SpanFeedback, settings: Settings, segments: Sequence[Span]
 ) -> TaggedWords | None:
-    """The line of a segment file for a response; None if it has no segment."""
-    segments = segmenter.segments(feedback.response, settings.level)
+    """The line of a segment file for a response with these segments; None if it has none."""
     spans = [(span.start, span.end, span.label) for span in feedback.spans if span.side == RESPONSE]
     tags = segment_tags(segments, spans, settings.tags)
     prefix = task.rm_prefix(feedback.prompt, settings.with_context)
     return tagged_words(prefix, feedback.response, segments, tags)
 
 
-def spans_left_out(rows: Sequence[SpanFeedback], tags: Mapping[str, str]) -> Counter[str]:
-    """The number of spans that give no segment a tag, by the reason."""
+def spans_left_out(
+    rows: Sequence[SpanFeedback], segments: Sequence[Sequence[Span]], tags: Mapping[str, str]
+) -> Counter[str]:
+    """The number of spans that give no segment a tag, by the reason.
+
+    Args:
+      segments: of each row's response.
+    """
     counts: Counter[str] = Counter()
-    for row in rows:
+    for row, segments_of_row in zip(rows, segments, strict=True):
         for span in row.spans:
             if span.label not in tags:
                 counts[f"label {span.label!r}"] += 1
             elif span.side != RESPONSE:
                 counts["on the source side"] += 1
+            elif not any(span.start < end and start < span.end for start, end in segments_of_row):
+                counts["between segments"] += 1
     return counts
 
 
@@ -98,19 +108,31 @@ def write_span_file(task: Task, settings: Settings) -> None:
             f" {', '.join(map(repr, sorted(labels))) or 'none'}"
         )
     segmenter = load_segmenter()
-    text, summary = segment_file(tagged_response(task, row, settings, segmenter) for row in rows)
+    segments = [segmenter.segments(row.response, settings.level) for row in rows]
+    text, summary = segment_file(
+        tagged_response(task, row, settings, segments_of_row)
+        for row, segments_of_row in zip(rows, segments, strict=True)
+    )
     if not text:
         raise UserError(f"{settings.source} has no segment at level={settings.level}")
     path = Path(settings.output)
     write_text(path, text)
-    write_json(path.parent / "segmenter.json", segmenter.describe())
+    write_json(path.parent / SEGMENTER_FILE, segmenter.describe())
     print(f"{path}: {summary}", flush=True)
-    for reason, count in spans_left_out(rows, settings.tags).most_common():
+    for reason, count in spans_left_out(rows, segments, settings.tags).most_common():
         print(f"  spans left out, {reason}: {count:,}", flush=True)
 
 
 def _check(task: Task, settings: Settings) -> None:
-    """Raise `UserError` for settings whose file no reward model could be trained on."""
+    """Raise `UserError` for settings whose file would replace another or could not be used."""
+    check_not_input(settings.source, settings.output)
+    segmenter_file = str(Path(settings.output).parent / SEGMENTER_FILE)
+    check_not_input(settings.source, segmenter_file)
+    if Path(settings.output).name == SEGMENTER_FILE:
+        raise UserError(
+            f"output: {SEGMENTER_FILE} describes the segmenter beside the segment file, so that"
+            " cannot have this name. Name another file"
+        )
     if settings.with_context and task.rm_prefix_of_words is None:
         raise UserError(
             f"with_context=true: the task {task.name} does not mark a context in the files' words"

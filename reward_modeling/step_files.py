@@ -18,6 +18,7 @@ from pydantic import Field
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.data.formats import STEPS, Step, StepFeedback
+from fgrlhf.data.read import check_not_input
 from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.files import write_text
 from fgrlhf.reward_utils import load_segmenter
@@ -103,9 +104,10 @@ def write_step_file(task: Task, settings: Settings) -> None:
     Prints a note if most solutions with a bad step end with it.
 
     Raises:
-      UserError: the source cannot be read or has no judged step, or a step has no score and the
-        labels of bad steps are not named.
+      UserError: the source cannot be read, has no judged step or would be replaced, or a step has
+        no score and the labels of bad steps are not named.
     """
+    check_not_input(settings.source, settings.output)
     solutions = STEPS.read(settings.source, settings.columns)
     tags = []
     examples = []

@@ -176,7 +176,10 @@ def test_convert_to_pairs_and_back(tmp_path, capsys):
     lines = printed(
         capsys, "convert", tmp_path / "in.json", pairs, "format=comparisons", "to=pairs"
     )
-    assert lines == [f"{pairs}: 2 rows of comparisons"]
+    assert lines == [
+        f"{pairs}: 2 rows of comparisons",
+        "  lost, comparisons without a decided pair: 1",
+    ]
     assert read_rows(pairs) == [
         {"id": "0/0", "prompt": "a", "chosen": "x", "rejected": "y", "margin": 1},
         {"id": "0/1", "prompt": "a", "chosen": "x", "rejected": "z", "margin": 1},
@@ -199,10 +202,56 @@ def test_convert_steps_to_another_format(tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     arguments = ["convert", tmp_path / "in.json", out, "format=steps", "to=trl"]
     lines = printed(capsys, *arguments, "error_at_most=0.5")
-    assert lines == [f"{out}: 1 row of steps"]
+    assert lines == [f"{out}: 1 row of steps", "  lost, exact scores of steps: 1"]
     assert read_rows(out) == [
         {"id": "0", "prompt": "a", "completions": ["b", "c"], "labels": [True, False]}
     ]
+
+
+def test_convert_counts_what_it_loses(tmp_path, capsys):
+    span = {"start": 0, "end": 1, "type": "x", "label": "y", "note": "n"}
+    step = {"text": "a", "score": 1, "note": "n"}
+    rated = {"completions": [{"text": "a", "rating": 1}], "chosen_completion": 0}
+    pair = {"prompt": "p", "chosen": "a", "rejected": "b"}
+    cases = [
+        (
+            {"response": "ab", "spans": [span, span]},
+            ["format=spans", "columns={spans.label: type}"],
+            ["  lost, `spans.label`: 2", "  lost, `spans.note`: 2"],
+        ),
+        (
+            {"response": "ab", "spans": [span]},
+            ["format=spans", "to=judgements"],
+            ["  lost, `spans.type`: 1", "  lost, `spans.note`: 1"],
+        ),
+        ({"prompt": "p", "steps": [step]}, ["format=steps"], ["  lost, `steps.note`: 1"]),
+        ({"prompt": "p", "steps": [rated]}, ["format=steps"], []),
+        (pair, ["format=comparisons", "to=joined"], []),
+    ]
+    for row, settings, losses in cases:
+        write_jsonl(tmp_path / "in.jsonl", [row])
+        lines = printed(capsys, "convert", tmp_path / "in.jsonl", tmp_path / "out.jsonl", *settings)
+        assert lines[1:] == losses
+    write_jsonl(tmp_path / "in.jsonl", [pair, pair | {"references": ["r"], "x": 1}])
+    joined = ["format=comparisons", "to=joined"]
+    lines = printed(capsys, "convert", tmp_path / "in.jsonl", tmp_path / "out.jsonl", *joined)
+    assert sorted(lines[1:]) == [
+        "  lost, other keys of joined rows: 1",
+        "  lost, references of joined rows: 1",
+    ]
+
+
+def test_no_file_that_is_read_is_replaced(tmp_path):
+    """The prompts of a conversion, and the source of an import by its report."""
+    write_feedback_files(tmp_path)
+    prompts, source = str(tmp_path / "train.json"), str(tmp_path / "train_feedback.json")
+    task = ["task=qa_feedback", "source=preference", f"prompts={prompts}"]
+    with pytest.raises(UserError, match=r"train\.json is the input"):
+        data.main(["convert", source, prompts, "format=comparisons", "to=pairs", *task])
+    write_jsonl(tmp_path / "out.jsonl.import.json", [{"text": "a", "label": []}])
+    reported = str(tmp_path / "out.jsonl.import.json")
+    with pytest.raises(UserError, match=r"out\.jsonl\.import\.json is the input"):
+        data.main(["import", reported, str(tmp_path / "out.jsonl"), "from=doccano"])
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,17 @@ def test_every_filter_removes_what_it_names():
     }
 
 
+def test_rows_of_one_prompt_can_contradict_each_other():
+    """In rows {prompt, chosen, rejected} nothing else can."""
+    first, second = row("p", ["a", "b"]), row("p", ["b", "a"])
+    others = [row("p", ["a", "c"]), row("q", ["b", "a"]), row("p", ["d", "d"])]
+    comparisons = [first, *others, second, second]
+    assert apply_filter("contradicted", comparisons) == others
+    found = explore(comparisons)
+    assert found.contradictions == 1
+    assert {counts.name: counts.pairs for counts in found.filters}["contradicted"] == 3
+
+
 def test_a_filter_keeps_the_other_pairs_of_a_row_and_their_margins():
     whole = row("p", ["", "b", "c"], [(0, 1), (1, 2)], [1.0, 2.0])
     (remaining,) = apply_filter("blank", [whole])

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.format import Step, StepFeedback
-from fgrlhf.data.formats import SPANS, STEPS
+from fgrlhf.data.formats import COMPARISONS, SPANS, STEPS
 from fgrlhf.data.importers.registry import import_items
-from fgrlhf.data.judgements import JudgedResponse, Judgement, from_steps
+from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement, from_steps
 from fgrlhf.data.rows import Row
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
@@ -114,6 +114,21 @@ def test_argilla_and_back(tmp_path_factory):
     check()
 
 
+DIALOG = "\n\nHuman: Hi.\n\nAssistant: Hello.\n\nHuman: Why?\n\nAssistant:"
+
+
+@pytest.mark.parametrize("name", ["label_studio", "argilla"])
+def test_a_prompt_that_is_a_dialog_comes_back(tmp_path_factory, name):
+    row = {"id": "0", "prompt": DIALOG, "response": "Because.", "judgements": []}
+    judged = JUDGEMENTS.parse(Row(row, {}), 0)
+    item, losses = again(tmp_path_factory, name, judged)
+    assert item == judged and not losses
+    assert JUDGEMENTS.to_row(item)["prompt"] == DIALOG
+    twice = [{"role": "user", "content": "Hi."}] * 2  # read again, they are one message
+    _, losses = EXPORTERS[name].write([JUDGEMENTS.parse(Row(row | {"prompt": twice}, {}), 0)])
+    assert losses == {"the roles of messages": 2}
+
+
 def test_argilla_holds_marks_of_the_source(tmp_path_factory):
     mark = Judgement("truth", "omitted", 0, 3, side="source", annotator="a")
     judged = JudgedResponse(Prompt("0", "p"), "abc", (mark,), "source")
@@ -147,10 +162,12 @@ def test_what_argilla_cannot_hold_is_counted():
 @given(judged_responses())
 def test_no_export_loses_anything_in_silence(judged):
     """If nothing is reported as lost, the number of judgements is unchanged."""
-    (row,), losses = EXPORTERS["spans"].write([judged])
-    feedback = SPANS.parse(Row(json.loads(json.dumps(row)), {}), 0)
+    rows, losses = EXPORTERS["spans"].write([judged])
+    assert len(rows) + losses["responses without a judgement"] == 1
+    feedback = [SPANS.parse(Row(json.loads(json.dumps(row)), {}), 0) for row in rows]
+    spans_left = sum(len(item.spans) for item in feedback)
     dropped = sum(count for what, count in losses.items() if what.startswith("judgements"))
-    assert len(feedback.spans) + dropped == len(judged.judgements)
+    assert spans_left + dropped == len(judged.judgements)
     (record,), losses = EXPORTERS["argilla"].write([judged])
     held = [answer for users in record["responses"].values() for answer in users]
     held += list(record["suggestions"].values())
@@ -159,14 +176,33 @@ def test_no_export_loses_anything_in_silence(judged):
     assert sum(sizes) + further == len(judged.judgements)
 
 
+def test_spans_invent_no_verdict():
+    """A row without spans reads as `no error`, so a response that nobody judged has no row."""
+
+    def write(*judgements):
+        return EXPORTERS["spans"].write([JudgedResponse(Prompt("0", "p"), "abc", judgements)])
+
+    assert write() == ([], {"responses without a judgement": 1})
+    rows, losses = write(Judgement("x", "wrong"))
+    assert rows[0]["spans"] == []
+    assert losses["responses left without a span, though not judged `no error`"] == 1
+    for judgements in ([Judgement("x", "no error")], [Judgement("x", "wrong", 0, 1)]):
+        rows, losses = write(*judgements)
+        assert len(rows) == 1 and not any(what.startswith("responses") for what in losses)
+
+
 def test_steps_for_trl():
     feedback = StepFeedback(Prompt("0", "p"), (Step("a", score=1.0), Step("b", score=-1.0)))
     judged = from_steps(feedback)
     extra = replace(judged, judgements=(*judged.judgements, Judgement("x", "y")))
     (row,), losses = EXPORTERS["trl_stepwise"].write([extra])
     assert row == {"id": "0", "prompt": "p", "completions": ["a", "b"], "labels": [True, False]}
-    assert losses == {"judgements that are not of a step": 1}
+    assert losses == {"judgements that are not of a step": 1, "exact scores of steps": 1}
     assert STEPS.parse(Row(row, {}), 0).steps == (Step("a", score=1.0), Step("b", score=0.0))
+    no_steps = replace(judged, judgements=(Judgement("x", "y"),))
+    rows, losses = EXPORTERS["trl_stepwise"].write([no_steps])
+    assert rows == []
+    assert losses == {"judgements that are not of a step": 1, "solutions without a step": 1}
     labelled = from_steps(StepFeedback(Prompt("0", "p"), (Step("a", "ok"),)))
     with pytest.raises(UserError, match="no score"):
         EXPORTERS["trl_stepwise"].write([labelled])
@@ -181,3 +217,25 @@ def test_preferences_for_trl():
     rows, losses = EXPORTERS["trl_preference"].write(items)
     assert rows == [{"id": "0/0", "prompt": "p", "chosen": "b", "rejected": "a", "margin": 2.0}]
     assert losses == {"comparisons without a decided pair": 1, "marks": 1}
+    three = Comparison(Prompt("2", "p"), (Answer("a"), Answer("b"), Answer("c")), ((2, 0),))
+    assert EXPORTERS["trl_preference"].write([three])[1] == {"responses in no decided pair": 1}
+
+
+def test_preferences_about_dialogs_for_trl():
+    """Texts as long as they hold the messages, else conversations in all rows."""
+    kept = [{"prompt": "p", "chosen": "a", "rejected": "b"}]
+    kept += [{"prompt": DIALOG, "chosen": "a", "rejected": ""}]
+    twice = [{"role": "user", "content": "Hi."}] * 2  # in a text, they would be one message
+    conversation = {"prompt": twice, "chosen": "a", "rejected": "b"}
+    for sources, kind in ((kept, str), ([*kept, conversation], list)):
+        items = [COMPARISONS.parse(Row(row, {}), i) for i, row in enumerate(sources)]
+        rows, losses = EXPORTERS["trl_preference"].write(items)
+        assert not losses and len(rows) == len(sources)
+        for row, item in zip(rows, items):
+            assert {type(row[key]) for key in ("prompt", "chosen", "rejected")} == {kind}
+            again = COMPARISONS.parse(Row(row, {}), 0)
+            assert again.prompt.text == item.prompt.text
+            assert again.prompt.messages == item.prompt.messages
+            assert [answer.text for answer in again.answers] == [
+                answer.text for answer in item.answers
+            ]

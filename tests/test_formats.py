@@ -437,6 +437,31 @@ def test_a_joined_comparison_keeps_marks_and_ties():
     assert alone == other
 
 
+def test_a_prompt_without_messages_is_written_as_its_text():
+    text = "\n\nHuman: Hi.\n\nAssistant:"  # a task may read it without its messages
+    row = PROMPTS.to_row(Prompt("0", text))
+    assert row["prompt"] == text and parse(PROMPTS, row).text == text
+
+
+def test_a_ranking_has_the_given_margins():
+    row = {"prompt": "p", "responses": ["a", "b", "c"], "ranking": [2, 1, 2]}
+    parsed = parse(COMPARISONS, row | {"margins": [3, 0.5]})
+    assert parsed.pairs == ((1, 0), (1, 2)) and parsed.margins == (3.0, 0.5)
+    assert parse(COMPARISONS, COMPARISONS.to_row(parsed)) == parsed
+    assert "has 1 margins for 2 decided pairs" in problem(COMPARISONS, row | {"margins": [3]})
+
+
+def test_equal_answers_of_a_pair_stay_apart_when_joined():
+    """Otherwise the joined row would compare an answer with itself, which no reader accepts."""
+    rows = [("a", "a"), ("b", "a"), ("b", "b")]
+    pairs = [parse(COMPARISONS, {"prompt": "p", "chosen": x, "rejected": y}) for x, y in rows]
+    (joined,) = join_pairs(pairs)
+    texts = [answer.text for answer in joined.answers]
+    assert [(texts[better], texts[worse]) for better, worse in joined.pairs] == rows
+    assert texts == ["a", "a", "b", "b"] and joined.pairs == ((0, 1), (2, 0), (2, 3))
+    assert parse(COMPARISONS, COMPARISONS.to_row(joined)) == joined
+
+
 def test_pairs_as_published_rows():
     whole = parse(COMPARISONS, FOUR | {"preferences": [[1, 0]]})
     (pair,) = as_pairs([whole])

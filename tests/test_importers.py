@@ -267,6 +267,14 @@ def test_a_table_of_another_kind(tmp_path):
         import_items(tmp_path / "b.csv", "toxic_spans")
 
 
+@pytest.mark.parametrize("cell", ['"b', '"b" c', '"b ""c""'])
+def test_a_quote_without_its_partner_is_an_error(tmp_path, cell):
+    """The csv module would read the rows up to the next quote as one cell."""
+    write_text(tmp_path / "a.csv", f"spans,text\n[],a\n[],{cell}\n[0],c\n")
+    with pytest.raises(UserError, match=r"a\.csv, row 1: is not a row of a table"):
+        import_items(tmp_path / "a.csv", "toxic_spans")
+
+
 def test_blank_and_missing_last_cells(tmp_path):
     rows = "\n".join(["[],a,,", "[],b, "])
     write_text(tmp_path / "a.csv", f"\ufeffspans,text\n{rows}\n")
@@ -639,6 +647,7 @@ def test_raw_toxic_spans(tmp_path):
     write_text(tmp_path / "comments.csv", "comment_id,comment_text\n1,you idiot\n2,fine\n")
     head = "annotation,comment_id,worker,country,all toxic,not toxic\n"
     boxes = ["0,1,a,x,False,False", "1,1,b,x,True,False", "2,2,c,x,True,True", "3,9,d,x,True,False"]
+    boxes += ["4,2,e,,False,False"]
     write_text(tmp_path / "annotations.csv", head + "\n".join(boxes) + "\n")
     spans = ["0,Insult,4,9", "0,,0,3", "1,Insult,4,10", "8,Insult,0,1", "3,Insult,0,1"]
     write_text(tmp_path / "spans.csv", "annotation,type,start,end\n" + "\n".join(spans) + "\n")
@@ -651,7 +660,9 @@ def test_raw_toxic_spans(tmp_path):
     assert items[1].judgements == ()
     assert report.spans == {"offset without a quote": 2, "outside the text": 1}
     assert report.losses == {
+        "cells of columns that are not read (country)": 4,
         "annotations with both boxes ticked": 1,
+        "annotations with neither a box nor a span": 1,
         "annotations without a post": 1,
         "spans without an annotation": 1,
         "spans without a post": 1,
@@ -873,13 +884,14 @@ def test_label_studio_without_results_or_labels(tmp_path):
     del empty["value"]["labels"]
     annotations = [
         {"completed_by": 4, "result": None},
+        {"completed_by": 6, "result": []},
         {"completed_by": 5, "result": [empty, region(1, 2, "b", id="2")]},
     ]
     task = {"data": {"text": "abc"}, "annotations": annotations, "predictions": [12, 13]}
     (item,), report = read_json(tmp_path, "label_studio", [task])
     assert item.judgements == (Judgement("label", "bad", 1, 2, annotator="5"),)
     assert report.losses == {
-        "annotations and predictions without results": 1,
+        "annotations and predictions without results": 2,
         "regions without a label": 1,
         "predictions of which the export has only the number": 2,
     }

@@ -265,6 +265,19 @@ def test_the_command_writes_the_files(folder, tmp_path, capsys):
     assert "dev.json: 2 rows" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["", "train.json"])
+def test_the_source_is_never_replaced(tmp_path, name):
+    """The results have the usual names of the splits of a local copy."""
+    for split, rows in ROWS.items():
+        write_json(tmp_path / f"{split}.json", rows)
+    before = (tmp_path / "train.json").read_bytes()
+    settings = Settings(data_dir=str(tmp_path), source=str(tmp_path / name))
+    with pytest.raises(UserError, match=r"train\.json is in the source, whose files are not"):
+        write_prompts(Task("any", published=SET), settings)
+    assert (tmp_path / "train.json").read_bytes() == before
+    assert not (tmp_path / "dev.json").exists()
+
+
 def test_a_task_without_a_published_set():
     with pytest.raises(UserError, match="`any` names no published data set"):
         write_prompts(Task("any"), Settings(data_dir="out"))

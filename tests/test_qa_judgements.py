@@ -48,6 +48,17 @@ def test_a_row_as_judgements():
     )
 
 
+def test_an_empty_list_of_errors_is_a_judgement():
+    """As on the pages. Rows of spans leave out responses that nobody judged."""
+    no_errors = ROW["feedback"] | {"errors": []}
+    found = parse(Row(ROW | {"feedback": no_errors}, {}), 0).judgements
+    assert found[0] == Judgement("errors", "no error") and found[1].aspect == "missing-info"
+    assert len(found) == 2
+    del no_errors["errors"]  # nobody was asked for errors
+    found = parse(Row(ROW | {"feedback": no_errors}, {}), 0).judgements
+    assert [judgement.aspect for judgement in found] == ["missing-info"]
+
+
 @pytest.mark.parametrize(
     "change",
     [

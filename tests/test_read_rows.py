@@ -19,7 +19,7 @@ import pytest
 
 from fgrlhf.data import read
 from fgrlhf.data.read import read_rows, write_rows
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, why_refused
 from fgrlhf.files import write_json, write_jsonl
 
 ROWS = [
@@ -96,6 +96,21 @@ def test_a_parquet_column_has_one_type(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("value", [{}, [{}], {"a": [{}]}])
+def test_a_parquet_file_cannot_hold_an_object_without_keys(tmp_path, value):
+    path = tmp_path / "a.parquet"
+    with pytest.raises(UserError, match=r"a\.parquet cannot be written: .* write a \.jsonl file"):
+        write_rows(path, [{"a": value}])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="a folder without files of ours")
+def test_a_parquet_file_that_cannot_be_opened_is_named():
+    with pytest.raises(OSError) as error:
+        write_rows("/proc/self/a.parquet", [{"a": 1}])
+    assert "/proc/self/a.parquet could not be used" in (why_refused(error.value) or "")
+
+
 def test_a_name_that_cannot_be_written(tmp_path):
     for name in ("a.json.gz", "a.txt", "hub:org/name"):
         with pytest.raises(UserError, match=re.escape(name)):
@@ -167,7 +182,10 @@ HOSTILE = {
     "empty.json": (lambda: b"", r"empty\.json has no rows: it is empty"),
     "table.json": (lambda: b"a,b\n1,2\n", "one JSON array of objects.*; it starts with `a,b 1,2`"),
     "array.json": (lambda: b"[]", "has no rows: it is an empty JSON array"),
-    "object.json": (lambda: b'{"a": 1}', "must hold one JSON array of rows, it holds an object"),
+    "object.json": (
+        lambda: b'{"a": 1}',
+        r"must hold one JSON array of rows, it holds an object: put it in \[ \], or name the file",
+    ),
     "number.json": (lambda: b"3", "must hold one JSON array of rows, it holds a number"),
     "deep.json": (lambda: b"[" * 100_000, "nested too deeply"),
     "digits.json": (lambda: b"[" + b"9" * 5_000 + b"]", "not valid JSON"),
@@ -182,6 +200,10 @@ HOSTILE = {
     "array.jsonl": (
         lambda: b'[\n{"a": 1}\n]',
         r"A file of one JSON array needs a name that ends in \.json",
+    ),
+    "line.jsonl": (
+        lambda: b'[{"a": 1}, {"a": 2}]',
+        r"has one line, which is a list\. A file of one JSON array needs a name .* \.json",
     ),
     "second.json": (lambda: b'{"a": 1}\n{"a": 2} x', r"second\.json, line 2: not valid JSON"),
     "blank.jsonl": (lambda: b"\n \n", "has no rows: it is empty"),
@@ -240,7 +262,7 @@ datasets.load_dataset("json", data_files={"train": rows, "test": rows}, cache_di
 READ = """
 import json, sys
 from fgrlhf.data.read import read_rows
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, why_refused
 
 for source in sys.argv[1:]:
     try:

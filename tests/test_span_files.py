@@ -98,6 +98,35 @@ def test_mistakes_are_named_and_nothing_is_written(spans, settings, message):
     assert [path.name for path in spans.parent.iterdir()] == ["spans.jsonl"]
 
 
+@pytest.mark.parametrize("source, output", [("a.json", "a.json"), ("segmenter.json", "a.json")])
+def test_the_marked_spans_are_never_replaced(tmp_path, source, output):
+    write_jsonl(tmp_path / source, ROWS)
+    before = (tmp_path / source).read_bytes()
+    words = [f"source={tmp_path / source}", f"output={tmp_path / output}"]
+    with pytest.raises(UserError, match="is the input, so it cannot be the output too"):
+        command.main(["span_files", "numbers", *words, "level=sentence", "tags={wrong: ERROR}"])
+    assert (tmp_path / source).read_bytes() == before
+
+
+def test_the_description_of_the_segmenter_keeps_its_name(spans):
+    words = [f"source={spans}", f"output={spans.parent}/rm/segmenter.json"]
+    with pytest.raises(UserError, match=r"segmenter\.json describes the segmenter"):
+        command.main(["span_files", "numbers", *words, "level=sentence", "tags={wrong: ERROR}"])
+
+
+@pytest.mark.parametrize("level", ["sentence", "step:-"])
+def test_spans_between_segments_are_counted(tmp_path, capsys, level):
+    spans = [
+        {"start": 4, "end": 5, "label": "wrong"},
+        {"start": 6, "end": 7, "label": "wrong"},
+        {"start": 6, "end": 8, "label": "wrong"},
+    ]
+    between = {"sentence": "One.   Two.", "step:-": "One. - Two."}
+    write_jsonl(tmp_path / "spans.jsonl", [{"response": between[level], "spans": spans}])
+    write(tmp_path / "spans.jsonl", f"level={level}", "tags={wrong: ERROR}")
+    assert capsys.readouterr().out.splitlines()[1:] == ["  spans left out, between segments: 2"]
+
+
 def test_a_file_without_segments_is_refused(tmp_path):
     row = {"response": "#", "spans": [{"start": 0, "end": 1, "label": "wrong"}]}
     write_jsonl(tmp_path / "spans.jsonl", [row])

@@ -108,3 +108,12 @@ def test_a_file_without_steps_is_an_error(tmp_path):
         command.main(
             ["step_files", "numbers", f"source={tmp_path}/steps.jsonl", f"output={tmp_path}/a.json"]
         )
+
+
+def test_the_judged_steps_are_never_replaced(tmp_path):
+    source = tmp_path / "steps.json"
+    write_jsonl(source, [{"prompt": "add", "steps": [{"text": "a", "score": 1}]}])
+    before = source.read_bytes()
+    with pytest.raises(UserError, match="is the input, so it cannot be the output too"):
+        command.main(["step_files", "numbers", f"source={source}", f"output={source}"])
+    assert source.read_bytes() == before

@@ -4,7 +4,13 @@ import pytest
 
 from fgrlhf.data.formats import STEPS, Step, StepFeedback
 from fgrlhf.data.rows import Row
-from fgrlhf.data.step_rows import STEP_ROWS, math_shepherd_row, prm800k_row, trl_row
+from fgrlhf.data.step_rows import (
+    STEP_ROWS,
+    math_shepherd_row,
+    prm800k_row,
+    step_rows,
+    trl_row,
+)
 from fgrlhf.errors import UserError
 from fgrlhf.text_types import Prompt
 
@@ -78,3 +84,49 @@ def test_the_mark_of_math_shepherd_in_a_text_is_an_error():
     feedback = StepFeedback(PROMPT, (Step("раки", score=1.0),))
     with pytest.raises(UserError, match="contains `ки`"):
         math_shepherd_row(feedback)
+
+
+@pytest.mark.parametrize(
+    "prompt, first",
+    [
+        ("What is it?", "Step 1: as in Step 1: of the other solution"),
+        ("Step 1: is given. What follows?", "step 1: add"),
+    ],
+)
+def test_a_second_beginning_of_math_shepherd_is_an_error(prompt, first):
+    """The reader would find the first step there, and prompt and step would have other texts."""
+    feedback = StepFeedback(Prompt("7", prompt), (Step(first, score=1.0),))
+    with pytest.raises(UserError, match="row 7 contains `Step 1:` or `step 1:` more than once"):
+        math_shepherd_row(feedback)
+
+
+@pytest.mark.parametrize(
+    "name, losses",
+    [
+        ("trl", {"labels of steps": 1, "exact scores of steps": 2}),
+        (
+            "math_shepherd",
+            {
+                "labels of steps": 1,
+                "exact scores of steps": 2,
+                "references": 1,
+                "other keys of rows": 1,
+            },
+        ),
+        (
+            "prm800k",
+            {
+                "labels of steps": 1,
+                "exact scores of steps": 1,
+                "references": 1,
+                "other keys of rows": 1,
+            },
+        ),
+    ],
+)
+def test_what_a_format_of_steps_cannot_hold_is_counted(name, losses):
+    prompt = Prompt("0", "p", ("r",), {"topic": "x"})
+    steps = (Step("a", "good", 1.0), Step("b", score=0.5), Step("c", score=-1.0))
+    rows, lost = step_rows([StepFeedback(prompt, steps), StepFeedback(prompt, ())], name)
+    assert len(rows) == 1
+    assert lost == losses | {"solutions without a step": 1}

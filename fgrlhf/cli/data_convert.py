@@ -1,5 +1,6 @@
 """`fgrlhf data convert`: read rows in a format, and write them with other keys."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -7,14 +8,17 @@ from pydantic import Field, model_validator
 from fgrlhf.cli.data_inspect import FormatSettings
 from fgrlhf.config import refuse
 from fgrlhf.data import span_rows
-from fgrlhf.data.comparisons import Comparison, as_pairs, join_pairs
+from fgrlhf.data.comparisons import Comparison, join_pairs
+from fgrlhf.data.exporters import trl_preference_rows
 from fgrlhf.data.format import Format
-from fgrlhf.data.formats import FORMATS, SPANS, pair_row
-from fgrlhf.data.judgements import JUDGEMENTS
+from fgrlhf.data.formats import FORMATS, SPANS
+from fgrlhf.data.judgements import JUDGEMENTS, Losses
 from fgrlhf.data.problems import counted
-from fgrlhf.data.read import check_input_and_output, write_rows
-from fgrlhf.data.step_rows import STEP_ROWS
+from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
+from fgrlhf.data.rows import Row
+from fgrlhf.data.step_rows import STEP_ROWS, step_rows
 from fgrlhf.errors import UserError, shorten, suggestion
+from fgrlhf.text_types import Prompt
 
 # format -> what `convert` can write besides rows with the format's own keys
 TARGETS = {
@@ -22,6 +26,9 @@ TARGETS = {
     "steps": ("trl", "math_shepherd", "prm800k"),
     "spans": ("judgements",),
 }
+
+# format -> the keys of its elements; each element is an object
+ELEMENT_KEYS = {"spans": span_rows.SPAN_KEYS, "steps": ("text", "label", "score")}
 
 # rows of spans, read as judgements
 SPAN_JUDGEMENTS = Format(SPANS.name, SPANS.names, span_rows.parse_spans, JUDGEMENTS.to_row)
@@ -71,8 +78,10 @@ class ConvertSettings(FormatSettings):
 
 
 def convert(source: str, out: str, settings: ConvertSettings) -> None:
-    """Read rows in a format and write them in the form that `settings.to` names."""
+    """Read rows in a format, write them in the form that `settings.to` names, and print losses."""
     check_input_and_output(source, out)
+    if settings.prompts is not None:
+        check_not_input(settings.prompts, out)
     row_format: Format[Any] = (
         SPAN_JUDGEMENTS if settings.to == "judgements" else FORMATS[settings.format]
     )
@@ -82,19 +91,53 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
     else:
         items = _read_by_task(source, settings)
 
+    losses = Losses()
     if settings.to == "pairs":
-        rows = [pair_row(pair) for pair in as_pairs(items)]
+        rows, losses = trl_preference_rows(items)
     elif settings.to == "joined":
+        losses = _lost_by_joining(items)
         rows = [row_format.to_row(item) for item in join_pairs(items)]
     elif settings.to in STEP_ROWS:
-        write = STEP_ROWS[settings.to]
-        rows = [write(item, settings.error_at_most) for item in items]
+        rows, losses = step_rows(items, settings.to, settings.error_at_most)
     else:
         rows = [row_format.to_row(item) for item in items]
+    losses += _lost_keys(source, settings)
 
     write_rows(out, rows)
     written = "judgements" if settings.to == "judgements" else settings.format
     print(f"{out}: {counted(len(rows), 'row')} of {written}")
+    for what, count in losses.most_common():
+        print(f"  lost, {what}: {count:,}")
+
+
+def _lost_by_joining(items: Sequence[Comparison]) -> Losses:
+    """Joined rows have the references and other keys of the first row with their prompt."""
+    losses = Losses()
+    first: dict[str, Prompt] = {}
+    for item in items:
+        prompt = first.setdefault(item.prompt.text, item.prompt)
+        losses["references of joined rows"] += item.prompt.references != prompt.references
+        losses["other keys of joined rows"] += item.prompt.meta != prompt.meta
+    return +losses
+
+
+def _lost_keys(source: str, settings: ConvertSettings) -> Losses:
+    """The keys inside the elements of `spans` and `steps` that their format does not define."""
+    losses = Losses()
+    name = settings.format
+    if name not in ELEMENT_KEYS:
+        return losses
+    read: set[str] = set()
+    for key in ELEMENT_KEYS[name]:
+        path = str(settings.columns.get(f"{name}.{key}", key))
+        read |= {path, path.partition(".")[0]}
+    for values in read_rows(source)[: settings.limit]:
+        elements = Row(values, settings.columns).get(name)
+        for element in elements if isinstance(elements, list) else ():
+            # docs/data_formats.md says which completion of a step is read
+            if isinstance(element, Mapping) and "completions" not in element:
+                losses.update(f"`{name}.{key}`" for key in element if key not in read)
+    return losses
 
 
 def _read_by_task(file: str, settings: ConvertSettings) -> list[Comparison]:

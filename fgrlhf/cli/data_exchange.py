@@ -15,7 +15,7 @@ from fgrlhf.data.importers.registry import IMPORTERS, import_items
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JUDGEMENTS, FeedbackRows, JudgedResponse, Losses
 from fgrlhf.data.problems import counted
-from fgrlhf.data.read import check_input_and_output, read_rows, write_rows
+from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
 from fgrlhf.errors import UserError, first_problems, shorten, suggestion
 from fgrlhf.files import write_json, write_text
 
@@ -46,6 +46,7 @@ def import_file(source: str, out: str, settings: ImportSettings) -> None:
     check_input_and_output(source, out)
     name = settings.source
     report_file = f"{out}.import.json"
+    check_not_input(source, report_file)
     if name in IMPORTERS:
         items, report = import_items(source, name)
         row_format = IMPORTERS[name].format

@@ -7,7 +7,7 @@ other sources. Writes train.json, dev.json and test.json, for some tasks also sf
 demonstrations) and labelled.json (texts from which a scorer can learn).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -53,12 +53,27 @@ def write_prompts(task: Task, settings: Settings) -> list[Path]:
         )
     paths = []
     files = prompt_files(task.published, settings.source, settings.subset_size)
+    _check_source_is_kept(settings, files)
     for name, rows in files.items():
         path = Path(settings.data_dir) / name
         write_json(path, rows)
         print(f"{path}: {len(rows):,} rows")
         paths.append(path)
     return paths
+
+
+def _check_source_is_kept(settings: Settings, names: Iterable[str]) -> None:
+    """Raise `UserError` if a file of the source, or in its folder, would be replaced."""
+    if settings.source is None:
+        return
+    source = Path(settings.source).resolve()
+    for name in names:
+        path = (Path(settings.data_dir) / name).resolve()
+        if path == source or (path.exists() and source in path.parents):
+            raise UserError(
+                f"{path} is in the source, whose files are not replaced: give a data_dir outside"
+                f" {source}"
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -112,8 +112,9 @@ def as_pairs(comparisons: Sequence[Comparison]) -> list[Comparison]:
 def join_pairs(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """One comparison for each prompt, with all answers to it and all pairs of them.
 
-    Prompts and answers are the same if their texts are. The prompt is that of the first comparison.
-    A reward model reads each answer once, however many pairs it is in.
+    Prompts and answers are the same if their texts are, except that equal answers of one comparison
+    stay apart. The prompt is that of the first comparison. A reward model reads each answer once,
+    however many pairs it is in.
     """
     by_prompt: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
@@ -126,26 +127,37 @@ def _joined(comparisons: Sequence[Comparison]) -> Comparison:
 
     A pair without a margin gets the margin 0 if other pairs have one.
     """
-    marked: dict[str, set[tuple[int, int]]] = {}  # text of an answer -> its marks
+    marked: dict[AnswerKey, set[tuple[int, int]]] = {}  # answer -> its marks
     for comparison in comparisons:
-        for answer in comparison.answers:
-            marked.setdefault(answer.text, set()).update(answer.marked)
-    places = {text: place for place, text in enumerate(marked)}
+        for key, answer in zip(_answer_keys(comparison), comparison.answers, strict=True):
+            marked.setdefault(key, set()).update(answer.marked)
+    places = {key: place for place, key in enumerate(marked)}
     pairs = []
     margins: list[float] = []
     for comparison in comparisons:
-        texts = [answer.text for answer in comparison.answers]
-        pairs += [
-            (places[texts[better]], places[texts[worse]]) for better, worse in comparison.pairs
-        ]
+        keys = _answer_keys(comparison)
+        pairs += [(places[keys[better]], places[keys[worse]]) for better, worse in comparison.pairs]
         margins += comparison.margins or [0.0] * len(comparison.pairs)
     has_margins = any(comparison.margins for comparison in comparisons)
     return Comparison(
         comparisons[0].prompt,
-        tuple(Answer(text, tuple(sorted(marks))) for text, marks in marked.items()),
+        tuple(Answer(text, tuple(sorted(marks))) for (text, _), marks in marked.items()),
         tuple(pairs),
         tuple(margins) if has_margins else (),
     )
+
+
+AnswerKey = tuple[str, int]  # text, number of equal answers before it in its comparison
+
+
+def _answer_keys(comparison: Comparison) -> list[AnswerKey]:
+    """What identifies each answer. An answer is not compared with itself, so equal ones differ."""
+    counts: Counter[str] = Counter()
+    keys = []
+    for answer in comparison.answers:
+        keys.append((answer.text, counts[answer.text]))
+        counts[answer.text] += 1
+    return keys
 
 
 # ---- corrections ---------------------------------------------------------------------------------

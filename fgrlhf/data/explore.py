@@ -6,7 +6,7 @@ All of them are computed from the texts; words are what is between spaces.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,7 +72,7 @@ class Exploration:
     pairs: int
     undecided_rows: int
     ties: int  # undecided pairs of two responses of a row
-    contradictions: int  # pairs of responses that are decided both ways
+    contradictions: int  # pairs of responses to a prompt that are decided both ways
     first_is_better: Interval | None  # share of the pairs; None if rows list the better one first
     turns: Mapping[int, int]  # user's turns of a prompt -> number of rows
     lengths: Mapping[str, list[int]]  # words of prompts, better and worse responses
@@ -98,12 +98,15 @@ def explore(comparisons: Sequence[Comparison]) -> Exploration:
     )
     prompts = [comparison.prompt.text for comparison in comparisons]
     duplicates = duplicate_rows(comparisons)
+    decided = _decided(comparisons)
     filters = []
     for name, (reason, keeps) in FILTERS.items():
         if keeps is None:
             removed = sum(len(comparisons[row].pairs) for row in _repeated_rows(duplicates))
         else:
-            removed = sum(not keeps(row, *pair) for row in comparisons for pair in row.pairs)
+            removed = sum(
+                not keeps(row, *pair, decided) for row in comparisons for pair in row.pairs
+            )
         filters.append(Filter(name, reason, removed))
     return Exploration(
         rows=len(comparisons),
@@ -112,7 +115,7 @@ def explore(comparisons: Sequence[Comparison]) -> Exploration:
         pairs=len(pairs),
         undecided_rows=sum(not item.pairs for item in comparisons),
         ties=sum(map(_ties, comparisons)),
-        contradictions=sum(map(_contradictions, comparisons)),
+        contradictions=sum(_is_contradicted(texts, decided) for texts in decided) // 2,
         first_is_better=_first_is_better(pairs),
         turns=_sorted_counts(turns),
         lengths={
@@ -152,8 +155,26 @@ def _ties(comparison: Comparison) -> int:
     return possible - len(_different(comparison))
 
 
-def _contradictions(comparison: Comparison) -> int:
-    return len(set(comparison.pairs)) - len(_different(comparison))
+Decided = Set[tuple[str, str, str]]  # prompt, better response, worse response
+
+
+def _decided(comparisons: Sequence[Comparison]) -> Decided:
+    """The texts of all decided pairs. Two people who disagree can have a row each."""
+    decided = set()
+    for comparison in comparisons:
+        for better, worse in comparison.pairs:
+            decided.add(_texts(comparison, better, worse))
+    return decided
+
+
+def _texts(comparison: Comparison, better: int, worse: int) -> tuple[str, str, str]:
+    answers = comparison.answers
+    return comparison.prompt.text, answers[better].text, answers[worse].text
+
+
+def _is_contradicted(texts: tuple[str, str, str], decided: Decided) -> bool:
+    prompt, better, worse = texts
+    return better != worse and (prompt, worse, better) in decided
 
 
 def _share(pairs: Sequence[Pair], above: Sequence[bool], below: Sequence[bool]) -> Interval | None:
@@ -256,22 +277,23 @@ def _words(text: str) -> set[str]:
 
 # ---- filters -------------------------------------------------------------------------------------
 
-Keeps = Callable[[Comparison, int, int], bool]  # (row, better, worse) -> whether the pair remains
+# (row, better, worse, the pairs of all rows) -> whether the pair remains
+Keeps = Callable[[Comparison, int, int, Decided], bool]
 
 
-def _is_not_blank(row: Comparison, better: int, worse: int) -> bool:
+def _is_not_blank(row: Comparison, better: int, worse: int, decided: Decided) -> bool:
     return bool(row.answers[better].text.strip())
 
 
-def _is_different(row: Comparison, better: int, worse: int) -> bool:
+def _is_different(row: Comparison, better: int, worse: int, decided: Decided) -> bool:
     return row.answers[better].text.split() != row.answers[worse].text.split()
 
 
-def _is_not_contradicted(row: Comparison, better: int, worse: int) -> bool:
-    return (worse, better) not in row.pairs
+def _is_not_contradicted(row: Comparison, better: int, worse: int, decided: Decided) -> bool:
+    return not _is_contradicted(_texts(row, better, worse), decided)
 
 
-def _is_not_close(row: Comparison, better: int, worse: int) -> bool:
+def _is_not_close(row: Comparison, better: int, worse: int, decided: Decided) -> bool:
     texts = row.answers[better].text, row.answers[worse].text
     return similarity(*map(shingles, texts)) < CLOSE
 
@@ -291,9 +313,13 @@ def apply_filter(name: str, comparisons: Sequence[Comparison]) -> list[Compariso
     _, keeps = FILTERS[name]
     if keeps is None:
         return _without_duplicates(comparisons)
+    decided = _decided(comparisons)
     remaining = []
     for comparison in comparisons:
-        places = [place for place, pair in enumerate(comparison.pairs) if keeps(comparison, *pair)]
+        places = []
+        for place, pair in enumerate(comparison.pairs):
+            if keeps(comparison, *pair, decided):
+                places.append(place)
         if places or not comparison.pairs:
             pairs = tuple(comparison.pairs[place] for place in places)
             margins = comparison.margins

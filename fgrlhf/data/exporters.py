@@ -20,7 +20,9 @@ from fgrlhf.data.judgements import (
     to_steps,
 )
 from fgrlhf.data.locate import to_utf16
-from fgrlhf.data.step_rows import trl_row
+from fgrlhf.data.step_rows import TRL, step_rows
+from fgrlhf.models.dialogs import messages_in
+from fgrlhf.text_types import ASSISTANT, USER, Prompt
 
 Rows = tuple[list[dict[str, Any]], Losses]
 
@@ -46,7 +48,7 @@ def _label_studio_task(judged: JudgedResponse, losses: Losses) -> dict[str, Any]
         data[SOURCE] = judged.source
     data |= {key: value for key, value in judged.prompt.meta.items() if key not in data}
     losses["references"] += len(judged.prompt.references)
-    losses["the roles of messages"] += len(judged.prompt.messages)
+    losses["the roles of messages"] += _roles_lost(judged.prompt)
     annotations: dict[str | None, list[dict[str, Any]]] = {}
     predictions: dict[str, list[dict[str, Any]]] = {}
     for number, judgement in enumerate(judged.judgements):
@@ -63,6 +65,11 @@ def _label_studio_task(judged: JudgedResponse, losses: Losses) -> dict[str, Any]
         written.append(annotation)
     suggested = [{"model_version": m, "result": results} for m, results in predictions.items()]
     return {"data": data, "annotations": written, "predictions": suggested}
+
+
+def _roles_lost(prompt: Prompt) -> int:
+    """The number of messages that cannot be read again from the prompt's text."""
+    return 0 if prompt.messages == messages_in(prompt.text) else len(prompt.messages)
 
 
 def _results(
@@ -121,7 +128,7 @@ def _argilla_record(judged: JudgedResponse, losses: Losses) -> dict[str, Any]:
     if judged.source is not None:
         fields[SOURCE] = judged.source
     losses["references"] += len(judged.prompt.references)
-    losses["the roles of messages"] += len(judged.prompt.messages)
+    losses["the roles of messages"] += _roles_lost(judged.prompt)
     responses: dict[str, dict[str | None, Any]] = {}
     suggestions: dict[str, dict[str, Any]] = {}
     for judgement in judged.judgements:
@@ -180,10 +187,16 @@ def _joined(given: Any, answer: Any, losses: Losses) -> Any:
 
 
 def span_rows(items: Iterable[JudgedResponse]) -> Rows:
-    """Rows of the format `spans`."""
+    """Rows of the format `spans`.
+
+    A response without a judgement has no row, since a row without spans has no error.
+    """
     losses = Losses()
     rows = []
     for judged in items:
+        if not judged.judgements:
+            losses["responses without a judgement"] += 1
+            continue
         feedback, lost = to_spans(judged)
         losses += lost
         rows.append(SPANS.to_row(feedback))
@@ -197,20 +210,44 @@ def trl_stepwise_rows(items: Iterable[JudgedResponse]) -> Rows:
       UserError: a step has no score.
     """
     losses = Losses()
-    rows = []
+    solutions = []
     for judged in items:
         feedback, lost = to_steps(judged)
         losses += lost
-        rows.append(trl_row(feedback))
-    return rows, losses
+        solutions.append(feedback)
+    rows, lost = step_rows(solutions, TRL)
+    return rows, losses + lost
 
 
 def trl_preference_rows(items: Sequence[Comparison]) -> Rows:
-    """TRL's preference format: a row for every decided pair."""
+    """TRL's preference format: a row for every decided pair.
+
+    Rows have texts. If the text of a prompt would lose its messages, all rows are conversations,
+    since a data set of TRL is one or the other.
+    """
     losses = Losses()
     losses["comparisons without a decided pair"] += sum(not item.pairs for item in items)
     losses["marks"] += sum(any(a.marked for a in item.answers) for item in items)
-    return [pair_row(pair) for pair in as_pairs(items)], +losses
+    for item in items:
+        if item.pairs:
+            losses["responses in no decided pair"] += len(item.answers) - len(
+                {place for pair in item.pairs for place in pair}
+            )
+    pairs = as_pairs(items)
+    rows = [pair_row(pair) for pair in pairs]
+    if any(isinstance(row["prompt"], list) for row in rows):
+        rows = [_as_conversation(row, pair.prompt) for row, pair in zip(rows, pairs, strict=True)]
+    return rows, +losses
+
+
+def _as_conversation(row: dict[str, Any], prompt: Prompt) -> dict[str, Any]:
+    """The row of a pair with messages in place of its texts."""
+    messages = prompt.messages or ((USER, prompt.text),)
+    prompt_messages = [{"role": role, "content": text} for role, text in messages]
+    answers = {}
+    for key in ("chosen", "rejected"):
+        answers[key] = [{"role": ASSISTANT, "content": row[key]}]
+    return row | {"prompt": prompt_messages} | answers
 
 
 @dataclass(frozen=True)

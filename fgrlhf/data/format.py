@@ -179,7 +179,7 @@ def prompt_row(prompt: Prompt, values: Mapping[str, Any] | None = None) -> dict[
 
 def _prompt_value(prompt: Prompt) -> str | list[dict[str, str]]:
     """The text of a prompt, or the conversation if the text alone would not be read as the same."""
-    if prompt.messages == messages_in(prompt.text):
+    if not prompt.messages or prompt.messages == messages_in(prompt.text):
         return prompt.text
     return [{"role": role, "content": text} for role, text in prompt.messages]
 

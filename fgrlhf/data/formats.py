@@ -147,7 +147,7 @@ def _compared_texts(row: Row) -> list[str]:
 def _pairs(row: Row, n_answers: int) -> tuple[tuple[tuple[int, int], ...], tuple[float, ...]]:
     """(better, worse) indices from `preferences`, `ranking` or `scores`: the first that exists.
 
-    Also the margins of the pairs: given ones of preferences, or the differences of scores.
+    Also the margins of the pairs: given ones, or the differences of scores.
     """
     name = row.first_of("preferences", "ranking", "scores")
     key = row.key(name)
@@ -159,7 +159,8 @@ def _pairs(row: Row, n_answers: int) -> tuple[tuple[tuple[int, int], ...], tuple
         raise RowError(key, f"has {len(values)} values for {n_answers} responses")
     numbers = [check_number(f"{key}[{i}]", value) for i, value in enumerate(values)]
     if name == "ranking":  # 1 is the best
-        return pairs_of_scores([-rank for rank in numbers]), ()
+        pairs = pairs_of_scores([-rank for rank in numbers])
+        return pairs, _margins(row, len(pairs))
     pairs = pairs_of_scores(numbers)
     return pairs, margins_of_scores(numbers, pairs)
 

@@ -343,6 +343,9 @@ def to_spans(judged: JudgedResponse) -> tuple[SpanFeedback, Losses]:
             continue
         for part in ("score", "annotator", "origin"):
             losses[part] += getattr(judgement, part) is not None
+    has_no_error = any(judgement.label == NO_ERROR for judgement in judged.judgements)
+    if judged.judgements and not spans and not has_no_error:
+        losses["responses left without a span, though not judged `no error`"] += 1
     aspects = {judgement.aspect for judgement in judged.judgements}
     losses["aspects"] += len(aspects - {SPAN_ASPECT, MISSING_ASPECT})
     meta = dict(judged.prompt.meta)

@@ -100,6 +100,7 @@ def check_not_input(source: str, out: str) -> None:
 
 WRITTEN = (".json", ".jsonl", ".parquet")
 _EMPTY = {".json": "it is an empty JSON array"}
+_NAMED_AS_LINES = "A file of one JSON array needs a name that ends in .json"
 
 
 def _suffix(name: str) -> str:
@@ -161,7 +162,10 @@ def _json_rows(path: Path, text: str) -> list[Any]:
             f" objects, or one object on each line; it starts with `{shorten(text[:60], 40)}`"
         ) from None
     if not isinstance(rows, list):
-        raise UserError(f"{path} must hold one JSON array of rows, it holds {type_name(rows)}")
+        way_out = ": put it in [ ], or name the file .jsonl" if isinstance(rows, dict) else ""
+        raise UserError(
+            f"{path} must hold one JSON array of rows, it holds {type_name(rows)}{way_out}"
+        )
     return rows
 
 
@@ -178,8 +182,10 @@ def _json_lines(path: Path, text: str) -> list[Any]:
                 reason = f"{error.msg} at character {error.colno}"
             way_out = f"Every line must be one JSON object; this one is `{shorten(line[:200], 80)}`"
             if text.lstrip().startswith("["):
-                way_out = "A file of one JSON array needs a name that ends in .json"
+                way_out = _NAMED_AS_LINES
             raise UserError(f"{path}, line {number}: not valid JSON: {reason}. {way_out}") from None
+    if len(rows) == 1 and isinstance(rows[0], list):
+        raise UserError(f"{path} has one line, which is a list. {_NAMED_AS_LINES}")
     return rows
 
 
@@ -259,19 +265,20 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
     import pyarrow.parquet
 
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    try:
-        columns = {key: [row.get(key) for row in rows] for key in keys}
-        table = pyarrow.table(columns)
-    except (pyarrow.ArrowException, TypeError, OverflowError) as error:
-        raise UserError(
-            f"{path} cannot be written: {shorten(error)}. A column of a Parquet file has one type;"
-            " write a .jsonl file instead"
-        ) from None
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        pyarrow.parquet.write_table(table, temporary)
+        columns = {key: [row.get(key) for row in rows] for key in keys}
+        table = pyarrow.table(columns)
+        # pyarrow's own errors of the operating system do not name the file
+        with open(temporary, "wb") as file:
+            pyarrow.parquet.write_table(table, file)
         os.replace(temporary, path)
+    except (pyarrow.ArrowException, TypeError, OverflowError) as error:
+        raise UserError(
+            f"{path} cannot be written: {shorten(error)}. A column of a Parquet file has one type,"
+            " and its objects have a key; write a .jsonl file instead"
+        ) from None
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -7,11 +7,19 @@
 All of them have numbers or good/bad for steps, so every step needs a score.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fgrlhf.data.formats import Step, StepFeedback, prompt_row
-from fgrlhf.data.shapes import BAD_STEP, FIRST_STEPS, GOOD_STEP, STEP_MARK
+from fgrlhf.data.judgements import Losses
+from fgrlhf.data.rows import RowError
+from fgrlhf.data.shapes import (
+    BAD_STEP,
+    FIRST_STEPS,
+    GOOD_STEP,
+    STEP_MARK,
+    split_marked_steps,
+)
 from fgrlhf.errors import UserError, shorten
 
 
@@ -46,7 +54,8 @@ def math_shepherd_row(feedback: StepFeedback, error_at_most: float = 0.0) -> dic
     step gets its number.
 
     Raises:
-      UserError: a step has no score, or the mark or a second beginning is in a text.
+      UserError: a step has no score, the mark is in a text, or the first step would be found
+        elsewhere.
     """
     texts = [step.text for step in feedback.steps]
     if texts and not texts[0].startswith(FIRST_STEPS):
@@ -63,7 +72,22 @@ def math_shepherd_row(feedback: StepFeedback, error_at_most: float = 0.0) -> dic
         good = is_good(step, feedback, error_at_most)
         marked += f"{line} {STEP_MARK}"
         judged += f"{line} {GOOD_STEP if good else BAD_STEP}"
+    if not _is_reread(marked, judged, feedback.prompt.text, texts):
+        raise UserError(
+            f"row {shorten(feedback.prompt.id, 80)} contains `{FIRST_STEPS[0]}` or"
+            f" `{FIRST_STEPS[1]}` more than once before the end of its first step, and this format"
+            " finds that step by it: change the text, or write another format"
+        )
     return {"input": marked, "label": judged}
+
+
+def _is_reread(marked: str, judged: str, prompt: str, steps: Sequence[str]) -> bool:
+    """Whether a row of Math-Shepherd has this prompt and these steps, except for blanks."""
+    try:
+        problem, read = split_marked_steps(marked, judged)
+    except RowError:
+        return False
+    return problem == prompt.strip() and [text for text, _ in read] == [t.strip() for t in steps]
 
 
 def prm800k_row(feedback: StepFeedback, error_at_most: float = 0.0) -> dict[str, Any]:
@@ -74,9 +98,7 @@ def prm800k_row(feedback: StepFeedback, error_at_most: float = 0.0) -> dict[str,
     steps = []
     for number, step in enumerate(feedback.steps, 1):
         good = is_good(step, feedback, error_at_most)
-        rating = -1
-        if good:
-            rating = 0 if step.score == 0 else 1
+        rating = _rating(step, good)
         ends = number == len(feedback.steps) and not good
         steps.append(
             {
@@ -92,9 +114,43 @@ def prm800k_row(feedback: StepFeedback, error_at_most: float = 0.0) -> dict[str,
     }
 
 
+def _rating(step: Step, good: bool) -> int:
+    """The rating of PRM800K for a step."""
+    if not good:
+        return -1
+    return 0 if step.score == 0 else 1
+
+
+TRL, MATH_SHEPHERD, PRM800K = "trl", "math_shepherd", "prm800k"
+
 # name -> (item, error_at_most) -> row
 STEP_ROWS: dict[str, Callable[[StepFeedback, float], dict[str, Any]]] = {
-    "trl": trl_row,
-    "math_shepherd": math_shepherd_row,
-    "prm800k": prm800k_row,
+    TRL: trl_row,
+    MATH_SHEPHERD: math_shepherd_row,
+    PRM800K: prm800k_row,
 }
+
+
+def step_rows(
+    items: Iterable[StepFeedback], name: str, error_at_most: float = 0.0
+) -> tuple[list[dict[str, Any]], Losses]:
+    """The rows of one of these formats, and what they cannot hold.
+
+    A solution without a step has no row: these formats have no text but that of the steps.
+    """
+    rows = []
+    losses = Losses()
+    for item in items:
+        if not item.steps:
+            losses["solutions without a step"] += 1
+            continue
+        rows.append(STEP_ROWS[name](item, error_at_most))
+        for step in item.steps:
+            good = is_good(step, item, error_at_most)
+            kept = _rating(step, good) if name == PRM800K else float(good)
+            losses["labels of steps"] += step.label is not None
+            losses["exact scores of steps"] += step.score != kept
+        if name != TRL:
+            losses["references"] += len(item.prompt.references)
+            losses["other keys of rows"] += len(item.prompt.meta)
+    return rows, +losses

@@ -1,8 +1,8 @@
 """qa-feedback rows as judgements, and back: the published files are reproduced byte for byte.
 
-The errors of prediction 1 become judgements of the aspect `errors`. Missing information becomes
-judgements of the whole response, of the aspect `missing-info`, with its sentences as evidence. All
-other parts of a row are kept.
+The errors of prediction 1 become judgements of the aspect `errors`; an empty list of them becomes
+the judgement `no error`. Missing information becomes judgements of the whole response, of the
+aspect `missing-info`, with its sentences as evidence. All other parts of a row are kept.
 """
 
 from collections.abc import Mapping
@@ -41,6 +41,8 @@ def parse(row: Row, number: int) -> JudgedResponse:
         feedback = check_object(FEEDBACK, row.get(FEEDBACK))
         for i, value in enumerate(_list(feedback, ERRORS)):
             judgements.append(_error(f"{FEEDBACK}.{ERRORS}[{i}]", value, response))
+        if ERRORS in feedback and not judgements:
+            judgements.append(Judgement(ERRORS, NO_ERROR))
         for i, value in enumerate(_list(feedback, MISSING)):
             judgements.append(_missing(f"{FEEDBACK}.{MISSING}[{i}]", value))
         others = {key: value for key, value in feedback.items() if key not in (ERRORS, MISSING)}

@@ -11,9 +11,11 @@ from fgrlhf.data.checks import type_name
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import RowError, check_number, check_text
+from fgrlhf.data.shapes import PromptText
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json, read_text
 from fgrlhf.runs.progress import progress_bar
+from fgrlhf.text_types import Prompt
 
 Item = TypeVar("Item")
 
@@ -22,15 +24,21 @@ MOST_CELL = 1 << 27  # characters of one cell; the csv module's default of 131,0
 
 
 def table(
-    path: str | Path, needed: Sequence[str], delimiter: str = ",", quoted: bool = True
+    path: str | Path,
+    needed: Sequence[str],
+    report: Report,
+    delimiter: str = ",",
+    quoted: bool = True,
+    optional: Sequence[str] = (),
 ) -> list[dict[str, str]]:
-    """The rows of a table with a header.
+    """The rows of a table with a header. Cells of columns that are not read are counted as lost.
 
     A row may have blank cells after its last column, and may lack its last cell, which is blank
     then, if that column is not needed.
 
     Args:
       needed: columns that the table must have.
+      optional: columns that are read if the table has them.
       quoted: whether `"` encloses cells. In some tables it is a character like any other.
 
     Raises:
@@ -39,11 +47,14 @@ def table(
     text = read_text(path)
     quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     limit = csv.field_size_limit(MOST_CELL)
+    rows: list[dict[Any, Any]] = []
     try:
+        # strict: a quote without its partner would make one cell of all rows up to the next quote
         reader = csv.DictReader(
             io.StringIO(text, newline=""),
             delimiter=delimiter,
             quoting=quoting,
+            strict=True,
         )
         columns = reader.fieldnames or []
         missing = [name for name in needed if name not in columns]
@@ -53,13 +64,17 @@ def table(
                 f" {shorten(', '.join(columns) or 'no columns', 200)}. Choose another from=..., or"
                 " download the file again"
             )
-        rows = list(reader)
+        for row in reader:
+            rows.append(row)
     except csv.Error as error:
-        raise UserError(f"{path} is not a readable table: {shorten(error)}") from None
+        raise UserError(
+            f"{path}, row {len(rows)}: is not a row of a table: {shorten(error)}. A cell that"
+            ' begins with `"` must end with `"`, and those inside it must be doubled'
+        ) from None
     finally:
         csv.field_size_limit(limit)
     for number, row in enumerate(rows):
-        further = row.pop(None, None) or []  # pyright: ignore[reportArgumentType]
+        further = row.pop(None, None) or []
         lacking = [name for name in columns if row[name] is None]
         if lacking == columns[-1:] and lacking[0] not in needed:
             row[lacking.pop()] = ""
@@ -68,6 +83,10 @@ def table(
                 f"{path}, row {number}: has another number of cells than the header's"
                 f" {len(columns)}. Download the file again"
             )
+    unread = [name for name in columns if name.strip() and name not in (*needed, *optional)]
+    lost = sum(bool(row[name].strip()) for row in rows for name in unread)
+    if lost:
+        report.losses[f"cells of columns that are not read ({shorten(', '.join(unread))})"] += lost
     return rows
 
 
@@ -174,3 +193,8 @@ def optional_text(key: str, value: Any) -> str | None:
         return None
     text = check_text(key, value, may_be_blank=True)
     return text if text.strip() else None
+
+
+def text_prompt(name: str, text: str, meta: Mapping[str, Any]) -> Prompt:
+    """The prompt in a text, which may be a dialog."""
+    return Prompt(name, text, meta=meta, messages=PromptText.of(text).messages)

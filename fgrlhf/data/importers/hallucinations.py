@@ -13,6 +13,7 @@ from fgrlhf.data.importers.files import (
     read_lines,
     read_objects,
     table,
+    text_prompt,
     whole_number,
 )
 from fgrlhf.data.importers.report import Problem, Report
@@ -61,7 +62,7 @@ def ragtruth(path: str | Path, report: Report) -> list[JudgedResponse]:
         if source_id not in prompts:
             report.losses[f"prompts that are not in a {SOURCES_FILE} beside the file"] += 1
         meta = {key: value for key, value in row.items() if key not in ("id", "response", "labels")}
-        prompt = Prompt(str(row.get("id", number)), prompts.get(source_id, ""), meta=meta)
+        prompt = text_prompt(str(row.get("id", number)), prompts.get(source_id, ""), meta)
         return JudgedResponse(prompt, response, tuple(judgements))
 
     return read_objects(path, read, report)
@@ -111,7 +112,7 @@ def xsum(path: str | Path, report: Report) -> list[JudgedResponse]:
     row.
     """
     grouped: dict[tuple[str, str, str], list[Judgement]] = {}
-    rows = table(path, XSUM_COLUMNS)
+    rows = table(path, XSUM_COLUMNS, report)
     for number, row in numbered(rows, report):
         summary = _unescape(row["summary"])
         if not report.has_response(number, "summary", summary):
@@ -262,7 +263,8 @@ def _fava_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResp
         judgements.append(Judgement(HALLUCINATION, mark.tag, start, end, evidence=evidence))
     prompt_text = optional_text("prompt", row.get("prompt")) or ""
     meta = {name: value for name, value in row.items() if name not in (key, "prompt", "output")}
-    return JudgedResponse(Prompt(str(number), prompt_text, meta=meta), response, tuple(judgements))
+    prompt = text_prompt(str(number), prompt_text, meta)
+    return JudgedResponse(prompt, response, tuple(judgements))
 
 
 def _without(text: str, cuts: list[tuple[int, int]]) -> str:
@@ -294,6 +296,10 @@ HALU_COLUMNS = (
     *("annotator", HALU_PROMPT, "ans1_text", "ans2_text", "ans_preference"),
     *(f"{prefix}_{part}" for prefix in HALU_ASPECTS for part in ("span", "reason", "label")),
 )
+HALU_OPTIONAL = (
+    *("ans_preference_reason", "category", "source_file", "ans1_label", "ans2_label"),
+    *(f"{prefix}_helpful" for prefix in HALU_ASPECTS),
+)
 
 
 def haluquestqa(path: str | Path, report: Report) -> list[JudgedResponse]:
@@ -305,7 +311,7 @@ def haluquestqa(path: str | Path, report: Report) -> list[JudgedResponse]:
     is marked in the source, which is the prompt. A quote `ANSWER1` or `ANSWER2` is the heading of
     that answer on the annotators' page; it means all of the answer.
     """
-    rows = table(path, HALU_COLUMNS, TAB)
+    rows = table(path, HALU_COLUMNS, report, TAB, optional=HALU_OPTIONAL)
     return [item for pair in read_lines(rows, _halu_row, report) for item in pair]
 
 
@@ -339,7 +345,7 @@ def _halu_row(number: int, row: Mapping[str, str], report: Report) -> list[Judge
             "author": row.get(f"ans{place}_label"),
             "file": row.get("source_file"),
         }
-        prompt = Prompt(f"{number}/{place}", prompt_text, meta=meta)
+        prompt = text_prompt(f"{number}/{place}", prompt_text, meta)
         of_source = any(judgement.side == SOURCE for judgement in judgements)
         source = prompt_text if of_source else None
         pair.append(JudgedResponse(prompt, response, tuple(judgements), source))

@@ -4,7 +4,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.data.importers.files import optional_text, read_objects, whole_number
+from fgrlhf.data.importers.files import (
+    optional_text,
+    read_objects,
+    text_prompt,
+    whole_number,
+)
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import RESPONSE, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.locate import CODE_POINTS, UTF16
@@ -75,15 +80,17 @@ def _label_studio_task(
     used = (key, SOURCE, "prompt", "id")
     meta = {name: value for name, value in data.items() if name not in used}
     name = data.get("id", row.get("id", number))
-    return JudgedResponse(
-        Prompt(str(name), prompt_text, meta=meta), response, tuple(judgements), source
-    )
+    prompt = text_prompt(str(name), prompt_text, meta)
+    return JudgedResponse(prompt, response, tuple(judgements), source)
 
 
 def _results(key: str, annotation: Mapping[str, Any], report: Report) -> list[Any]:
-    """The results of an annotation or a prediction, which may be null."""
+    """The results of an annotation or a prediction, which may be null.
+
+    One without a result names no aspect, so it cannot become the judgement `no error`.
+    """
     results = annotation.get("result")
-    if "result" in annotation and results is None:
+    if "result" in annotation and results in (None, []):
         report.losses["annotations and predictions without results"] += 1
         return []
     return check_list(key, results)
@@ -272,7 +279,7 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
     meta = {key: value for key, value in fields.items() if key not in used}
     meta |= check_object("metadata", row.get("metadata") or {})
     prompt_text = optional_text("fields.prompt", fields.get("prompt")) or ""
-    prompt = Prompt(str(row.get("id", number)), prompt_text, meta=meta)
+    prompt = text_prompt(str(row.get("id", number)), prompt_text, meta)
     return JudgedResponse(prompt, response, tuple(judgements), source)
 
 

@@ -1,6 +1,6 @@
 """Toxic Spans (SemEval-2021 task 5), with the crowd's annotations behind it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from fgrlhf.data.importers.files import list_in, numbered, read_lines, table, whole_number
@@ -20,7 +20,7 @@ def toxic_spans(path: str | Path, report: Report) -> list[JudgedResponse]:
     span. The indices are what a majority of the raters marked, so no single annotator is named. A
     text without indices has no error. An index outside the text drops its run.
     """
-    return read_lines(table(path, ("spans", "text")), _list_row, report)
+    return read_lines(table(path, ("spans", "text"), report), _list_row, report)
 
 
 def _list_row(number: int, row: Mapping[str, str], report: Report) -> JudgedResponse | None:
@@ -58,23 +58,25 @@ def toxic_spans_raw(path: str | Path, report: Report) -> list[JudgedResponse]:
 
     The same project publishes them. Each post becomes a row with the judgements of all raters: the
     spans with their types, and the boxes `all toxic` and `not toxic` as judgements of the whole
-    post. Where a rater ticked both boxes, neither counts.
+    post. Where a rater ticked both boxes, neither counts. A rater without a box or a span did not
+    judge.
     """
     folder = Path(path)
     if not folder.is_dir():
         raise UserError(
             f"{path} is not a folder: give the folder of {POSTS}, {ANNOTATIONS} and {SPANS}"
         )
-    posts = table(folder / POSTS, ("comment_id", "comment_text"))
+    posts = table(folder / POSTS, ("comment_id", "comment_text"), report)
     annotations = table(
-        folder / ANNOTATIONS, ("annotation", "comment_id", "worker", ALL_TOXIC, NOT_TOXIC)
+        folder / ANNOTATIONS, ("annotation", "comment_id", "worker", ALL_TOXIC, NOT_TOXIC), report
     )
-    spans = table(folder / SPANS, ("annotation", "type", "start", "end"))
+    spans = table(folder / SPANS, ("annotation", "type", "start", "end"), report)
     texts = {post["comment_id"]: post["comment_text"] for post in posts}
     judgements: dict[str, list[Judgement]] = {post: [] for post in texts}
     annotation_of = {annotation["annotation"]: annotation for annotation in annotations}
+    marked = {span["annotation"] for span in spans}
     for number, annotation in enumerate(annotations):
-        _boxes(number, annotation, judgements, report)
+        _boxes(number, annotation, marked, judgements, report)
     for number, row in numbered(spans, report):
         try:
             _raw_span(number, row, annotation_of, texts, judgements, report)
@@ -91,13 +93,17 @@ def toxic_spans_raw(path: str | Path, report: Report) -> list[JudgedResponse]:
 def _boxes(
     number: int,
     annotation: Mapping[str, str],
+    marked: Set[str],
     judgements: dict[str, list[Judgement]],
     report: Report,
 ) -> None:
+    """The boxes of an annotation as judgements. `marked` are the annotations that have spans."""
     ticked = [box for box in (ALL_TOXIC, NOT_TOXIC) if annotation[box].strip() == "True"]
     if len(ticked) == 2:
         report.losses["annotations with both boxes ticked"] += 1
         return
+    if not ticked and annotation["annotation"] not in marked:
+        report.losses["annotations with neither a box nor a span"] += 1
     if ticked and annotation["comment_id"] not in judgements:
         key = f"{ANNOTATIONS}: comment_id"
         report.drop(number, key, f"there is no such post in {POSTS}", "annotations without a post")

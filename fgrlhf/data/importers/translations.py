@@ -34,6 +34,7 @@ COLUMNS = ("system", "rater", "source", "target", "category", "severity")
 # columns that identify a segment, in the files of different years
 NUMBERS = ("seg_id", "docSegId", "globalSegId", "doc_seg_id", "global_seg_id")
 PLACE = ("system", "doc", "doc_id", *NUMBERS)
+NOTES = ("metadata", "comment", "note")
 ATTENTION_TEST = "hotw-test"  # the severity, in lower case, of a line that is no judgement
 
 
@@ -76,7 +77,8 @@ def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
     searched in the response.
     """
     lines = []
-    for number, row in numbered(table(path, COLUMNS, TAB, quoted=False), report):
+    rows = table(path, COLUMNS, report, TAB, quoted=False, optional=(*PLACE, *NOTES))
+    for number, row in numbered(rows, report):
         if not row["rater"].strip():
             report.losses["rows without a rater"] += 1
             continue

@@ -14,8 +14,6 @@ so they share neither texts nor annotators. A row of RealToxicityPrompts is used
 the judge, by a hash of its file name: rows of one web page stay together.
 """
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +23,11 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.data.importers.files import table
+from fgrlhf.data.importers.report import Report
 from fgrlhf.data.split import hash_share
 from fgrlhf.errors import UserError, run_main, shorten
-from fgrlhf.files import parse_json, read_jsonl, read_text, write_json
+from fgrlhf.files import parse_json, read_jsonl, write_json
 from fgrlhf.reward_utils import load_segmenter
 
 TOXIC = 0.5  # a text with this score or more is toxic
@@ -125,14 +125,14 @@ def read_posts(path: str | Path) -> list[MarkedPost]:
       UserError: a row is not such a row; the message names it.
     """
     posts = []
-    for number, row in enumerate(csv.DictReader(io.StringIO(read_text(path), newline="")), 1):
+    for number, row in enumerate(table(path, ("spans", "text"), Report())):
         try:
             text = row["text"]
             marked = parse_json(row["spans"])
             if not isinstance(marked, list) or not all(_is_index(i, text) for i in marked):
                 raise ValueError("spans is not a list of character indices of the text")
             posts.append(MarkedPost(text, frozenset(marked)))
-        except (KeyError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise UserError(
                 f"{path}, row {number} is not a post with toxic spans: {shorten(error)}. Download"
                 " the file again"

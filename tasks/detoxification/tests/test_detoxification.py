@@ -85,11 +85,20 @@ def test_other_rows_are_refused(tmp_path, change, message):
 
 
 @pytest.mark.parametrize(
-    "line", ['"[0, 99]",short', '"[0, true]",short', '"0, 1",short', '"{}",short', '"[0]"']
+    "line, reason",
+    [
+        ('"[0, 99]",short', "is not a post with toxic spans"),
+        ('"[0, true]",short', "is not a post with toxic spans"),
+        ('"0, 1",short', "is not a post with toxic spans"),
+        ('"{}",short', "is not a post with toxic spans"),
+        ("[]", "has another number of cells"),
+        ('[],"short', "is not a row of a table"),
+        (f'[],"{"long " * 50_000}', "is not a row of a table"),
+    ],
 )
-def test_other_posts_are_refused(tmp_path, line):
-    write_text(tmp_path / SPANS_FILE, f"spans,text\n[],fine\n{line}\n")
-    with pytest.raises(UserError, match="row 2 is not a post with toxic spans"):
+def test_other_posts_are_refused(tmp_path, line, reason):
+    write_text(tmp_path / SPANS_FILE, f"spans,text\n[],fine\n{line}\n[],fine\n")
+    with pytest.raises(UserError, match=f"row 1:? {reason}"):
         read_posts(tmp_path / SPANS_FILE)
 
 

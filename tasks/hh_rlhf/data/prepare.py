@@ -27,6 +27,7 @@ from fgrlhf.config import Count, StrictModel
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.explore import drop_pairs
 from fgrlhf.data.formats import COMPARISONS, DEMONSTRATIONS, PROMPTS, Demonstration
+from fgrlhf.data.read import check_not_input
 from fgrlhf.data.split import hash_share
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
@@ -129,7 +130,7 @@ def prepare(settings: Settings) -> None:
     """Read the source and write all files.
 
     Raises:
-      UserError: a file is malformed, or a part has no decided pair.
+      UserError: a file is malformed or would be replaced, or a part has no decided pair.
     """
     comparisons = [row for row in read_comparisons(settings) if row.pairs]
     print(f"{settings.source}: {len(comparisons):,} rows with a decided pair")
@@ -149,6 +150,9 @@ def prepare(settings: Settings) -> None:
     files["sft.json"] = [
         DEMONSTRATIONS.to_row(Demonstration(row.prompt, preferred(row))) for row in parts["train"]
     ]
+    for path in source_files(Path(settings.source)):
+        if path.name in files:
+            check_not_input(str(path), str(Path(settings.data_dir) / path.name))
     for name, rows in files.items():
         write_json(Path(settings.data_dir) / name, rows)
         print(f"{Path(settings.data_dir) / name}: {len(rows):,} rows")

@@ -156,6 +156,14 @@ def test_rows_are_divided_by_the_beginning_of_the_dialog(source, tmp_path, capsy
     assert len(set(ids)) == 120
 
 
+def test_the_source_is_never_replaced(source):
+    (source / "test.jsonl").rename(source / "test_pairs.json")
+    before = (source / "test_pairs.json").read_bytes()
+    with pytest.raises(UserError, match=r"test_pairs\.json is the input, so it"):
+        prepare.prepare(Settings(source=str(source), data_dir=str(source)))
+    assert (source / "test_pairs.json").read_bytes() == before
+
+
 def test_answers_with_further_turns_are_removed(source, tmp_path, capsys):
     longer = "bad\n\nHuman: Why?\n\nAssistant: So."
     rows = [row("late", "good", longer), row("late", "good", "so so")]

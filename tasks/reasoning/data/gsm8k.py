@@ -27,12 +27,13 @@ from pydantic import Field
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import Count, Seed, StrictModel
 from fgrlhf.data.checks import refuse_rows
-from fgrlhf.data.read import read_rows
+from fgrlhf.data.read import check_not_input, read_rows
 from fgrlhf.data.split import hash_share
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_jsonl
 from tasks.reasoning.answers import MARK, answer_of
 
+RESULTS = ("train.json", "dev.json", "test.json", "sft.json")
 DEV_SHARE = 0.1  # of the training problems
 SHARE_WITH_ERROR = 0.6  # of the solutions in the step files
 # a calculation and its result, which the solution repeats: `<<48/2=24>>24`
@@ -168,11 +169,15 @@ def prepare(settings: Settings) -> None:
     """Write all files. See the module's docstring."""
     source = Path(settings.source)
     folder = Path(settings.data_dir)
-    given = read_problems(source_file(source, "train"))[: settings.subset_size]
+    sources = {split: source_file(source, split) for split in ("train", "test")}
+    for file in sources.values():
+        if file.name in RESULTS:
+            check_not_input(str(file), str(folder / file.name))
+    given = read_problems(sources["train"])[: settings.subset_size]
     parts: dict[str, list[dict[str, str]]] = {"train": [], "dev": []}
     for row in given:
         parts["dev" if hash_share(row["question"]) < DEV_SHARE else "train"].append(row)
-    parts["test"] = read_problems(source_file(source, "test"))[: settings.subset_size]
+    parts["test"] = read_problems(sources["test"])[: settings.subset_size]
     for split, rows in parts.items():
         if not rows:
             raise UserError(

@@ -13,7 +13,7 @@ from fgrlhf.data.formats import STEPS
 from fgrlhf.data.rows import Row
 from fgrlhf.data.step_rows import math_shepherd_row, prm800k_row, trl_row
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_jsonl
+from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.text_types import Prompt, SegmentScore
 from tasks.reasoning.answers import answer_of, is_right
 from tasks.reasoning.data import gsm8k, mini_world
@@ -314,6 +314,15 @@ def test_too_few_problems(tmp_path):
     settings = gsm8k.Settings(source=str(tmp_path), data_dir=str(tmp_path / "data"))
     with pytest.raises(UserError, match="too few problems: none of 1 falls into"):
         gsm8k.prepare(settings)
+
+
+def test_the_source_is_never_replaced(tmp_path):
+    write_json(tmp_path / "train.json", [NATALIA] * 40)
+    write_jsonl(tmp_path / "test.jsonl", [NATALIA])
+    settings = gsm8k.Settings(source=str(tmp_path), data_dir=str(tmp_path))
+    with pytest.raises(UserError, match=r"train\.json is the input, so it cannot be the output"):
+        gsm8k.prepare(settings)
+    assert read_json(tmp_path / "train.json") == [NATALIA] * 40
 
 
 def test_missing_files(tmp_path):

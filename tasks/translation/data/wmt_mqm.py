@@ -20,7 +20,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a .tsv file.
 
     Raises:
-      UserError: the columns are others, or a row has too few or too many.
+      UserError: the columns are others, or a row has too few or too many, or cannot be read.
     """
     # Lines end at "\n", "\r\n" or "\r" only; `splitlines` would cut cells at U+2028 and others too.
     text = io.StringIO(read_text(path), newline="")
@@ -103,7 +103,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
             f" {', '.join(COLUMNS)}, separated by tabs"
         )
     rows = []
-    for number, values in enumerate(lines, 2):
+    for number, values in enumerate(_readable(path, lines), 2):
         if len(values) != len(COLUMNS):
             raise UserError(
                 f"{path}, line {number} has {len(values)} columns instead of {len(COLUMNS)}: it is"
@@ -111,6 +111,14 @@ def read_rows(path: Path) -> list[dict[str, str]]:
             )
         rows.append(dict(zip(COLUMNS, values)))
     return rows
+
+
+def _readable(path: Path, lines: Iterator[list[str]]) -> Iterator[list[str]]:
+    """The lines of a table. Raises `UserError` for a cell that is longer than any sentence."""
+    try:
+        yield from lines
+    except csv.Error as error:
+        raise UserError(f"{path} is damaged: {shorten(error)}. Download the file again") from None
 
 
 def marked_span(text: str) -> tuple[str, tuple[int, int] | None]:

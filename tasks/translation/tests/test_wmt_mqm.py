@@ -84,6 +84,9 @@ def test_damaged_files_are_refused(tmp_path):
     write_text(path, "\t".join(COLUMNS) + "\nonly\ttwo\n")
     with pytest.raises(UserError, match="line 2 has 2 columns instead of 10"):
         read_mqm(path)
+    write(path, [row("a" * 200_000, "b")])
+    with pytest.raises(UserError, match=r"x\.tsv is damaged: field larger than field limit"):
+        read_mqm(path)
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\x85", "\f"])
