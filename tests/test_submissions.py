@@ -151,6 +151,21 @@ def test_submissions_as_judgements(severe, tmp_path, capsys):
     assert second.judgements[-1] == Judgement("span", "no error", annotator="ben")
 
 
+def test_feedback_that_the_schema_no_longer_allows_is_told(severe, tmp_path, monkeypatch):
+    older, db = severe
+    kinds = older.schema.model_dump(mode="json")["errors"]
+    kinds = [kind for kind in kinds if kind["name"] != "Irrelevant"]
+    newer = task_with(tmp_path, severities=SEVERITIES, comment="optional", errors=kinds)
+    monkeypatch.setattr("interface_html.export.feedback_of", lambda name: newer)
+    settings = export.Settings(
+        task="made", db=str(db), out=str(tmp_path / "o.json"), pages="annotation"
+    )
+    with pytest.raises(UserError, match="does not fit schema.js, .*\n  item r, ") as refused:
+        export.export(settings)
+    assert "item r, spans[0].label: 'Irrelevant' is none of" in str(refused.value)
+    assert "Restore the schema" in str(refused.value) and not (tmp_path / "o.json").exists()
+
+
 def test_agreement_of_a_study_with_severities(severe, tmp_path, capsys):
     task, db = severe
     out = tmp_path / "judgements.jsonl"
