@@ -166,6 +166,7 @@ def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> No
     reason = items_misfit(task.schema, [*database.items(), *database.gold_items()])
     if reason is not None:
         raise UserError(f"{settings.db}: {reason}")
+    _refuse_gold_texts(task, database, items, settings)
     gold = _gold_items(task, study, settings.gold) if settings.gold else []
     if items or gold:
         tell = gold_tell(study, [*database.gold_items(), *(item for item, _ in gold)])
@@ -175,6 +176,21 @@ def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> No
         print(f"{counted(database.add_items(items), 'item')} added")
     if settings.gold:
         print(f"{counted(database.add_gold(gold), 'gold item')} added")
+
+
+def _refuse_gold_texts(
+    task: FeedbackTask, database: Database, items: Sequence[Item], settings: Settings
+) -> None:
+    """Raise `UserError` if a new item has the texts of a gold item of an earlier start."""
+    gold = {task.content(item): item.id for item in database.gold_items()}
+    stored = {item.id for item in database.items()}
+    for item in items:
+        if item.id not in stored and task.content(item) in gold:
+            raise UserError(
+                f"{settings.items}: item {item.id!r} has the texts of gold item"
+                f" {gold[task.content(item)]!r}, so annotators would see them twice: leave out the"
+                " row"
+            )
 
 
 def _gold_items(
