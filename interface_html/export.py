@@ -320,7 +320,10 @@ def export(settings: Settings) -> int:
     check_feedback(task, judged, settings.db)
     rows = [task.format.feedback_row(task.schema, item) for item in judged]
     write_text(settings.out, rows_text(rows))
-    left_out_text = _left_out_text(pages, left_out) + skipped + unreliable
+    left_out_text = _left_out_text(pages, left_out)
+    if settings.policy == "all":
+        left_out_text += _incomplete_text(pages, judged, submissions)
+    left_out_text += skipped + unreliable
     print(f"{settings.out}: {counted(len(rows), 'row')}{left_out_text}{checks_text(study.hidden)}")
     return len(rows)
 
@@ -393,6 +396,20 @@ def _left_out_text(pages: Sequence[PageName], left_out: int) -> str:
         return ""
     asked = " or ".join(WITH_ARTICLES[page] for page in pages)
     return f"; left out {counted(left_out, 'item')} without {asked}"
+
+
+def _incomplete_text(
+    pages: Sequence[PageName], judged: Sequence[Item], submissions: Sequence[Submission]
+) -> str:
+    """How many rows policy=all leaves out of exported items, since they lack a judgement."""
+    given = {(one.item, one.annotator) for one in submissions if one.page in pages}
+    annotators = Counter(item for item, _ in given)
+    rows = Counter(item.id for item in judged)
+    lacking = sum(max(annotators[item] - count, 0) for item, count in rows.items())
+    if not lacking:
+        return ""
+    asked = " or ".join(WITH_ARTICLES[page] for page in pages)
+    return f"; left out {counted(lacking, 'row')} of annotators without {asked} of the item"
 
 
 def _decided_text(decisions: Decisions) -> str:

@@ -370,6 +370,11 @@ def write_report(settings: Settings) -> ReliabilityReport:
       UserError: a file cannot be read, or `gold` has no judgement of an item of the study.
     """
     task = feedback_of(settings.task)
+    if not task.schema.annotates and not task.schema.compares:
+        raise UserError(
+            f"the task {task.schema.task} has ratings only: their agreement is a figure of"
+            " `fgrlhf feedback agreement`"
+        )
     study = read_fitting_study(settings.db, task.schema, ["annotation", "comparison"])
     gold = study.gold
     if settings.gold:

@@ -12,7 +12,7 @@ from fgrlhf.data.problems import DataError
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.stats import Interval
-from interface_html import agreement
+from interface_html import agreement, reliability
 from interface_html.agreement_figures import rating_figures
 from interface_html.database import Database, Receipt
 from interface_html.export import Settings as ExportSettings
@@ -225,6 +225,12 @@ def test_a_scale_or_an_output_that_was_added_later_is_told(tmp_path):
     database.submit(given, "b", {"ratings": GOOD, "order": given.shown}, Receipt(1.0, "1"), seen=1)
     database.close()
     assert judged_in_database(newer, str(path))[0].ratings == {"anna": GOOD}
+
+
+def test_the_reliability_is_not_of_ratings(task, monkeypatch):
+    monkeypatch.setattr("interface_html.reliability.feedback_of", lambda name: task)
+    with pytest.raises(UserError, match="the task rated has ratings only: their agreement is a"):
+        reliability.write_report(reliability.Settings(task="rated", db="none.sqlite"))
 
 
 @pytest.fixture

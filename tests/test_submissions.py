@@ -64,6 +64,18 @@ def test_annotations_alone_are_exported_on_request_and_no_row_is_an_error(annota
         )
 
 
+def test_rows_of_annotators_who_judged_one_page_only_are_counted(annotated, capsys):
+    database = Database(annotated, "qa_feedback")
+    given = database.next("anna", "comparison", 4)
+    database.submit(given, "one", {"preference": [0] * 6}, Receipt(1.0, "1"))
+    database.close()
+    assert export_of(annotated, policy="all") == 1
+    text = capsys.readouterr().out
+    assert "left out 1 row of annotators without an annotation or a comparison of the item" in text
+    assert export_of(annotated, policy="all", pages="annotation") == 2
+    assert "left out 1 row" not in capsys.readouterr().out
+
+
 def test_all_submissions_as_json_lines(annotated, tmp_path):
     out = tmp_path / "all.jsonl"
     settings = Settings(task="qa_feedback", db=str(annotated), out=str(out))
