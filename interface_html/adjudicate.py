@@ -12,7 +12,7 @@ adjudicator's submissions are in a database of their own; the annotators' submis
 are.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -23,11 +23,12 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
+from interface_html.annotation_matches import missing_labels
 from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, SHARED, Item
 from interface_html.items import item_json, rows_text
-from interface_html.rules import character_labels, errors_only, output_labels, side_of
+from interface_html.rules import character_labels, errors_only, side_of, text_labels
 from interface_html.schema import PageName, Pages, Schema, needed_pages
-from interface_html.stored import Submission, read_database
+from interface_html.stored import Submission, read_fitting_study
 from interface_html.submitted import ADJUDICATION_KEYS, KEY_OF_PAGE, is_adjudication, is_decided_on
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
@@ -54,8 +55,8 @@ def disagreement(text: str, annotations: Sequence[Document]) -> float:
     return different_labels([character_labels(text, doc) for doc in annotations])
 
 
-def different_labels(labels: Sequence[Sequence[str | None]]) -> float:
-    """The disagreement of annotations, from the label of each character in each of them."""
+def different_labels(labels: Sequence[Sequence[Hashable]]) -> float:
+    """The disagreement of annotations, from the labels of each: see `_degree`."""
     same = 0
     marked = 0
     for first, second in combinations(labels, 2):
@@ -67,14 +68,21 @@ def different_labels(labels: Sequence[Sequence[str | None]]) -> float:
 def shared_marks(schema: Schema, text: str, annotations: Sequence[Document]) -> dict[str, Any]:
     """The annotation with the marks that all annotations have.
 
-    A mark is shared if its kind and span are; its evidence is that of the first annotation. The
+    A mark is shared if its kind and span are; its evidence and its reason are those of the first
+    annotation. It has a severity only if all have the same: otherwise the adjudicator chooses. The
     correction is the text itself: the adjudicator writes it.
     """
     first, *others = annotations
+    marks = [mark for doc in annotations for mark in doc["errors"]]
     errors = []
     for error in first["errors"]:
-        if all(_span(error) in map(_span, other["errors"]) for other in others):
-            errors.append({key: value for key, value in error.items() if key not in LEFT_OUT})
+        same = [mark for mark in marks if _span(mark) == _span(error)]  # at most one of each
+        if len(same) < len(annotations):
+            continue
+        shared = {key: value for key, value in error.items() if key not in LEFT_OUT}
+        if len({mark.get("severity") for mark in same}) > 1:
+            shared.pop("severity", None)
+        errors.append(shared)
     missing = []
     for info in first["missing-info"]:
         if all(info in other["missing-info"] for other in others):
@@ -171,10 +179,18 @@ def _entry(submission: Submission) -> dict[str, Any]:
 
 
 def _degree(schema: Schema, item: Item, page: PageName, docs: Sequence[Document]) -> float:
-    """How far the judgements of an item on a page disagree: 0 to 1."""
+    """How far the judgements of an item on a page disagree: 0 to 1.
+
+    Annotations: as `disagreement`, of the characters of all texts in which errors are marked, and
+    of the sentences that are named as missing; each counts as a character does.
+    """
     if page == "annotation":
-        errors = [errors_only(schema, doc) for doc in docs]
-        return different_labels([output_labels(schema, item.row, doc) for doc in errors])
+        missing = missing_labels(schema, docs)
+        labels = []
+        for doc, missing_of_doc in zip(docs, missing, strict=True):
+            errors = errors_only(schema, doc)
+            labels.append([*text_labels(schema, item.row, errors), *missing_of_doc])
+        return different_labels(labels)
     if page == "comparison":
         return different_preferences(docs)
     return different_ratings(schema, docs)
@@ -196,7 +212,7 @@ def read_decisions(task: FeedbackTask, items: Sequence[Item], path: str) -> Deci
       UserError: the file cannot be read, or its items are not from `adjudicate`, or not of this
         study.
     """
-    decided = read_database(path, task.schema.task)
+    decided = read_fitting_study(path, task.schema)
     contents = {item.id: task.content(item) for item in items}
     rows = {}
     for item in decided.items:
@@ -238,7 +254,7 @@ def adjudicate(settings: Settings) -> list[Item]:
     """
     task = feedback_of(settings.task)
     pages = needed_pages(task.schema, settings.pages)
-    study = read_database(settings.db, task.schema.task)
+    study = read_fitting_study(settings.db, task.schema, pages)
     chosen = items_to_adjudicate(task.schema, study.items, study.submissions, pages)
     if not chosen:
         judgements = " or ".join(f"two {page}s" for page in pages)

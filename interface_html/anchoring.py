@@ -36,7 +36,7 @@ from interface_html.items import read_items
 from interface_html.judged_items import read_record
 from interface_html.rules import errors_only, side_of
 from interface_html.schema import Schema
-from interface_html.stored import read_database
+from interface_html.stored import read_fitting_study
 from interface_html.suggestions import ACCEPTED, LIST, SHOWN, verdicts
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
@@ -222,7 +222,7 @@ def accepted_share(annotations: Sequence[Annotation]) -> Figure:
 
 def annotations_in_database(task: FeedbackTask, path: str) -> list[Annotation]:
     """The latest annotations of a server's database; active times add up over revisions."""
-    study = read_database(path, task.schema.task)
+    study = read_fitting_study(path, task.schema, ["annotation"])
     rows = {item.id: item.row for item in study.items}
     latest: dict[tuple[str, str], Annotation] = {}
     for one in study.submissions:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from interface_html.format import Item
-from interface_html.rules import output_labels, side_of
+from interface_html.rules import side_of, text_labels
 from interface_html.schema import Schema
 
 Document = Mapping[str, Any]  # an annotation: see interface_html/rules.py
@@ -51,9 +51,9 @@ def _overlaps(error: Mapping, other: Mapping) -> bool:
 
 
 def labelled_characters(schema: Schema, item: Item, first: Document, second: Document) -> Matches:
-    """Marked characters of the outputs match if they have the same error type."""
-    labels_of_first = output_labels(schema, item.row, first)
-    labels_of_second = output_labels(schema, item.row, second)
+    """Marked characters of the outputs and the source match if they have the same error type."""
+    labels_of_first = text_labels(schema, item.row, first)
+    labels_of_second = text_labels(schema, item.row, second)
     matches = 0
     marked = 0
     for label, other in zip(labels_of_first, labels_of_second):
@@ -67,6 +67,16 @@ def labelled_characters(schema: Schema, item: Item, first: Document, second: Doc
 def missing_sentences(schema: Schema, first: Document, second: Document) -> Matches:
     """Missing sentences match if the sentence and the type are equal."""
     return _common_keys(_sentence_keys(schema, first), _sentence_keys(schema, second))
+
+
+def missing_labels(schema: Schema, documents: Sequence[Document]) -> list[list[tuple | None]]:
+    """For each annotation a label of each sentence that any of them names as missing.
+
+    The label is None if the annotation does not name the sentence.
+    """
+    keys_of_documents = [_sentence_keys(schema, doc) for doc in documents]
+    every_key = sorted({key for keys in keys_of_documents for key in keys})
+    return [[key if key in keys else None for key in every_key] for keys in keys_of_documents]
 
 
 def _sentence_keys(schema: Schema, doc: Document) -> set[tuple]:

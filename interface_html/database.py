@@ -183,7 +183,7 @@ class Database:
         """Add the items whose id is new. Returns their number.
 
         Raises:
-          UserError: an item with the same id and other texts is already stored.
+          UserError: an item with the same id and another content is already stored.
         """
 
         def add(sql: sqlite3.Connection) -> int:
@@ -192,10 +192,12 @@ class Database:
             for item in items:
                 row = json.dumps(item.row)
                 stored = sql.execute("SELECT row FROM items WHERE id=?", (item.id,)).fetchone()
-                if stored and stored[0] != row:
+                keys = _differing_keys(json.loads(stored[0]), json.loads(row)) if stored else []
+                if keys:
                     raise UserError(
-                        f"item {item.id!r} is already in {self.path} with other texts: give the"
-                        " new item another id"
+                        f"item {item.id!r} is already in {self.path}, with another"
+                        f" {' and '.join(keys)}: give the new item another id, or serve it with"
+                        " another db=..."
                     )
                 if not stored:
                     added += 1
@@ -244,6 +246,11 @@ class Database:
         others = {digest: name for digest, name in self._names.items() if name != annotator}
         self._names = {**others, row[1]: annotator}
         return token
+
+    def end_tokens(self) -> None:
+        """End all links, also those of annotators who no longer take part."""
+        self.write(lambda sql: sql.execute("DELETE FROM annotators"))
+        self._names = {}
 
     def has_token(self, annotator: str) -> bool:
         return annotator in self._names.values()
@@ -547,6 +554,15 @@ class Database:
             return True
 
         return self.write(add)
+
+
+def _differing_keys(row: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """The keys that only one of two rows has, or whose values differ."""
+    keys = []
+    for key in {**row, **other}:
+        if key not in row or key not in other or row[key] != other[key]:
+            keys.append(key)
+    return keys
 
 
 def _reason(skipped: dict[str, Any]) -> dict[str, str]:

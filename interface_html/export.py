@@ -5,7 +5,7 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -13,24 +13,26 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.data.problems import DataError, Problem, counted
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.data.problems import counted
+from fgrlhf.errors import UserError, first_problems, run_main
 from fgrlhf.files import write_text
 from interface_html.adjudicate import Decisions, read_decisions, with_decisions
+from interface_html.annotation_matches import missing_labels
 from interface_html.checks import left_out_text as checks_text
 from interface_html.format import RATINGS, Item
 from interface_html.items import rows_text
 from interface_html.ratings import median_ratings
-from interface_html.rules import errors_only, output_labels
+from interface_html.rules import errors_only, text_labels
 from interface_html.schema import PageName, Pages, Schema, needed_pages
 from interface_html.skips import Skip
-from interface_html.stored import Submission, read_database
+from interface_html.stored import Submission, read_fitting_study
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 from interface_html.weighting import NO_WEIGHTS, Weights, read_weights, reliable_submissions
 
 Policy = Literal["first", "latest", "majority", "adjudicated", "all"]
 VOTES = ("majority", "adjudicated")  # policies that count votes
 Document = Mapping[str, Any]
+Labels = Sequence[Hashable]  # of the parts of an annotation
 WITH_ARTICLES = {
     "annotation": "an annotation",
     "comparison": "a comparison",
@@ -164,8 +166,9 @@ def _most_agreed_annotation(
     if not annotations:
         return None
     documents = list(annotations.values())
-    labels = [output_labels(schema, item.row, errors_only(schema, doc)) for doc in documents]
-    return documents[most_agreed_labels(labels, weights.of("annotation", annotations))]
+    labels = [text_labels(schema, item.row, errors_only(schema, doc)) for doc in documents]
+    missing = missing_labels(schema, documents)
+    return documents[most_agreed_labels(labels, weights.of("annotation", annotations), missing)]
 
 
 def _majority_preference(comparisons: Mapping[str, Document], weights: Weights) -> Document | None:
@@ -212,25 +215,29 @@ def majority(
 
 
 def most_agreed_labels(
-    labels: Sequence[Sequence[str | None]], weights: Sequence[float] | None = None
+    labels: Sequence[Labels],
+    weights: Sequence[float] | None = None,
+    missing: Sequence[Labels] | None = None,
 ) -> int:
-    """The index of the annotation that agrees most with all votes; the first of equals.
+    """The index of the annotation whose marks agree most with all votes.
 
-    Each annotation, also the chosen one, counts with the weight of its annotator; without
-    `weights`, each counts 1.
+    Of equals, it is the one whose missing information agrees most (`missing_labels`), and of those
+    the first. Each annotation, also the chosen one, counts with the weight of its annotator;
+    without `weights`, each counts 1.
 
     Args:
-      labels: for each annotation, the label of each character (None: not marked).
+      labels: for each annotation, the label of each character; None where nothing is marked.
     """
     votes = _exact(weights, len(labels))
 
-    def agreement(index: int) -> Fraction:
+    def agreement(index: int, kind: Sequence[Labels]) -> Fraction:
         total = Fraction(0)
-        for others, vote in zip(labels, votes, strict=True):
-            total += vote * sum(label == other for label, other in zip(labels[index], others))
+        for others, vote in zip(kind, votes, strict=True):
+            total += vote * sum(label == other for label, other in zip(kind[index], others))
         return total
 
-    return max(range(len(labels)), key=agreement)
+    kinds = [labels] if missing is None else [labels, missing]
+    return max(range(len(labels)), key=lambda index: [agreement(index, kind) for kind in kinds])
 
 
 def _exact(weights: Sequence[float] | None, count: int) -> list[Fraction]:
@@ -277,15 +284,17 @@ def export(settings: Settings) -> int:
     """Write the file, whole or not at all. Returns the number of rows.
 
     Raises:
-      DataError: a row could not be read back.
-      UserError: the database cannot be read, belongs to another task, or has no row to export.
+      UserError: the database cannot be read, belongs to another task, has no row to export, or has
+        feedback that does not fit the schema.
     """
     _check_settings(settings)
     task = feedback_of(settings.task)
     pages = needed_pages(task.schema, settings.pages)
-    study = read_database(settings.db, task.schema.task)
+    study = read_fitting_study(settings.db, task.schema)
     items = study.items
     submissions = study.submissions
+    skips = [skip for skip in study.skips if skip.page in pages and skip.item not in study.hidden]
+    skipped = _skipped_text(skips)
     weights = NO_WEIGHTS
     unreliable = ""
     if settings.weights is not None:
@@ -299,11 +308,15 @@ def export(settings: Settings) -> int:
         task.schema, items, submissions, settings.policy, pages, weights
     )
     if not judged:
-        raise UserError(_no_rows_text(task.schema, settings, items, submissions))
-    check_feedback(task, judged, settings.out)
+        not_counted = skipped + unreliable
+        raise UserError(_no_rows_text(task.schema, settings, items, submissions, not_counted))
+    check_feedback(task, judged, settings.db)
     rows = [task.format.feedback_row(task.schema, item) for item in judged]
     write_text(settings.out, rows_text(rows))
-    left_out_text = _left_out_text(pages, left_out) + _skipped_text(study.skips) + unreliable
+    left_out_text = _left_out_text(pages, left_out)
+    if settings.policy == "all":
+        left_out_text += _incomplete_text(pages, judged, submissions)
+    left_out_text += skipped + unreliable
     print(f"{settings.out}: {counted(len(rows), 'row')}{left_out_text}{checks_text(study.hidden)}")
     return len(rows)
 
@@ -328,24 +341,36 @@ def _check_settings(settings: Settings) -> None:
         )
 
 
-def check_feedback(task: FeedbackTask, items: Sequence[Item], file: str) -> None:
-    """Raise `DataError` with all problems of the items' feedback."""
+def check_feedback(task: FeedbackTask, items: Sequence[Item], db: str) -> None:
+    """Raise `UserError` with the first problems of the items' feedback.
+
+    The server has checked it, so only a later change of the schema explains them.
+    """
     problems = []
-    for number, item in enumerate(items):
-        for complaint in task.format.feedback_problems(task.schema, item.row):
-            problems.append(Problem(file, number, *complaint))
+    for item in items:
+        for field, reason in task.format.feedback_problems(task.schema, item.row):
+            problems.append(f"item {item.id}, {field}: {reason}")
     if problems:
-        raise DataError(problems)
+        head = f"{db} has feedback that does not fit schema.js, which has changed since:"
+        lines = "\n  ".join([head, *first_problems(problems)])
+        raise UserError(
+            f"{lines}\nRestore the schema, or let the annotators submit these items again; nothing"
+            " was written."
+        )
 
 
 def _no_rows_text(
-    schema: Schema, settings: Settings, items: Sequence[Item], submissions: Sequence[Submission]
+    schema: Schema,
+    settings: Settings,
+    items: Sequence[Item],
+    submissions: Sequence[Submission],
+    not_counted: str,
 ) -> str:
     """Why no row can be exported, and which pages would give some."""
     needed = needed_pages(schema, settings.pages)
     text = (
-        f"{settings.db} has no row to export: {_without_text(needed, len(items))}. Nothing was"
-        " written"
+        f"{settings.db} has no row to export: {_without_text(needed, len(items))}{not_counted}."
+        " Nothing was written"
     )
     for page in schema.pages:
         rows, _ = judged_items(schema, items, submissions, settings.policy, [page])
@@ -364,6 +389,20 @@ def _left_out_text(pages: Sequence[PageName], left_out: int) -> str:
         return ""
     asked = " or ".join(WITH_ARTICLES[page] for page in pages)
     return f"; left out {counted(left_out, 'item')} without {asked}"
+
+
+def _incomplete_text(
+    pages: Sequence[PageName], judged: Sequence[Item], submissions: Sequence[Submission]
+) -> str:
+    """How many rows policy=all leaves out of exported items, since they lack a judgement."""
+    given = {(one.item, one.annotator) for one in submissions if one.page in pages}
+    annotators = Counter(item for item, _ in given)
+    rows = Counter(item.id for item in judged)
+    lacking = sum(max(annotators[item] - count, 0) for item, count in rows.items())
+    if not lacking:
+        return ""
+    asked = " or ".join(WITH_ARTICLES[page] for page in pages)
+    return f"; left out {counted(lacking, 'row')} of annotators without {asked} of the item"
 
 
 def _decided_text(decisions: Decisions) -> str:

@@ -52,17 +52,20 @@ def read_items(
     references = task.format.references(prompts) if prompts else {}
     items: list[Item] = []
     problems: list[Problem] = []
-    first_row_of_id: dict[str, int] = {}
+    first_of_id: dict[str, tuple[int, Item]] = {}
     for number, row in enumerate(task.format.read(path)):
         try:
             item = _item(task, row, number, references)
         except ItemError as error:
             problems += [Problem(str(path), number, *complaint) for complaint in error.complaints]
             continue
-        if item.id in first_row_of_id:
-            reason = f"{item.id!r} is also the id of row {first_row_of_id[item.id]}"
+        if item.id in first_of_id:
+            first_number, first = first_of_id[item.id]
+            reason = f"{item.id!r} is also the id of row {first_number}"
+            if task.content(item) == task.content(first):
+                reason += ", with the same texts, as in a file of `export` with policy=all"
             problems.append(Problem(str(path), number, "id", reason))
-        first_row_of_id.setdefault(item.id, number)
+        first_of_id.setdefault(item.id, (number, item))
         items.append(item)
     if problems:
         raise DataError(problems)

@@ -17,7 +17,7 @@ from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.ratings import Ratings
 from interface_html.schema import Schema
-from interface_html.stored import Submission, read_database
+from interface_html.stored import Submission, read_fitting_study
 from interface_html.tasks import FeedbackTask
 
 
@@ -76,7 +76,7 @@ def judged_items(items: Sequence[Item], submissions: Sequence[Submission]) -> li
 
 def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
     """The latest judgements of each annotator in a server's database."""
-    study = read_database(path, task.schema.task)
+    study = read_fitting_study(path, task.schema)
     return judged_items(study.items, study.submissions)
 
 

@@ -8,7 +8,7 @@ token does not allow. There is no page without a token: annotators must not see 
 import hmac
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from statistics import mean, median
@@ -20,6 +20,7 @@ from pydantic import Field
 
 from fgrlhf.config import StrictModel
 from interface_html.annotator_pairs import pair_agreements
+from interface_html.checks import Check, stored_checks
 from interface_html.connections import reading
 from interface_html.database import Database, RefusedError
 from interface_html.format import Item
@@ -29,7 +30,7 @@ from interface_html.reliability import ReliabilityReport, report
 from interface_html.render import lead_html
 from interface_html.schema import PageName, Schema
 from interface_html.skips import Skip
-from interface_html.stored import Study, stored_study
+from interface_html.stored import Study, misfit, stored_study
 from interface_html.stored import Submission as Stored
 from interface_html.submitted import is_given_on
 from interface_html.tasks import FeedbackTask
@@ -80,7 +81,8 @@ class Open:
 
     Args:
       number: of the assignment.
-      item, annotator, page: what was given to whom.
+      item, check: as in `Note`.
+      annotator, page: who has it, and where.
       seconds_left: until the lease ends; negative if it has ended.
       has_draft: whether work is stored.
       skipped: whether the annotator has skipped it.
@@ -88,6 +90,7 @@ class Open:
 
     number: int
     item: str
+    check: str | None
     annotator: str
     page: str
     seconds_left: float
@@ -166,15 +169,19 @@ def item_summary(
     }
 
 
+def known_name(item: str, hidden: Mapping[str, Check]) -> tuple[str, str | None]:
+    """The id of an item that the lead knows, and what it is if it is hidden: see `Note`."""
+    check = hidden.get(item)
+    return (check.original, check.kind) if check else (item, None)
+
+
 def notes(schema: Schema, study: Study) -> list[Note]:
     """The skips, flags and comments that count, the latest first."""
     labels = {reason.name: reason.label for reason in schema.skip_reasons}
     entries = []
 
     def add(entry: Stored | Skip, reason: str | None, flagged: bool, text: str) -> None:
-        check = study.hidden.get(entry.item)
-        name = check.original if check else entry.item
-        kind = check.kind if check else None
+        name, kind = known_name(entry.item, study.hidden)
         entries.append(
             Note(name, kind, entry.page, entry.annotator, reason, flagged, text, entry.created)
         )
@@ -242,7 +249,7 @@ def summary(
             own = [e for e in submissions if e.page == page and e.annotator == name]
             row = {"name": name, **annotator_summary(task.schema, page, own, now)}
             mine = [entry for entry in opened if entry.page == page and entry.annotator == name]
-            row["skipped"] = sum(entry.skipped for entry in mine)
+            row["skipped"] = sum(entry.skipped and entry.check is None for entry in mine)
             gold = quality.annotators.get(name, {}).get(page) if quality else None
             row["gold"] = gold.accuracy if gold else None
             row["gold_labels"] = gold.labels if gold else 0
@@ -279,10 +286,12 @@ def open_assignments(sql: sqlite3.Connection, now: float) -> list[Open]:
         " a.skipped IS NOT NULL FROM assignments a LEFT JOIN drafts d ON d.assignment=a.id WHERE"
         " NOT a.done ORDER BY a.lease_until"
     ).fetchall()
+    hidden = stored_checks(sql)
     assignments = []
     for number, item, annotator, page, until, draft, skip in rows:
+        name, check = known_name(item, hidden)
         assignments.append(
-            Open(number, item, annotator, page, until - now, bool(draft), bool(skip))
+            Open(number, name, check, annotator, page, until - now, bool(draft), bool(skip))
         )
     return assignments
 
@@ -342,6 +351,9 @@ def add_lead_page(
         with reading(path) as sql:
             study = stored_study(sql)
             opened = open_assignments(sql, now)
+        reason = misfit(task.schema, study)
+        if reason is not None:
+            raise RefusedError(409, reason)
         content = summary(task, study, opened, database.per_item, now)
         return JSONResponse({**content, "may_release": may_release})
 

@@ -24,7 +24,7 @@ from fgrlhf.files import read_json, write_json
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.schema import PageName
-from interface_html.stored import Submission, read_database
+from interface_html.stored import Submission, read_fitting_study
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Document = Mapping[str, Any]
@@ -370,7 +370,12 @@ def write_report(settings: Settings) -> ReliabilityReport:
       UserError: a file cannot be read, or `gold` has no judgement of an item of the study.
     """
     task = feedback_of(settings.task)
-    study = read_database(settings.db, task.schema.task)
+    if not task.schema.annotates and not task.schema.compares:
+        raise UserError(
+            f"the task {task.schema.task} has ratings only: their agreement is a figure of"
+            " `fgrlhf feedback agreement`"
+        )
+    study = read_fitting_study(settings.db, task.schema, ["annotation", "comparison"])
     gold = study.gold
     if settings.gold:
         gold += known_items(task, study.all_items, settings.gold)

@@ -126,13 +126,14 @@ def character_labels(text: str, doc: Mapping[str, Any], side: str = RESPONSE) ->
     return labels
 
 
-def output_labels(
-    schema: Schema, row: Mapping[str, Any], doc: Mapping[str, Any]
-) -> list[str | None]:
-    """As `character_labels`, of all outputs in which errors are marked, one after the other."""
+def text_labels(schema: Schema, row: Mapping[str, Any], doc: Mapping[str, Any]) -> list[str | None]:
+    """As `character_labels`, of all texts in which errors are marked, one after the other."""
+    sides = [output_side(index) for index in range(len(schema.marked_outputs))]
+    if schema.marks_source:
+        sides.append(SOURCE)
     labels = []
-    for index, key in enumerate(schema.marked_outputs):
-        labels += character_labels(row[key], doc, output_side(index))
+    for side in sides:
+        labels += character_labels(schema.text_of(row, side), doc, side)
     return labels
 
 

@@ -4,6 +4,7 @@ fgrlhf feedback serve NAME items=items.json db=feedback.sqlite per_item=3
 """
 
 import secrets
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from interface_html.languages import LANGUAGE_HELP, language_of
 from interface_html.reliability import gold_documents
 from interface_html.schema import PageName
 from interface_html.server import create_app
+from interface_html.stored import items_misfit
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 
@@ -65,8 +67,23 @@ class Settings(StrictModel):
     )
     language: str = Field(default="en", description=LANGUAGE_HELP)
     new_tokens: bool = Field(
-        default=False, description="give all annotators new links; their old ones stop working"
+        default=False,
+        description="end all earlier links, also those of other annotators, and print new ones",
     )
+
+
+def _check_port(settings: Settings) -> None:
+    """Raise `UserError` if another program has the port, before links with tokens are printed."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError as error:
+            raise UserError(
+                f"port={settings.port} of host={settings.host} cannot be used: {error.strerror}."
+                " Stop the program that has it, or set port=... to another one"
+            ) from None
 
 
 def allowed_hosts(settings: Settings) -> list[str]:
@@ -97,6 +114,7 @@ def serve(settings: Settings) -> None:
             f"host={settings.host} can be reached from other machines: set annotators=anna,ben, so"
             " that each annotator gets a link with a token, or keep host=127.0.0.1"
         )
+    _check_port(settings)
     schema = task.schema
     repeat_every = round(1 / settings.repeat) if settings.repeat else None
     plan = Plan(settings.gold_every, repeat_every)
@@ -145,6 +163,10 @@ def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> No
     study = [*database.items(), *items]
     if not study:
         raise UserError(f"{settings.db} has no items yet: add some with items=...")
+    reason = items_misfit(task.schema, [*database.items(), *database.gold_items()])
+    if reason is not None:
+        raise UserError(f"{settings.db}: {reason}")
+    _refuse_gold_texts(task, database, items, settings)
     gold = _gold_items(task, study, settings.gold) if settings.gold else []
     if items or gold:
         tell = gold_tell(study, [*database.gold_items(), *(item for item, _ in gold)])
@@ -154,6 +176,21 @@ def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> No
         print(f"{counted(database.add_items(items), 'item')} added")
     if settings.gold:
         print(f"{counted(database.add_gold(gold), 'gold item')} added")
+
+
+def _refuse_gold_texts(
+    task: FeedbackTask, database: Database, items: Sequence[Item], settings: Settings
+) -> None:
+    """Raise `UserError` if a new item has the texts of a gold item of an earlier start."""
+    gold = {task.content(item): item.id for item in database.gold_items()}
+    stored = {item.id for item in database.items()}
+    for item in items:
+        if item.id not in stored and task.content(item) in gold:
+            raise UserError(
+                f"{settings.items}: item {item.id!r} has the texts of gold item"
+                f" {gold[task.content(item)]!r}, so annotators would see them twice: leave out the"
+                " row"
+            )
 
 
 def _gold_items(
@@ -200,8 +237,10 @@ def _print_links(
 ) -> None:
     """Print the addresses of the pages. Each new annotator gets a token; others keep theirs."""
     place = f"{address_of(settings)}/templates"
+    if settings.new_tokens:
+        database.end_tokens()
     for name in annotators:
-        if database.has_token(name) and not settings.new_tokens:
+        if database.has_token(name):
             print(f"{name}: the link of an earlier start (new_tokens=true prints new ones)")
             continue
         token = database.new_token(name)

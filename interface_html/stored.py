@@ -4,6 +4,7 @@ import json
 import secrets
 import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fgrlhf.errors import UserError
 from interface_html import checks
 from interface_html.connections import reading
 from interface_html.format import Item
+from interface_html.schema import PageName, Schema
 from interface_html.skips import Skip, stored_skips
 
 TABLES = """
@@ -171,6 +173,70 @@ def read_database(path: str | Path, task: str) -> Study:
         if stored_task != task:
             raise other_task(path, stored_task, task)
         return stored_study(sql)
+
+
+def read_fitting_study(
+    path: str | Path, schema: Schema, pages: Sequence[PageName] | None = None
+) -> Study:
+    """As `read_database`, for programs that compute figures from the submissions.
+
+    Args:
+      path: the file.
+      schema: of its task.
+      pages: those whose submissions are used; None: all pages.
+
+    Raises:
+      UserError: as `read_database`, or the study was collected with another schema (`misfit`).
+    """
+    study = read_database(path, schema.task)
+    reason = misfit(schema, study, pages)
+    if reason is not None:
+        raise UserError(f"{path}: {reason}")
+    return study
+
+
+def misfit(schema: Schema, study: Study, pages: Sequence[PageName] | None = None) -> str | None:
+    """Why items or latest submissions cannot be read with a schema, with the remedy, or None.
+
+    The schema may have got more outputs or scales since they were stored. Kinds of error that it no
+    longer has stay in the annotations.
+    """
+    reason = items_misfit(schema, study.all_items)
+    if reason is not None:
+        return reason
+    used = schema.pages if pages is None else pages
+    latest = {(one.item, one.annotator, one.page): one for one in study.unskipped}
+    lacking = [one for one in latest.values() if one.page in used and _lacks_values(schema, one)]
+    if not lacking:
+        return None
+    first = lacking[0]
+    return (
+        f"the {first.page} of item {first.item!r} by {first.annotator} has no value for a scale or"
+        " a pair that schema.js has now; of all submissions, that is so for"
+        f" {len(lacking)}. Restore the schema, or let the annotators submit these items again"
+    )
+
+
+def items_misfit(schema: Schema, items: Sequence[Item]) -> str | None:
+    """Why stored items cannot be shown with a schema, with the remedy, or None."""
+    for item in items:
+        keys = [key for key in schema.row if key not in item.row]
+        if keys:
+            return (
+                f"item {item.id!r} has no {' and no '.join(keys)}, which schema.js has now: restore"
+                " the schema, or set db=... to another file"
+            )
+    return None
+
+
+def _lacks_values(schema: Schema, submission: Submission) -> bool:
+    if submission.page == "comparison":
+        return len(submission.doc["preference"]) != len(schema.pairs)
+    if submission.page == "rating":
+        ratings = submission.doc["ratings"]
+        names = {scale.name for scale in schema.ratings}
+        return any(not names <= ratings.get(output, {}).keys() for output in schema.fields.outputs)
+    return False
 
 
 def stored_study(sql: sqlite3.Connection) -> Study:

@@ -11,8 +11,8 @@ Otherwise each line has what the rows of a feedback file cannot hold: `item`, `a
 of the outputs as they were shown), `seconds` (`active` and `wall`), `guideline` and
 `guideline_sha256`, the submitted `doc`, and `suggestions`: whether the page showed the suggestions
 of the item, and the verdict on each (null for items without suggestions). Nothing is combined or
-left out. Submissions of hidden items also have `check`, "gold" or "repeat"; their `item` is the id
-of the gold row or of the repeated item. Decisions on items that `adjudicate` wrote have `role`,
+left out. Lines about hidden items also have `check`, "gold" or "repeat"; their `item` is the id of
+the gold row or of the repeated item. Decisions on items that `adjudicate` wrote have `role`,
 "adjudicator", and `decided_between`: annotator and revision of each submission that the adjudicator
 saw. Then come lines with `skipped`, `{reason, text}`: items that annotators have skipped and not
 reopened.
@@ -33,7 +33,7 @@ from interface_html.checks import Check
 from interface_html.format import Item
 from interface_html.judged import write_judgements
 from interface_html.skips import Skip
-from interface_html.stored import Submission, read_database
+from interface_html.stored import Submission, read_database, read_fitting_study
 from interface_html.submitted import decided_between, is_decided_on
 from interface_html.suggestions import decisions_record
 from interface_html.tasks import TASK_HELP, feedback_of
@@ -52,9 +52,8 @@ class Settings(StrictModel):
     )
 
 
-def checked_json(submission: Submission, item: Item, check: Check | None) -> dict[str, Any]:
-    """A submission as a line of the file; `check` if its item is a hidden one."""
-    line = submission_json(submission, item)
+def with_check(line: dict[str, Any], check: Check | None) -> dict[str, Any]:
+    """A line about an item; about a hidden one, with its kind and the id that the lead knows."""
     if check is None:
         return line
     return {**line, "item": check.original, "check": check.kind}
@@ -102,22 +101,26 @@ def write_submissions(settings: Settings) -> int:
       UserError: the database cannot be read or belongs to another task.
     """
     task = feedback_of(settings.task)
-    study = read_database(settings.db, task.schema.task)
     if settings.format == "judgements":
+        study = read_fitting_study(settings.db, task.schema, ["annotation"])
         return write_judgements(task, study, settings.out)
+    study = read_database(settings.db, task.schema.task)
     item_of = {item.id: item for item in study.all_items}
     lines = []
     for submission in study.all_submissions:
         item = item_of[submission.item]
-        line = checked_json(submission, item, study.hidden.get(submission.item))
+        line = with_check(submission_json(submission, item), study.hidden.get(submission.item))
         if is_decided_on(item.row, submission.page):
             line["role"] = "adjudicator"
             line["decided_between"] = decided_between(item.row, submission.page)
         lines.append(line)
-    write_jsonl(settings.out, [*lines, *(skip_json(skip) for skip in study.skips)])
+    for skip in study.skips:
+        lines.append(with_check(skip_json(skip), study.hidden.get(skip.item)))
+    write_jsonl(settings.out, lines)
     skipped = f"; {counted(len(study.skips), 'skip')}" if study.skips else ""
-    print(f"{settings.out}: {counted(len(lines), 'submission')}{skipped}")
-    return len(lines)
+    count = len(study.all_submissions)
+    print(f"{settings.out}: {counted(count, 'submission')}{skipped}")
+    return count
 
 
 def main(argv: Sequence[str] | None = None) -> None:

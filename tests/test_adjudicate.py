@@ -8,6 +8,7 @@ from made_tasks import page_with, task_with, violations
 from page_helpers import ITEM, TEXT, opened, press, state, word
 from server_helpers import Client, serving
 from test_database import Clock
+from test_liked_spans import submission
 from test_rules import ROW, doc, error, missing
 from test_served_pages import visiting
 
@@ -18,6 +19,7 @@ from interface_html.adjudicate import (
     Settings,
     adjudicate,
     disagreement,
+    items_to_adjudicate,
     read_decisions,
     shared_marks,
 )
@@ -44,6 +46,15 @@ def test_disagreement_by_hand():
     assert disagreement(text, [first, first, none]) == pytest.approx(1 - 2 * 4 / (8 + 4 + 4))
 
 
+def test_missing_information_is_a_disagreement():
+    items = [Item("0", ROW), Item("1", ROW)]
+    docs = [("0", "anna", doc()), ("0", "ben", doc())]
+    docs += [("1", "anna", doc([], [missing()])), ("1", "ben", doc([], [missing(ids=(2,))]))]
+    given = [submission(item, name, value) for item, name, value in docs]
+    chosen = items_to_adjudicate(QA.schema, items, given)
+    assert [item.id for item in chosen] == ["1", "0"]
+
+
 def test_shared_marks_by_hand():
     a = doc([error(quote="The cat"), error("Unverifiable", 8, 11)], [missing(), missing(ids=(2,))])
     b = doc([error("Unverifiable", 8, 15), error()], [missing(ids=(2,))])
@@ -51,6 +62,10 @@ def test_shared_marks_by_hand():
     assert shared["errors"] == [error()]
     assert shared["missing-info"] == [missing(ids=(2,))]
     assert shared["corrected-prediction"] == "text"
+    severe = [doc([error(severity=name)]) for name in ("minor", "major", "minor")]
+    assert shared_marks(QA.schema, "text", severe)["errors"] == [error()]
+    same = shared_marks(QA.schema, "text", [severe[0], severe[2]])
+    assert same["errors"] == severe[0]["errors"]
     suggested = doc([error(origin={"index": 0, "verdict": "accepted"})])
     assert shared_marks(QA.schema, "text", [suggested, a])["errors"] == [error()]
 

@@ -244,6 +244,26 @@ def test_wrong_gold_files_are_refused(tmp_path, changes, message):
         _gold_items(QA, study, str(tmp_path / "gold.json"))
 
 
+def test_new_items_with_the_texts_of_gold_items_are_refused(tmp_path):
+    database = Database(tmp_path / "f.sqlite", "qa_feedback")
+    (gold,) = rows(1, "g")
+    files = {
+        "items": rows(2, "i"),
+        "gold": [{**gold, "feedback": FEEDBACK}],
+        "later": [*rows(3, "i"), {**gold, "id": "new"}],
+    }
+    for name, content in files.items():
+        write_json(tmp_path / name, content)
+    first = {"items": str(tmp_path / "items"), "gold": str(tmp_path / "gold")}
+    _add_items(QA, database, ServeSettings(task="qa_feedback", **first))
+    _add_items(QA, database, ServeSettings(task="qa_feedback", **first))
+    later = ServeSettings(task="qa_feedback", items=str(tmp_path / "later"))
+    with pytest.raises(UserError, match="item 'new' has the texts of gold item 'g0'"):
+        _add_items(QA, database, later)
+    assert len(database.items()) == 2
+    database.close()
+
+
 # ---- suggestions and adjudication ----------------------------------------------------------------
 
 

@@ -146,13 +146,23 @@ def test_tokens_are_kept_as_hashes_and_replaced(db, tmp_path):
     assert token.encode() not in (tmp_path / "f.sqlite").read_bytes()
     newer = db.new_token("anna")
     assert db.annotator_of(token) is None and db.annotator_of(newer) == "anna"
+    db.end_tokens()
+    assert db.annotator_of(newer) is None and not db.has_token("anna")
+    db.close()
+    again = Database(tmp_path / "f.sqlite", "t")
+    assert again.annotator_of(newer) is None
+    again.close()
 
 
 def test_items_are_added_once(db):
     assert db.add_items([Item("2", {"text": "text 2 😀"}), Item("3", {"text": "new"})]) == 1
-    with pytest.raises(UserError, match="other texts"):
+    with pytest.raises(UserError, match="with another text: give the new item another id"):
         db.add_items([Item("9", {"text": ""}), Item("0", {"text": "changed"})])
-    assert [item.id for item in db.items()] == ["0", "1", "2", "3"]
+    with pytest.raises(UserError, match="with another feedback and note: "):
+        db.add_items([Item("3", {"text": "new", "feedback": {}, "note": 1})])
+    db.add_items([Item("4", {"text": "a", "note": 1})])
+    assert db.add_items([Item("4", {"note": 1, "text": "a"})]) == 0
+    assert [item.id for item in db.items()] == ["0", "1", "2", "3", "4"]
 
 
 def test_one_server_at_a_time_and_of_one_task(db, tmp_path):

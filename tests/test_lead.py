@@ -96,7 +96,7 @@ def test_items_and_hidden_items_by_hand():
         entry("ben", "2", "annotation", doc()),  # skipped later
     ]
     hidden = {"check-1": Check("gold", "g")}
-    opened = [lead.Open(7, "1", "anna", "annotation", -60.0, True, False)]
+    opened = [lead.Open(7, "1", None, "anna", "annotation", -60.0, True, False)]
     skips = [Skip("2", "ben", "annotation", "unsure", "", NOW)]
     study = Study([*items, gold], submissions, hidden, skips)
     content = lead.summary(QA, study, opened, 2, NOW)
@@ -387,7 +387,7 @@ def study_with_everything() -> dict:
         {**note, "check": "repeat", "reason": None, "flagged": True},
         {**note, "check": None, "reason": None, "flagged": False, "text": ""},
     ]
-    lease = {"number": 1, "item": "i-2", "page": "rating", "annotator": "anna"}
+    lease = {"number": 1, "item": "i-2", "check": None, "page": "rating", "annotator": "anna"}
     return {
         "title": "Study",
         "per_item": 2,
@@ -401,7 +401,7 @@ def study_with_everything() -> dict:
         "notes": {"total": 4, "latest": notes},
         "open": [
             {**lease, "seconds_left": 90, "has_draft": True},
-            {**lease, "seconds_left": -90, "has_draft": False},
+            {**lease, "check": "gold", "seconds_left": -90, "has_draft": False},
         ],
         "may_release": True,
     }
@@ -456,6 +456,7 @@ def test_english_on_the_leads_page(chromium):
             "0.50 (2)\t– (0)",
             "50 %, 1.5",
             "i-1 (hidden: repeated)",
+            "i-2 (hidden: gold)",
             "held for 2 more min",
         ):
             assert part in text, part

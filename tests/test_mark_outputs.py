@@ -30,7 +30,7 @@ from interface_html.items import item_json, read_items, rows_text
 from interface_html.judged import judged_item
 from interface_html.judged_items import Judged
 from interface_html.render import page_html
-from interface_html.rules import annotation_problems, output_labels, side_of
+from interface_html.rules import annotation_problems, side_of, text_labels
 from interface_html.server import judged_sha256
 
 REPEATS = {**WRONG, "name": "Repeats", "label": "Repeats", "letter": "R", "key": "2"}
@@ -254,8 +254,9 @@ def test_agreement_counts_the_marks_of_all_outputs(task, tmp_path):
     assert figures["span F1, characters"].mean == pytest.approx(16 / 24)
     (pair,) = pair_agreements(task.schema, judged)
     assert pair.span_f1 == pytest.approx(16 / 24)
-    labels = output_labels(task.schema, item.row, first)
-    assert len(labels) == len(TEXT) + len(SECOND) + len("third one") + len("fourth")
+    labels = text_labels(task.schema, item.row, first)
+    texts = [TEXT, SECOND, "third one", "fourth", OUTPUTS_ROW["prompt"]]
+    assert len(labels) == sum(map(len, texts))
     assert labels.count("Wrong") == 13 and labels[len(TEXT)] == "Wrong"
     words = figures["alpha, words"]
     same = report(task, [Judged(item, {"anna": first, "ben": first})])["alpha, words"]

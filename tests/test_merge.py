@@ -83,6 +83,16 @@ def test_two_judgements_of_an_item_in_one_file_are_refused(merge):
     assert merge(halves, [row_with(item("b"), WORSE)])[0][0] == anna
 
 
+def test_a_file_with_a_row_for_each_annotator_is_recognized(tmp_path):
+    row = {"id": "q", "prompt": "Say.", "response": "You fool!", "spans": []}
+    write_json(tmp_path / "all.json", [row, row])
+    with pytest.raises(UserError, match="with the same texts, as in a file of `export` with"):
+        read_items(TOXICITY, tmp_path / "all.json")
+    write_json(tmp_path / "other.json", [row, {**row, "response": "Bye."}])
+    with pytest.raises(UserError, match="'q' is also the id of row 0\n"):
+        read_items(TOXICITY, tmp_path / "other.json")
+
+
 def test_new_responses_to_a_prompt_get_an_id_of_their_own(tmp_path):
     files = []
     for number, response in enumerate(["You fool!", "Bye.", "You fool!", "Well."], 1):

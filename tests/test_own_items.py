@@ -74,7 +74,7 @@ def test_links_outlive_the_server_and_a_wrong_one_can_be_replaced(chromium, tmp_
         assert tab.inner_text("#position").startswith("anna: 0 of 1 done")
         tab.context.close()
         server.kill()
-        server.settings["new_tokens"] = "true"
+        server.settings |= {"new_tokens": "true", "annotators": "ben"}  # anna has left
         server.start()
         token = link.partition("#token=")[2]
         answer = Client(server.port, "x").call(

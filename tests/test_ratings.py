@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from fastapi.testclient import TestClient
 from rating_tasks import CLARITY, QUALITY, rating_task, row, write_schema
 
 from fgrlhf.cli.data import main as data_main
@@ -11,18 +12,21 @@ from fgrlhf.data.problems import DataError
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.stats import Interval
-from interface_html import agreement
+from interface_html import agreement, reliability
 from interface_html.agreement_figures import rating_figures
 from interface_html.database import Database, Receipt
 from interface_html.export import Settings as ExportSettings
 from interface_html.export import export, judged_items
-from interface_html.format import RATINGS
+from interface_html.format import RATINGS, Item
 from interface_html.items import item_json, read_items
 from interface_html.judged_items import judged_in_database, judged_in_files
+from interface_html.lead import Tokens, add_lead_page
 from interface_html.merge import Settings as MergeSettings
 from interface_html.merge import merge
 from interface_html.ratings import median_ratings, rating_problems
 from interface_html.schema import load_schema
+from interface_html.server import create_app
+from interface_html.stored import read_fitting_study
 from interface_html.submissions import Settings as SubmissionsSettings
 from interface_html.submissions import write_submissions
 from interface_html.tasks import feedback_of
@@ -196,6 +200,37 @@ def test_ordinal_alpha_by_hand(tmp_path):
     alone = rating_figures(schema, [entry[:1] for entry in judged])
     assert alone == {"rating alpha, quality": "undefined: no item was rated by two annotators"}
     assert "undefined" in rating_figures(schema, [])["rating alpha, quality"]
+
+
+def test_a_scale_or_an_output_that_was_added_later_is_told(tmp_path):
+    older = rating_task(tmp_path / "older", ratings=[QUALITY])
+    newer = rating_task(tmp_path / "newer")
+    path = tmp_path / "f.sqlite"
+    database = Database(path, "rated")
+    database.add_items([Item("0", older.format.item_row(older.schema, row(), ""))])
+    given = database.next("anna", "rating", 2)
+    rated = {output: {"quality": 4} for output in GOOD}
+    database.submit(given, "a", {"ratings": rated, "order": given.shown}, Receipt(1.0, "1"))
+    assert judged_in_database(older, str(path))[0].ratings == {"anna": rated}
+    with pytest.raises(UserError, match="the rating of item '0' by anna has no value for a scale"):
+        judged_in_database(newer, str(path))
+    assert read_fitting_study(path, newer.schema, ["comparison"]).submissions
+    longer = rating_task(tmp_path / "longer", outputs=("first", "second", "third"))
+    with pytest.raises(UserError, match="item '0' has no third, which schema.js has now"):
+        judged_in_database(longer, str(path))
+    app = create_app(newer, database, ["testserver"], tokens=False)
+    add_lead_page(app, newer, database, Tokens("admin", "reader"))
+    answer = TestClient(app).get("/api/lead", headers={"Authorization": "Bearer admin"})
+    assert answer.status_code == 409 and "submit these items again" in answer.json()["error"]
+    database.submit(given, "b", {"ratings": GOOD, "order": given.shown}, Receipt(1.0, "1"), seen=1)
+    database.close()
+    assert judged_in_database(newer, str(path))[0].ratings == {"anna": GOOD}
+
+
+def test_the_reliability_is_not_of_ratings(task, monkeypatch):
+    monkeypatch.setattr("interface_html.reliability.feedback_of", lambda name: task)
+    with pytest.raises(UserError, match="the task rated has ratings only: their agreement is a"):
+        reliability.write_report(reliability.Settings(task="rated", db="none.sqlite"))
 
 
 @pytest.fixture

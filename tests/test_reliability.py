@@ -5,7 +5,8 @@ from math import log
 
 import pytest
 from test_database import Clock
-from test_rules import ROW, doc, error
+from test_liked_spans import submission as submitted
+from test_rules import ROW, doc, error, missing
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
@@ -168,6 +169,8 @@ def test_unreliable_annotators_can_be_left_out(study, capsys):
     assert [len(row["feedback"]["errors"]) for row in anna_only].count(1) == 3
     text = capsys.readouterr().out
     assert "left out" in text and "with a weight below 0.1: ben, cleo" in text
+    with pytest.raises(UserError, match="with a weight below 99.0: .*Nothing was written"):
+        exported(study, weights=str(study / "r.json"), least_weight=99)
 
 
 def test_without_gold_the_majority_of_the_others_is_right(study):
@@ -215,6 +218,18 @@ def test_weighted_annotation_by_hand():
     assert export.most_agreed_labels(labels) == 0
     assert export.most_agreed_labels(labels, [1, 9, 1]) == 1
     assert export.most_agreed_labels(labels, [1, 1, 9]) == 2
+
+
+def test_of_equal_marks_missing_information_decides():
+    docs = {"anna": doc([], [missing()]), "ben": doc(), "cleo": doc()}
+    given = [submitted("0", name, value) for name, value in docs.items()]
+    (item,), _ = export.judged_items(QA.schema, [Item("0", ROW)], given, "majority", ["annotation"])
+    assert item.feedback == docs["ben"]
+    weights = Weights({"annotation": {"anna": 3.0, "ben": 1.0, "cleo": 1.0}})
+    (item,), _ = export.judged_items(
+        QA.schema, [Item("0", ROW)], given, "majority", ["annotation"], weights
+    )
+    assert item.feedback == docs["anna"]
 
 
 @pytest.mark.parametrize("weight", [0.1, 1.7, 1e-9, 0.0])

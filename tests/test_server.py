@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from page_helpers import ITEM
-from server_helpers import ROOT, SCHEMA, Client, serving
+from server_helpers import ROOT, SCHEMA, Client, free_port, serving
 
 from fgrlhf.errors import UserError
 from interface_html import export
@@ -263,7 +263,19 @@ def test_other_machines_need_tokens(tmp_path):
     with pytest.raises(UserError, match="set annotators=anna,ben"):
         serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), host="0.0.0.0"))
     with pytest.raises(UserError, match="has no items yet"):
-        serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite")))
+        serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), port=free_port()))
+
+
+def test_a_port_in_use_is_told_before_links_are_given(tmp_path):
+    db = tmp_path / "f.sqlite"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        settings = Settings(task="qa_feedback", db=str(db), port=port, annotators="anna")
+        with pytest.raises(UserError, match=f"port={port} of host=127.0.0.1 cannot be used"):
+            serve(settings)
+    assert not db.exists()
 
 
 def test_addresses_of_ipv6_hosts_have_brackets():

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from made_tasks import ROW, check_rules_in_browser, page_with, saved, task_with, violations
-from page_helpers import QA, drag, opened, press, word
+from page_helpers import QA, drag, opened, press, reload, word
 from test_schema import broken
 
 from fgrlhf.data.formats import SPANS
@@ -116,6 +116,32 @@ def test_the_rules_are_the_same_in_the_browser(chromium, tmp_path, is_required):
 
 def marked_page(tmp_path, **keys):
     return page_with(task_with(tmp_path, severities=SEVERITIES, correction=False, **keys), [ROW])
+
+
+def test_work_can_be_submitted_after_the_schema_has_lost_a_kind_and_severities(chromium, tmp_path):
+    page = marked_page(tmp_path, comment="optional")
+    with opened(chromium, where=page) as tab:
+        drag(tab, 1, 2)
+        press(tab, "1", "m")
+        drag(tab, 4, 4)
+        press(tab, "4", "m")
+        tab.fill("#comment", "Hard.")
+        press(tab, "Escape", "Control+Enter")
+        kinds = QA.schema.model_dump(mode="json")["errors"]
+        changes = {"errors": kinds[1:], "comment": "none", "correction": False}
+        newer = page_with(task_with(tmp_path, **changes), [ROW])
+        assert newer == page
+        reload(tab)
+        assert tab.locator("#errors > li").count() == 1
+        assert "changed since submitted" in tab.inner_text("#position")
+        press(tab, "Control+Enter")
+        (row,) = saved(tab, "#download")
+        (span,) = row["spans"]
+        assert (span["label"], "severity" in span, "comment" in row) == (
+            "Unverifiable",
+            False,
+            False,
+        )
 
 
 def test_keys_and_buttons_choose_a_severity(chromium, tmp_path):

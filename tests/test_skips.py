@@ -14,12 +14,14 @@ from test_schema import broken, changed
 from test_served_pages import visiting
 
 from fgrlhf.errors import UserError
-from interface_html import export, judged_items, submissions
+from interface_html import export, judged_items, lead, submissions
+from interface_html.checks import Plan
+from interface_html.connections import reading
 from interface_html.database import Database, Receipt, RefusedError
 from interface_html.format import Item
 from interface_html.schema import SKIP_REASONS, load_schema
 from interface_html.skips import Skip, skip_problems
-from interface_html.stored import read_database
+from interface_html.stored import read_database, stored_study
 
 UNSURE = {"reason": "unsure", "text": ""}
 ITEMS = [{**ITEM, "id": str(number), "question": f"Question {number}?"} for number in range(3)]
@@ -199,6 +201,35 @@ def test_the_server_checks_skips_and_leaves_them_out(tmp_path, capsys):
     *_, line, last = [json.loads(text) for text in Path(out).read_text().splitlines()]
     assert (line["annotator"], line["item"], line["skipped"]) == ("ben", "i0", skip)
     assert (last["annotator"], last["skipped"]) == ("anna", UNSURE)
+
+
+def test_skips_of_hidden_items_are_named_and_not_counted(tmp_path, capsys):
+    path, out = tmp_path / "f.sqlite", tmp_path / "out"
+    database = Database(path, "qa_feedback", plan=Plan(gold_every=2))
+    texts = {key: value for key, value in ITEM.items() if key != "id"}
+    database.add_items([Item("i0", texts)])
+    right = {"errors": [], "missing-info": [], "corrected-prediction": ITEM["prediction 1"]}
+    gold = {**texts, "question": "Gold?", "feedback": right}
+    database.add_gold([(Item("g", gold), ["annotation"])])
+    opened = []
+    while given := database.next("anna", "annotation", 4):
+        if given.item.id == "i0":
+            database.submit(given, "a", {**right, "no-error": True}, Receipt(1.0, "1"))
+        else:
+            with reading(path) as sql:
+                opened += lead.open_assignments(sql, 0.0)
+            database.skip(given, "unsure", "")
+    with reading(path) as sql:
+        content = lead.summary(QA, stored_study(sql), lead.open_assignments(sql, 0.0), 1, 0.0)
+    database.close()
+    assert [(one.item, one.check) for one in opened] == [("g", "gold")]
+    assert content["pages"][0]["annotators"][0]["skipped"] == 0
+    settings = {"task": "qa_feedback", "db": str(path), "out": str(out)}
+    export.export(export.Settings(**settings, pages="annotation"))
+    assert capsys.readouterr().out.endswith(": 1 row; left out 1 gold item and 0 repeated items\n")
+    submissions.write_submissions(submissions.Settings(**settings))
+    skip = json.loads(out.read_text().splitlines()[-1])
+    assert (skip["item"], skip["check"], skip["skipped"]) == ("g", "gold", UNSURE)
 
 
 def skip_by_keys(tab, *keys) -> None:

@@ -8,14 +8,20 @@ from hostile import HOSTILE
 from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with, violations
 from page_helpers import QA, drag, opened, press, state, word
 from server_helpers import serving
+from test_liked_spans import submission
 from test_schema import broken
 from test_served_pages import visiting
 
 from fgrlhf.data.formats import SPANS
 from fgrlhf.files import write_json
+from interface_html.adjudicate import items_to_adjudicate
+from interface_html.agreement_figures import report
 from interface_html.annotation_matches import overlap_matches
-from interface_html.export import Settings, export
+from interface_html.annotator_pairs import pair_agreements
+from interface_html.export import Settings, export, judged_items
+from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
+from interface_html.judged_items import Judged
 from interface_html.rules import annotation_problems, character_labels, side_of
 from interface_html.suggestions import item_suggestion_problems
 from interface_html.tasks import feedback_of
@@ -90,6 +96,28 @@ def test_labels_of_the_response_have_no_marks_of_the_source():
     )
     assert side_of(omission(0, 1)) == "source" and side_of(wrong(0, 1)) == "response"
     assert overlap_matches([wrong(0, 3)], [omission(0, 3)]) == 0
+
+
+def test_marks_of_the_source_count_in_the_majority_and_in_disagreements(tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    row = task.format.item_row(task.schema, SOURCE_ROW, "")
+    items = [Item(name, {**row, "prompt": f"{SOURCE} {name}"}) for name in ("0", "1")]
+    docs = {"anna": doc(), "ben": doc(omission(2, 5)), "cleo": doc(omission(2, 5))}
+    given = [submission("0", name, doc()) for name in docs]
+    given += [submission("1", name, value) for name, value in docs.items()]
+    judged, _ = judged_items(task.schema, items, given, "majority", ["annotation"])
+    assert [len(item.feedback["errors"]) for item in judged] == [0, 1]
+    assert [item.id for item in items_to_adjudicate(task.schema, items, given)] == ["1", "0"]
+
+
+def test_marks_of_the_source_count_in_the_agreement(tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    item = Item("0", task.format.item_row(task.schema, SOURCE_ROW, ""))
+    docs = {"anna": doc(omission(2, 5)), "ben": doc(omission(2, 9))}
+    judged = [Judged(item, docs)]
+    # 3 characters twice, of 3 + 7
+    assert report(task, judged)["span F1, characters"].mean == pytest.approx(6 / 10)
+    assert pair_agreements(task.schema, judged)[0].span_f1 == pytest.approx(6 / 10)
 
 
 def test_suggestions_are_about_the_response(tmp_path):

@@ -64,6 +64,18 @@ def test_annotations_alone_are_exported_on_request_and_no_row_is_an_error(annota
         )
 
 
+def test_rows_of_annotators_who_judged_one_page_only_are_counted(annotated, capsys):
+    database = Database(annotated, "qa_feedback")
+    given = database.next("anna", "comparison", 4)
+    database.submit(given, "one", {"preference": [0] * 6}, Receipt(1.0, "1"))
+    database.close()
+    assert export_of(annotated, policy="all") == 1
+    text = capsys.readouterr().out
+    assert "left out 1 row of annotators without an annotation or a comparison of the item" in text
+    assert export_of(annotated, policy="all", pages="annotation") == 2
+    assert "left out 1 row" not in capsys.readouterr().out
+
+
 def test_all_submissions_as_json_lines(annotated, tmp_path):
     out = tmp_path / "all.jsonl"
     settings = Settings(task="qa_feedback", db=str(annotated), out=str(out))
@@ -149,6 +161,21 @@ def test_submissions_as_judgements(severe, tmp_path, capsys):
     assert first.prompt.meta["corrections"] == {"anna": "Mended.", "ben": "Mended."}
     assert first.prompt.meta["responses"] == ROW["responses"]
     assert second.judgements[-1] == Judgement("span", "no error", annotator="ben")
+
+
+def test_feedback_that_the_schema_no_longer_allows_is_told(severe, tmp_path, monkeypatch):
+    older, db = severe
+    kinds = older.schema.model_dump(mode="json")["errors"]
+    kinds = [kind for kind in kinds if kind["name"] != "Irrelevant"]
+    newer = task_with(tmp_path, severities=SEVERITIES, comment="optional", errors=kinds)
+    monkeypatch.setattr("interface_html.export.feedback_of", lambda name: newer)
+    settings = export.Settings(
+        task="made", db=str(db), out=str(tmp_path / "o.json"), pages="annotation"
+    )
+    with pytest.raises(UserError, match="does not fit schema.js, .*\n  item r, ") as refused:
+        export.export(settings)
+    assert "item r, spans[0].label: 'Irrelevant' is none of" in str(refused.value)
+    assert "Restore the schema" in str(refused.value) and not (tmp_path / "o.json").exists()
 
 
 def test_agreement_of_a_study_with_severities(severe, tmp_path, capsys):

@@ -117,9 +117,14 @@
 
   const timeOf = (seconds) => new Date(seconds * 1000).toLocaleString(FG.locale);
 
+  function itemName({ item, check }) {
+    if (check === null) return FG.isolated(item);
+    return t("{item} (hidden: {check})", { item, check: CHECKS[check] });
+  }
+
   function noteTable({ total, latest }) {
     const rows = latest.map((note) => [
-      note.check === null ? FG.isolated(note.item) : t("{item} (hidden: {check})", { item: note.item, check: CHECKS[note.check] }),
+      itemName(note),
       PAGES[note.page],
       note.annotator,
       timeOf(note.created),
@@ -145,7 +150,7 @@
       const minutes = Math.round(Math.abs(one.seconds_left) / 60);
       const held = one.seconds_left > 0;
       return [
-        FG.isolated(one.item),
+        itemName(one),
         PAGES[one.page],
         one.annotator,
         held ? t("held for {minutes} more min", { minutes }) : t("ended {minutes} min ago", { minutes }),

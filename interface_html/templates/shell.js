@@ -656,6 +656,7 @@ window.FG = window.FG || {};
     store.position = at;
     const item = store.items[at];
     shell.work = new FG.Work(store, item, hooks.fresh(item, schema, store));
+    FG.fitSchema(schema, shell.work.state);
     $("empty").hidden = true;
     $("empty").replaceChildren();
     $("work").hidden = false;

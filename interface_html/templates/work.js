@@ -50,6 +50,27 @@ window.FG = window.FG || {};
     while (size > limit && state.undo.length) size -= bytes(state.undo.shift());
   };
 
+  // Leave out of the stored work on an item what the schema no longer has, so that it can be shown and submitted again.
+  // Steps that could bring it back are forgotten.
+  FG.fitSchema = function (schema, state) {
+    const { comment, ...rest } = state.doc,
+      doc = schema.comment === "optional" ? { ...state.doc } : rest,
+      isOf = (kinds) => (mark) => kinds.some(({ name }) => name === mark["error type"]);
+    if (doc.errors) {
+      doc.errors = doc.errors.filter(isOf(schema.errors)).map((error) => fittingError(schema, error));
+      doc["missing-info"] = doc["missing-info"].filter(isOf(schema.missing));
+    }
+    if (!FG.same(doc, state.doc)) Object.assign(state, { doc, undo: [], redo: [] });
+  };
+
+  function fittingError(schema, error) {
+    const fitting = { ...error },
+      asksReason = (FG.kind(schema, error["error type"]).reason || "none") !== "none";
+    if (!(schema.severities || []).some(({ name }) => name === error.severity)) delete fitting.severity;
+    if (!asksReason) delete fitting.reason;
+    return fitting;
+  }
+
   // The work on one item: document, undo and redo steps, times. `doc` is replaced, never changed in place.
   FG.Work = class {
     constructor(store, item, fresh) {
