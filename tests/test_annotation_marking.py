@@ -50,6 +50,8 @@ def test_a_drag_may_end_outside_the_text(chromium, tmp_path, place):
     with opened(chromium, tmp_path=tmp_path) as tab:
         word(tab, 13).click()
         press(tab, "ArrowLeft")  # the cursor is on another word
+        # two lines or more, whatever fonts the machine has
+        tab.locator("#text").evaluate("text => text.style.width = '20em'")
         boxes = tab.locator("#text .w").evaluate_all("nodes => nodes.map((n) => n.offsetTop)")
         first, box = word(tab, 3).bounding_box(), tab.locator("#text").bounding_box()
         x, y = first["x"] + first["width"] / 2, first["y"] + first["height"] / 2
