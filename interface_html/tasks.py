@@ -48,13 +48,19 @@ def feedback_of(task: str) -> FeedbackTask:
     has a module `feedback_format` with a `FeedbackFormat` named FORMAT.
 
     Raises:
-      UserError: there is no such package, or it has no schema.
+      UserError: there is no such package, or it has no schema, or the schema is of another task.
     """
     for package in (f"tasks.{task}", task):
         folder = _package_folder(package)
         if folder is not None and (folder / "interface_html" / "schema.js").is_file():
             folder = folder / "interface_html"
             schema, row_format = load_schema(folder / "schema.js"), _format_of(package)
+            name = package.rpartition(".")[2].lower()
+            if schema.task != name:
+                raise UserError(
+                    f"{folder / 'schema.js'}: its `task` is `{shorten(schema.task)}`, under which"
+                    f" browsers and databases keep the work: write `{name}`, the name of the folder"
+                )
             if schema.mark_outputs and not isinstance(row_format, RowFormat):
                 raise UserError(
                     f"{folder / 'schema.js'}: `mark_outputs` needs the default format of rows: the"

@@ -101,3 +101,12 @@ def test_a_task_may_be_any_package(tmp_path, monkeypatch):
     (folder / "feedback_format.py").write_text("FORMAT = 'another format'")
     importlib.invalidate_caches()
     assert feedback_of("elsewhere.summaries").format == "another format"
+
+
+def test_a_copied_schema_names_its_own_task(tmp_path, monkeypatch):
+    folder = tmp_path / "copies" / "poems" / "interface_html"
+    folder.mkdir(parents=True)
+    changed(folder, lambda tree: tree.update(task="summaries"))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"schema\.js: its `task` is `summaries`.*write `poems`"):
+        feedback_of("copies.poems")
