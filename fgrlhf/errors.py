@@ -42,8 +42,8 @@ def run_main(main) -> None:
     except KeyboardInterrupt:
         sys.exit(
             _print_error(
-                "interrupted: run the same command again to continue from the last complete"
-                " checkpoint",
+                "interrupted: run the same command again; a training run continues from its last"
+                " complete checkpoint",
                 130,
             )
         )
