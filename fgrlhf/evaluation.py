@@ -107,8 +107,8 @@ def evaluate_rows(
         batches and processes.
       metrics: metrics of a config (`fgrlhf.metrics.registry.build_metrics`), or functions (prompt,
         text) -> {name: number}. Their columns are added to the rows.
-      reference: adds `kl`, sum_t log pi(a_t) - log pi_ref(a_t) of the response. Not
-        with a search, whose responses are no samples of the policy.
+      reference: adds `kl`, sum_t log pi(a_t) - log pi_ref(a_t) of the response, unless there is a
+        search, whose responses are not samples of the policy.
       temperature: of the log-probabilities in `kl`; by default that of sampling, or 1 for greedy
         responses.
       segmenter: finds the sentences for RougeLsum; by default the blank one, which needs no

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError
 from interface_html import checks
 from interface_html.connections import reading
@@ -211,9 +212,9 @@ def misfit(schema: Schema, study: Study, pages: Sequence[PageName] | None = None
         return None
     first = lacking[0]
     return (
-        f"the {first.page} of item {first.item!r} by {first.annotator} has no value for a scale or"
-        " a pair that schema.js has now; of all submissions, that is so for"
-        f" {len(lacking)}. Restore the schema, or let the annotators submit these items again"
+        f"{counted(len(lacking), 'submission')} without a value for a scale or a pair of responses"
+        f" that schema.js has now, such as the {first.page} of item {first.item!r} by"
+        f" {first.annotator}: restore the schema, or let the annotators submit these items again"
     )
 
 

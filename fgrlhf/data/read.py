@@ -277,7 +277,7 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
     except (pyarrow.ArrowException, TypeError, OverflowError) as error:
         raise UserError(
             f"{path} cannot be written: {shorten(error)}. A column of a Parquet file has one type,"
-            " and its objects have a key; write a .jsonl file instead"
+            " and its objects have at least one key; write a .jsonl file instead"
         ) from None
     finally:
         temporary.unlink(missing_ok=True)

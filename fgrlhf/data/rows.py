@@ -103,7 +103,7 @@ class Row:
         return check_text(self.key(name), self.get(name), may_be_blank)
 
     def rest(self) -> dict[str, Any]:
-        """The values that the format has not read, which belong to the task."""
+        """The values that the format did not read: they belong to the task."""
         return {key: value for key, value in self.values.items() if key not in self._used}
 
 

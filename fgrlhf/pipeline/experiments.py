@@ -300,12 +300,7 @@ class Experiment:
         command, modules = program(self.task, run.program, run.config, *overrides)
         reads = (run.config, *self.named_files(run.config, run.overrides))
         return Stage(
-            folder,
-            command,
-            needs=run.needs,
-            outputs=(folder,),
-            reads=reads,
-            modules=modules,
+            folder, command, needs=run.needs, outputs=(folder,), reads=reads, modules=modules
         )
 
     def _overrides(self, run: Run, seed: int) -> list[str]:
@@ -362,12 +357,7 @@ class Experiment:
         output = str(Path(folder) / "eval" / f"{name}-{plan.split}")
         stage = str(Path(folder) / f"evaluate-{name}")
         return Stage(
-            stage,
-            command,
-            needs=needs,
-            outputs=(output,),
-            reads=tuple(reads),
-            modules=modules,
+            stage, command, needs=needs, outputs=(output,), reads=tuple(reads), modules=modules
         )
 
     def run(self, stages: Sequence[Stage], lanes: int) -> None:

@@ -50,13 +50,7 @@ def arm_stage(settings: Settings, by: str, seed: int) -> Stage:
     )
     reads = ("tasks/qa_feedback/reward_modeling/*fact_rm*", "scripts/env.sh")
     modules = (ARM_MODULE, "reward_modeling.run_fg_rm", "tasks.qa_feedback.task")
-    return Stage(
-        name,
-        command,
-        outputs=(name,),
-        reads=reads,
-        modules=modules,
-    )
+    return Stage(name, command, outputs=(name,), reads=reads, modules=modules)
 
 
 def curves(out: Path, seeds: list[int]) -> dict[str, list[list[Point]]]:

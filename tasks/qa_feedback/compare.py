@@ -120,11 +120,7 @@ def corrected_examples(base: Path, out: Path) -> Stage:
     )
     reads = (str(feedback), str(questions))
     return Stage(
-        "corrected_examples",
-        command,
-        outputs=(CORRECTED,),
-        reads=reads,
-        modules=(module,),
+        "corrected_examples", command, outputs=(CORRECTED,), reads=reads, modules=(module,)
     )
 
 

@@ -57,13 +57,7 @@ def arm_stage(settings: Settings, arm: str, seed: int) -> Stage:
     )
     reads = ("tasks/qa_feedback/reward_modeling/*fact_rm*", "scripts/env.sh")
     modules = (ARM_MODULE, "reward_modeling.run_fg_rm", "tasks.qa_feedback.task")
-    return Stage(
-        name,
-        command,
-        outputs=(name,),
-        reads=reads,
-        modules=modules,
-    )
+    return Stage(name, command, outputs=(name,), reads=reads, modules=modules)
 
 
 def mean(results: Sequence[Result], key: str) -> float:

@@ -127,13 +127,7 @@ class Seed:
             f"seed={self.number}",
         )
         reads = (str(self.base / "data" / "train.json"),)
-        return Stage(
-            name,
-            command,
-            outputs=(name,),
-            reads=reads,
-            modules=(DRAW_MODULE,),
-        )
+        return Stage(name, command, outputs=(name,), reads=reads, modules=(DRAW_MODULE,))
 
     def answers(self, half: str, policy: str) -> Stage:
         """Four answers of the SFT policy or of the first part of RL to a half of the questions."""
@@ -159,12 +153,7 @@ class Seed:
         )
         name = f"{self.folder}/generated/{policy}-{half}-train"
         return Stage(
-            name,
-            command,
-            needs=tuple(needs),
-            outputs=(name,),
-            reads=tuple(reads),
-            modules=modules,
+            name, command, needs=tuple(needs), outputs=(name,), reads=tuple(reads), modules=modules
         )
 
     def reward_models(self, feedback: str) -> list[Stage]:
@@ -209,12 +198,7 @@ class Seed:
         reads = (*map(str, dev), "tasks/qa_feedback/interface_html/schema.js")
         modules = (ROWS_MODULE, "tasks.qa_feedback.feedback_format")
         return Stage(
-            name,
-            command,
-            needs=tuple(needs),
-            outputs=(name,),
-            reads=reads,
-            modules=modules,
+            name, command, needs=tuple(needs), outputs=(name,), reads=reads, modules=modules
         )
 
     def rl(self, arm: str, part: int) -> Stage:
@@ -240,12 +224,7 @@ class Seed:
         command, modules = program(self.experiment.task, "rl", FINE_GRAINED, *overrides)
         reads = (FINE_GRAINED, *self.experiment.named_files(FINE_GRAINED, overrides))
         return Stage(
-            name,
-            command,
-            needs=tuple(needs),
-            outputs=(name,),
-            reads=reads,
-            modules=modules,
+            name, command, needs=tuple(needs), outputs=(name,), reads=reads, modules=modules
         )
 
     def policy(self, arm: str, part: int) -> Path:
@@ -273,13 +252,7 @@ class Seed:
         output = f"{self.folder}/agreement.json"
         return [
             evaluation,
-            Stage(
-                name,
-                command,
-                needs=tuple(needs),
-                outputs=(output,),
-                modules=(MODELS_MODULE,),
-            ),
+            Stage(name, command, needs=tuple(needs), outputs=(output,), modules=(MODELS_MODULE,)),
         ]
 
 
