@@ -265,7 +265,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         return _segment_trainer(config, network, inputs, examples, dev_examples, arguments)
 
     start_messages = [
-        f"{len(examples)} training responses ({share_of_errors(examples, names):.1%} of their"
+        f"{len(examples)} training responses ({_share_of_errors(examples, names):.1%} of their"
         f" segments {' or '.join(config.labels.errors)}), {len(dev_examples)} dev responses,"
         f" {network.num_parameters(only_trainable=True):,} trained parameters",
         inputs.cuts.describe(spec.max_length),
@@ -310,7 +310,7 @@ def _require_labels(path: str, examples: Sequence[Example], max_length: int) -> 
         )
 
 
-def share_of_errors(examples: Sequence[Example], names: Sequence[str]) -> float:
+def _share_of_errors(examples: Sequence[Example], names: Sequence[str]) -> float:
     """The share of the labelled segments that have an error; `names` has the ok label last."""
     ok = len(names) - 1
     wrong = []
