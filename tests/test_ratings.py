@@ -212,7 +212,9 @@ def test_a_scale_or_an_output_that_was_added_later_is_told(tmp_path):
     rated = {output: {"quality": 4} for output in GOOD}
     database.submit(given, "a", {"ratings": rated, "order": given.shown}, Receipt(1.0, "1"))
     assert judged_in_database(older, str(path))[0].ratings == {"anna": rated}
-    with pytest.raises(UserError, match="without a value for a scale .*the rating of item '0' by anna"):
+    with pytest.raises(
+        UserError, match="without a value for a scale .*the rating of item '0' by anna"
+    ):
         judged_in_database(newer, str(path))
     assert read_fitting_study(path, newer.schema, ["comparison"]).submissions
     longer = rating_task(tmp_path / "longer", outputs=("first", "second", "third"))
