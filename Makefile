@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM := false
 # Programs run as if the environment were activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 
-.PHONY: feedback-check setup lint test test-slow test-quantize faults demo real tasks probe science bench gpu profile bench-peers
+.PHONY: feedback-check setup lint test test-slow test-quantize faults demo real tasks probe science bench gpu gpu-tests profile bench-peers
 
 setup: $(STAMP)
 
@@ -76,6 +76,12 @@ bench: setup
 # ARGS="minutes=9" stops after nine minutes, ARGS="rehearsal=true" tries it with tiny models.
 gpu: setup
 	@$(RUN) python -m benchmarks.gpu $(ARGS)
+
+# The tests of the programs that train and evaluate, on a GPU.
+GPU_TESTS = on_gpu test_run_sft test_run_fg_rm test_run_pref_rm test_train_rl test_train_dpo test_generate \
+	test_evaluate test_best_of_n test_reward_models
+gpu-tests: setup
+	@$(RUN) python -m pytest -n $(WORKERS) $(GPU_TESTS:%=tests/%.py) $(ARGS)
 
 # Profile a training step. ARGS="size=t5_small prompts=1"
 profile: setup

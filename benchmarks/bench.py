@@ -206,7 +206,7 @@ def memory_of(
     return {**phases, "peak_mb": total}
 
 
-def _free() -> None:
+def free_memory() -> None:
     """Release memory for the next process; glibc keeps freed memory until `malloc_trim`."""
     gc.collect()
     if torch.cuda.is_available():
@@ -226,9 +226,9 @@ def bench_size(size: Size, settings: Settings, say: Progress) -> dict[str, dict]
         f" {', '.join(map(str, prompts))}"
     )
     equality = checked(size, say)
-    _free()
+    free_memory()
     seconds, responses, judged = timed(size, say)
-    _free()
+    free_memory()
     memory = memory_of(size, responses, settings.threads, say) if settings.memory else {}
     lengths = [len(row) for row in responses]
     answers = [lengths[at : at + size.samples] for at in range(0, len(lengths), size.samples)]

@@ -36,7 +36,7 @@ from benchmarks.peer_grpo import (
     reward_of,
 )
 from benchmarks.tables import number, table
-from benchmarks.workload import default_device
+from benchmarks.workload import default_device, weights_device
 from fgrlhf.algorithms.grpo import EPS
 from fgrlhf.errors import UserError
 from fgrlhf.models.tiny import save_model, word_tokenizer
@@ -77,7 +77,7 @@ def prepare(folder: Path, size: Size) -> Work:
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
-    with seeded("benchmark", "causal"):
+    with seeded("benchmark", "causal"), weights_device():
         model = LlamaForCausalLM(config)
     with torch.no_grad():  # a logit of 0 is never among the largest
         model.model.embed_tokens.weight[tokenizer.all_special_ids] = 0

@@ -12,32 +12,48 @@ All weights are random; nothing is downloaded.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal
+from unittest import mock
 
 import torch
 from pydantic import Field, PositiveFloat
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from benchmarks import bench, causal, ours, workload
+from benchmarks import baseline, bench, causal, gpu_memory, ours, workload
 from benchmarks.flops import step_flops
-from benchmarks.measure import PHASES, PeakMemory, response_tokens, run_step
+from benchmarks.measure import (
+    PHASES,
+    TOLERANCE,
+    PeakMemory,
+    Step,
+    response_tokens,
+    run_step,
+    synchronized_time,
+    with_total,
+)
 from benchmarks.tables import number, replace_part, table
 from benchmarks.workload import SIZES, RMDims, Size, T5Dims
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel, validate
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json, write_text
+from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.runs.process_group import environments_of_group
+from fgrlhf.runs.rl_config import ParallelConfig
 from fgrlhf.runs.runlog import git_commit
 from tasks.qa_feedback.feedback import rm_prefix
 
@@ -54,6 +70,7 @@ PEAK_TFLOPS = {
     "L4": 121.0,
     "A10": 125.0,
 }
+STRATEGIES: tuple[Literal["ddp", "fsdp2"], ...] = ("ddp", "fsdp2")
 BF16_APART = 0.05  # nats per token; bf16 keeps 8 bits, so a logit of 10 is off by up to 0.04
 
 _DIMS = T5Dims(32, 48, 8, 4, 2, 300)
@@ -193,34 +210,49 @@ def reward_model_difference(size: Size) -> float:
 
 
 def paper_step(rehearsal: bool) -> dict[str, Any]:
-    """Our step at the paper's scale: seconds, tokens per second, utilisation, memory by phase."""
+    """A step at the paper's scale, of ours and then of the baseline, which samples our tokens.
+
+    Seconds, tokens per second, utilisation, and memory by phase. `make bench` compares both sides
+    more carefully, and takes several times as long.
+    """
     size = REHEARSAL if rehearsal else SIZES["t5_large"]
     memory = PeakMemory()
+    phases: dict[str, dict[str, dict[str, float]]] = {}
+
+    def measured(name: str, side: ModuleType, state) -> Step:
+        set_epochs(state, 1)
+        run_step(side, state)  # the first step on a GPU selects kernels
+        set_epochs(state, size.epochs)
+        step = run_step(side, state, memory)
+        phases[name] = {"seconds": step.seconds, "peak_mb": step.peak_mb}
+        print(f"{name}: {phases[name]}", flush=True)
+        return step
+
+    memory.reset()
     trainer = ours.build(size)
     models_mb = memory.peak_mb()
-    steps = [run_step(ours, trainer, memory) for _ in range(1 + size.reps)]
-    last = steps[-1]
-    responses = last.generated.responses()
+    step = measured("ours", ours, trainer)
+    responses = step.generated.responses()
+    judged = ours.judged_tokens(trainer, step.scored)
+    del trainer, step
+    bench.free_memory()
+    measured("baseline", baseline, baseline.build(size, responses))
     lengths = [len(row) for row in responses]
     answers = [lengths[at : at + size.samples] for at in range(0, len(lengths), size.samples)]
-    judged = ours.judged_tokens(trainer, last.scored)
-    flops = step_flops(size, workload.prompt_lengths(size), answers, judged)
-    phases = {}
-    for phase in PHASES:
-        seconds = sorted(step.seconds[phase] for step in steps[1:])[size.reps // 2]
-        phases[phase] = {
-            "seconds": seconds,
-            "tokens_per_s": response_tokens(responses) / seconds,
-            "tflops": flops[phase] / seconds / 1e12,
-            "peak_mb": max(step.peak_mb[phase] for step in steps),
-        }
     return {
         "phases": phases,
+        "tokens": response_tokens(responses),
+        "flops": step_flops(size, workload.prompt_lengths(size), answers, judged),
         "models_mb": models_mb,
         "prompts": size.prompts,
         "samples": size.samples,
-        "steps": size.reps,
     }
+
+
+def set_epochs(state: PPOTrainer | baseline.State, epochs: int) -> None:
+    """Change the number of epochs of the next updates."""
+    train = state.config.train.model_copy(update={"n_ppo_epoch_per_rollout": epochs})
+    state.config = state.config.model_copy(update={"train": train})
 
 
 def compared(name: str) -> Callable[[bool], dict[str, Any]]:
@@ -245,12 +277,78 @@ def decoder(rehearsal: bool) -> dict[str, Any]:
     return {"causal": result, "peak_mb": memory.peak_mb()}
 
 
+def sharded(rehearsal: bool) -> dict[str, Any]:
+    """`fsdp2` on one GPU, which then holds all parts, beside whole models.
+
+    Raises:
+      UserError: losses or gradient norms of a step in fp32 differ by more than `TOLERANCE`.
+    """
+    size = REHEARSAL if rehearsal else SIZES["t5_large"]
+    small = replace(REHEARSAL, bf16=False, dropout=0.0)
+    losses = {}
+    measured = {}
+    with _group_of_one():
+        for strategy in STRATEGIES:
+            losses[strategy] = whole_step(ours.build(small, strategy=strategy))[0]
+            trainer = ours.build(replace(size, epochs=1), strategy=strategy)
+            whole_step(trainer)
+            measured[strategy] = whole_step(trainer)[1]
+            del trainer
+            bench.free_memory()
+    apart = 0.0
+    for name, whole in losses["ddp"].items():
+        apart = max(apart, abs(whole - losses["fsdp2"][name]) / max(abs(whole), 1.0))
+    if not apart <= TOLERANCE:
+        raise UserError(f"the losses of whole and of sharded models differ by {apart:.2g}")
+    return {"losses_apart": apart, "strategies": measured}
+
+
+@contextmanager
+def _group_of_one() -> Iterator[None]:
+    """Make this process a group of its own, in which `fsdp2` shards models too."""
+    (environment,) = environments_of_group(1)
+    del environment["ACCELERATE_USE_CPU"]
+
+    def shards(parallel: ParallelConfig, _) -> bool:
+        return parallel.strategy == "fsdp2"
+
+    with (
+        mock.patch.dict(os.environ, environment),
+        mock.patch("fgrlhf.base_trainer.shards_models", shards),
+    ):
+        try:
+            yield
+        finally:
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
+
+
+def whole_step(trainer: PPOTrainer) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """A step of the training loop: its losses, and seconds and peak MB of both halves."""
+    memory = PeakMemory()
+    memory.reset()
+    started = synchronized_time()
+    rollout, rewards = trainer.collect_and_score()
+    _, advantages = trainer.compute_advantages(rollout, rewards)
+    sampled = synchronized_time()
+    sampling_mb = memory.peak_mb()
+    memory.reset()
+    losses = trainer.update(rollout, advantages)
+    costs = {
+        "rollout": {"seconds": sampled - started, "peak_mb": sampling_mb},
+        "update": {"seconds": synchronized_time() - sampled, "peak_mb": memory.peak_mb()},
+    }
+    trainer.step += 1
+    return losses, costs
+
+
 PIECES: dict[str, Callable[[bool], dict[str, Any]]] = {
     "correctness": correctness,
     "paper_step": paper_step,
     "t5_base": compared("t5_base"),
-    "t5_large": compared("t5_large"),
     "decoder": decoder,
+    "memory": gpu_memory.piece,
+    "sharded": sharded,
 }
 
 
@@ -349,37 +447,66 @@ def document(results: Mapping[str, dict], missing: Mapping[str, str]) -> str:
         parts.append(table(["check", "value"], rows))
     if "paper_step" in results:
         parts.append(paper_table(results["paper_step"], peak))
-    for name in ("t5_base", "t5_large"):
-        if name in results:
-            parts.append(bench.size_table(name, results[name]["bench"]))
+    if "t5_base" in results:
+        parts.append(bench.size_table("t5_base", results["t5_base"]["bench"]))
     if "decoder" in results:
         what = "a decoder of 0.6 billion weights"
         parts.append(causal.sized_table("decoder", what, results["decoder"]["causal"]))
+    if "memory" in results:
+        parts.append(gpu_memory.document(results["memory"]))
+    if "sharded" in results:
+        parts.append(sharded_table(results["sharded"]))
     for name, reason in missing.items():
         parts.append(f"**{name}** has no result: {reason}.")
     return "\n\n".join(parts) + "\n"
 
 
 def paper_table(result: Mapping[str, Any], peak: float | None) -> str:
-    header = ["phase", "s", "tokens/s", "TFLOP/s", "utilisation", "peak MB"]
+    both = result["phases"]
+    header = ["phase", "baseline s", "ours s", "ratio", "ours tokens/s", "TFLOP/s", "utilisation"]
+    header += ["baseline peak MB", "ours peak MB"]
+    seconds = {name: with_total(sides["seconds"]) for name, sides in both.items()}
     rows = []
-    for phase, row in result["phases"].items():
-        utilisation = f"{row['tflops'] / peak:.1%}" if peak else ""
+    for phase in (*PHASES, "step"):
+        mine, other = seconds["ours"][phase], seconds["baseline"][phase]
+        tflops = result["flops"][phase] / mine / 1e12
+        peaks = [both[name]["peak_mb"] for name in ("baseline", "ours")]
         rows.append(
             [
                 phase,
-                number(row["seconds"]),
-                number(row["tokens_per_s"]),
-                number(row["tflops"]),
-                utilisation,
-                number(row["peak_mb"]),
+                number(other),
+                number(mine),
+                f"{other / mine:.2f}",
+                number(result["tokens"] / mine),
+                number(tflops),
+                f"{tflops / peak:.1%}" if peak else "",
+                *(number(max(mb.values()) if phase == "step" else mb[phase]) for mb in peaks),
             ]
         )
     about = (
-        f"**paper_step**: ours, {result['prompts']} prompts with {result['samples']} samples; the"
-        f" models take {number(result['models_mb'])} MB. Medians of {result['steps']} steps after"
-        " one that warms up."
+        f"**paper_step**: {result['prompts']} prompts with {result['samples']} samples; our models"
+        f" take {number(result['models_mb'])} MB. One timed step of each side, after one that warms"
+        " up."
     )
+    return f"{about}\n\n{table(header, rows)}"
+
+
+def sharded_table(result: Mapping[str, Any]) -> str:
+    about = (
+        "**sharded**: the step of paper_step with one epoch, as one process of a group."
+        f" In fp32, losses and gradient norms of a small step differ by at most"
+        f" {result['losses_apart']:.1e}."
+    )
+    header = [
+        "phase",
+        *(f"{name} {unit}" for unit in ("s", "peak MB") for name in result["strategies"]),
+    ]
+    rows = []
+    for phase in ("rollout", "update"):
+        cells = [phase]
+        for key in ("seconds", "peak_mb"):
+            cells += [number(phases[phase][key]) for phases in result["strategies"].values()]
+        rows.append(cells)
     return f"{about}\n\n{table(header, rows)}"
 
 

@@ -29,7 +29,7 @@ from benchmarks.peers import Choice, Comparison, Measured, Side
 from fgrlhf.algorithms.grpo import GRPO
 from fgrlhf.config import validate
 from fgrlhf.errors import UserError
-from fgrlhf.policy import load_policy
+from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.seeds import derive_seed
@@ -177,8 +177,19 @@ def our_config(work: Work, micro: int) -> RLConfig:
     return validate(RLConfig, tree, "the benchmark's settings")
 
 
-def our_trainer(work: Work, choice: Choice) -> _Ours:
-    """`choice["micro"]`: responses per forward pass."""
+def our_trainer(
+    work: Work,
+    choice: Choice,
+    policy: Policy | None = None,
+    reference: nn.Module | None = None,
+) -> _Ours:
+    """The library's trainer.
+
+    Args:
+      choice: `choice["micro"]` is the number of responses per forward pass.
+      policy: the policy to train; None: that of `work.ckpt`.
+      reference: its reference; None: that of `work.ckpt`.
+    """
     # otherwise the previous run would be continued
     shutil.rmtree(work.folder / "ours", ignore_errors=True)
     config = our_config(work, choice["micro"])
@@ -186,8 +197,8 @@ def our_trainer(work: Work, choice: Choice) -> _Ours:
     trainer = _Ours(
         config,
         GRPO(config.algorithm),
-        ActorCritic(load_policy(work.ckpt), None),
-        load_policy(work.ckpt),
+        ActorCritic(policy or load_policy(work.ckpt), None),
+        reference or load_policy(work.ckpt),
         CombinedReward({"letters": _Letters()}),
         work.prompts,
         None,

@@ -284,10 +284,12 @@ def t5(dims: T5Dims, size: Size, seed: int) -> T5ForConditionalGeneration:
         eos_token_id=1,
     )
     config.decoder_start_token_id = 0
-    model = T5ForConditionalGeneration(config)
+    with weights_device():
+        model = T5ForConditionalGeneration(config)
+        signs = torch.randint(0, 2, (dims.d_model,)) * 2 - 1
     with torch.no_grad():
         model.get_input_embeddings().weight[: len(SPECIAL)] = 0
-        model.decoder.final_layer_norm.weight.mul_(torch.randint(0, 2, (dims.d_model,)) * 2 - 1)
+        model.decoder.final_layer_norm.weight.mul_(signs)
         for name, parameter in model.decoder.named_parameters():
             if name.endswith("o.weight"):
                 parameter.mul_(0.3)
@@ -336,12 +338,13 @@ def reward_model(size: Size, kind: str, seed: int) -> nn.Module:
         type_vocab_size=1,
         initializer_range=0.1,
     )
-    if kind == "segment":
-        config.num_labels = 2
-        network = LongformerForTokenClassification(config)
-    else:
-        config.num_labels = 1
-        network = LongformerForSequenceClassification(config)
+    with weights_device():
+        if kind == "segment":
+            config.num_labels = 2
+            network = LongformerForTokenClassification(config)
+        else:
+            config.num_labels = 1
+            network = LongformerForSequenceClassification(config)
     return network.eval().requires_grad_(False)
 
 
@@ -404,6 +407,11 @@ def default_device() -> torch.device:
     device = PartialState(cpu=not torch.accelerator.is_available()).device
     assert device is not None
     return device
+
+
+def weights_device() -> torch.device:
+    """Where random weights are drawn: a GPU draws billions in a moment."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def padded(rows: Sequence[Sequence[int]], width: int, pad: int = 0) -> torch.Tensor:

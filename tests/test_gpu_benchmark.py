@@ -1,13 +1,14 @@
 """`make gpu`, with tiny models on a CPU: pieces, resuming, failures, and the document."""
 
 import json
+import os
 import subprocess
 
 import pytest
 import torch
 from accelerate.state import AcceleratorState
 
-from benchmarks import bench, gpu, ours
+from benchmarks import gpu, ours
 from benchmarks.gpu import Settings
 from fgrlhf.errors import UserError
 
@@ -58,14 +59,31 @@ def test_a_reward_model_that_changes_when_it_is_saved_is_noticed(monkeypatch):
 
 def test_the_document(monkeypatch):
     monkeypatch.setattr(gpu, "device_name", lambda: "NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr(bench, "memory_of", lambda *arguments: {})
-    results = {name: piece(True) for name, piece in gpu.PIECES.items() if name != "t5_large"}
-    text = gpu.document(json.loads(json.dumps(results)), {"t5_large": "out of memory"})
+    left_out = ("t5_base", "sharded")
+    results = {name: piece(True) for name, piece in gpu.PIECES.items() if name not in left_out}
+    text = gpu.document(json.loads(json.dumps(results)), {"t5_base": "out of memory"})
     assert "NVIDIA H100 80GB HBM3, peak 989 TFLOP/s in bf16" in text
     assert "| policy - reference at step 0, nats | 0 |" in text
-    assert text.count("| updates |") == 2 and "| update |" in text
+    assert "| updates |" in text and "| update |" in text
+    assert "| Qwen2.5-7B, LoRA | 0.0 |" in text
     assert "a decoder of 0.6 billion weights, GRPO, 2 prompts" in text and "bf16" in text
-    assert "**t5_large** has no result: out of memory." in text
+    assert "**t5_base** has no result: out of memory." in text
+
+
+def test_sharded_models_in_one_process_equal_whole_ones(monkeypatch):
+    result = gpu.sharded(rehearsal=True)
+    assert "RANK" not in os.environ and not torch.distributed.is_initialized()
+    table = gpu.sharded_table(json.loads(json.dumps(result)))
+    assert "norms of a small step differ by at most" in table and "| rollout |" in table
+
+    def trained_longer(trainer, strategy_steps=gpu.whole_step):
+        if trainer.sharded:
+            strategy_steps(trainer)
+        return strategy_steps(trainer)
+
+    monkeypatch.setattr(gpu, "whole_step", trained_longer)
+    with pytest.raises(UserError, match="losses of whole and of sharded models differ"):
+        gpu.sharded(rehearsal=True)
 
 
 @pytest.mark.parametrize(
@@ -106,11 +124,11 @@ def processes(monkeypatch, settings):
 
 
 def test_finished_pieces_are_not_run_again(processes, settings, tmp_path):
-    processes.outcome = {"t5_base": "late", "t5_large": "Traceback\nCUDA out of memory."}
+    processes.outcome = {"t5_base": "late", "memory": "Traceback\nCUDA out of memory."}
     document = tmp_path / "results.md"
     document.write_text("<!-- gpu -->\n<!-- /gpu -->")
     settings = settings.model_copy(update={"results": str(document)})
-    with pytest.raises(UserError, match="no result: t5_base, t5_large"):
+    with pytest.raises(UserError, match="no result: t5_base, memory"):
         gpu.run(settings)
     text = (processes.folder / "gpu.md").read_text()
     assert "not finished within 9.0 minutes" in text and "CUDA out of memory" in text
@@ -119,16 +137,16 @@ def test_finished_pieces_are_not_run_again(processes, settings, tmp_path):
     processes.started = []
     processes.outcome = {}
     gpu.run(settings)
-    assert processes.started == ["t5_base", "t5_large"]
+    assert processes.started == ["t5_base", "memory"]
     assert "paper_step" in document.read_text()
 
 
 def test_the_minutes_are_kept(processes, settings, monkeypatch):
-    clock = iter([0.0, 0.0, 400.0, 550.0, 550.0, 550.0])
+    clock = iter([0.0, 0.0, 400.0, *[550.0] * 4])
     monkeypatch.setattr(gpu, "monotonic", lambda: next(clock))
     missing = gpu.run_pieces(settings.model_copy(update={"minutes": 9.0}))
     assert processes.started == ["correctness", "paper_step"]
-    assert list(missing) == ["t5_base", "t5_large", "decoder"]
+    assert list(missing) == list(gpu.PIECES)[2:]
     assert "call `make gpu` again" in missing["t5_base"]
 
 

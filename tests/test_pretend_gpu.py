@@ -10,7 +10,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 
-# All tests of these programs, but those in COMPARED.
+# All tests of these programs, but of groups of processes, which cannot communicate on this device.
 FILES = (
     "test_run_sft.py",
     "test_run_fg_rm.py",
@@ -44,19 +44,10 @@ def passed_on_a_pretend_gpu(*arguments: str) -> int:
 
 
 def test_every_algorithm():
-    assert passed_on_a_pretend_gpu(str(TESTS / "on_pretend_gpu.py")) == 21
-
-
-# Tests that compare a trained model with one on the CPU.
-COMPARED = (
-    "test_adapters_are_merged_into_the_model_that_later_stages_load",
-    "test_adapters_are_trained_through_the_entry_point",
-    "test_the_best_checkpoint_is_kept",
-)
+    assert passed_on_a_pretend_gpu(str(TESTS / "on_gpu.py")) == 21
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_all_tests_of(file):
-    others = " and ".join(f"not {name}" for name in COMPARED)
-    assert passed_on_a_pretend_gpu(str(TESTS / file), "-k", others) > 10
+    assert passed_on_a_pretend_gpu(str(TESTS / file), "-k", "not sharded_models") > 8

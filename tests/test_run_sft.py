@@ -170,7 +170,8 @@ def test_the_best_checkpoint_is_kept(world, monkeypatch, metric, scores, best):
     original = SFTTrainer._save
 
     def save(self, output_dir=None, state_dict=None):
-        saved[self.state.global_step] = {k: v.clone() for k, v in self.model.state_dict().items()}
+        state = self.model.state_dict()
+        saved[self.state.global_step] = {k: v.to("cpu", copy=True) for k, v in state.items()}
         original(self, output_dir, state_dict)
 
     monkeypatch.setattr(SFTTrainer, "_save", save)
@@ -856,7 +857,7 @@ def test_adapters_are_merged_into_the_model_that_later_stages_load(world, monkey
     losses = [line["loss"] for line in read_jsonl(folder / "metrics.jsonl") if "loss" in line]
     assert losses[-1] < losses[0]
     (trainer,) = trainers
-    trained = trainer.policy
+    trained = trainer.policy.cpu()
     assert has_adapters(trained.model)
     start = tiny.policy(kind).state_dict()
     for name, tensor in trained.state_dict().items():

@@ -415,7 +415,7 @@ def test_adapters_are_trained_through_the_entry_point(kind, world, monkeypatch):
     kls = [r["eval/kl"] for r in rows if "eval/kl" in r]
     assert losses[-1] < losses[0]
     assert abs(kls[0]) < 1e-5 and abs(kls[-1]) > 1e-3
-    trained = trainers[0].policy.eval()
+    trained = trainers[0].policy.cpu().eval()
     loaded = load_policy(world / "dpo" / "final").eval()
     assert has_adapters(trained.model) and not has_adapters(loaded.model)
     batch = sampled(loaded)

@@ -1,6 +1,7 @@
-"""RL on the pretend GPU (tests/pretend_gpu.py), beside the same run on the CPU.
+"""RL on a GPU, beside the same run on the CPU.
 
-`test_pretend_gpu.py` runs this file in a process of its own.
+`make gpu-tests` runs this file on a GPU, and `test_pretend_gpu.py` on the pretend one
+(tests/pretend_gpu.py), in a process of its own.
 """
 
 import os
@@ -18,7 +19,11 @@ from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.runs.rl_config import LoRAConfig
 
-GPU = torch.device(pretend_gpu.NAME, 0)
+IS_REAL = torch.cuda.is_available()
+GPU = torch.device("cuda" if IS_REAL else pretend_gpu.NAME, 0)
+
+of_a_real_gpu = pytest.mark.skipif(not IS_REAL, reason="needs a GPU")
+of_the_pretend_gpu = pytest.mark.skipif(IS_REAL, reason="a test of the pretend GPU")
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +63,7 @@ def assert_trains_as_on_the_cpu(folder, kind, **changes) -> None:
 # ---- the device ----------------------------------------------------------------------------------
 
 
+@of_the_pretend_gpu
 def test_a_gpu_refuses_what_it_refuses():
     on_gpu = torch.arange(3.0, device=GPU)
     on_cpu = torch.ones(3)
@@ -76,6 +82,7 @@ def test_a_gpu_refuses_what_it_refuses():
         on_gpu.numpy()
 
 
+@of_the_pretend_gpu
 def test_a_gpu_accepts_what_it_accepts():
     on_gpu = torch.arange(3.0, device=GPU)
     assert (on_gpu * torch.tensor(2.0)).tolist() == [0, 2, 4]  # a number
@@ -117,6 +124,18 @@ def test_adapters_train_as_on_the_cpu(kind, tmp_path):
     assert_trains_as_on_the_cpu(tmp_path, kind, lora=LoRAConfig(r=2))
 
 
+@of_a_real_gpu
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_layers_in_4_bits_and_the_8_bit_optimiser(kind, tmp_path):
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    settings = {"train__optimizer": "adamw_8bit", "train__lr": 2e-2, "algorithm__kl_coef": 0.01}
+    lora = LoRAConfig(r=128, quantize="nf4")
+    rows = trained(GPU, tmp_path, kind, steps=40, lora=lora, train__total_episodes=320, **settings)
+    assert abs(rows[0]["kl"]) < 1e-6
+    rewards = [row["reward/total"] for row in rows]
+    assert sum(rewards[-8:]) > sum(rewards[:8])
+
+
 def test_an_interrupted_run_continues(tmp_path):
     expected = trained(GPU, tmp_path / "whole", "t5", train__save_interval=1)
     trained(GPU, tmp_path / "parts", "t5", steps=1, train__save_interval=1)
@@ -131,6 +150,7 @@ def test_in_bf16_the_untrained_policy_equals_its_reference(kind, tmp_path):
     assert abs(rows[0]["kl"]) < 1e-6 < abs(rows[1]["kl"])
 
 
+@of_the_pretend_gpu
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_a_decoded_token_does_not_wait_often(kind):
     """Every wait empties the GPU's queue, so their number per token is bounded."""
