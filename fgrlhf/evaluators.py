@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from rouge_score.rouge_scorer import RougeScorer
-from rouge_score.tokenizers import DefaultTokenizer
 
 from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter
 
@@ -21,6 +19,10 @@ class Rouge:
     """
 
     def __init__(self, kind: str):
+        # They import nltk, a quarter of the time in which the programs start, and few need ROUGE.
+        from rouge_score.rouge_scorer import RougeScorer
+        from rouge_score.tokenizers import DefaultTokenizer
+
         self.kind = kind
         tokenizer = DefaultTokenizer(use_stemmer=True)
         # Stemming takes half of the time, and a reference is compared with many responses.

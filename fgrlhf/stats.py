@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import root_scalar
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit  # scipy.stats would take several times as long to import
 
 LEVEL = 0.95
 MOST_DRAWN = 2**20  # indices at a time, so that memory does not grow with draws times prompts
@@ -287,10 +286,20 @@ def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
     if seeds == 1:
         return over_prompts
     seed_error = stacked.mean(1).std(ddof=1) / np.sqrt(seeds)
-    half_over_seeds = t.ppf(1 - (1 - LEVEL) / 2, seeds - 1) * seed_error
+    half_over_seeds = _upper_t((1 - LEVEL) / 2, seeds - 1) * seed_error
     half_over_prompts = (over_prompts.high - over_prompts.low) / 2
     half = float(np.hypot(half_over_prompts, half_over_seeds))
     return Interval(over_prompts.mean, over_prompts.mean - half, over_prompts.mean + half)
+
+
+def _upper_normal(p: float) -> float:
+    """The number that a standard normal variable exceeds with probability p."""
+    return -float(ndtri(p))
+
+
+def _upper_t(p: float, degrees: int) -> float:
+    """The number that Student's t with so many degrees of freedom exceeds with probability p."""
+    return -float(stdtrit(degrees, p))
 
 
 def seed_p_value(differences: Sequence[np.ndarray]) -> float:
@@ -310,10 +319,12 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
     equal, so that the bootstrap alone would find them significant. With at least six prompts and
     several seeds, p < 0.05 exactly if the interval of `seed_interval` excludes zero.
     """
+    from scipy.optimize import root_scalar  # slow to import, and only comparisons of seeds need it
+
     stacked = np.stack(differences)
     over_prompts = bootstrap(stacked.mean(0))
     mean = abs(over_prompts.mean)
-    prompt_error = (over_prompts.high - over_prompts.low) / 2 / norm.isf((1 - LEVEL) / 2)
+    prompt_error = (over_prompts.high - over_prompts.low) / 2 / _upper_normal((1 - LEVEL) / 2)
     seeds = len(differences)
     seed_error = stacked.mean(1).std(ddof=1) / np.sqrt(seeds) if seeds > 1 else 0.0
     least = 2.0 ** (1 - stacked.shape[1])
@@ -321,8 +332,8 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
         return 1.0 if mean == 0 else least
 
     def half_width(p: float) -> float:
-        over_seeds = t.isf(p / 2, seeds - 1) * seed_error if seeds > 1 else 0.0
-        return float(np.hypot(norm.isf(p / 2) * prompt_error, over_seeds))
+        over_seeds = _upper_t(p / 2, seeds - 1) * seed_error if seeds > 1 else 0.0
+        return float(np.hypot(_upper_normal(p / 2) * prompt_error, over_seeds))
 
     # half_width decreases as p increases, to 0 at p = 1; solve for log10 p
     smallest = -300.0
@@ -373,7 +384,7 @@ def wilson(successes: float, trials: float) -> Interval:
     if not 0 <= successes <= trials or trials == 0:
         raise ValueError(f"{successes} successes in {trials} trials have no share")
     p = successes / trials
-    z = float(norm.ppf((1 + LEVEL) / 2))
+    z = _upper_normal((1 - LEVEL) / 2)
     middle = p + z**2 / (2 * trials)
     half = z * math.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))
     scale = 1 + z**2 / trials

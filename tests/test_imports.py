@@ -207,6 +207,28 @@ def test_there_is_no_import_cycle():
     assert cycles == []
 
 
+SLOW = {"datasets", "evaluate", "matplotlib", "nltk", "rouge_score", "sklearn", "spacy"}
+
+
+@pytest.mark.parametrize("program", ["fgrlhf.cli.rl", "fgrlhf.cli.dpo", "fgrlhf.cli.evaluate"])
+def test_programs_of_rl_start_without_slow_libraries(program):
+    """Each of them takes about a second, and few runs need one: functions import them."""
+    modules = {module_name(path): path for path in FILES}
+    reached = {program}
+    waiting = [program]
+    slow = {}
+    while waiting:
+        name = waiting.pop()
+        imports = module_level_imports(modules[name])
+        own = (imports & modules.keys()) - reached
+        reached |= own
+        waiting += sorted(own)
+        others = {other.split(".")[0] for other in imports}
+        slow[name] = sorted(others & SLOW | imports & {"scipy.stats"})
+    assert len(reached) > 50
+    assert {name: found for name, found in slow.items() if found} == {}
+
+
 SERVER_NEEDS = """
 import importlib, sys
 for name in sys.argv[1:]:

@@ -17,8 +17,8 @@ from sacrebleu.metrics.ter import TER
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import summarize
 from fgrlhf.metrics.config import METRICS, MetricConfig
+from fgrlhf.metrics.meteor import Meteor
 from fgrlhf.metrics.overlap import (
-    Meteor,
     bleu,
     chrf,
     corpus_bleu,
@@ -199,7 +199,7 @@ def write_tiny_wordnet(folder: Path) -> None:
 
 
 METEOR_SCORE = """
-from fgrlhf.metrics.overlap import Meteor
+from fgrlhf.metrics.meteor import Meteor
 print(Meteor(synonyms=True)("the hound sat", ["the dog sat"]))
 """
 
@@ -222,7 +222,7 @@ def test_meteor_without_wordnet_is_a_user_error(monkeypatch):
         def ensure_loaded(self):
             raise LookupError("Resource wordnet not found")
 
-    monkeypatch.setattr("fgrlhf.metrics.overlap.wordnet", Missing())
+    monkeypatch.setattr("fgrlhf.metrics.meteor.wordnet", Missing())
     with pytest.raises(UserError, match="WordNet.*nltk.downloader.*NLTK_DATA.*meteor_stem"):
         build_metric(MetricConfig(name="meteor"))
 
@@ -390,7 +390,7 @@ def test_metrics_with_references_do_not_apply_without_any(language_model):
 
 
 def test_the_registry_builds_every_name(monkeypatch, language_model):
-    monkeypatch.setattr("fgrlhf.metrics.overlap._installed_wordnet", lambda: None)
+    monkeypatch.setattr("fgrlhf.metrics.meteor._installed_wordnet", lambda: None)
     for name, facts in METRICS.items():
         settings = required_settings(language_model)
         metric = build_metric(MetricConfig(name=name, **settings.get(name, {})))

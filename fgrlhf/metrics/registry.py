@@ -51,6 +51,12 @@ def build_metric(
     return _BUILDERS[config.name](config)
 
 
+def _meteor(config: MetricConfig, synonyms: bool) -> NamedMetric:
+    from fgrlhf.metrics.meteor import Meteor  # nltk, which it needs, takes a second to import
+
+    return ReferenceMetric(config, Meteor(synonyms))
+
+
 def _sentences(config: MetricConfig) -> NamedMetric:
     segmenter = load_segmenter()
     return TextMetric(config, lambda response: len(segmenter.sentences(response)))
@@ -68,8 +74,8 @@ _BUILDERS: dict[str, Callable[[MetricConfig], NamedMetric]] = {
     "bleu": lambda config: CountedMetric(config, "bleu_counts", overlap.bleu),
     "chrf": lambda config: CountedMetric(config, "chrf_counts", overlap.chrf),
     "ter": lambda config: CountedMetric(config, "ter_counts", overlap.ter),
-    "meteor": lambda config: ReferenceMetric(config, overlap.Meteor(synonyms=True)),
-    "meteor_stem": lambda config: ReferenceMetric(config, overlap.Meteor(synonyms=False)),
+    "meteor": lambda config: _meteor(config, synonyms=True),
+    "meteor_stem": lambda config: _meteor(config, synonyms=False),
     "exact_match": lambda config: ReferenceMetric(config, overlap.exact_match),
     "distinct1": partial(_distinct, n=1),
     "distinct2": partial(_distinct, n=2),
