@@ -46,7 +46,7 @@ LIKED_ASPECT = "liked"  # of spans that are no errors: their annotator likes the
 MISSING_ASPECT = "missing"  # of missing information, and the key of rows of spans that has it
 STEP_BREAK = "\n"  # between the steps of a response
 
-# what a conversion cannot hold -> how often it was there
+# What a conversion cannot hold -> how often it was there. `+losses` leaves out counts of 0.
 Losses = Counter[str]
 
 

@@ -18,7 +18,8 @@ class Importer:
     """A published format.
 
     Args:
-      read: (file or folder, report) -> its items. What it drops is in the report.
+      read: (file or folder, report) -> its items. It reports what it drops and which rows are
+        malformed, and raises `UserError` if the file cannot be read.
       format: the row format of the items.
     """
 
@@ -50,7 +51,11 @@ IMPORTERS: dict[str, Importer] = {
 
 
 def import_items(source: str | Path, name: str) -> tuple[list[Any], Report]:
-    """The items of a published file, and what happened to its spans.
+    """The items of a published file, and the report of the import.
+
+    Args:
+      source: the file, or the folder for formats of several files.
+      name: of the format, a key of `IMPORTERS`.
 
     Raises:
       UserError: the file cannot be read, rows do not have the structure of the format (all of them
