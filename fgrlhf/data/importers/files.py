@@ -48,9 +48,10 @@ def table(
       optional: columns that are read if the table has them.
 
     Raises:
-      UserError: the file cannot be read, lacks a column, or a row has too many or too few cells.
+      UserError: the file cannot be read, lacks a column or has one twice, or a row has too many or
+        too few cells.
     """
-    columns, rows = _parse_table(path, needed, delimiter, quoted)
+    columns, rows = _parse_table(path, needed, optional, delimiter, quoted)
     for number, row in enumerate(rows):
         _check_cells(path, number, row, columns, needed)
     unread = [name for name in columns if name.strip() and name not in (*needed, *optional)]
@@ -63,7 +64,11 @@ def table(
 
 
 def _parse_table(
-    path: str | Path, needed: Sequence[str], delimiter: str, quoted: bool
+    path: str | Path,
+    needed: Sequence[str],
+    optional: Sequence[str],
+    delimiter: str,
+    quoted: bool,
 ) -> tuple[Sequence[str], list[dict[Any, Any]]]:
     """The columns and the rows of a table, as `csv.DictReader` reads them.
 
@@ -80,14 +85,8 @@ def _parse_table(
             quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
             strict=True,
         )
-        columns = reader.fieldnames or []
-        missing = [name for name in needed if name not in columns]
-        if missing:
-            raise UserError(
-                f"{path} has no column {', '.join(missing)}: it has"
-                f" {shorten(', '.join(columns) or 'no columns', 200)}. Choose another from=..., or"
-                " download the file again"
-            )
+        columns = list(reader.fieldnames or [])
+        _check_header(path, columns, needed, optional)
         for row in reader:
             rows.append(row)
     except csv.Error as error:
@@ -98,6 +97,26 @@ def _parse_table(
     finally:
         csv.field_size_limit(default_limit)
     return columns, rows
+
+
+def _check_header(
+    path: str | Path, columns: Sequence[str], needed: Sequence[str], optional: Sequence[str]
+) -> None:
+    """Raise `UserError` if a needed column is missing, or a column that is read is there twice."""
+    missing = [name for name in needed if name not in columns]
+    if missing:
+        raise UserError(
+            f"{path} has no column {', '.join(missing)}: it has"
+            f" {shorten(', '.join(columns) or 'no columns', 200)}. Choose another from=..., or"
+            " download the file again"
+        )
+    read_columns = dict.fromkeys((*needed, *optional))
+    repeated = [name for name in read_columns if columns.count(name) > 1]
+    if repeated:
+        raise UserError(
+            f"{path} has the column {', '.join(repeated)} twice, so one of them would be lost:"
+            " remove it, or give it another name"
+        )
 
 
 def _check_cells(
@@ -178,7 +197,7 @@ def list_in(key: str, text: str) -> list[Any]:
     except ValueError:
         try:
             value = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             raise RowError(key, f"is not a list: {shorten(repr(text), 60)}") from None
     if not isinstance(value, list):
         raise RowError(key, f"must be a list, it is {type_name(value)}")
@@ -217,6 +236,12 @@ def optional_text(key: str, value: Any) -> str | None:
     return text if text.strip() else None
 
 
-def text_prompt(name: str, text: str, meta: Mapping[str, Any]) -> Prompt:
+def row_id(value: Any, number: int) -> str:
+    """The id of a row as a text; the number of the row if it has no id, or a blank one."""
+    text = "" if value is None else str(value)
+    return text if text.strip() else str(number)
+
+
+def text_prompt(prompt_id: str, text: str, meta: Mapping[str, Any]) -> Prompt:
     """The prompt in a text, which may be a dialog."""
-    return Prompt(name, text, meta=meta, messages=PromptText.of(text).messages)
+    return Prompt(prompt_id, text, meta=meta, messages=PromptText.of(text).messages)

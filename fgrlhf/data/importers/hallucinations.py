@@ -12,6 +12,7 @@ from fgrlhf.data.importers.files import (
     optional_text,
     read_each,
     read_objects,
+    row_id,
     table,
     text_prompt,
     whole_number,
@@ -54,7 +55,7 @@ def ragtruth(path: str | Path, report: Report) -> list[JudgedResponse]:
         if source_id not in prompts:
             report.losses[f"prompts that are not in a {SOURCES_FILE} beside the file"] += 1
         meta = {key: value for key, value in row.items() if key not in ("id", "response", "labels")}
-        prompt = text_prompt(str(row.get("id", number)), prompts.get(source_id, ""), meta)
+        prompt = text_prompt(row_id(row.get("id"), number), prompts.get(source_id, ""), meta)
         return JudgedResponse(prompt, response, tuple(judgements))
 
     return read_objects(path, read, report)
@@ -70,7 +71,11 @@ def _ragtruth_prompts(path: Path, report: Report) -> dict[str, str]:
             reason = f"in {SOURCES_FILE}: must be an object with a text"
             report.malformed.append(Problem(number, "prompt", reason))
             continue
-        prompts[str(row.get("source_id"))] = row["prompt"]
+        if row.get("source_id") is None:
+            reason = f"in {SOURCES_FILE}: must not be null or missing"
+            report.malformed.append(Problem(number, "source_id", reason))
+            continue
+        prompts[str(row["source_id"])] = row["prompt"]
     return prompts
 
 
@@ -132,8 +137,9 @@ def xsum(path: str | Path, report: Report) -> list[JudgedResponse]:
         if not report.has_response(number, "summary", summary):
             continue
         judgements = grouped.setdefault((row["bbcid"], row["system"], summary), [])
+        annotator = optional_text("worker_id", row["worker_id"])
         if row["hallucination_type"] == NULL:
-            judgements.append(Judgement(HALLUCINATION, NO_ERROR, annotator=row["worker_id"]))
+            judgements.append(Judgement(HALLUCINATION, NO_ERROR, annotator=annotator))
             continue
         try:
             label = check_text("hallucination_type", row["hallucination_type"])
@@ -142,7 +148,7 @@ def xsum(path: str | Path, report: Report) -> list[JudgedResponse]:
             report.malformed.append(Problem(number, error.key, error.reason))
             continue
         if span is not None:
-            judgements.append(Judgement(HALLUCINATION, label, *span, annotator=row["worker_id"]))
+            judgements.append(Judgement(HALLUCINATION, label, *span, annotator=annotator))
     judged = []
     for (article, system, summary), judgements in grouped.items():
         prompt = Prompt(f"{article}/{system}", "", meta={"bbcid": article, "system": system})
@@ -203,7 +209,7 @@ def _defacto_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedR
     }
     reference = optional_text("abstract", row.get("abstract"))
     references = (reference,) if reference else ()
-    prompt = Prompt(str(row.get("doc_id", number)), "", references, meta)
+    prompt = Prompt(row_id(row.get("doc_id"), number), "", references, meta)
     return JudgedResponse(prompt, response, tuple(judgements), article)
 
 
@@ -257,8 +263,9 @@ def _fava_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResp
         report.losses["rows whose `output` differs from the text without its tags"] += 1
     judgements = _fava_judgements(number, key, tagged, correction_tag, cuts, report)
     prompt_text = optional_text("prompt", row.get("prompt")) or ""
-    meta = {name: value for name, value in row.items() if name not in (key, "prompt", "output")}
-    prompt = text_prompt(str(number), prompt_text, meta)
+    used = ("id", "prompt", "output", key)
+    meta = {name: value for name, value in row.items() if name not in used}
+    prompt = text_prompt(row_id(row.get("id"), number), prompt_text, meta)
     return JudgedResponse(prompt, response, tuple(judgements))
 
 
@@ -312,11 +319,13 @@ def _without(text: str, cuts: Sequence[tuple[int, int]]) -> str:
 
 
 def _place_without(place: int, cuts: Sequence[tuple[int, int]]) -> int:
-    """A place of the text after the cuts, which do not overlap, are removed."""
+    """A place of the text after the characters of the cuts [start, end) are removed."""
     removed = 0
-    for start, end in cuts:
-        if start < place:
-            removed += min(end, place) - start
+    last = 0
+    for start, end in sorted(cuts):
+        start = max(start, last)  # a correction can be inside another one
+        removed += max(min(end, place) - start, 0)
+        last = max(last, end)
     return place - removed
 
 
@@ -388,10 +397,9 @@ def _halu_row(number: int, row: Mapping[str, str], report: Report) -> list[Judge
         judgements = judgements_of[answer]
         if preferred in HALU_PREFERENCES:
             label = "better" if preferred == HALU_PREFERENCES[place - 1] else "worse"
+            annotator = optional_text("annotator", row["annotator"])
             reason = optional_text("ans_preference_reason", row.get("ans_preference_reason"))
-            judgements.append(
-                Judgement("preference", label, annotator=row["annotator"], reason=reason)
-            )
+            judgements.append(Judgement("preference", label, annotator=annotator, reason=reason))
         meta = {
             "category": row.get("category"),
             "author": row.get(f"ans{place}_label"),
@@ -408,6 +416,7 @@ def _halu_spans(
     number: int, prefix: str, aspect: str, row: Mapping[str, str], report: Report
 ) -> Iterator[tuple[str, Judgement]]:
     """The judgements of one aspect, each with what it judges: `answer1`, `answer2` or `source`."""
+    annotator = optional_text("annotator", row["annotator"])
     key = f"{prefix}_span"
     quotes = list_in(key, row[key])
     targets = list_in(f"{prefix}_label", row[f"{prefix}_label"])
@@ -439,7 +448,4 @@ def _halu_spans(
         label = aspect
         if i < len(helpful):
             label = "helpful" if helpful[i] else "not helpful"
-        judgement = Judgement(
-            aspect, label, *span, side=side, annotator=row["annotator"], reason=reason
-        )
-        yield target, judgement
+        yield target, Judgement(aspect, label, *span, side=side, annotator=annotator, reason=reason)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.data.comparisons import Answer, Comparison
-from fgrlhf.data.importers.files import optional_text, read_objects, whole_number
+from fgrlhf.data.importers.files import optional_text, read_objects, row_id, whole_number
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JudgedResponse, Judgement
 from fgrlhf.data.rows import RowError, check_list, check_text
@@ -45,7 +45,7 @@ def _preference_row(number: int, row: Mapping[str, Any], report: Report) -> Comp
         pairs = ((1, 0),)
     if overall != 0:
         margins = (float(abs(overall)),)
-    prompt = _prompt(str(number), row, ("response1", "response2"))
+    prompt = _prompt(row_id(row.get("id"), number), row, ("response1", "response2"))
     return Comparison(prompt, tuple(answers), pairs, margins)
 
 
@@ -66,7 +66,7 @@ def _feedback_row(number: int, row: Mapping[str, Any], report: Report) -> list[J
         if not report.has_response(number, f"response{i}", response):
             continue
         judgements = _comments(f"feedback{i}", row.get(f"feedback{i}"))
-        prompt = _prompt(f"{number}/{i}", row, read_keys)
+        prompt = _prompt(f"{row_id(row.get('id'), number)}/{i}", row, read_keys)
         judged.append(JudgedResponse(prompt, response, judgements))
     return judged
 
@@ -85,7 +85,8 @@ def _edit_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResp
         return None
     judgements = _comments("feedback", row.get("feedback"))
     correction = check_text("edited_response", row.get("edited_response"), may_be_blank=True)
-    prompt = _prompt(str(number), row, ("original_response", "edited_response", "feedback"))
+    read_keys = ("original_response", "edited_response", "feedback")
+    prompt = _prompt(row_id(row.get("id"), number), row, read_keys)
     prompt = replace(prompt, meta={**prompt.meta, "correction": correction})
     return JudgedResponse(prompt, response, judgements)
 

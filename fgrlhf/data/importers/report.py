@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fgrlhf.data.locate import CODE_POINTS, FOUND, MARKED, Reading, locate
+from fgrlhf.data.problems import shown
 from fgrlhf.errors import shorten
 
 
@@ -127,5 +128,5 @@ def _why(how: str, quote: str | None, start: int | None, end: int | None, length
     if quote is not None:
         claim = f"the quote {shorten(repr(quote), 80)}"
     if start is not None and end is not None:
-        claim += f" at [{shorten(start, 20)}, {shorten(end, 20)})"
+        claim += f" at [{shown(start)}, {shown(end)})"
     return f"{claim} is {how}; the text has {length} characters"

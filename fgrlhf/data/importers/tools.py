@@ -8,6 +8,7 @@ from typing import Any
 from fgrlhf.data.importers.files import (
     optional_text,
     read_objects,
+    row_id,
     text_prompt,
     whole_number,
 )
@@ -45,8 +46,8 @@ def label_studio(path: str | Path, report: Report) -> list[JudgedResponse]:
     The results with the same `id` are a region. One of them, its main result, has the aspect
     (`from_name`), the span and the labels: each label becomes a judgement. The region's other
     results add a score, and what the controls named `severity`, `reason` and `evidence` hold.
-    Choices of any other control are lost. A note of a region (`meta.text`) is the reason if no
-    control gives one.
+    Choices of any other control are lost, and so are second values of these parts. A note of a
+    region (`meta.text`) is the reason if no control gives one.
 
     The editor counts UTF-16 code units; where a region has its `text`, code points are recognised
     too. Predictions become judgements whose origin is the `model_version`. Some exports have only
@@ -74,8 +75,8 @@ def _label_studio_task(
     prompt_text = optional_text("data.prompt", data.get("prompt")) or ""
     used = (key, SOURCE, "prompt", "id")
     meta = {name: value for name, value in data.items() if name not in used}
-    task_id = data.get("id", row.get("id", number))
-    prompt = text_prompt(str(task_id), prompt_text, meta)
+    task_id = row.get("id") if data.get("id") is None else data["id"]
+    prompt = text_prompt(row_id(task_id, number), prompt_text, meta)
     return JudgedResponse(prompt, response, tuple(judgements), source)
 
 
@@ -124,12 +125,11 @@ def _results(key: str, annotation: Mapping[str, Any], report: Report) -> list[An
 
 
 def _user(value: Any) -> str | None:
-    """The name of a user, who is a number or an object; None if the export does not name one."""
+    """The name of a user, who may be an object; None if the export does not name one."""
     if isinstance(value, Mapping):
         value = value.get("email") or value.get("id")
-    if value is None:
-        return None
-    return str(value) or None
+    name = "" if value is None else str(value)
+    return name if name.strip() else None
 
 
 def _regions(
@@ -141,7 +141,8 @@ def _regions(
     for i, value in enumerate(results):
         name = f"{key}[{i}]"
         result = check_object(name, value)
-        regions.setdefault(str(result.get("id", name)), []).append((name, result))
+        region_id = name if result.get("id") is None else str(result["id"])
+        regions.setdefault(region_id, []).append((name, result))
     for region in regions.values():
         yield from _region(number, region, texts, report)
 
@@ -170,7 +171,7 @@ def _region(
         report.losses["notes of regions that have a reason"] += 1
     elif note:
         parts["reason"] = note
-    if not labels and all(part is None for part in parts.values()):
+    if not labels and not parts:
         report.losses["regions without a label"] += 1
         return
     key, result = main
@@ -226,18 +227,29 @@ def _details(
         is_part = control in PARTS and result is not main[1]
         if kind in ("labels", "choices"):
             choices = check_texts(f"{key}.value.{kind}", value.get(kind, []))
-            if is_part and choices:
-                parts[control] = choices[0]
+            if is_part:
+                for choice in choices:
+                    _set_part(parts, control, choice, report)
             elif control == str(main[1].get("from_name")):
                 labels += choices
             elif choices:
                 report.losses["choices of a further control on a region"] += 1
         elif kind in ("number", "rating"):
-            parts["score"] = check_number(f"{key}.value.{kind}", value.get(kind))
+            score = check_number(f"{key}.value.{kind}", value.get(kind))
+            _set_part(parts, "score", score, report)
         else:
             text = _lines(key, value.get("text"))
-            parts[control if is_part else "reason"] = text or None
+            if text:
+                _set_part(parts, control if is_part else "reason", text, report)
     return labels, parts
+
+
+def _set_part(parts: dict[str, Any], name: str, value: Any, report: Report) -> None:
+    """Set a part of a region's judgements. They hold one value, so a further one is lost."""
+    if name in parts:
+        report.losses["further values of a region's severity, score or text"] += 1
+    else:
+        parts[name] = value
 
 
 def _note(results: list[NamedResult]) -> str | None:
@@ -295,8 +307,7 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
         for i, value in enumerate(check_list(f"responses.{query}", answers)):
             key = f"responses.{query}[{i}]"
             answer = check_object(key, value)
-            user = answer.get("user_id")
-            annotator = None if user is None else str(user)
+            annotator = _user(answer.get("user_id"))
             value = answer.get("value")
             for judgement in _answers(number, f"{key}.value", query, value, texts, report):
                 judgements.append(replace(judgement, annotator=annotator))
@@ -311,7 +322,7 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
     meta = {key: value for key, value in fields.items() if key not in used}
     meta |= check_object("metadata", row.get("metadata") or {})
     prompt_text = optional_text("fields.prompt", fields.get("prompt")) or ""
-    prompt = text_prompt(str(row.get("id", number)), prompt_text, meta)
+    prompt = text_prompt(row_id(row.get("id"), number), prompt_text, meta)
     return JudgedResponse(prompt, response, tuple(judgements), source)
 
 
@@ -429,7 +440,7 @@ def _doccano_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedR
         report.losses["relations"] += len(relations)
     used = ("text", "data", "id", "relations", *DOCCANO_KEYS)
     meta = {name: value for name, value in row.items() if name not in used}
-    prompt = Prompt(str(row.get("id", number)), "", meta=meta)
+    prompt = Prompt(row_id(row.get("id"), number), "", meta=meta)
     return JudgedResponse(prompt, response, tuple(judgements))
 
 

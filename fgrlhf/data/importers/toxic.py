@@ -3,7 +3,15 @@
 from collections.abc import Mapping, Set
 from pathlib import Path
 
-from fgrlhf.data.importers.files import list_in, numbered, read_each, table, whole_number
+from fgrlhf.data.importers.files import (
+    list_in,
+    numbered,
+    optional_text,
+    read_each,
+    row_id,
+    table,
+    whole_number,
+)
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.judgements import NO_ERROR, JudgedResponse, Judgement
 from fgrlhf.data.rows import RowError
@@ -87,7 +95,8 @@ def toxic_spans_raw(path: str | Path, report: Report) -> list[JudgedResponse]:
     judged = []
     for number, (post, text) in enumerate(texts.items()):
         if report.has_response(number, f"{POSTS}: comment_text", text):
-            judged.append(JudgedResponse(Prompt(post, ""), text, tuple(judgements[post])))
+            prompt = Prompt(row_id(post, number), "")
+            judged.append(JudgedResponse(prompt, text, tuple(judgements[post])))
     return judged
 
 
@@ -117,7 +126,8 @@ def _add_box(
         key = f"{ANNOTATIONS}: comment_id"
         report.drop(number, key, f"there is no such post in {POSTS}", "annotations without a post")
         return
-    judgements[post].append(Judgement(TOXIC, ticked[0], annotator=annotation["worker"]))
+    annotator = optional_text("worker", annotation["worker"])
+    judgements[post].append(Judgement(TOXIC, ticked[0], annotator=annotator))
 
 
 def _add_raw_span(
@@ -151,4 +161,5 @@ def _add_raw_span(
     span = report.locate(number, SPANS, texts[post], None, start, end)
     if span is not None:
         label = row["type"].strip() or TOXIC
-        judgements[post].append(Judgement(TOXIC, label, *span, annotator=annotation["worker"]))
+        annotator = optional_text("worker", annotation["worker"])
+        judgements[post].append(Judgement(TOXIC, label, *span, annotator=annotator))

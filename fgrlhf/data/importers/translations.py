@@ -13,6 +13,7 @@ from fgrlhf.data.importers.files import (
     numbered,
     optional_text,
     read_objects,
+    row_id,
     table,
     whole_number,
 )
@@ -111,7 +112,7 @@ def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
         judgements.setdefault(line.translation, []).extend(line_judgements)
     judged = []
     for translation, line in first_lines.items():
-        prompt = Prompt("/".join(line.place), "", meta=_place(line.row))
+        prompt = Prompt(row_id("/".join(line.place), line.number), "", meta=_place(line.row))
         source = line.source.text if line.source.text.strip() else None
         judged.append(
             JudgedResponse(prompt, responses[translation], tuple(judgements[translation]), source)
@@ -191,11 +192,14 @@ def _line_judgements(
     category = row["category"]
     if _is_no_error(category) or _is_no_error(row["severity"]):
         return [Judgement(MQM, NO_ERROR, **parts)]
-    if not category.strip():
+    if not category.strip(" /"):
         report.losses["errors without a category"] += 1
         return []
     aspect, _, label = category.partition("/")
-    label = label or aspect
+    if not aspect.strip():
+        aspect = MQM
+    if not label.strip():
+        label = aspect
     parts["severity"] = optional_text("severity", row["severity"])
     judgements = []
     is_marked = False
@@ -268,8 +272,14 @@ def _token_spans(
     ends = list(accumulate(len(token) for token in tokens))  # of each token, in `annotated`
     spans = check_list(key, metadata[f"{name}_spans"])
     # `marked_text` has the text of all spans of both sides, so it is a quote if there is only one
-    sides = [metadata.get(f"{side}_spans") or [] for side in ("source", "target")]
-    marked_text = metadata.get("marked_text") if sum(map(len, sides)) == 1 else None
+    count = 0
+    for side_key in ("source_spans", "target_spans"):
+        count += len(check_list(f"metadata.{side_key}", metadata.get(side_key) or []))
+    marked_text = metadata.get("marked_text")
+    if marked_text is not None:
+        check_text("metadata.marked_text", marked_text, may_be_blank=True)
+    if count > 1:
+        marked_text = None
     for i, value in enumerate(spans):
         pair = check_list(f"{key}[{i}]", value)
         if len(pair) != 2:
@@ -317,9 +327,9 @@ def _json_translation(number: int, row: Mapping[str, Any], report: Report) -> Ju
         if span is not None:
             label = optional_text(f"{key}.category", error.get("category")) or severity
             judgements.append(Judgement(MQM, label, *span, severity))
-    used = ("src", "mt", "ref", "annotations")
+    used = ("id", "src", "mt", "ref", "annotations")
     meta = {name: value for name, value in row.items() if name not in used}
-    prompt = Prompt(str(number), "", (reference,) if reference else (), meta)
+    prompt = Prompt(row_id(row.get("id"), number), "", (reference,) if reference else (), meta)
     return JudgedResponse(prompt, target, tuple(judgements), source if source.strip() else None)
 
 
@@ -396,7 +406,7 @@ def _esa_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedRespo
     score = row.get("esa_score")
     if score is not None:
         judgements.append(Judgement(ESA, score=any_number("esa_score", score), annotator=annotator))
-    used = ("src", "tgt", "esa_spans", "esa_score", "annotator")
+    used = ("id", "src", "tgt", "esa_spans", "esa_score", "annotator")
     meta = {name: value for name, value in row.items() if name not in used}
-    prompt = Prompt(str(number), "", meta=meta)
+    prompt = Prompt(row_id(row.get("id"), number), "", meta=meta)
     return JudgedResponse(prompt, target, tuple(judgements), source if source.strip() else None)
