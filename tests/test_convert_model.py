@@ -92,3 +92,11 @@ def test_what_is_no_model_is_refused(pickled, tmp_path, content, message):
         torch.save(content, pickled / "pytorch_model.bin")
     with pytest.raises(UserError, match=message):
         convert_model(str(pickled), tmp_path / "new")
+
+
+@pytest.mark.parametrize("weight_map", [{"weight": ["a.bin"]}, {"weight": "../a.bin"}, {}, []])
+def test_an_index_without_names_of_files_is_refused(pickled, tmp_path, weight_map):
+    index = json.dumps({"weight_map": weight_map})
+    (pickled / "pytorch_model.bin.index.json").write_text(index)
+    with pytest.raises(UserError, match="has no `weight_map` from tensors to files"):
+        convert_model(str(pickled), tmp_path / "new")

@@ -250,12 +250,44 @@ def test_mqm_with_numbers_of_tokens(tmp_path):
             {"metadata": '{"target_spans": [[0, 9]], "segment": {"target_tokens": ["a"]}}'},
             "is 9, but there are 1 tokens",
         ),
+        (
+            {
+                "metadata": '{"target_spans": [[0, 0]], "source_spans": 5,'
+                ' "segment": {"target_tokens": ["a"]}}'
+            },
+            "`metadata.source_spans`: must be a list, it is a number",
+        ),
+        (
+            {
+                "metadata": '{"target_spans": [[0, 0]], "marked_text": 5,'
+                ' "segment": {"target_tokens": ["a"]}}'
+            },
+            "`metadata.marked_text`: must be a text, it is a number",
+        ),
     ],
 )
 def test_malformed_mqm(tmp_path, change, message):
     with pytest.raises(UserError) as error:
         import_items(mqm_file(tmp_path, {"category": "Other", "severity": "x"} | change), "mqm")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "category, aspect, label",
+    [("/Grammar", "MQM", "Grammar"), ("Fluency/ ", "Fluency", "Fluency"), (" / ", None, None)],
+)
+def test_half_a_category_of_mqm(tmp_path, category, aspect, label):
+    path = mqm_file(tmp_path, {"category": category, "severity": "Minor"})
+    (item,), report = imported(path, "mqm")
+    kinds = [(judgement.aspect, judgement.label) for judgement in item.judgements]
+    assert kinds == ([(aspect, label)] if aspect else [])
+    assert report.losses == ({} if aspect else {"errors without a category": 1})
+
+
+def test_a_column_that_a_table_has_twice(tmp_path):
+    write_text(tmp_path / "a.csv", "spans,text,text\n[0],abc,def\n")
+    with pytest.raises(UserError, match=r"a\.csv has the column text twice"):
+        import_items(tmp_path / "a.csv", "toxic_spans")
 
 
 def test_a_table_of_another_kind(tmp_path):
@@ -398,6 +430,9 @@ def test_ragtruth(tmp_path):
     write_jsonl(tmp_path / "source_info.jsonl", [{"source_id": "1", "prompt": "Sum up."}])
     (item,), report = read_json(tmp_path, "ragtruth", [row])
     assert (item.prompt.id, item.prompt.text) == ("7", "Sum up.")
+    write_jsonl(tmp_path / "source_info.jsonl", [{"prompt": "Whose prompt is this?"}])
+    message = malformed(tmp_path, "ragtruth", row)
+    assert "`source_id`: in source_info.jsonl: must not be null" in message
     kind = "Evident Conflict"
     assert item.judgements == (
         Judgement("hallucination", kind, 4, 7, reason="why"),
@@ -511,6 +546,13 @@ def test_fava_with_generated_errors_and_faults(tmp_path):
     assert report.spans == {"marked by tags": 2, "broken tags": 4}
     assert len(report.losses) == 1
     assert "the tagged text is in one of annotated" in malformed(tmp_path, "fava", {"a": "b"})
+
+
+def test_a_correction_of_fava_inside_a_correction(tmp_path):
+    text = "<mark>a<delete>b<mark>c</mark></delete></mark><entity>x</entity> y"
+    (item,), _ = read_json(tmp_path, "fava", [{"annotated": text}])
+    assert item.response == "x y"
+    assert item.judgements == (Judgement("hallucination", "entity", 0, 1),)
 
 
 def test_fava_as_its_own_code_writes_it(tmp_path):
@@ -641,6 +683,16 @@ def test_toxic_spans(tmp_path):
     write_text(tmp_path / "t.csv", "spans,text\n[a],b\n")
     with pytest.raises(UserError, match="`spans`: is not a list"):
         import_items(tmp_path / "t.csv", "toxic_spans")
+    write_text(tmp_path / "t.csv", "spans,text\n[{[]: 1}],b\n")  # Python cannot build it
+    with pytest.raises(UserError, match="`spans`: is not a list"):
+        import_items(tmp_path / "t.csv", "toxic_spans")
+
+
+def test_a_place_too_large_to_print(tmp_path):
+    write_text(tmp_path / "t.csv", f"spans,text\n[0x{'f' * 4000}],abc\n")
+    _, report = import_items(tmp_path / "t.csv", "toxic_spans")
+    assert report.spans == {"outside the text": 1}
+    assert "too large to show" in report.problems[0].reason
 
 
 def test_raw_toxic_spans(tmp_path):
@@ -949,7 +1001,93 @@ def test_doccano(tmp_path):
     )
 
 
+def test_results_of_label_studio_without_an_id_are_regions_of_their_own(tmp_path):
+    results = [region(0, 3, "abc", id=None), region(4, 7, "def", id=None), region(8, 9, "g")]
+    task = {"data": {"text": "abc def g"}, "annotations": [{"result": results}]}
+    (item,), _ = read_json(tmp_path, "label_studio", [task])
+    assert [judgement.span for judgement in item.judgements] == [(0, 3), (4, 7), (8, 9)]
+
+
+def test_further_values_of_a_region_of_label_studio_are_counted(tmp_path):
+    """A judgement has one severity, one score and one reason: the first."""
+    details = [
+        {"type": "choices", "from_name": "severity", "value": {"choices": ["minor", "major"]}},
+        {"type": "rating", "from_name": "stars", "value": {"rating": 4}},
+        {"type": "number", "from_name": "points", "value": {"number": 70}},
+        {"type": "textarea", "from_name": "empty", "value": {"text": []}},
+        {"type": "textarea", "from_name": "why", "value": {"text": ["so"]}},
+        {"type": "textarea", "from_name": "remark", "value": {"text": ["or so"]}},
+    ]
+    results = [region(0, 1, "a", id="1"), *(detail | {"id": "1"} for detail in details)]
+    task = {"data": {"text": "abc"}, "annotations": [{"result": results}]}
+    (item,), report = read_json(tmp_path, "label_studio", [task])
+    assert item.judgements == (Judgement("label", "bad", 0, 1, "minor", 4.0, reason="so"),)
+    assert report.losses == {"further values of a region's severity, score or text": 3}
+
+
 # ---- all importers -------------------------------------------------------------------------------
+
+
+def test_an_end_behind_the_text_does_not_make_a_span_behind_it(tmp_path):
+    """A slice of Python ends with the text, so the quote would seem to be at the wrong offsets."""
+    row = {"src": "s", "mt": "Der Hund"}
+    marks = [{"start": 4, "end": end, "text": "Hund", "severity": "x"} for end in (8, 9)]
+    (item,), report = read_json(tmp_path, "mqm_json", [row | {"annotations": marks}])
+    assert [judgement.span for judgement in item.judgements] == [(4, 8), (4, 8)]
+    assert report.spans == {"exact offset": 1, "searched verbatim": 1}
+
+
+@pytest.mark.parametrize("value", [None, "", " "])
+def test_a_blank_id_is_the_number_of_the_row(tmp_path, value):
+    rows = [{"id": value, "text": "abc", "label": []}, {"id": "7", "text": "abc", "label": []}]
+    items, _ = read_json(tmp_path, "doccano", rows)
+    assert [item.prompt.id for item in items] == ["0", "7"]
+    task = {"id": 5, "data": {"id": value, "text": "abc"}}
+    items, _ = read_json(tmp_path, "label_studio", [task])
+    assert items[0].prompt.id == ("5" if value is None else "0")
+
+
+@pytest.mark.parametrize(
+    "name, row",
+    [
+        ("mqm_json", {"src": "s", "mt": "abc", "annotations": []}),
+        ("esa", {"src": "s", "tgt": "abc", "esa_spans": []}),
+        ("fava", {"annotated": "abc"}),
+        ("helpsteer3_edit", {"context": "Hi", "original_response": "a", "edited_response": "b"}),
+        ("helpsteer3_preference", {"context": "Hi", "response1": "a", "response2": "b"}),
+    ],
+)
+def test_the_id_of_a_row_is_kept(tmp_path, name, row):
+    row = {"id": "x7", "feedback": [], "overall_preference": 1} | row
+    items, report = read_json(tmp_path, name, [row])
+    assert items[0].prompt.id == "x7" and not report.losses
+
+
+def test_keys_that_mean_something_else_in_the_written_rows_are_counted(tmp_path):
+    """`source` would be the text from which the response was made."""
+    row = {"text": "abc", "label": [], "source": "web", "references": 3, "note": "n"}
+    (item,), report = read_json(tmp_path, "doccano", [row | {"judgements": None}])
+    assert item.source is None and item.prompt.meta == {"note": "n"}
+    loss = "values of the key `{}`, which means something else in rows of judgements"
+    assert report.losses == {loss.format("source"): 1, loss.format("references"): 1}
+    steps = {"prompt": "p", "completions": ["a"], "labels": [True], "source": "gsm8k"}
+    (item,), report = read_json(tmp_path, "trl_stepwise", [steps])
+    assert item.source is None and report.losses == {loss.format("source"): 1}
+    talk = TALK | {"response1": "a", "response2": "b", "overall_preference": 1, "marked": 1}
+    (item,), report = read_json(tmp_path, "helpsteer3_preference", [talk])
+    assert "marked" not in item.prompt.meta and len(report.losses) == 1
+
+
+def test_a_blank_annotator_is_none(tmp_path):
+    write_text(tmp_path / "x.csv", XSUM + "1,s,abc def,NULL,,-1,-1, \n1,s,abc def,in,abc,1,4, \n")
+    (item,), _ = imported(tmp_path / "x.csv", "xsum_hallucinations")
+    write_text(tmp_path / "h.tsv", table_text([HALU | {"annotator": " "}], "\t"))
+    (answer, _), _ = imported(tmp_path / "h.tsv", "haluquestqa")
+    record = {"fields": {"text": "abc"}, "responses": {"q": [{"value": "good", "user_id": " "}]}}
+    (rated,), _ = read_json(tmp_path, "argilla", [record])
+    judgements = [*item.judgements, *answer.judgements, *rated.judgements]
+    assert [judgement.annotator for judgement in judgements] == [None] * 4
+
 
 JSON_IMPORTERS = [
     name for name in IMPORTERS if name not in ("mqm", "haluquestqa", "toxic_spans_raw")

@@ -93,6 +93,7 @@ def alpha(
     """Alpha with a bootstrap interval over items, each with all its units.
 
     Args:
+      units_of_items: for each item, its units; for each unit, the values that annotators gave it.
       values: the values from the lowest to the highest, for ordinal alpha; None: nominal alpha.
       nothing: the reason to give if no unit has two values.
     """
@@ -108,16 +109,26 @@ def alpha(
     distance = nominal if values is None else ordinal
     places = {value: i for i, value in enumerate(order)}
     matrices = np.stack([coincidences(units, places) for units in shared])
+    low, high = _bootstrap_interval(matrices, distance)
+    return Interval(float(alpha_of(matrices.sum(0), distance)), low, high)
+
+
+def _bootstrap_interval(matrices: np.ndarray, distance: Distance) -> tuple[float, float]:
+    """The 95% interval of alpha over draws of items; NaN if every draw has only one value.
+
+    Args:
+      matrices: [N, C, C], the coincidence matrices of N items.
+    """
     count = len(matrices)
     draws = np.random.default_rng(SEED).integers(count, size=(DRAWS, count))
     # how often each draw contains each item: the matrix of a draw is then one weighted sum
     weights = np.stack([np.bincount(draw, minlength=count) for draw in draws])
     replicates = alpha_of(np.tensordot(weights, matrices, axes=1), distance)
     replicates = replicates[np.isfinite(replicates)]
-    low, high = np.nan, np.nan
-    if replicates.size:
-        low, high = np.percentile(replicates, [2.5, 97.5])
-    return Interval(float(alpha_of(matrices.sum(0), distance)), float(low), float(high))
+    if replicates.size == 0:
+        return np.nan, np.nan
+    low, high = np.percentile(replicates, [2.5, 97.5])
+    return float(low), float(high)
 
 
 # ---- spans of two annotators ---------------------------------------------------------------------
@@ -204,14 +215,19 @@ def _matching(
     fits: SameType,
     worth: Callable[[Judgement, Judgement], float],
 ) -> list[tuple[int, int]]:
-    """Places of the pairs of the one-to-one matching with the greatest worth."""
+    """The one-to-one matching with the greatest sum of worths, as pairs of places in both lists.
+
+    Args:
+      fits: whether two spans may be matched at all.
+      worth: what a pair adds to the sum. Pairs that add nothing are left out.
+    """
     if not first or not second:
         return []
     worths = np.zeros((len(first), len(second)))
-    for i, one in enumerate(first):
+    for i, judgement in enumerate(first):
         for k, other in enumerate(second):
-            if fits(one, other):
-                worths[i, k] = worth(one, other)
+            if fits(judgement, other):
+                worths[i, k] = worth(judgement, other)
     rows, columns = linear_sum_assignment(worths, maximize=True)
     return [(int(i), int(k)) for i, k in zip(rows, columns) if worths[i, k] > 0]
 
@@ -227,11 +243,11 @@ class Shared:
     by_annotator: dict[str, list[Judgement]] = field(default_factory=dict)
 
     def spans(self, annotator: str) -> list[Judgement]:
-        """The marked errors of an annotator; liked spans are none."""
+        """The errors that an annotator marked. Spans that they like are not errors."""
         spans = []
-        for item in self.by_annotator[annotator]:
-            if item.span is not None and item.aspect != LIKED_ASPECT:
-                spans.append(item)
+        for judgement in self.by_annotator[annotator]:
+            if judgement.span is not None and judgement.aspect != LIKED_ASPECT:
+                spans.append(judgement)
         return spans
 
 
@@ -245,18 +261,17 @@ def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
     shared: dict[tuple[str, str | None, str], Shared] = {}
     for file, items in files.items():
         names = {judgement.annotator for item in items for judgement in item.judgements} - {None}
-        only = file
-        if len(names) == 1:
-            only = str(next(iter(names)))
+        # the annotator of judgements that do not name one
+        default = str(next(iter(names))) if len(names) == 1 else file
         for item in items:
             # rows of spans have the prompt as their source if an annotator marked something in it
             source = None if item.source == item.prompt.text else item.source
             key = (item.prompt.text, source, item.response)
             entry = shared.setdefault(key, Shared(item.response))
             if not item.judgements and len(files) > 1 and len(names) <= 1:
-                entry.by_annotator.setdefault(only, [])
+                entry.by_annotator.setdefault(default, [])
             for judgement in item.judgements:
-                annotator = judgement.annotator or only
+                annotator = judgement.annotator or default
                 entry.by_annotator.setdefault(annotator, []).append(judgement)
     return list(shared.values())
 
@@ -296,41 +311,46 @@ def _span_figure(
     shared: Sequence[Shared], count: Callable[[Spans, Spans, SameType], float], fits: SameType
 ) -> Figure:
     """The ratio of what matches to all spans, over the pairs of annotators of each response."""
-    parts = []
-    wholes = []
+    matched = []
+    totals = []
     for entry in shared:
-        part = 0.0
-        whole = 0
-        for one, other in combinations(entry.by_annotator, 2):
-            first, second = entry.spans(one), entry.spans(other)
-            part += count(first, second, fits)
-            whole += len(first) + len(second)
-        if whole:  # a draw of responses without a span would have no ratio
-            parts.append(part)
-            wholes.append(whole)
+        matched_here = 0.0
+        total_here = 0
+        for annotator, other in combinations(entry.by_annotator, 2):
+            first = entry.spans(annotator)
+            second = entry.spans(other)
+            matched_here += count(first, second, fits)
+            total_here += len(first) + len(second)
+        if total_here:  # a draw of responses without a span would have no ratio
+            matched.append(matched_here)
+            totals.append(total_here)
     if not any(len(entry.by_annotator) > 1 for entry in shared):
         return f"undefined: {NOT_SHARED}"
-    if not wholes:
+    if not totals:
         return "undefined: no annotator of a shared response marked a span"
-    return ratio_bootstrap(parts, wholes, DRAWS, SEED)
+    return ratio_bootstrap(matched, totals, DRAWS, SEED)
 
 
 def _word_units(entry: Shared, with_types: bool) -> Units:
-    """For each word of the response, what every annotator says about its first character."""
-    labels = []
+    """For each word of the response, the label that every annotator gave its first character."""
+    labels_of_annotators = []
     for annotator in entry.by_annotator:
-        marked = [NOT_MARKED] * len(entry.response)
+        labels = [NOT_MARKED] * len(entry.response)  # of each character
         for judgement in entry.spans(annotator):
             if judgement.side != RESPONSE or judgement.span is None:
                 continue
             start, end = judgement.span
-            name = f"{judgement.aspect}/{judgement.label}" if with_types else "marked"
-            marked[start:end] = [name] * (end - start)
-        labels.append(marked)
-    return [[marked[i] for marked in labels] for i in _word_starts(entry.response)]
+            label = f"{judgement.aspect}/{judgement.label}" if with_types else "marked"
+            labels[start:end] = [label] * (end - start)
+        labels_of_annotators.append(labels)
+    units = []
+    for place in _word_starts(entry.response):
+        units.append([labels[place] for labels in labels_of_annotators])
+    return units
 
 
 def _word_starts(text: str) -> Iterator[int]:
+    """The places where a word begins."""
     for i, character in enumerate(text):
         if not character.isspace() and (i == 0 or text[i - 1].isspace()):
             yield i
@@ -339,8 +359,9 @@ def _word_starts(text: str) -> Iterator[int]:
 def _matched_units(entry: Shared, value: Callable[[Judgement], str | None]) -> Units:
     """The values of the spans that two annotators marked at overlapping places."""
     units = []
-    for one, other in combinations(entry.by_annotator, 2):
-        first, second = entry.spans(one), entry.spans(other)
+    for annotator, other in combinations(entry.by_annotator, 2):
+        first = entry.spans(annotator)
+        second = entry.spans(other)
         for i, k in _matching(first, second, any_type, _f_score):
             pair = [value(first[i]), value(second[k])]
             if None not in pair:
@@ -355,10 +376,10 @@ def severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figu
       severities: from the mildest to the worst.
     """
     units = [_matched_units(entry, lambda item: item.severity) for entry in shared]
-    found = {str(value) for pairs in units for pair in pairs for value in pair}
-    if not found:
+    used = {str(value) for pairs in units for pair in pairs for value in pair}
+    if not used:
         return "undefined: no two annotators gave severities to overlapping spans"
-    missing = sorted(found - set(severities))
+    missing = sorted(used - set(severities))
     if missing:
         return (
             f"undefined: the order of {', '.join(missing)} is not known; give all severities from"
@@ -368,11 +389,11 @@ def severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figu
 
 
 def _verdict_aspects(shared: Sequence[Shared]) -> list[str]:
-    """The aspects with labels of whole texts, in the order of the first.
+    """The aspects with labels of whole texts, in the order in which they first occur.
 
-    An aspect whose only such label is `no error` is one of spans.
+    If `no error` is an aspect's only such label, its other judgements are spans: it is left out.
     """
-    aspects: dict[str, None] = {}
+    aspects: dict[str, None] = {}  # an ordered set
     for entry in shared:
         for judgements in entry.by_annotator.values():
             for item in judgements:
@@ -382,7 +403,7 @@ def _verdict_aspects(shared: Sequence[Shared]) -> list[str]:
 
 
 def _verdict_unit(entry: Shared, aspect: str) -> Units:
-    """The labels of the whole text that its annotators gave, one of each."""
+    """The label that each annotator gave the whole text: the first, if there are several."""
     values = []
     for judgements in entry.by_annotator.values():
         labels = [item.label for item in judgements if item.span is None and item.aspect == aspect]

@@ -76,15 +76,10 @@ def _source_folder(name: str) -> tuple[Path, str]:
 
 
 def _weight_files(source: Path, name: str) -> list[Path]:
+    """The files with the weights of a folder. Raises `UserError` if one of them is missing."""
+    files = [source / WEIGHTS]
     if (source / INDEX).is_file():
-        index = read_json(source / INDEX)
-        weight_map = index.get("weight_map") if isinstance(index, dict) else None
-        names = set(weight_map.values()) if isinstance(weight_map, dict) else set()
-        if not names or not all(isinstance(one, str) and Path(one).name == one for one in names):
-            raise UserError(f"{source / INDEX} has no `weight_map` from tensors to files")
-        files = [source / one for one in sorted(names)]
-    else:
-        files = [source / WEIGHTS]
+        files = [source / file_name for file_name in _indexed_names(source / INDEX)]
     for file in files:
         if not file.is_file():
             raise UserError(
@@ -92,6 +87,23 @@ def _weight_files(source: Path, name: str) -> list[Path]:
                 " *.safetensors, a stage reads it by its name"
             )
     return files
+
+
+def _indexed_names(index_file: Path) -> list[str]:
+    """The names of the files that an index lists, without repetition.
+
+    Raises:
+      UserError: it lists none, or something else than names of files in its own folder.
+    """
+    index = read_json(index_file)
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    names = list(weight_map.values()) if isinstance(weight_map, dict) else []
+    are_names = all(isinstance(name, str) and Path(name).name == name for name in names)
+    if not names or not are_names:
+        raise UserError(
+            f"{index_file} has no `weight_map` from tensors to files: fetch the model again"
+        )
+    return sorted(set(names))
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:

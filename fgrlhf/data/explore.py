@@ -1,6 +1,6 @@
-"""Statistics of comparisons: what a reward model can learn from them, also by mistake.
+"""Statistics of comparisons: what a reward model can learn from them, intended or not.
 
-All of them are computed from the texts; words are what is between spaces.
+All of them are computed from the texts. Words are separated by white space.
 """
 
 import math
@@ -19,6 +19,9 @@ from fgrlhf.text_types import USER
 WORDS_SHOWN = 20  # of each side
 FEWEST_ROWS = 10  # with a word in only one response of some pair; rarer words are left out
 CLOSE = 0.9  # similarity of two responses from which a pair is close
+
+Decided = Set[tuple[str, str, str]]  # prompt, better response, worse response
+
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
 
@@ -92,22 +95,12 @@ def explore(comparisons: Sequence[Comparison]) -> Exploration:
     pairs = decided_pairs(comparisons)
     if not pairs:
         raise ValueError("no decided pair")
-    turns = Counter(
-        sum(role == USER for role, _ in comparison.prompt.messages) or 1
-        for comparison in comparisons
-    )
+    turns = Counter(_turns(comparison) for comparison in comparisons)
     prompts = [comparison.prompt.text for comparison in comparisons]
     duplicates = duplicate_rows(comparisons)
     decided = _decided(comparisons)
-    filters = []
-    for name, (reason, keeps) in FILTERS.items():
-        if keeps is None:
-            removed = sum(len(comparisons[row].pairs) for row in _repeated_rows(duplicates))
-        else:
-            removed = sum(
-                not keeps(row, *pair, decided) for row in comparisons for pair in row.pairs
-            )
-        filters.append(Filter(name, reason, removed))
+    # each contradiction is found from both of its pairs
+    contradicted = [texts for texts in decided if _is_contradicted(texts, decided)]
     return Exploration(
         rows=len(comparisons),
         prompts=len(set(prompts)),
@@ -115,7 +108,7 @@ def explore(comparisons: Sequence[Comparison]) -> Exploration:
         pairs=len(pairs),
         undecided_rows=sum(not item.pairs for item in comparisons),
         ties=sum(map(_ties, comparisons)),
-        contradictions=sum(_is_contradicted(texts, decided) for texts in decided) // 2,
+        contradictions=len(contradicted) // 2,
         first_is_better=_first_is_better(pairs),
         turns=_sorted_counts(turns),
         lengths={
@@ -127,8 +120,38 @@ def explore(comparisons: Sequence[Comparison]) -> Exploration:
         words=distinguishing_words(pairs),
         duplicate_groups=duplicates,
         prompt_groups=near_duplicates(prompts),
-        filters=filters,
+        filters=_filters(comparisons, decided, duplicates),
     )
+
+
+def _turns(comparison: Comparison) -> int:
+    """The user's turns of a prompt. A prompt without messages is one turn."""
+    users = [text for role, text in comparison.prompt.messages if role == USER]
+    return len(users) or 1
+
+
+def _filters(
+    comparisons: Sequence[Comparison], decided: Decided, duplicates: Sequence[Sequence[int]]
+) -> list[Filter]:
+    """How many pairs each filter alone would remove.
+
+    Args:
+      decided: the texts of all decided pairs.
+      duplicates: groups of rows that are nearly the same.
+    """
+    filters = []
+    for name, (reason, keeps) in FILTERS.items():
+        removed = 0
+        if keeps is None:  # it removes whole rows
+            for row in _repeated_rows(duplicates):
+                removed += len(comparisons[row].pairs)
+        else:
+            for comparison in comparisons:
+                for better, worse in comparison.pairs:
+                    if not keeps(comparison, better, worse, decided):
+                        removed += 1
+        filters.append(Filter(name, reason, removed))
+    return filters
 
 
 def decided_pairs(comparisons: Sequence[Comparison]) -> list[Pair]:
@@ -145,17 +168,11 @@ def _sorted_counts(counts: Counter[int]) -> dict[int, int]:
     return dict(sorted(counts.items()))
 
 
-def _different(comparison: Comparison) -> set[frozenset[int]]:
-    """The decided pairs without their direction."""
-    return {frozenset(pair) for pair in comparison.pairs}
-
-
 def _ties(comparison: Comparison) -> int:
+    """The number of pairs of two responses that are not decided."""
     possible = math.comb(len(comparison.answers), 2)
-    return possible - len(_different(comparison))
-
-
-Decided = Set[tuple[str, str, str]]  # prompt, better response, worse response
+    decided = {frozenset(pair) for pair in comparison.pairs}  # without their direction
+    return possible - len(decided)
 
 
 def _decided(comparisons: Sequence[Comparison]) -> Decided:

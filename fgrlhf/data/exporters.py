@@ -1,6 +1,7 @@
 """Writes judgements and comparisons in the formats of other tools.
 
-What a format cannot hold is left out and counted, never squeezed into another field.
+What a format cannot hold is left out and counted. It is never put into a field that means something
+else.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,16 +25,17 @@ from fgrlhf.data.step_rows import TRL, step_rows
 from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import ASSISTANT, USER, Prompt
 
-Rows = tuple[list[dict[str, Any]], Losses]
+Rows = tuple[list[dict[str, Any]], Losses]  # the rows to write, and what they cannot hold
 
 # ---- Label Studio --------------------------------------------------------------------------------
 
 
 def label_studio_rows(items: Iterable[JudgedResponse]) -> Rows:
-    """Tasks with annotations; judgements without an annotator but with an origin are predictions.
+    """Tasks of Label Studio, with an annotation for each annotator.
 
-    `from_name` is the aspect, `to_name` the side. Severity, reason and evidence are further
-    results with the same `id`. The order of the judgements of different annotators is lost.
+    Judgements without an annotator but with an origin become predictions. `from_name` is the
+    aspect, `to_name` the side. Severity, reason and evidence are further results with the same
+    `id`. The order of the judgements of different annotators is lost.
     """
     losses = Losses()
     rows = [_label_studio_task(judged, losses) for judged in items]
@@ -46,64 +48,75 @@ def _label_studio_task(judged: JudgedResponse, losses: Losses) -> dict[str, Any]
         data["prompt"] = judged.prompt.text
     if judged.source is not None:
         data[SOURCE] = judged.source
-    data |= {key: value for key, value in judged.prompt.meta.items() if key not in data}
+    for key, value in judged.prompt.meta.items():
+        data.setdefault(key, value)
     losses["references"] += len(judged.prompt.references)
     losses["the roles of messages"] += _roles_lost(judged.prompt)
-    annotations: dict[str | None, list[dict[str, Any]]] = {}
-    predictions: dict[str, list[dict[str, Any]]] = {}
+    by_annotator: dict[str | None, list[dict[str, Any]]] = {}
+    by_origin: dict[str, list[dict[str, Any]]] = {}
     for number, judgement in enumerate(judged.judgements):
         results = _results(judged, judgement, f"r{number}", losses)
         if judgement.annotator is None and judgement.origin is not None:
-            predictions.setdefault(judgement.origin, []).extend(results)
+            by_origin.setdefault(judgement.origin, []).extend(results)
         else:
-            annotations.setdefault(judgement.annotator, []).extend(results)
-    written = []
-    for annotator, results in annotations.items():
+            by_annotator.setdefault(judgement.annotator, []).extend(results)
+    annotations = []
+    for annotator, results in by_annotator.items():
         annotation: dict[str, Any] = {"result": results}
         if annotator is not None:
             annotation["completed_by"] = {"email": annotator}
-        written.append(annotation)
-    suggested = [{"model_version": m, "result": results} for m, results in predictions.items()]
-    return {"data": data, "annotations": written, "predictions": suggested}
+        annotations.append(annotation)
+    predictions = []
+    for origin, results in by_origin.items():
+        predictions.append({"model_version": origin, "result": results})
+    return {"data": data, "annotations": annotations, "predictions": predictions}
 
 
 def _roles_lost(prompt: Prompt) -> int:
-    """The number of messages that cannot be read again from the prompt's text."""
-    return 0 if prompt.messages == messages_in(prompt.text) else len(prompt.messages)
+    """The number of messages that cannot be read again from the prompt's text: all, or none."""
+    if prompt.messages == messages_in(prompt.text):
+        return 0
+    return len(prompt.messages)
 
 
 def _results(
-    judged: JudgedResponse, judgement: Judgement, name: str, losses: Losses
+    judged: JudgedResponse, judgement: Judgement, result_id: str, losses: Losses
 ) -> list[dict[str, Any]]:
     """The results of one judgement, which share their id."""
-    value: dict[str, Any] = {}
+    offsets: dict[str, Any] = {}
+    quote: dict[str, Any] = {}
     if judgement.span is not None:
         text = judged.text(judgement.side)
         start, end = judgement.span
-        value = {
-            "start": to_utf16(text, start),
-            "end": to_utf16(text, end),
-            "text": text[start:end],
-        }
-    shared = {"id": name, "from_name": judgement.aspect, "to_name": judgement.side}
+        offsets = {"start": to_utf16(text, start), "end": to_utf16(text, end)}
+        quote = {"text": text[start:end]}
+    shared = {"id": result_id, "from_name": judgement.aspect, "to_name": judgement.side}
     if judgement.annotator is not None and judgement.origin is not None:
-        if judgement.origin not in SUGGESTED:
+        if judgement.origin in SUGGESTED:
+            shared["origin"] = judgement.origin
+        else:
+            shared["origin"] = SUGGESTED[0]
             losses["names of origins"] += 1
-        shared["origin"] = judgement.origin if judgement.origin in SUGGESTED else SUGGESTED[0]
     results = []
     if judgement.span is not None or judgement.label is not None:
         kind = "choices" if judgement.span is None else "labels"
         labels = [] if judgement.label is None else [judgement.label]
-        results.append({**shared, "type": kind, "value": {**value, kind: labels}})
+        value = {**offsets, **quote, kind: labels}
+        results.append({**shared, "type": kind, "value": value})
     if judgement.score is not None:
-        score = {**value, "number": judgement.score}
-        results.append({**shared, "type": "number", "value": score})
+        value = {**offsets, **quote, "number": judgement.score}
+        results.append({**shared, "type": "number", "value": value})
     for part in PARTS:
         content = getattr(judgement, part)
-        if content is not None:
-            kind, key = ("choices", "choices") if part == "severity" else ("textarea", "text")
-            part_value = {**{k: v for k, v in value.items() if k != "text"}, key: [content]}
-            results.append({**shared, "from_name": part, "type": kind, "value": part_value})
+        if content is None:
+            continue
+        if part == "severity":
+            kind = "choices"
+            value = {**offsets, "choices": [content]}
+        else:  # its `text` is what the annotator wrote, not the marked characters
+            kind = "textarea"
+            value = {**offsets, "text": [content]}
+        results.append({**shared, "from_name": part, "type": kind, "value": value})
     return results
 
 
@@ -111,12 +124,12 @@ def _results(
 
 
 def argilla_rows(items: Iterable[JudgedResponse]) -> Rows:
-    """Records with fields, responses and suggestions.
+    """Records of Argilla 2, with fields, responses and suggestions.
 
-    A project needs, for each aspect, a query of spans, and one for labels, scores and spans of the
-    source if there are any; they have the name of the aspect with ` (verdict)`, ` (score)` and
-    ` (source)`. A query holds one agent's suggestions and one score of each user. Severities,
-    reasons and evidence are lost.
+    The project needs up to four queries for each aspect. The query of its spans has the name of the
+    aspect. Those of labels of whole texts, scores and spans of the source have that name with
+    ` (verdict)`, ` (score)` or ` (source)`. A query holds the suggestions of one agent and one
+    score of each user. Severities, reasons and evidence are lost.
     """
     losses = Losses()
     rows = [_argilla_record(judged, losses) for judged in items]
@@ -129,37 +142,39 @@ def _argilla_record(judged: JudgedResponse, losses: Losses) -> dict[str, Any]:
         fields[SOURCE] = judged.source
     losses["references"] += len(judged.prompt.references)
     losses["the roles of messages"] += _roles_lost(judged.prompt)
-    responses: dict[str, dict[str | None, Any]] = {}
-    suggestions: dict[str, dict[str, Any]] = {}
+    responses: dict[str, dict[str | None, Any]] = {}  # query -> annotator -> answer
+    suggestions: dict[str, dict[str, Any]] = {}  # query -> answer and agent
     for judgement in judged.judgements:
         for part in ("severity", "reason", "evidence"):
             losses[part] += getattr(judgement, part) is not None
-        name, answer = _argilla_answer(judgement, losses)
+        query, answer = _argilla_answer(judgement, losses)
         if judgement.annotator is None and judgement.origin is not None:
-            given = suggestions.setdefault(name, {"value": None, "agent": judgement.origin})
-            if given["agent"] != judgement.origin:
+            suggestion = suggestions.setdefault(query, {"value": None, "agent": judgement.origin})
+            if suggestion["agent"] == judgement.origin:
+                suggestion["value"] = _joined(suggestion["value"], answer, losses)
+            else:
                 losses["suggestions of further agents"] += 1
-                continue
-            given["value"] = _joined(given["value"], answer, losses)
-            continue
-        losses["origin"] += judgement.origin is not None
-        users = responses.setdefault(name, {})
-        users[judgement.annotator] = _joined(users.get(judgement.annotator), answer, losses)
-    written = {}
-    for name, users in responses.items():
-        written[name] = [{"value": value, "user_id": user} for user, value in users.items()]
+        else:
+            losses["origin"] += judgement.origin is not None
+            answers = responses.setdefault(query, {})
+            earlier = answers.get(judgement.annotator)
+            answers[judgement.annotator] = _joined(earlier, answer, losses)
+    response_lists = {}
+    for query, answers in responses.items():
+        response_lists[query] = [
+            {"value": value, "user_id": user} for user, value in answers.items()
+        ]
     return {
         "id": judged.prompt.id,
         "fields": fields,
         "metadata": dict(judged.prompt.meta),
-        "responses": written,
+        "responses": response_lists,
         "suggestions": suggestions,
     }
 
 
 def _argilla_answer(judgement: Judgement, losses: Losses) -> tuple[str, Any]:
-    """The name of a query, and the answer to it: a list, or a number."""
-    end = OF_SOURCE if judgement.side == SOURCE else ""
+    """The name of a query, and the answer to it: a list of spans or labels, or a number."""
     if judgement.label is None:
         losses["spans of scores"] += judgement.span is not None
         losses["the side of scores"] += judgement.side == SOURCE
@@ -168,19 +183,21 @@ def _argilla_answer(judgement: Judgement, losses: Losses) -> tuple[str, Any]:
     if judgement.span is None:
         losses["the side of verdicts"] += judgement.side == SOURCE
         return judgement.aspect + VERDICT, [judgement.label]
-    start, end_of_span = judgement.span
-    mark = {"label": judgement.label, "start": start, "end": end_of_span}
-    return judgement.aspect + end, [mark]
+    query = judgement.aspect
+    if judgement.side == SOURCE:
+        query += OF_SOURCE
+    start, end = judgement.span
+    return query, [{"label": judgement.label, "start": start, "end": end}]
 
 
-def _joined(given: Any, answer: Any, losses: Losses) -> Any:
-    """Both answers of one user; a second number is lost."""
-    if given is None:
+def _joined(earlier: Any, answer: Any, losses: Losses) -> Any:
+    """Both answers of one user to a query; a second number is lost."""
+    if earlier is None:
         return answer
-    if isinstance(given, list):
-        return [*given, *answer]
+    if isinstance(earlier, list):
+        return [*earlier, *answer]
     losses["further scores of one user"] += 1
-    return given
+    return earlier
 
 
 # ---- rows of this library, and TRL ---------------------------------------------------------------
@@ -223,16 +240,17 @@ def trl_preference_rows(items: Sequence[Comparison]) -> Rows:
     """TRL's preference format: a row for every decided pair.
 
     Rows have texts. If the text of a prompt would lose its messages, all rows are conversations,
-    since a data set of TRL is one or the other.
+    since a data set of TRL has either texts or conversations.
     """
+    undecided = [item for item in items if not item.pairs]
+    marked = [item for item in items if any(answer.marked for answer in item.answers)]
     losses = Losses()
-    losses["comparisons without a decided pair"] += sum(not item.pairs for item in items)
-    losses["marks"] += sum(any(a.marked for a in item.answers) for item in items)
+    losses["comparisons without a decided pair"] += len(undecided)
+    losses["marks"] += len(marked)
     for item in items:
         if item.pairs:
-            losses["responses in no decided pair"] += len(item.answers) - len(
-                {place for pair in item.pairs for place in pair}
-            )
+            in_pairs = {place for pair in item.pairs for place in pair}
+            losses["responses in no decided pair"] += len(item.answers) - len(in_pairs)
     pairs = as_pairs(items)
     rows = [pair_row(pair) for pair in pairs]
     if any(isinstance(row["prompt"], list) for row in rows):

@@ -31,8 +31,8 @@ class LabelledSpan:
     """Characters [start, end) of a response, their label, and how severe the error is.
 
     Args:
-      evidence: what proves it, such as a quotation.
-      reason: why, in the annotator's words.
+      evidence: what proves the error, such as a quotation.
+      reason: why it is an error, in the annotator's words.
       side: `response`, or `source` if the characters are those of the source text.
     """
 
@@ -131,12 +131,14 @@ class Format(Generic[Item]):
 
 def prompt_of(row: Row, number: int, prompt: PromptText, references: Sequence[str]) -> Prompt:
     """The prompt of a row. Call it last: all keys that were not read before become `meta`."""
+    prompt_id = _id(row, number)  # before `rest`, since the key of the id is read too
     return Prompt(
-        _id(row, number), prompt.text, tuple(references), row.rest(), messages=prompt.messages
+        prompt_id, prompt.text, tuple(references), meta=row.rest(), messages=prompt.messages
     )
 
 
 def _id(row: Row, number: int) -> str:
+    """The `id` of a row, a text or a whole number; without one, the number of the row."""
     value = row.get("id")
     if value is None:
         return str(number)

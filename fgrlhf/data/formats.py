@@ -1,4 +1,4 @@
-"""Row formats: what a row of training data may hold, for any task.
+"""Row formats: the keys and values that a row of training data may have, for any task.
 
     prompts           {prompt, references?}
     demonstrations    {prompt, response, references?}
@@ -117,6 +117,7 @@ def _parse_comparison(row: Row, number: int) -> Comparison:
         texts = _compared_texts(row)
         pairs, margins = _pairs(row, len(texts))
     else:
+        # raise an error that names all possible keys if the row has neither form
         row.first_of("responses", "chosen")
         row.first_of("rejected")
         text, *texts = _chosen_and_rejected(row)
@@ -186,20 +187,9 @@ def _margin(key: str, value: Any) -> float:
 def _preferred_pairs(
     key: str, values: Sequence[Any], n_answers: int
 ) -> tuple[tuple[int, int], ...]:
-    """Pairs [better, worse], or an outcome 0, 1 or 2 for every two responses."""
+    """The pairs in `preferences`: [better, worse], or an outcome for every two responses."""
     if values and not isinstance(values[0], list):
-        expected = n_answers * (n_answers - 1) // 2
-        if len(values) != expected:
-            raise RowError(
-                key,
-                f"has {len(values)} outcomes; {n_answers} responses have {expected} pairs: 1v2,"
-                " 1v3, ..., 2v3, ...",
-            )
-        outcomes = [
-            check_place(f"{key}[{i}]", value, 3, "an outcome is 1 (first), 2 (second) or 0 (tie)")
-            for i, value in enumerate(values)
-        ]
-        return pairs_of_outcomes(n_answers, outcomes)
+        return pairs_of_outcomes(n_answers, _outcomes(key, values, n_answers))
     pairs = []
     for i, value in enumerate(values):
         pair = check_list(f"{key}[{i}]", value)
@@ -212,6 +202,22 @@ def _preferred_pairs(
             raise RowError(f"{key}[{i}]", f"compares response {better} with itself")
         pairs.append((better, worse))
     return tuple(pairs)
+
+
+def _outcomes(key: str, values: Sequence[Any], n_answers: int) -> list[int]:
+    """An outcome 0, 1 or 2 for every two responses."""
+    expected = n_answers * (n_answers - 1) // 2
+    if len(values) != expected:
+        raise RowError(
+            key,
+            f"has {len(values)} outcomes; {n_answers} responses have {expected} pairs: 1v2,"
+            " 1v3, ..., 2v3, ...",
+        )
+    outcomes = []
+    for i, value in enumerate(values):
+        bound = "an outcome is 1 (first), 2 (second) or 0 (tie)"
+        outcomes.append(check_place(f"{key}[{i}]", value, 3, bound))
+    return outcomes
 
 
 def _chosen_and_rejected(row: Row) -> tuple[PromptText, str, str]:
@@ -255,14 +261,15 @@ def _marked(row: Row, texts: Sequence[str]) -> list[tuple[tuple[int, int], ...]]
     for i, (ranges, text) in enumerate(zip(lists, texts)):
         name = f"{key}[{i}]"
         marked_ranges = []
-        for k, pair in enumerate(check_list(name, ranges)):
-            pair = check_list(f"{name}[{k}]", pair)
-            marked_ranges.append(_range(f"{name}[{k}]", pair, text))
+        for k, value in enumerate(check_list(name, ranges)):
+            marked_ranges.append(_range(f"{name}[{k}]", value, text))
         marked.append(tuple(marked_ranges))
     return marked
 
 
-def _range(key: str, pair: Sequence[Any], text: str) -> tuple[int, int]:
+def _range(key: str, value: Any, text: str) -> tuple[int, int]:
+    """A list [start, end] as a range of characters of `text`."""
+    pair = check_list(key, value)
     if len(pair) != 2:
         raise RowError(key, "must be [start, end]")
     return span_in(key, pair[0], pair[1], text)
@@ -285,13 +292,12 @@ def pair_row(pair: Comparison) -> dict[str, Any]:
 
     These are the usual keys of preference data sets. The marks of the answers are left out.
     """
-    (margin,) = pair.margins or (None,)
     values: dict[str, Any] = {
         "chosen": pair.answers[0].text,
         "rejected": pair.answers[1].text,
     }
-    if margin is not None:
-        values["margin"] = margin
+    if pair.margins:
+        values["margin"] = pair.margins[0]
     return prompt_row(pair.prompt, values)
 
 
@@ -373,18 +379,18 @@ def _step_objects(row: Row, key: str, values: Sequence[Any]) -> list[Step]:
     for i, value in enumerate(values):
         name = f"{key}[{i}]"
         step = check_object(name, value)
-        if "completions" in step:
-            completion = chosen_completion(name, step)
-            if completion is None:
-                break
-            steps.append(Step(completion.text, score=completion.rating))
-            if not completion.goes_on:
-                break
+        if "completions" not in step:
+            text = check_text(f"{name}.text", inside(row, "steps", "text", name, step))
+            label = inside(row, "steps", "label", name, step)
+            score = inside(row, "steps", "score", name, step)
+            steps.append(_step(name, text, label, score))
             continue
-        text = check_text(f"{name}.text", inside(row, "steps", "text", name, step))
-        label = inside(row, "steps", "label", name, step)
-        score = inside(row, "steps", "score", name, step)
-        steps.append(_step(name, text, label, score))
+        completion = chosen_completion(name, step)
+        if completion is None:  # it has no rating, so the rest of the solution has none either
+            break
+        steps.append(Step(completion.text, score=completion.rating))
+        if not completion.goes_on:
+            break
     return steps
 
 
@@ -401,12 +407,15 @@ def _step_texts(row: Row, texts: Sequence[str]) -> list[Step]:
 def _step(key: str, text: str, label: Any, score: Any) -> Step:
     """A step; a label that is a number, true or false is its score."""
     if label is not None and not isinstance(label, str):
-        score, label = label, None
+        score = label
+        label = None
     if label is None and score is None:
         raise RowError(key, "must have a label or a score")
     if label is not None:
-        check_text(f"{key}.label", label)
-    return Step(text, label, None if score is None else check_number(f"{key}.score", score))
+        label = check_text(f"{key}.label", label)
+    if score is not None:
+        score = check_number(f"{key}.score", score)
+    return Step(text, label, score)
 
 
 def _steps_row(feedback: StepFeedback) -> dict[str, Any]:
@@ -431,8 +440,18 @@ DEMONSTRATIONS = Format(
 COMPARISONS = Format(
     "comparisons",
     (
-        *("id", "prompt", "responses", "preferences", "ranking", "scores", "marked"),
-        *("margins", "chosen", "rejected", "margin", "references"),
+        "id",
+        "prompt",
+        "responses",
+        "preferences",
+        "ranking",
+        "scores",
+        "marked",
+        "margins",
+        "chosen",
+        "rejected",
+        "margin",
+        "references",
     ),
     _parse_comparison,
     _comparison_row,
@@ -440,9 +459,16 @@ COMPARISONS = Format(
 SPANS = Format(
     "spans",
     (
-        *("id", "prompt", "response", "completion", "spans"),
-        *("spans.start", "spans.end", "spans.label", "spans.side"),
-        *(f"spans.{part}" for part in SPAN_TEXTS),
+        "id",
+        "prompt",
+        "response",
+        "completion",
+        "spans",
+        "spans.start",
+        "spans.end",
+        "spans.label",
+        "spans.side",
+        *[f"spans.{part}" for part in SPAN_TEXTS],
         "references",
     ),
     _parse_spans,
@@ -451,8 +477,18 @@ SPANS = Format(
 STEPS = Format(
     "steps",
     (
-        *("id", "prompt", "steps", "steps.text", "steps.label", "steps.score"),
-        *("completions", "labels", "scores", "input", "label", "references"),
+        "id",
+        "prompt",
+        "steps",
+        "steps.text",
+        "steps.label",
+        "steps.score",
+        "completions",
+        "labels",
+        "scores",
+        "input",
+        "label",
+        "references",
     ),
     _parse_steps,
     _steps_row,

@@ -1,4 +1,4 @@
-"""The row format `judgements`: everything that anybody said about a response.
+"""The row format `judgements`: all judgements of a response, by any number of annotators.
 
     {prompt?, response, source?, judgements: [judgement, ...], references?}
 
@@ -42,11 +42,11 @@ from fgrlhf.text_types import Prompt, SegmentScore
 
 NO_ERROR = "no error"  # the label of a whole text in which an annotator found nothing
 SPAN_ASPECT, STEP_ASPECT = "span", "step"  # of judgements that were spans or steps
-LIKED_ASPECT = "liked"  # of spans that are no errors: their annotator likes them
-MISSING_ASPECT = "missing"  # of missing information, and the key of rows of spans that has it
+LIKED_ASPECT = "liked"  # of spans that an annotator likes, so they are not errors
+MISSING_ASPECT = "missing"  # of missing information; rows of spans have it under this key
 STEP_BREAK = "\n"  # between the steps of a response
 
-# what a conversion cannot hold -> how often it was there
+# What a conversion cannot hold -> how often it was there. `+losses` leaves out counts of 0.
 Losses = Counter[str]
 
 
@@ -61,7 +61,7 @@ class Judgement:
       score: a number, in the units of the data set.
       side: `response` or `source`. What a response omits can only be marked in the source.
       reason: why, in the annotator's words.
-      evidence: what proves it, such as a quotation.
+      evidence: what proves the judgement, such as a quotation.
       origin: who suggested the judgement, if the annotator did not make it alone.
 
     Raises:
@@ -153,6 +153,7 @@ def _parse(row: Row, number: int) -> JudgedResponse:
 
 
 def _judgement(key: str, values: Mapping[str, Any], response: str, source: str | None) -> Judgement:
+    """A judgement of a row. Raises `RowError` if it is malformed."""
     for name in values:
         if name not in (*_PARTS, "quote"):
             raise RowError(
@@ -274,8 +275,8 @@ def from_spans(feedback: SpanFeedback) -> JudgedResponse:
     meta = dict(feedback.prompt.meta)
     if _is_missing_information(meta.get(MISSING_ASPECT)):
         for information in meta.pop(MISSING_ASPECT):
-            label, evidence = information["label"], missing_evidence(information, "label")
-            judgements.append(Judgement(MISSING_ASPECT, label, evidence=evidence))
+            evidence = missing_evidence(information, "label")
+            judgements.append(Judgement(MISSING_ASPECT, information["label"], evidence=evidence))
     source = None
     if isinstance(meta.get(SOURCE), str):
         source = meta.pop(SOURCE)
@@ -319,21 +320,24 @@ def to_spans(judged: JudgedResponse) -> tuple[SpanFeedback, Losses]:
     spans = []
     missing = []
     for judgement in judged.judgements:
-        places = missing_places(judgement) if judgement.aspect == MISSING_ASPECT else None
         if judgement.label is None:
             losses["judgements without a label"] += 1
             continue
+        places = None  # of missing information
+        if judgement.aspect == MISSING_ASPECT:
+            places = missing_places(judgement)
         if judgement.span is not None:
-            spans.append(
-                LabelledSpan(
-                    *judgement.span,
-                    judgement.label,
-                    judgement.severity,
-                    judgement.evidence,
-                    judgement.reason,
-                    judgement.side,
-                )
+            start, end = judgement.span
+            span = LabelledSpan(
+                start,
+                end,
+                judgement.label,
+                severity=judgement.severity,
+                evidence=judgement.evidence,
+                reason=judgement.reason,
+                side=judgement.side,
             )
+            spans.append(span)
         elif places is not None:
             missing.append({"label": judgement.label, **places})
             losses["severity"] += judgement.severity is not None

@@ -101,7 +101,8 @@ def locate(
     if start is not None and end is not None:
         for reading in readings:
             first, last = reading.span(text, start, end)
-            if first >= 0 and text[first:last] == quote:
+            # a slice ends with the text, so `last` may be behind it
+            if first >= 0 and last <= len(text) and text[first:last] == quote:
                 return Located((first, last), EXACT, reading.name)
     near = None
     if start is not None:

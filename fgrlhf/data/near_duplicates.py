@@ -17,7 +17,7 @@ SHINGLE = 3  # words
 # A pair with similarity s has the same values in at least one band with probability
 # 1 - (1 - s^ROWS)^BANDS: 0.9998 at 0.8, 0.06 at 0.25.
 BANDS, ROWS = 16, 4
-COMPARED = 20  # texts of a bucket with which each text is compared
+COMPARED = 20  # how many earlier texts of a bucket each text is compared with
 
 _WORD = re.compile(r"\w+")
 
@@ -43,19 +43,22 @@ def near_duplicates(texts: Sequence[str], threshold: float = SIMILAR) -> list[li
     Similar texts of similar texts are in the same group. The result does not depend on chance: the
     hash functions are fixed.
     """
-    sets = [shingles(text) for text in texts]
+    shingle_sets = [shingles(text) for text in texts]
+    # union-find: texts with the same root are in one group; a root is its own parent
     parent = list(range(len(texts)))
 
     def root(i: int) -> int:
         while parent[i] != i:
-            parent[i] = parent[parent[i]]
+            parent[i] = parent[parent[i]]  # shortens the path for later calls
             i = parent[i]
         return i
 
-    for bucket in _buckets(sets):
+    for bucket in _buckets(shingle_sets):
         for place, i in enumerate(bucket):
             for j in bucket[max(0, place - COMPARED) : place]:
-                if root(i) != root(j) and similarity(sets[i], sets[j]) >= threshold:
+                if root(i) == root(j):
+                    continue
+                if similarity(shingle_sets[i], shingle_sets[j]) >= threshold:
                     parent[root(i)] = root(j)
     groups: dict[int, list[int]] = {}
     for i in range(len(texts)):
@@ -63,15 +66,17 @@ def near_duplicates(texts: Sequence[str], threshold: float = SIMILAR) -> list[li
     return sorted(group for group in groups.values() if len(group) > 1)
 
 
-def _buckets(sets: Sequence[frozenset[tuple[str, ...]]]) -> Iterator[list[int]]:
-    """Indices of sets that agree in a band of their signatures."""
-    signatures = [_signature(one) for one in sets]
+def _buckets(shingle_sets: Sequence[frozenset[tuple[str, ...]]]) -> Iterator[list[int]]:
+    """Indices of sets that have the same values in a band of their signatures."""
+    signatures = [_signature(shingle_set) for shingle_set in shingle_sets]
     for band in range(BANDS):
         buckets: dict[Hashable, list[int]] = {}
         rows = slice(band * ROWS, (band + 1) * ROWS)
         for i, signature in enumerate(signatures):
             buckets.setdefault(signature[rows].tobytes(), []).append(i)
-        yield from (bucket for bucket in buckets.values() if len(bucket) > 1)
+        for bucket in buckets.values():
+            if len(bucket) > 1:
+                yield bucket
 
 
 _RANDOM = np.random.default_rng(0)
@@ -80,12 +85,16 @@ _A_H = _RANDOM.integers(2**63, size=BANDS * ROWS, dtype=np.uint64) * np.uint64(2
 _B_H = _RANDOM.integers(2**63, size=BANDS * ROWS, dtype=np.uint64)
 
 
-def _signature(one: frozenset[tuple[str, ...]]) -> np.ndarray:
-    """The smallest value of the set's elements under each hash function."""
-    numbers = [
-        int.from_bytes(blake2b(" ".join(words).encode(), digest_size=8).digest(), "big")
-        for words in one
-    ]
+def _signature(shingle_set: frozenset[tuple[str, ...]]) -> np.ndarray:
+    """The MinHash signature of a set: its elements' smallest value under each hash function.
+
+    Returns:
+      [H], for H = BANDS * ROWS hash functions.
+    """
+    numbers = []
+    for words in shingle_set:
+        digest = blake2b(" ".join(words).encode(), digest_size=8).digest()
+        numbers.append(int.from_bytes(digest, "big"))
     hashed_NH = np.array(numbers, dtype=np.uint64)[:, None] * _A_H + _B_H
     # the low bits of a product are weak, so the high half decides
     return (hashed_NH >> np.uint64(32)).min(0)

@@ -79,18 +79,24 @@ class Row:
         for each in names:
             if each in self.columns:
                 raise RowError(self.key(each), "must not be null")
+        raise RowError(name, self._missing(names))
+
+    def _missing(self, names: Sequence[str]) -> str:
+        """The reason of an error: the row has none of these names."""
         keys = [shorten(key, 40) for key in list(self.values)[:MOST_KEYS_SHOWN]]
-        more = ", ..." if len(self.values) > MOST_KEYS_SHOWN else ""
+        if len(self.values) > MOST_KEYS_SHOWN:
+            keys.append("...")
+        alternatives = [f"`{name}`" for name in names[1:]]
         others = ""
-        if alternatives:
-            listed = " and ".join(f"`{each}`" for each in alternatives)
-            others = f", and so {'is' if len(alternatives) == 1 else 'are'} {listed}"
-        columns = " or ".join(f"columns.{each}=..." for each in names)
-        raise RowError(
-            name,
-            f"missing{others}; the row has {', '.join(keys) or 'no keys'}{more}."
+        if len(alternatives) == 1:
+            others = f", and so is {alternatives[0]}"
+        elif alternatives:
+            others = f", and so are {' and '.join(alternatives)}"
+        columns = " or ".join(f"columns.{name}=..." for name in names)
+        return (
+            f"missing{others}; the row has {', '.join(keys) or 'no keys'}."
             f" Name its key with {columns}; a command without `columns` reads the file that"
-            " `fgrlhf data convert` writes with them",
+            " `fgrlhf data convert` writes with them"
         )
 
     def key(self, name: str) -> str:

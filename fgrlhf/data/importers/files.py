@@ -1,4 +1,9 @@
-"""Reading the files of published data sets: tables, and JSON rows with their numbers."""
+"""Reads the files of published data sets: tables, and JSON rows.
+
+An importer is a function (path, report) -> items. It calls `read_objects`, or `table` and
+`read_each`, with a function that turns one row into an item, and the checks below for the values of
+the row. `registry.py` lists all importers.
+"""
 
 import ast
 import csv
@@ -33,37 +38,55 @@ def table(
 ) -> list[dict[str, str]]:
     """The rows of a table with a header. Cells of columns that are not read are counted as lost.
 
-    A row may have blank cells after its last column, and may lack its last cell, which is blank
-    then, if that column is not needed.
+    A row may have blank cells after its last column. It may lack its last cell if that column is
+    not needed; the cell is blank then.
 
     Args:
       needed: columns that the table must have.
-      optional: columns that are read if the table has them.
+      delimiter: the character between two cells.
       quoted: whether `"` encloses cells. In some tables it is a character like any other.
+      optional: columns that are read if the table has them.
 
     Raises:
-      UserError: the file cannot be read, lacks a column, or a row has too many or too few cells.
+      UserError: the file cannot be read, lacks a column or has one twice, or a row has too many or
+        too few cells.
+    """
+    columns, rows = _parse_table(path, needed, optional, delimiter, quoted)
+    for number, row in enumerate(rows):
+        _check_cells(path, number, row, columns, needed)
+    unread = [name for name in columns if name.strip() and name not in (*needed, *optional)]
+    lost = 0
+    for row in rows:
+        lost += sum(1 for name in unread if row[name].strip())
+    if lost:
+        report.losses[f"cells of columns that are not read ({shorten(', '.join(unread))})"] += lost
+    return rows
+
+
+def _parse_table(
+    path: str | Path,
+    needed: Sequence[str],
+    optional: Sequence[str],
+    delimiter: str,
+    quoted: bool,
+) -> tuple[Sequence[str], list[dict[Any, Any]]]:
+    """The columns and the rows of a table, as `csv.DictReader` reads them.
+
+    A missing cell is None, and cells after the last column are a list under the key None.
     """
     text = read_text(path)
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    limit = csv.field_size_limit(MOST_CELL)
     rows: list[dict[Any, Any]] = []
+    default_limit = csv.field_size_limit(MOST_CELL)
     try:
         # strict: a quote without its partner would make one cell of all rows up to the next quote
         reader = csv.DictReader(
             io.StringIO(text, newline=""),
             delimiter=delimiter,
-            quoting=quoting,
+            quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
             strict=True,
         )
-        columns = reader.fieldnames or []
-        missing = [name for name in needed if name not in columns]
-        if missing:
-            raise UserError(
-                f"{path} has no column {', '.join(missing)}: it has"
-                f" {shorten(', '.join(columns) or 'no columns', 200)}. Choose another from=..., or"
-                " download the file again"
-            )
+        columns = list(reader.fieldnames or [])
+        _check_header(path, columns, needed, optional)
         for row in reader:
             rows.append(row)
     except csv.Error as error:
@@ -72,50 +95,69 @@ def table(
             ' begins with `"` must end with `"`, and those inside it must be doubled'
         ) from None
     finally:
-        csv.field_size_limit(limit)
-    for number, row in enumerate(rows):
-        further = row.pop(None, None) or []
-        lacking = [name for name in columns if row[name] is None]
-        if lacking == columns[-1:] and lacking[0] not in needed:
-            row[lacking.pop()] = ""
-        if lacking or any(cell.strip() for cell in further):
-            raise UserError(
-                f"{path}, row {number}: has another number of cells than the header's"
-                f" {len(columns)}. Download the file again"
-            )
-    unread = [name for name in columns if name.strip() and name not in (*needed, *optional)]
-    lost = sum(bool(row[name].strip()) for row in rows for name in unread)
-    if lost:
-        report.losses[f"cells of columns that are not read ({shorten(', '.join(unread))})"] += lost
-    return rows
+        csv.field_size_limit(default_limit)
+    return columns, rows
+
+
+def _check_header(
+    path: str | Path, columns: Sequence[str], needed: Sequence[str], optional: Sequence[str]
+) -> None:
+    """Raise `UserError` if a needed column is missing, or a column that is read is there twice."""
+    missing = [name for name in needed if name not in columns]
+    if missing:
+        raise UserError(
+            f"{path} has no column {', '.join(missing)}: it has"
+            f" {shorten(', '.join(columns) or 'no columns', 200)}. Choose another from=..., or"
+            " download the file again"
+        )
+    read_columns = dict.fromkeys((*needed, *optional))
+    repeated = [name for name in read_columns if columns.count(name) > 1]
+    if repeated:
+        raise UserError(
+            f"{path} has the column {', '.join(repeated)} twice, so one of them would be lost:"
+            " remove it, or give it another name"
+        )
+
+
+def _check_cells(
+    path: str | Path,
+    number: int,
+    row: dict[Any, Any],
+    columns: Sequence[str],
+    needed: Sequence[str],
+) -> None:
+    """Give a row one text for each column. Raises `UserError` if it has other cells."""
+    extra_cells = row.pop(None, [])
+    missing = [name for name in columns if row[name] is None]
+    last_column = columns[-1]
+    if missing == [last_column] and last_column not in needed:
+        row[last_column] = ""
+        missing = []
+    if missing or any(cell.strip() for cell in extra_cells):
+        raise UserError(
+            f"{path}, row {number}: has another number of cells than the header's"
+            f" {len(columns)}. Download the file again"
+        )
 
 
 def read_objects(
     path: str | Path, read: Callable[[int, Mapping[str, Any], Report], Item | None], report: Report
 ) -> list[Item]:
-    """What `read` makes of every row of a JSON, JSON lines or Parquet file.
-
-    Args:
-      read: (number from 0, row, report) -> an item; None: the row is left out, and `read` has
-        reported it. Raises `RowError` if the row does not have the structure of the format.
-    """
-    return _read_each(read_rows(path), read, report)
+    """The items in the rows of a JSON, JSON lines or Parquet file. See `read_each`."""
+    return read_each(read_rows(path), read, report)
 
 
-def read_lines(
-    rows: Sequence[Mapping[str, str]],
-    read: Callable[[int, Mapping[str, Any], Report], Item | None],
-    report: Report,
-) -> list[Item]:
-    """The same for the rows of a table."""
-    return _read_each(rows, read, report)
-
-
-def _read_each(
+def read_each(
     rows: Sequence[Any],
     read: Callable[[int, Mapping[str, Any], Report], Item | None],
     report: Report,
 ) -> list[Item]:
+    """The items in rows. Rows without the structure of the format are reported as malformed.
+
+    Args:
+      read: (number from 0, row, report) -> an item. It returns None for a row that is left out,
+        after it has reported this, and raises `RowError` for a malformed row.
+    """
     items = []
     for number, row in numbered(rows, report):
         if not isinstance(row, Mapping):
@@ -133,7 +175,7 @@ def _read_each(
 
 
 def numbered(rows: Sequence[Item], report: Report) -> Iterator[tuple[int, Item]]:
-    """The rows with their numbers, from 0, while a bar shows the progress."""
+    """The rows with their numbers, from 0. They are counted, and a bar shows the progress."""
     bar = progress_bar(len(rows), "importing", "row")
     for number, row in enumerate(rows):
         report.rows += 1
@@ -143,20 +185,19 @@ def numbered(rows: Sequence[Item], report: Report) -> Iterator[tuple[int, Item]]
 
 
 def list_in(key: str, text: str) -> list[Any]:
-    """A list in a cell of a table, in JSON or as Python prints it; [] for an empty cell.
+    """A list in a cell of a table, in JSON or as Python prints it; [] for a blank cell.
 
     Raises:
       RowError: the cell has no list.
     """
     if not text.strip():
         return []
-    value = None
     try:
         value = parse_json(text)
     except ValueError:
         try:
             value = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             raise RowError(key, f"is not a list: {shorten(repr(text), 60)}") from None
     if not isinstance(value, list):
         raise RowError(key, f"must be a list, it is {type_name(value)}")
@@ -164,7 +205,7 @@ def list_in(key: str, text: str) -> list[Any]:
 
 
 def whole_number(key: str, value: Any) -> int:
-    """A whole number, also in a text or as 3.0. Raises `RowError` if it is none."""
+    """A whole number, which may also be a text or 3.0. Raises `RowError` for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -177,7 +218,7 @@ def whole_number(key: str, value: Any) -> int:
 
 
 def any_number(key: str, value: Any) -> float:
-    """A finite number, also in a text. Raises `RowError` if it is none."""
+    """A finite number, which may also be a text. Raises `RowError` for anything else."""
     if isinstance(value, str):
         try:
             value = float(value)
@@ -195,6 +236,12 @@ def optional_text(key: str, value: Any) -> str | None:
     return text if text.strip() else None
 
 
-def text_prompt(name: str, text: str, meta: Mapping[str, Any]) -> Prompt:
+def row_id(value: Any, number: int) -> str:
+    """The id of a row as a text; the number of the row if it has no id, or a blank one."""
+    text = "" if value is None else str(value)
+    return text if text.strip() else str(number)
+
+
+def text_prompt(prompt_id: str, text: str, meta: Mapping[str, Any]) -> Prompt:
     """The prompt in a text, which may be a dialog."""
-    return Prompt(name, text, meta=meta, messages=PromptText.of(text).messages)
+    return Prompt(prompt_id, text, meta=meta, messages=PromptText.of(text).messages)

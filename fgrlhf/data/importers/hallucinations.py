@@ -1,7 +1,7 @@
 """Data sets of hallucinations and other flaws of generated texts."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,15 @@ from fgrlhf.data.importers.files import (
     list_in,
     numbered,
     optional_text,
-    read_lines,
+    read_each,
     read_objects,
+    row_id,
     table,
     text_prompt,
     whole_number,
 )
 from fgrlhf.data.importers.report import Problem, Report
-from fgrlhf.data.importers.tags import untag
+from fgrlhf.data.importers.tags import Untagged, untag
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.locate import CODE_POINTS, WHOLE, fold, shifted
 from fgrlhf.data.read import read_rows
@@ -38,15 +39,7 @@ def ragtruth(path: str | Path, report: Report) -> list[JudgedResponse]:
     label_type, implicit_true?, due_to_null?}`; `meta` becomes the reason. Spans that are true
     although the source does not say so (`implicit_true`) have the severity `implicit true`.
     """
-    sources = Path(path).parent / SOURCES_FILE
-    prompts: dict[str, str] = {}
-    if sources.exists():
-        for number, row in enumerate(read_rows(sources)):
-            if not isinstance(row, Mapping) or not isinstance(row.get("prompt"), str):
-                reason = f"in {SOURCES_FILE}: must be an object with a text"
-                report.malformed.append(Problem(number, "prompt", reason))
-                continue
-            prompts[str(row.get("source_id"))] = row["prompt"]
+    prompts = _ragtruth_prompts(Path(path).parent / SOURCES_FILE, report)
 
     def read(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
         response = check_text("response", row.get("response"), may_be_blank=True)
@@ -62,15 +55,34 @@ def ragtruth(path: str | Path, report: Report) -> list[JudgedResponse]:
         if source_id not in prompts:
             report.losses[f"prompts that are not in a {SOURCES_FILE} beside the file"] += 1
         meta = {key: value for key, value in row.items() if key not in ("id", "response", "labels")}
-        prompt = text_prompt(str(row.get("id", number)), prompts.get(source_id, ""), meta)
+        prompt = text_prompt(row_id(row.get("id"), number), prompts.get(source_id, ""), meta)
         return JudgedResponse(prompt, response, tuple(judgements))
 
     return read_objects(path, read, report)
 
 
+def _ragtruth_prompts(path: Path, report: Report) -> dict[str, str]:
+    """The prompts by their `source_id`; none if there is no such file."""
+    prompts: dict[str, str] = {}
+    if not path.exists():
+        return prompts
+    for number, row in enumerate(read_rows(path)):
+        if not isinstance(row, Mapping) or not isinstance(row.get("prompt"), str):
+            reason = f"in {SOURCES_FILE}: must be an object with a text"
+            report.malformed.append(Problem(number, "prompt", reason))
+            continue
+        if row.get("source_id") is None:
+            reason = f"in {SOURCES_FILE}: must not be null or missing"
+            report.malformed.append(Problem(number, "source_id", reason))
+            continue
+        prompts[str(row["source_id"])] = row["prompt"]
+    return prompts
+
+
 def _ragtruth_label(
     number: int, key: str, value: Any, response: str, report: Report
 ) -> Judgement | None:
+    """The judgement in a label; None if its span is not found."""
     label = check_object(key, value)
     start = whole_number(f"{key}.start", label.get("start"))
     end = whole_number(f"{key}.end", label.get("end"))
@@ -88,7 +100,7 @@ def _ragtruth_label(
 
 # ---- XSum ----------------------------------------------------------------------------------------
 
-NULL = "NULL"
+NULL = "NULL"  # the type of hallucination where an annotator found none
 XSUM_READINGS = (
     shifted("from 1", -1, -1),
     CODE_POINTS,
@@ -96,8 +108,14 @@ XSUM_READINGS = (
     shifted("from 0, last character included", 0, 1),
 )
 XSUM_COLUMNS = (
-    *("bbcid", "system", "summary", "hallucination_type", "hallucinated_span"),
-    *("hallucinated_span_start", "hallucinated_span_end", "worker_id"),
+    "bbcid",
+    "system",
+    "summary",
+    "hallucination_type",
+    "hallucinated_span",
+    "hallucinated_span_start",
+    "hallucinated_span_end",
+    "worker_id",
 )
 
 
@@ -106,11 +124,12 @@ def xsum(path: str | Path, report: Report) -> list[JudgedResponse]:
 
     The table is hallucination_annotations_xsum_summaries.csv of
     github.com/google-research-datasets/xsum_hallucination_annotations. Apostrophes and line breaks
-    are escaped in it (`\\'`, `\\n`), but the offsets count from 1 in the text without escapes,
-    which is restored here. Other ways to count are tried too; the stored text of the span decides.
-    Lines with NULL say that the annotator found nothing. All annotators of a summary are in one
-    row.
+    are escaped in it (`\\'`, `\\n`). The offsets count from 1 in the text without escapes, so the
+    escapes are removed. Other ways to count are tried too; the stored text of the span decides.
+    Lines with NULL say that the annotator found nothing. The judgements of all annotators of a
+    summary become one row.
     """
+    # (article, system, summary) -> the judgements of all annotators
     grouped: dict[tuple[str, str, str], list[Judgement]] = {}
     rows = table(path, XSUM_COLUMNS, report)
     for number, row in numbered(rows, report):
@@ -118,8 +137,9 @@ def xsum(path: str | Path, report: Report) -> list[JudgedResponse]:
         if not report.has_response(number, "summary", summary):
             continue
         judgements = grouped.setdefault((row["bbcid"], row["system"], summary), [])
+        annotator = optional_text("worker_id", row["worker_id"])
         if row["hallucination_type"] == NULL:
-            judgements.append(Judgement(HALLUCINATION, NO_ERROR, annotator=row["worker_id"]))
+            judgements.append(Judgement(HALLUCINATION, NO_ERROR, annotator=annotator))
             continue
         try:
             label = check_text("hallucination_type", row["hallucination_type"])
@@ -128,7 +148,7 @@ def xsum(path: str | Path, report: Report) -> list[JudgedResponse]:
             report.malformed.append(Problem(number, error.key, error.reason))
             continue
         if span is not None:
-            judgements.append(Judgement(HALLUCINATION, label, *span, annotator=row["worker_id"]))
+            judgements.append(Judgement(HALLUCINATION, label, *span, annotator=annotator))
     judged = []
     for (article, system, summary), judgements in grouped.items():
         prompt = Prompt(f"{article}/{system}", "", meta={"bbcid": article, "system": system})
@@ -171,10 +191,9 @@ def _defacto_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedR
     feedback = check_object("feedback", row.get("feedback"))
     reason = optional_text("feedback.explanation", feedback.get("explanation"))
     evidence = optional_text("feedback.evidence", feedback.get("evidence"))
-    kinds = [kind for kind in ("intrinsic", "extrinsic") if row.get(f"{kind}_error")]
-    if row.get("has_error") and not kinds:
-        kinds = ["error"]
-    labels = kinds or [NO_ERROR]
+    labels = [kind for kind in ("intrinsic", "extrinsic") if row.get(f"{kind}_error")]
+    if not labels:
+        labels = ["error" if row.get("has_error") else NO_ERROR]
     judgements = []
     for label in labels:
         judgements.append(Judgement(HALLUCINATION, label, reason=reason, evidence=evidence))
@@ -190,7 +209,7 @@ def _defacto_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedR
     }
     reference = optional_text("abstract", row.get("abstract"))
     references = (reference,) if reference else ()
-    prompt = Prompt(str(row.get("doc_id", number)), "", references, meta)
+    prompt = Prompt(row_id(row.get("doc_id"), number), "", references, meta)
     return JudgedResponse(prompt, response, tuple(judgements), article)
 
 
@@ -206,9 +225,9 @@ FAVA_TAGS = (
     "unverifiable",
 )
 CORRECTION, WRONG = "mark", "delete"
-# key of the tagged text -> the tag whose content belongs to the response: annotators write what is
-# wrong as <delete> and the correction as <mark>; generated errors are the other way round
 GENERATED = "errored_passage"  # a task's word
+# key of the tagged text -> the tag around what the response says. Annotators write what is wrong as
+# <delete> and its correction as <mark>; texts with generated errors have them the other way round.
 FAVA_KEYS = {"annotated": WRONG, "completion": WRONG, GENERATED: CORRECTION}
 
 
@@ -230,55 +249,84 @@ def _fava_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResp
     key = next((name for name in FAVA_KEYS if name in row), None)
     if key is None:
         raise RowError("annotated", f"missing; the tagged text is in one of {', '.join(FAVA_KEYS)}")
-    kept = FAVA_KEYS[key]
-    removed = CORRECTION if kept == WRONG else WRONG
+    correction_tag = CORRECTION if FAVA_KEYS[key] == WRONG else WRONG
     text = re.sub(r"\s*</s>\s*$", "", check_text(key, row[key]))
     tagged = untag(text, [*FAVA_TAGS, CORRECTION, WRONG], reopening_closes=True)
     for problem in tagged.problems:
-        report.marked(number, key, problem)
-    cuts = [(mark.start, mark.end) for mark in tagged.marks if mark.tag == removed]
+        report.drop_tags(number, key, problem)
+    cuts = [(mark.start, mark.end) for mark in tagged.marks if mark.tag == correction_tag]
     response = _without(tagged.text, cuts)
     if not report.has_response(number, key, response):
         return None
     output = optional_text("output", row.get("output"))
     if output is not None and fold(output).text.strip() != fold(response).text.strip():
         report.losses["rows whose `output` differs from the text without its tags"] += 1
-    judgements = []
+    judgements = _fava_judgements(number, key, tagged, correction_tag, cuts, report)
+    prompt_text = optional_text("prompt", row.get("prompt")) or ""
+    used = ("id", "prompt", "output", key)
+    meta = {name: value for name, value in row.items() if name not in used}
+    prompt = text_prompt(row_id(row.get("id"), number), prompt_text, meta)
+    return JudgedResponse(prompt, response, tuple(judgements))
+
+
+def _fava_judgements(
+    number: int,
+    key: str,
+    tagged: Untagged,
+    correction_tag: str,
+    cuts: Sequence[tuple[int, int]],
+    report: Report,
+) -> list[Judgement]:
+    """The judgements of a tagged text.
+
+    Args:
+      correction_tag: the tag of corrections, which are not in the response.
+      cuts: where the corrections were in `tagged.text`.
+    """
     if not tagged.marks and not tagged.problems:
-        judgements.append(Judgement(HALLUCINATION, NO_ERROR))
+        return [Judgement(HALLUCINATION, NO_ERROR)]
+    judgements = []
     for place, mark in enumerate(tagged.marks):
         if mark.tag not in FAVA_TAGS:
             if mark.inside is None:
                 report.losses[f"<{mark.tag}> outside the tag of an error"] += 1
             continue
-        inner = [other for other in tagged.marks if other.inside == place]
         start = _place_without(mark.start, cuts)
         end = _place_without(mark.end, cuts)
         if start == end:
-            report.marked(number, key, f"<{mark.tag}> at {start} marks no character")
+            report.drop_tags(number, key, f"<{mark.tag}> at {start} marks no character")
             continue
-        report.marked(number, key, None)
-        added = [tagged.text[other.start : other.end] for other in inner if other.tag == removed]
-        evidence = " ".join(text for text in added if text.strip()) or None
+        report.count_marked()
+        corrections = []
+        for inner in tagged.marks:
+            content = tagged.text[inner.start : inner.end]
+            if inner.inside == place and inner.tag == correction_tag and content.strip():
+                corrections.append(content)
+        evidence = " ".join(corrections) or None
         judgements.append(Judgement(HALLUCINATION, mark.tag, start, end, evidence=evidence))
-    prompt_text = optional_text("prompt", row.get("prompt")) or ""
-    meta = {name: value for name, value in row.items() if name not in (key, "prompt", "output")}
-    prompt = text_prompt(str(number), prompt_text, meta)
-    return JudgedResponse(prompt, response, tuple(judgements))
+    return judgements
 
 
-def _without(text: str, cuts: list[tuple[int, int]]) -> str:
+def _without(text: str, cuts: Sequence[tuple[int, int]]) -> str:
+    """The text without the characters of the cuts [start, end)."""
     pieces = []
     last = 0
     for start, end in sorted(cuts):
         pieces.append(text[last:start])
         last = max(last, end)
-    return "".join([*pieces, text[last:]])
+    pieces.append(text[last:])
+    return "".join(pieces)
 
 
-def _place_without(place: int, cuts: list[tuple[int, int]]) -> int:
-    """A place of the text after the cuts, which do not overlap, are removed."""
-    return place - sum(min(end, place) - start for start, end in cuts if start < place)
+def _place_without(place: int, cuts: Sequence[tuple[int, int]]) -> int:
+    """A place of the text after the characters of the cuts [start, end) are removed."""
+    removed = 0
+    last = 0
+    for start, end in sorted(cuts):
+        start = max(start, last)  # a correction can be inside another one
+        removed += max(min(end, place) - start, 0)
+        last = max(last, end)
+    return place - removed
 
 
 # ---- HaluQuestQA ---------------------------------------------------------------------------------
@@ -290,15 +338,24 @@ HALU_ASPECTS = {  # prefix of the columns -> aspect
     "reference_example": "example",
     "ques_misconception": "misconception",
 }
+HALU_ANSWERS = {"answer1": "ans1_text", "answer2": "ans2_text"}  # label of a span -> column
 HALU_PROMPT = "question_text"  # a task's word
 HALU_PREFERENCES = ("Answer 1", "Answer 2")
 HALU_COLUMNS = (
-    *("annotator", HALU_PROMPT, "ans1_text", "ans2_text", "ans_preference"),
-    *(f"{prefix}_{part}" for prefix in HALU_ASPECTS for part in ("span", "reason", "label")),
+    "annotator",
+    HALU_PROMPT,
+    "ans1_text",
+    "ans2_text",
+    "ans_preference",
+    *[f"{prefix}_{part}" for prefix in HALU_ASPECTS for part in ("span", "reason", "label")],
 )
 HALU_OPTIONAL = (
-    *("ans_preference_reason", "category", "source_file", "ans1_label", "ans2_label"),
-    *(f"{prefix}_helpful" for prefix in HALU_ASPECTS),
+    "ans_preference_reason",
+    "category",
+    "source_file",
+    "ans1_label",
+    "ans2_label",
+    *[f"{prefix}_helpful" for prefix in HALU_ASPECTS],
 )
 
 
@@ -312,50 +369,54 @@ def haluquestqa(path: str | Path, report: Report) -> list[JudgedResponse]:
     that answer on the annotators' page; it means all of the answer.
     """
     rows = table(path, HALU_COLUMNS, report, TAB, optional=HALU_OPTIONAL)
-    return [item for pair in read_lines(rows, _halu_row, report) for item in pair]
+    judged = []
+    for answers in read_each(rows, _halu_row, report):
+        judged += answers
+    return judged
 
 
 def _halu_row(number: int, row: Mapping[str, str], report: Report) -> list[JudgedResponse]:
+    """The judged answers of a row: two, or fewer if an answer is blank."""
     prompt_text = check_text(HALU_PROMPT, row[HALU_PROMPT])
-    found: dict[str, list[Judgement]] = {"answer1": [], "answer2": []}
+    judgements_of: dict[str, list[Judgement]] = {answer: [] for answer in HALU_ANSWERS}
     for prefix, aspect in HALU_ASPECTS.items():
         for target, judgement in _halu_spans(number, prefix, aspect, row, report):
-            for answer in found:
-                if target in (answer, SOURCE):
-                    found[answer].append(judgement)
+            if target == SOURCE:  # both answers are to the same prompt
+                for judgements in judgements_of.values():
+                    judgements.append(judgement)
+            else:
+                judgements_of[target].append(judgement)
     preferred = row["ans_preference"].strip()
-    has_preference = preferred in HALU_PREFERENCES
-    if preferred and not has_preference:
+    if preferred and preferred not in HALU_PREFERENCES:
         report.losses[f"preferences other than {' and '.join(HALU_PREFERENCES)}"] += 1
-    pair = []
-    for place, answer in enumerate(("answer1", "answer2"), 1):
-        response = row[f"ans{place}_text"]
-        if not report.has_response(number, f"ans{place}_text", response):
+    judged = []
+    for place, (answer, column) in enumerate(HALU_ANSWERS.items(), 1):
+        response = row[column]
+        if not report.has_response(number, column, response):
             continue
-        judgements = found[answer]
-        if has_preference:
-            is_better = preferred == HALU_PREFERENCES[place - 1]
+        judgements = judgements_of[answer]
+        if preferred in HALU_PREFERENCES:
+            label = "better" if preferred == HALU_PREFERENCES[place - 1] else "worse"
+            annotator = optional_text("annotator", row["annotator"])
             reason = optional_text("ans_preference_reason", row.get("ans_preference_reason"))
-            label = "better" if is_better else "worse"
-            judgements.append(
-                Judgement("preference", label, annotator=row["annotator"], reason=reason)
-            )
+            judgements.append(Judgement("preference", label, annotator=annotator, reason=reason))
         meta = {
             "category": row.get("category"),
             "author": row.get(f"ans{place}_label"),
             "file": row.get("source_file"),
         }
         prompt = text_prompt(f"{number}/{place}", prompt_text, meta)
-        of_source = any(judgement.side == SOURCE for judgement in judgements)
-        source = prompt_text if of_source else None
-        pair.append(JudgedResponse(prompt, response, tuple(judgements), source))
-    return pair
+        marks_source = any(judgement.side == SOURCE for judgement in judgements)
+        source = prompt_text if marks_source else None
+        judged.append(JudgedResponse(prompt, response, tuple(judgements), source))
+    return judged
 
 
 def _halu_spans(
     number: int, prefix: str, aspect: str, row: Mapping[str, str], report: Report
 ) -> Iterator[tuple[str, Judgement]]:
-    """`answer1`, `answer2` or `source`, and a judgement of it."""
+    """The judgements of one aspect, each with what it judges: `answer1`, `answer2` or `source`."""
+    annotator = optional_text("annotator", row["annotator"])
     key = f"{prefix}_span"
     quotes = list_in(key, row[key])
     targets = list_in(f"{prefix}_label", row[f"{prefix}_label"])
@@ -370,21 +431,21 @@ def _halu_spans(
         quote = check_text(name, quote, may_be_blank=True)
         target = check_text(f"{prefix}_label[{i}]", target)
         reason = optional_text(f"{prefix}_reason[{i}]", reason)
-        side = RESPONSE
-        if target in ("answer1", "answer2"):
-            text = row["ans1_text" if target == "answer1" else "ans2_text"]
+        if target in HALU_ANSWERS:
+            side = RESPONSE
+            text = row[HALU_ANSWERS[target]]
         else:
-            target, side, text = SOURCE, SOURCE, row[HALU_PROMPT]
+            target = SOURCE
+            side = SOURCE
+            text = row[HALU_PROMPT]
         if quote.strip(" :") == target.upper() and quote not in text:
             report.spans[WHOLE] += 1
             span = (None, None)
         else:
             span = report.locate(number, name, text, quote)
+        if span is None:
+            continue
         label = aspect
         if i < len(helpful):
             label = "helpful" if helpful[i] else "not helpful"
-        if span is not None:
-            judgement = Judgement(
-                aspect, label, *span, side=side, annotator=row["annotator"], reason=reason
-            )
-            yield target, judgement
+        yield target, Judgement(aspect, label, *span, side=side, annotator=annotator, reason=reason)

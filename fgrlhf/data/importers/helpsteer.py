@@ -5,12 +5,13 @@ Documented on huggingface.co/datasets/nvidia/HelpSteer3. Its configs are separat
 conversation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fgrlhf.data.comparisons import Answer, Comparison
-from fgrlhf.data.importers.files import optional_text, read_objects, whole_number
+from fgrlhf.data.importers.files import optional_text, read_objects, row_id, whole_number
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JudgedResponse, Judgement
 from fgrlhf.data.rows import RowError, check_list, check_text
@@ -30,17 +31,22 @@ def preference(path: str | Path, report: Report) -> list[Comparison]:
 
 
 def _preference_row(number: int, row: Mapping[str, Any], report: Report) -> Comparison:
-    texts = [check_text(f"response{i}", row.get(f"response{i}"), True) for i in (1, 2)]
+    answers = []
+    for key in ("response1", "response2"):
+        answers.append(Answer(check_text(key, row.get(key), may_be_blank=True)))
     overall = whole_number("overall_preference", row.get("overall_preference"))
     if not -3 <= overall <= 3:
         raise RowError("overall_preference", f"must be from -3 to 3, it is {overall}")
     pairs: tuple[tuple[int, int], ...] = ()
     margins: tuple[float, ...] = ()
-    if overall:
-        pairs = ((0, 1),) if overall < 0 else ((1, 0),)
+    if overall < 0:
+        pairs = ((0, 1),)
+    elif overall > 0:
+        pairs = ((1, 0),)
+    if overall != 0:
         margins = (float(abs(overall)),)
-    prompt = _prompt(str(number), row, ("response1", "response2"))
-    return Comparison(prompt, tuple(Answer(text) for text in texts), pairs, margins)
+    prompt = _prompt(row_id(row.get("id"), number), row, ("response1", "response2"))
+    return Comparison(prompt, tuple(answers), pairs, margins)
 
 
 def feedback(path: str | Path, report: Report) -> list[JudgedResponse]:
@@ -53,16 +59,16 @@ def feedback(path: str | Path, report: Report) -> list[JudgedResponse]:
 
 
 def _feedback_row(number: int, row: Mapping[str, Any], report: Report) -> list[JudgedResponse]:
-    pair = []
+    read_keys = ("response1", "response2", "feedback1", "feedback2")
+    judged = []
     for i in (1, 2):
         response = check_text(f"response{i}", row.get(f"response{i}"), may_be_blank=True)
         if not report.has_response(number, f"response{i}", response):
             continue
         judgements = _comments(f"feedback{i}", row.get(f"feedback{i}"))
-        texts = ("response1", "response2", "feedback1", "feedback2")
-        prompt = _prompt(f"{number}/{i}", row, texts)
-        pair.append(JudgedResponse(prompt, response, judgements))
-    return pair
+        prompt = _prompt(f"{row_id(row.get('id'), number)}/{i}", row, read_keys)
+        judged.append(JudgedResponse(prompt, response, judgements))
+    return judged
 
 
 def edit(path: str | Path, report: Report) -> list[JudgedResponse]:
@@ -79,28 +85,29 @@ def _edit_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResp
         return None
     judgements = _comments("feedback", row.get("feedback"))
     correction = check_text("edited_response", row.get("edited_response"), may_be_blank=True)
-    prompt = _prompt(str(number), row, ("original_response", "edited_response", "feedback"))
-    prompt = Prompt(
-        prompt.id,
-        prompt.text,
-        meta={**prompt.meta, "correction": correction},
-        messages=prompt.messages,
-    )
+    read_keys = ("original_response", "edited_response", "feedback")
+    prompt = _prompt(row_id(row.get("id"), number), row, read_keys)
+    prompt = replace(prompt, meta={**prompt.meta, "correction": correction})
     return JudgedResponse(prompt, response, judgements)
 
 
-def _prompt(name: str, row: Mapping[str, Any], read: tuple[str, ...]) -> Prompt:
-    """The conversation of a row, with the keys that were not read."""
+def _prompt(prompt_id: str, row: Mapping[str, Any], read_keys: Sequence[str]) -> Prompt:
+    """The conversation of a row as a prompt, with the keys that were not read as its `meta`."""
     context = row.get("context")
     if isinstance(context, str):
         text = PromptText.of(check_text("context", context))
     else:
         text = conversation_prompt("context", messages_of("context", context))
-    meta = {key: value for key, value in row.items() if key not in ("context", "id", *read)}
-    return Prompt(name, text.text, meta=meta, messages=text.messages)
+    meta = {key: value for key, value in row.items() if key not in ("context", "id", *read_keys)}
+    return Prompt(prompt_id, text.text, meta=meta, messages=text.messages)
 
 
 def _comments(key: str, value: Any) -> tuple[Judgement, ...]:
+    """A judgement for every comment, of which there are one, as a text, or a list."""
     values = [value] if isinstance(value, str) else check_list(key, value)
-    texts = [optional_text(f"{key}[{i}]", text) for i, text in enumerate(values)]
-    return tuple(Judgement(COMMENT, COMMENT, reason=text) for text in texts if text)
+    judgements = []
+    for i, value in enumerate(values):
+        comment = optional_text(f"{key}[{i}]", value)
+        if comment is not None:
+            judgements.append(Judgement(COMMENT, COMMENT, reason=comment))
+    return tuple(judgements)

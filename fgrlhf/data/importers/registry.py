@@ -1,7 +1,7 @@
 """Every importer, by the name that `fgrlhf data import from=...` takes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ class Importer:
     """A published format.
 
     Args:
-      read: (file or folder, report) -> its items. What it drops is in the report.
+      read: (file or folder, report) -> its items. It reports what it drops and which rows are
+        malformed, and raises `UserError` if the file cannot be read.
       format: the row format of the items.
     """
 
@@ -49,15 +50,37 @@ IMPORTERS: dict[str, Importer] = {
 }
 
 
+# Keys with a meaning in the written rows. A key of the source with such a name cannot be kept: a
+# `source` of "reddit", for example, would be read as the text from which the response was made.
+WRITTEN_KEYS = {
+    JUDGEMENTS.name: ("id", "prompt", "response", "source", "judgements", "references"),
+    COMPARISONS.name: (
+        "id",
+        "prompt",
+        "responses",
+        "preferences",
+        "marked",
+        "margins",
+        "references",
+    ),
+}
+
+
 def import_items(source: str | Path, name: str) -> tuple[list[Any], Report]:
-    """The items of a published file, and what happened to its spans.
+    """The items of a published file, and the report of the import.
+
+    Args:
+      source: the file, or the folder for formats of several files.
+      name: of the format, a key of `IMPORTERS`.
 
     Raises:
       UserError: the file cannot be read, rows do not have the structure of the format (all of them
         are listed), or nothing is left.
     """
     report = Report()
-    items = list(IMPORTERS[name].read(source, report))
+    importer = IMPORTERS[name]
+    items = list(importer.read(source, report))
+    items = [_without_written_keys(item, importer.format.name, report) for item in items]
     refuse_rows(source, [str(problem) for problem in report.malformed], f"read as {name}")
     if not items:
         raise UserError(
@@ -65,3 +88,15 @@ def import_items(source: str | Path, name: str) -> tuple[list[Any], Report]:
             + ("; ".join(report.lines()) or "it is empty")
         )
     return items, report
+
+
+def _without_written_keys(item: Any, format_name: str, report: Report) -> Any:
+    """The item without further keys of its row that have another meaning in the written row."""
+    meta = {}
+    for key, value in item.prompt.meta.items():
+        if key not in WRITTEN_KEYS[format_name]:
+            meta[key] = value
+        elif value is not None:
+            loss = f"values of the key `{key}`, which means something else in rows of {format_name}"
+            report.losses[loss] += 1
+    return replace(item, prompt=replace(item.prompt, meta=meta))

@@ -1,4 +1,4 @@
-"""What happened to every claim of a data set on its way in."""
+"""The report of an import: how spans were found, and everything that was lost."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fgrlhf.data.locate import CODE_POINTS, FOUND, MARKED, Reading, locate
+from fgrlhf.data.problems import shown
 from fgrlhf.errors import shorten
 
 
@@ -14,7 +15,9 @@ class Problem:
     """A part of a row that could not be imported.
 
     Args:
-      row: its number, from 0.
+      row: the number of the row, from 0.
+      key: the part, as a path in the source's own keys, such as `labels[2].start`.
+      reason: why, without a full stop.
     """
 
     row: int
@@ -31,8 +34,8 @@ class Report:
 
     Args:
       rows: rows of the source that were read.
-      spans: how the spans were found, with counts.
-      losses: what the source states and the rows do not hold, with counts.
+      spans: how a span was found, or why not -> number of spans (fgrlhf/data/locate.py).
+      losses: what the source states and the written rows do not hold -> how often.
       problems: spans and texts that were dropped, one by one.
       malformed: rows without the structure of the format. They stop the import.
     """
@@ -53,38 +56,55 @@ class Report:
         end: int | None = None,
         readings: Sequence[Reading] = (CODE_POINTS,),
     ) -> tuple[int, int] | None:
-        """`fgrlhf.data.locate.locate`, counted; a span that is not found becomes a problem."""
+        """Find a span, count the outcome, and report a span that is not found.
+
+        Args:
+          row, key: where the span is claimed, for the report.
+          text, quote, start, end, readings: as in `fgrlhf.data.locate.locate`.
+
+        Returns:
+          [start, end) in code points of `text`; None if the span is not found.
+        """
         located = locate(text, quote, start, end, readings)
         self.spans[located.outcome] += 1
         if located.span is None:
             self.problems.append(Problem(row, key, _why(located.how, quote, start, end, len(text))))
         return located.span
 
-    def marked(self, row: int, key: str, problem: str | None) -> None:
-        """Count a span that tags mark in the text, or report why the tags mark none."""
-        self.spans[MARKED if problem is None else "broken tags"] += 1
-        if problem is not None:
-            self.problems.append(Problem(row, key, problem))
+    def count_marked(self) -> None:
+        """Count a span that tags mark inside the text."""
+        self.spans[MARKED] += 1
+
+    def drop_tags(self, row: int, key: str, reason: str) -> None:
+        """Report tags inside the text that mark no span."""
+        self.spans["broken tags"] += 1
+        self.problems.append(Problem(row, key, reason))
 
     def has_response(self, row: int, key: str, text: str) -> bool:
-        """Whether a response can be judged; a blank one is dropped with its judgements."""
+        """Whether a response can be judged. A blank one is reported: drop its judgements."""
         if text.strip():
             return True
         self.drop(row, key, "the response is blank", "rows with a blank response")
         return False
 
     def drop(self, row: int, key: str, reason: str, what: str) -> None:
-        """Report a part that is left out; `what` names its kind in the counts."""
+        """Report a part that is left out.
+
+        Args:
+          what: the name of such parts in `losses`, in the plural.
+        """
         self.losses[what] += 1
         self.problems.append(Problem(row, key, reason))
 
     @property
     def dropped_spans(self) -> int:
         """The number of spans that were not found."""
-        kept = sum(
-            count for outcome, count in self.spans.items() if outcome.startswith(tuple(FOUND))
-        )
-        return self.spans.total() - kept
+        dropped = 0
+        for outcome, count in self.spans.items():
+            # the way to count offsets may follow: `exact offset (from 1)`
+            if not outcome.startswith(FOUND):
+                dropped += count
+        return dropped
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -96,15 +116,17 @@ class Report:
         }
 
     def lines(self) -> list[str]:
-        """The counts, for people."""
-        lines = [f"spans, {outcome}: {count:,}" for outcome, count in self.spans.most_common()]
-        return [*lines, *(f"lost, {what}: {n:,}" for what, n in self.losses.most_common())]
+        """The counts as lines to print."""
+        spans = [f"spans, {outcome}: {count:,}" for outcome, count in self.spans.most_common()]
+        losses = [f"lost, {what}: {count:,}" for what, count in self.losses.most_common()]
+        return spans + losses
 
 
 def _why(how: str, quote: str | None, start: int | None, end: int | None, length: int) -> str:
+    """The reason for dropping a span that was claimed in a text of this length."""
     claim = "the span"
     if quote is not None:
         claim = f"the quote {shorten(repr(quote), 80)}"
     if start is not None and end is not None:
-        claim += f" at [{shorten(start, 20)}, {shorten(end, 20)})"
+        claim += f" at [{shown(start)}, {shown(end)})"
     return f"{claim} is {how}; the text has {length} characters"

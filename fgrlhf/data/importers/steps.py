@@ -1,4 +1,4 @@
-"""Step-by-step solutions as judgements: the reader is that of the row format `steps`."""
+"""Step-by-step solutions as judgements. The row format `steps` reads them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +14,15 @@ PRM800K_COLUMNS = {"prompt": "question.problem", "steps": "label.steps"}  # a ta
 
 
 def prm800k(path: str | Path, report: Report) -> list[JudgedResponse]:
-    """PRM800K: rated completions for every step. docs/data_formats.md says which one is read."""
+    """PRM800K: several rated completions for every step, of which one is read.
+
+    docs/data_formats.md (Steps) says which one. The others are counted as lost.
+    """
     return _read(path, PRM800K_COLUMNS, report)
 
 
 def stepwise(path: str | Path, report: Report) -> list[JudgedResponse]:
-    """Math-Shepherd and TRL's stepwise supervision, as the row format `steps` reads them."""
+    """Math-Shepherd and TRL's stepwise supervision (docs/data_formats.md, Steps)."""
     return _read(path, {}, report)
 
 
@@ -35,27 +38,34 @@ def _read(path: str | Path, columns: Columns, report: Report) -> list[JudgedResp
     return read_objects(path, read, report)
 
 
-def _count_losses(row: Mapping[str, Any], read: int, report: Report) -> None:
-    """Count the completions of a row of PRM800K that are not among its first `read` steps."""
+def _count_losses(row: Mapping[str, Any], n_read: int, report: Report) -> None:
+    """Count the completions of PRM800K that are not read. Rows of other formats have none.
+
+    Args:
+      n_read: how many steps were read. The solution ends after them.
+    """
     label = row.get("label")
     steps = label.get("steps") if isinstance(label, Mapping) else None
     if not isinstance(steps, list):
         return
     goes_on = True
-    for step in steps[:read]:
+    for step in steps[:n_read]:
         is_chosen = step.get("chosen_completion") is not None
-        is_human = not is_chosen and step.get("human_completion") is not None
-        goes_on = is_chosen or is_human
-        # the text of a human has no rating of its own
-        lost = _completions(step) - (not is_human)
+        is_by_human = not is_chosen and step.get("human_completion") is not None
+        goes_on = is_chosen or is_by_human
+        lost = _count_completions(step)
+        if not is_by_human:  # what a human wrote is not one of the completions
+            lost -= 1
         if lost:
             report.losses["completions that the solution does not go on from"] += lost
-    later = sum(map(_completions, steps[read:]))
-    if later:
-        name = "from the first step without a rating on" if goes_on else "after the last step"
-        report.losses[f"completions {name}"] += later
+    later = sum(_count_completions(step) for step in steps[n_read:])
+    if later and goes_on:
+        report.losses["completions from the first step without a rating on"] += later
+    elif later:
+        report.losses["completions after the last step"] += later
 
 
-def _completions(step: Any) -> int:
+def _count_completions(step: Any) -> int:
+    """The number of completions of a step, which may be malformed if it was not read."""
     completions = step.get("completions") if isinstance(step, Mapping) else None
     return len(completions) if isinstance(completions, list) else 0

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Mark:
     """A tag and the characters [start, end) of the plain text that it encloses.
 
-    `inside` is the number of the mark that encloses this one; None: it is not in another mark.
+    Args:
+      inside: the index, in `Untagged.marks`, of the mark that encloses this one; None if none does.
     """
 
     tag: str
@@ -33,6 +34,24 @@ class Untagged:
     problems: tuple[str, ...]
 
 
+@dataclass
+class _Tag:
+    """An opening tag, and what is known about it so far.
+
+    Args:
+      start: its place in the plain text.
+      outer: the tag that was open when this one was opened.
+      end: the place of its closing tag; None until that tag is read.
+      mark: the index of its mark; None until the marks are made.
+    """
+
+    name: str
+    start: int
+    outer: "_Tag | None"
+    end: int | None = None
+    mark: int | None = None
+
+
 def untag(text: str, tags: Sequence[str], reopening_closes: bool = False) -> Untagged:
     """Remove the tags of these names; any other `<...>` is text.
 
@@ -42,45 +61,54 @@ def untag(text: str, tags: Sequence[str], reopening_closes: bool = False) -> Unt
       reopening_closes: whether an opening tag closes the innermost open one if both are equal.
     """
     names = "|".join(re.escape(tag) for tag in tags)
-    plain: list[str] = []
-    length = 0
-    opened: list[tuple[str, int, int]] = []  # tag, start, its number
-    marks: dict[int, Mark] = {}
-    enclosing: dict[int, int | None] = {}
-    problems = []
-    last = 0
-    count = 0
+    pieces: list[str] = []
+    length = 0  # of the plain text so far
+    last = 0  # the end of the previous tag in `text`
+    all_tags: list[_Tag] = []
+    open_tags: list[_Tag] = []  # the innermost one is the last
+    problems: list[str] = []
     for match in re.finditer(rf"<(/?)({names})>", text):
         piece = text[last : match.start()]
-        plain.append(piece)
+        pieces.append(piece)
         length += len(piece)
         last = match.end()
-        closes, tag = bool(match[1]), match[2]
-        if reopening_closes and opened and opened[-1][0] == tag:
+        name = match[2]
+        innermost = open_tags[-1] if open_tags else None
+        closes = match[1] == "/"
+        if reopening_closes and innermost is not None and innermost.name == name:
             closes = True
-        if not closes:
-            enclosing[count] = opened[-1][2] if opened else None
-            opened.append((tag, length, count))
-            count += 1
-        elif any(name == tag for name, _, _ in opened):
-            while opened[-1][0] != tag:
-                name, start, _ = opened.pop()
-                problems.append(f"<{name}> at {start} is not closed before </{tag}>")
-            _, start, number = opened.pop()
-            marks[number] = Mark(tag, start, length, enclosing[number])
+        if closes:
+            _close(name, length, open_tags, problems)
         else:
-            problems.append(f"</{tag}> at {length} closes a tag that is not open")
-    plain.append(text[last:])
-    problems += [f"<{name}> at {start} has no closing tag" for name, start, _ in opened]
-    # marks are numbered in the order of their opening tags; those that were never closed are gone
-    kept = sorted(marks)
-    places = {number: place for place, number in enumerate(kept)}
-    ordered = []
-    for number in kept:
-        mark = marks[number]
-        inside = mark.inside
-        while inside is not None and inside not in places:
-            inside = enclosing[inside]
-        place = None if inside is None else places[inside]
-        ordered.append(Mark(mark.tag, mark.start, mark.end, place))
-    return Untagged("".join(plain), tuple(ordered), tuple(problems))
+            tag = _Tag(name, length, innermost)
+            all_tags.append(tag)
+            open_tags.append(tag)
+    pieces.append(text[last:])
+    for tag in open_tags:
+        problems.append(f"<{tag.name}> at {tag.start} has no closing tag")
+    return Untagged("".join(pieces), _marks(all_tags), tuple(problems))
+
+
+def _close(name: str, place: int, open_tags: list[_Tag], problems: list[str]) -> None:
+    """Close the innermost open tag of this name. Open tags inside it mark nothing."""
+    if all(tag.name != name for tag in open_tags):
+        problems.append(f"</{name}> at {place} closes a tag that is not open")
+        return
+    while open_tags[-1].name != name:
+        unclosed = open_tags.pop()
+        problems.append(f"<{unclosed.name}> at {unclosed.start} is not closed before </{name}>")
+    open_tags.pop().end = place
+
+
+def _marks(tags: Sequence[_Tag]) -> tuple[Mark, ...]:
+    """The marks of the tags that were closed. Outer tags come before those inside them."""
+    marks: list[Mark] = []
+    for tag in tags:
+        if tag.end is None:
+            continue
+        outer = tag.outer
+        while outer is not None and outer.end is None:
+            outer = outer.outer
+        tag.mark = len(marks)
+        marks.append(Mark(tag.name, tag.start, tag.end, None if outer is None else outer.mark))
+    return tuple(marks)

@@ -1,19 +1,28 @@
 """Exports of annotation tools: Label Studio, Argilla and doccano."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fgrlhf.data.importers.files import (
     optional_text,
     read_objects,
+    row_id,
     text_prompt,
     whole_number,
 )
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import RESPONSE, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.locate import CODE_POINTS, UTF16
-from fgrlhf.data.rows import RowError, check_list, check_number, check_object, check_text
+from fgrlhf.data.rows import (
+    RowError,
+    check_list,
+    check_number,
+    check_object,
+    check_text,
+    check_texts,
+)
 from fgrlhf.text_types import Prompt
 
 COMMENT = "comment"  # the label of a free text about a whole response
@@ -21,24 +30,28 @@ COMMENT = "comment"  # the label of a free text about a whole response
 # ---- Label Studio --------------------------------------------------------------------------------
 
 READABLE = ("labels", "choices", "number", "rating", "textarea")  # types of results
-PARTS = ("severity", "reason", "evidence")  # control tags of a region in an exported project
+PARTS = ("severity", "reason", "evidence")  # names of controls that give a part of a judgement
 SUGGESTED = ("prediction", "prediction-changed")  # `origin` of a result that a model suggested
-TEXT_KEYS = (RESPONSE, "text")  # of `data`, the text in which people mark
+TEXT_KEYS = (RESPONSE, "text")  # keys of the text in which people mark, in `data` or `fields`
 
-NamedResult = tuple[str, Mapping[str, Any]]  # its key in the task, for messages, and the result
+NamedResult = tuple[str, Mapping[str, Any]]  # a result, with its key in the task for messages
 
 
 def label_studio(path: str | Path, report: Report) -> list[JudgedResponse]:
     """Label Studio's JSON export: tasks with `data`, `annotations` and `predictions`.
 
     Documented in labelstud.io/guide/task_format and labelstud.io/guide/export. Results of the types
-    labels, choices, number, rating and textarea are read; the aspect is `from_name`. Results with
-    one `id` are one region, whose judgements have the labels of one control, with the severity,
-    the reason, the evidence and the score that other controls give; choices of further controls
-    are lost. A note of a region (`meta.text`) is the reason if no control gives one. The editor
-    counts UTF-16 code units; where a region has its `text`, code points are recognised too.
-    Predictions become judgements whose origin is the `model_version`; some exports have only their
-    numbers.
+    labels, choices, number, rating and textarea are read.
+
+    The results with the same `id` are a region. One of them, its main result, has the aspect
+    (`from_name`), the span and the labels: each label becomes a judgement. The region's other
+    results add a score, and what the controls named `severity`, `reason` and `evidence` hold.
+    Choices of any other control are lost, and so are second values of these parts. A note of a
+    region (`meta.text`) is the reason if no control gives one.
+
+    The editor counts UTF-16 code units; where a region has its `text`, code points are recognised
+    too. Predictions become judgements whose origin is the `model_version`. Some exports have only
+    the numbers of the predictions, which are lost.
     """
     return read_objects(path, _label_studio_task, report)
 
@@ -55,7 +68,22 @@ def _label_studio_task(
         return None
     source = optional_text("data.source", data.get(SOURCE))
     texts = {RESPONSE: response, SOURCE: source or ""}
-    judgements = []
+    judgements = [
+        *_annotation_judgements(number, row, texts, report),
+        *_prediction_judgements(number, row, texts, report),
+    ]
+    prompt_text = optional_text("data.prompt", data.get("prompt")) or ""
+    used = (key, SOURCE, "prompt", "id")
+    meta = {name: value for name, value in data.items() if name not in used}
+    task_id = row.get("id") if data.get("id") is None else data["id"]
+    prompt = text_prompt(row_id(task_id, number), prompt_text, meta)
+    return JudgedResponse(prompt, response, tuple(judgements), source)
+
+
+def _annotation_judgements(
+    number: int, row: Mapping[str, Any], texts: Mapping[str, str], report: Report
+) -> Iterator[Judgement]:
+    """The judgements of a task's annotations. `texts` has the text of each side."""
     for i, value in enumerate(check_list("annotations", row.get("annotations") or [])):
         name = f"annotations[{i}]"
         annotation = check_object(name, value)
@@ -65,7 +93,13 @@ def _label_studio_task(
         annotator = _user(annotation.get("completed_by"))
         results = _results(f"{name}.result", annotation, report)
         for judgement in _regions(number, f"{name}.result", results, texts, report):
-            judgements.append(_with(judgement, annotator=annotator))
+            yield replace(judgement, annotator=annotator)
+
+
+def _prediction_judgements(
+    number: int, row: Mapping[str, Any], texts: Mapping[str, str], report: Report
+) -> Iterator[Judgement]:
+    """The judgements of a task's predictions. `texts` has the text of each side."""
     for i, value in enumerate(check_list("predictions", row.get("predictions") or [])):
         name = f"predictions[{i}]"
         if isinstance(value, int):
@@ -75,19 +109,13 @@ def _label_studio_task(
         model = optional_text(f"{name}.model_version", prediction.get("model_version"))
         results = _results(f"{name}.result", prediction, report)
         for judgement in _regions(number, f"{name}.result", results, texts, report):
-            judgements.append(_with(judgement, origin=model or SUGGESTED[0]))
-    prompt_text = optional_text("data.prompt", data.get("prompt")) or ""
-    used = (key, SOURCE, "prompt", "id")
-    meta = {name: value for name, value in data.items() if name not in used}
-    name = data.get("id", row.get("id", number))
-    prompt = text_prompt(str(name), prompt_text, meta)
-    return JudgedResponse(prompt, response, tuple(judgements), source)
+            yield replace(judgement, origin=model or SUGGESTED[0])
 
 
 def _results(key: str, annotation: Mapping[str, Any], report: Report) -> list[Any]:
     """The results of an annotation or a prediction, which may be null.
 
-    One without a result names no aspect, so it cannot become the judgement `no error`.
+    Without a result there is no aspect, so the judgement `no error` would be about nothing.
     """
     results = annotation.get("result")
     if "result" in annotation and results in (None, []):
@@ -97,36 +125,35 @@ def _results(key: str, annotation: Mapping[str, Any], report: Report) -> list[An
 
 
 def _user(value: Any) -> str | None:
-    """The name of a user, who is a number or an object."""
+    """The name of a user, who may be an object; None if the export does not name one."""
     if isinstance(value, Mapping):
         value = value.get("email") or value.get("id")
-    return None if value is None else str(value)
-
-
-def _with(judgement: Judgement, **parts: Any) -> Judgement:
-    return Judgement(**(vars(judgement) | {key: part for key, part in parts.items() if part}))
+    name = "" if value is None else str(value)
+    return name if name.strip() else None
 
 
 def _regions(
     number: int, key: str, results: list[Any], texts: Mapping[str, str], report: Report
 ) -> Iterator[Judgement]:
-    """The judgements of one annotation: one for every `id` of its results."""
+    """The judgements of one annotation, region by region."""
+    # id -> its results; a result without an id is a region of its own
     regions: dict[str, list[NamedResult]] = {}
     for i, value in enumerate(results):
         name = f"{key}[{i}]"
         result = check_object(name, value)
-        regions.setdefault(str(result.get("id", name)), []).append((name, result))
-    for parts in regions.values():
-        yield from _region(number, parts, texts, report)
+        region_id = name if result.get("id") is None else str(result["id"])
+        regions.setdefault(region_id, []).append((name, result))
+    for region in regions.values():
+        yield from _region(number, region, texts, report)
 
 
 def _region(
     number: int, results: list[NamedResult], texts: Mapping[str, str], report: Report
 ) -> Iterator[Judgement]:
-    """The judgements of results with one id: one for each label of the main one.
+    """The judgements of a region: one for each label.
 
-    The main result is the first with `labels`, else the first that can be read; it has the aspect
-    and the span. The others add details.
+    The main result is the first with `labels`, else the first that can be read. It has the aspect
+    and the span.
     """
     readable = []
     for key, result in results:
@@ -136,14 +163,15 @@ def _region(
             report.losses[f"results of the type {result.get('type')}"] += 1
     if not readable:
         return
-    main = next((item for item in readable if item[1]["type"] == "labels"), readable[0])
+    with_labels = [(key, result) for key, result in readable if result["type"] == "labels"]
+    main = with_labels[0] if with_labels else readable[0]
     labels, parts = _details(main, readable, report)
     note = _note(readable)
     if note and parts.get("reason"):
         report.losses["notes of regions that have a reason"] += 1
     elif note:
         parts["reason"] = note
-    if not labels and all(part is None for part in parts.values()):
+    if not labels and not parts:
         report.losses["regions without a label"] += 1
         return
     key, result = main
@@ -154,9 +182,11 @@ def _region(
     aspect = check_text(f"{key}.from_name", result.get("from_name"))
     if result.get("origin") in SUGGESTED:
         parts["origin"] = result["origin"]
-    if not labels and "score" not in parts:
-        labels = [COMMENT]
-    for label in labels or (None,):
+    if labels:
+        for label in labels:
+            yield Judgement(aspect, label, *span, side=side, **parts)
+    else:
+        label = None if "score" in parts else COMMENT  # a judgement has a label or a score
         yield Judgement(aspect, label, *span, side=side, **parts)
 
 
@@ -172,7 +202,9 @@ def _span(
     value = result.get("value") or {}
     if value.get("start") is None:
         return None, None
-    quote = optional_text(f"{key}.value.text", value["text"]) if _is_quote(value) else None
+    quote = None
+    if isinstance(value.get("text"), str):
+        quote = optional_text(f"{key}.value.text", value["text"])
     start = whole_number(f"{key}.value.start", value["start"])
     end = whole_number(f"{key}.value.end", value.get("end"))
     return report.locate(number, key, text, quote, start, end, (UTF16, CODE_POINTS))
@@ -181,33 +213,43 @@ def _span(
 def _details(
     main: NamedResult, results: list[NamedResult], report: Report
 ) -> tuple[list[str], dict[str, Any]]:
-    """The labels and the other parts of a region's judgements.
+    """The labels of a region, and the other parts that its judgements have in common.
 
-    Choices of a control other than the main result's are no labels of its aspect. If they are not
-    one of `PARTS` either, a judgement has no place for them, and they are counted as lost.
+    Only the main result's control gives labels. Choices of another control are a part if it is
+    named in `PARTS`. Otherwise a judgement has no place for them, and they are counted as lost.
     """
     labels: list[str] = []
     parts: dict[str, Any] = {}
     for key, result in results:
         kind = result["type"]
         value = check_object(f"{key}.value", result.get("value") or {})
-        name = str(result.get("from_name"))
-        is_part = name in PARTS and result is not main[1]
+        control = str(result.get("from_name"))
+        is_part = control in PARTS and result is not main[1]
         if kind in ("labels", "choices"):
-            texts_of = check_list(f"{key}.value.{kind}", value.get(kind, []))
-            found = [check_text(f"{key}.value.{kind}[{i}]", t) for i, t in enumerate(texts_of)]
-            if is_part and found:
-                parts[name] = found[0]
-            elif name == str(main[1].get("from_name")):
-                labels += found
-            elif found:
+            choices = check_texts(f"{key}.value.{kind}", value.get(kind, []))
+            if is_part:
+                for choice in choices:
+                    _set_part(parts, control, choice, report)
+            elif control == str(main[1].get("from_name")):
+                labels += choices
+            elif choices:
                 report.losses["choices of a further control on a region"] += 1
         elif kind in ("number", "rating"):
-            parts["score"] = check_number(f"{key}.value.{kind}", value.get(kind))
+            score = check_number(f"{key}.value.{kind}", value.get(kind))
+            _set_part(parts, "score", score, report)
         else:
             text = _lines(key, value.get("text"))
-            parts[name if is_part else "reason"] = text or None
+            if text:
+                _set_part(parts, control if is_part else "reason", text, report)
     return labels, parts
+
+
+def _set_part(parts: dict[str, Any], name: str, value: Any, report: Report) -> None:
+    """Set a part of a region's judgements. They hold one value, so a further one is lost."""
+    if name in parts:
+        report.losses["further values of a region's severity, score or text"] += 1
+    else:
+        parts[name] = value
 
 
 def _note(results: list[NamedResult]) -> str | None:
@@ -227,60 +269,71 @@ def _lines(key: str, value: Any) -> str:
     return "\n".join(check_text(key, line, may_be_blank=True) for line in lines)
 
 
-def _is_quote(value: Mapping[str, Any]) -> bool:
-    return isinstance(value.get("text"), str)
-
-
 # ---- Argilla -------------------------------------------------------------------------------------
 
-VERDICT, SCORE, OF_SOURCE = " (verdict)", " (score)", " (source)"  # ends of names of an export
+# an exported aspect has several queries, whose names are the aspect with one of these ends
+VERDICT = " (verdict)"
+SCORE = " (score)"
+OF_SOURCE = " (source)"
 
 
 def argilla(path: str | Path, report: Report) -> list[JudgedResponse]:
     """Argilla records in JSON, as `dataset.records.to_json` writes them (Argilla 2).
 
-    Documented in docs.argilla.io/latest/how_to_guides/import_export. `responses` has, for each of
-    the project's queries, `[{value, user_id}, ...]`, and `suggestions` has `{value, agent}`. The
-    aspect is the name. A value is a list of spans `{label, start, end}`, a label, several labels,
-    or a rating. A ranking is a list of texts too, and the file does not tell them apart: such lists
-    are read as labels and counted. Spans have no text, so they cannot be verified. The judged text
-    is the field `response` or `text`, or the only one.
+    Documented in docs.argilla.io/latest/how_to_guides/import_export. For each of the project's
+    queries, `responses` has `[{value, user_id}, ...]` and `suggestions` has `{value, agent}`. The
+    aspect is the name of the query. The judged text is the field `response` or `text`, or the only
+    field.
+
+    A value is a list of spans `{label, start, end}`, a label, a list of labels, or a rating. A
+    ranking can also be a list of texts, and the file does not tell them apart: such lists are read
+    as labels and counted. Spans have no text, so they cannot be verified.
     """
     return read_objects(path, _argilla_record, report)
 
 
 def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
     fields = check_object("fields", row.get("fields"))
-    names = [name for name in TEXT_KEYS if name in fields] or list(fields)
-    if not names or (len(fields) > 1 and names[0] not in TEXT_KEYS):
-        raise RowError("fields", f"has no text under {' or '.join(TEXT_KEYS)}")
-    response = check_text(f"fields.{names[0]}", fields[names[0]], may_be_blank=True)
-    if not report.has_response(number, f"fields.{names[0]}", response):
+    response_key = _argilla_text_key(fields)
+    response = check_text(f"fields.{response_key}", fields[response_key], may_be_blank=True)
+    if not report.has_response(number, f"fields.{response_key}", response):
         return None
-    source = optional_text("fields.source", fields.get(SOURCE)) if names[0] != SOURCE else None
+    source = None
+    if response_key != SOURCE:
+        source = optional_text("fields.source", fields.get(SOURCE))
     texts = {RESPONSE: response, SOURCE: source}
     judgements = []
-    for name, answers in _by_name("responses", row).items():
-        key = f"responses.{name}"
-        for i, value in enumerate(check_list(key, answers)):
-            answer = check_object(f"{key}[{i}]", value)
-            user = answer.get("user_id")
-            parts: dict[str, Any] = {"annotator": None if user is None else str(user)}
-            place = f"{key}[{i}].value"
-            judgements += _answers(number, place, name, answer.get("value"), texts, parts, report)
-    for name, value in _by_name("suggestions", row).items():
-        key = f"suggestions.{name}"
+    for query, answers in _by_name("responses", row).items():
+        for i, value in enumerate(check_list(f"responses.{query}", answers)):
+            key = f"responses.{query}[{i}]"
+            answer = check_object(key, value)
+            annotator = _user(answer.get("user_id"))
+            value = answer.get("value")
+            for judgement in _answers(number, f"{key}.value", query, value, texts, report):
+                judgements.append(replace(judgement, annotator=annotator))
+    for query, value in _by_name("suggestions", row).items():
+        key = f"suggestions.{query}"
         answer = check_object(key, value)
-        parts = {"origin": optional_text(f"{key}.agent", answer.get("agent")) or "suggestion"}
-        judgements += _answers(
-            number, f"{key}.value", name, answer.get("value"), texts, parts, report
-        )
-    used = (names[0], SOURCE, "prompt")
+        agent = optional_text(f"{key}.agent", answer.get("agent")) or "suggestion"
+        value = answer.get("value")
+        for judgement in _answers(number, f"{key}.value", query, value, texts, report):
+            judgements.append(replace(judgement, origin=agent))
+    used = (response_key, SOURCE, "prompt")
     meta = {key: value for key, value in fields.items() if key not in used}
     meta |= check_object("metadata", row.get("metadata") or {})
     prompt_text = optional_text("fields.prompt", fields.get("prompt")) or ""
-    prompt = text_prompt(str(row.get("id", number)), prompt_text, meta)
+    prompt = text_prompt(row_id(row.get("id"), number), prompt_text, meta)
     return JudgedResponse(prompt, response, tuple(judgements), source)
+
+
+def _argilla_text_key(fields: Mapping[str, Any]) -> str:
+    """The key of the judged text. Raises `RowError` if several fields could be it."""
+    for key in TEXT_KEYS:
+        if key in fields:
+            return key
+    if len(fields) != 1:
+        raise RowError("fields", f"has no text under {' or '.join(TEXT_KEYS)}")
+    return next(iter(fields))
 
 
 def _by_name(key: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -297,32 +350,40 @@ def _by_name(key: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
 def _answers(
     number: int,
     key: str,
-    name: str,
+    query: str,
     value: Any,
     texts: Mapping[str, str | None],
-    parts: dict[str, Any],
     report: Report,
 ) -> list[Judgement]:
-    """The judgements in an answer to one of the project's queries."""
-    side = SOURCE if name.endswith(OF_SOURCE) and texts[SOURCE] is not None else RESPONSE
-    aspect = check_text(key, name)
+    """The judgements in an answer, without who gave it.
+
+    Args:
+      key: of the answer, for messages.
+      query: the name of the project's query.
+      value: the answer.
+      texts: the text of each side.
+    """
+    is_of_source = query.endswith(OF_SOURCE) and texts[SOURCE] is not None
+    side = SOURCE if is_of_source else RESPONSE
+    aspect = check_text(key, query)
     for end in (VERDICT, SCORE, OF_SOURCE):
         aspect = aspect.removesuffix(end) or aspect
     if value is None or (isinstance(value, str) and not value.strip()):
         report.losses["answers without a value"] += 1
         return []
     if isinstance(value, str):
-        return [Judgement(aspect, check_text(key, value), **parts)]
+        return [Judgement(aspect, check_text(key, value))]
     if isinstance(value, int | float):
-        return [Judgement(aspect, score=check_number(key, value), **parts)]
+        return [Judgement(aspect, score=check_number(key, value))]
     judgements = []
     items = check_list(key, value)
-    if sum(isinstance(item, str) for item in items) > 1:
+    texts_in_list = [item for item in items if isinstance(item, str)]
+    if len(texts_in_list) > 1:
         report.losses["lists of texts, which may be rankings"] += 1
     for i, item in enumerate(items):
         place = f"{key}[{i}]"
         if isinstance(item, str):
-            judgements.append(Judgement(aspect, check_text(place, item), **parts))
+            judgements.append(Judgement(aspect, check_text(place, item)))
             continue
         mark = check_object(place, item)
         if "start" not in mark:
@@ -333,22 +394,22 @@ def _answers(
         label = check_text(f"{place}.label", mark.get("label"))
         span = report.locate(number, place, texts[side] or "", None, start, end)
         if span is not None:
-            judgements.append(Judgement(aspect, label, *span, side=side, **parts))
+            judgements.append(Judgement(aspect, label, *span, side=side))
     return judgements
 
 
 # ---- doccano -------------------------------------------------------------------------------------
 
-DOCCANO_KEYS = ("label", "labels", "entities", "cats")  # the aspects, too
+DOCCANO_KEYS = ("label", "labels", "entities", "cats")  # keys of labels; a key is also the aspect
 
 
 def doccano(path: str | Path, report: Report) -> list[JudgedResponse]:
     """Doccano's JSON lines: `{text, label: [[start, end, label], ...]}` or with `entities`.
 
-    Documented in doccano.github.io/doccano (JSONL and JSONL with relations). Labels of a whole
-    text are texts; projects of intents have them under `cats`, beside `entities`. An entity is
-    `{start_offset, end_offset, label}`; relations are lost. Spans have no text, so they cannot be
-    verified.
+    Documented in doccano.github.io/doccano (JSONL and JSONL with relations). A label that is a text
+    is about the whole text; projects of intents have such labels under `cats`, beside `entities`.
+    An entity is `{start_offset, end_offset, label}`. Relations are lost. Spans have no text, so
+    they cannot be verified.
     """
     return read_objects(path, _doccano_row, report)
 
@@ -379,19 +440,19 @@ def _doccano_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedR
         report.losses["relations"] += len(relations)
     used = ("text", "data", "id", "relations", *DOCCANO_KEYS)
     meta = {name: value for name, value in row.items() if name not in used}
-    return JudgedResponse(
-        Prompt(str(row.get("id", number)), "", meta=meta), response, tuple(judgements)
-    )
+    prompt = Prompt(row_id(row.get("id"), number), "", meta=meta)
+    return JudgedResponse(prompt, response, tuple(judgements))
 
 
 def _doccano_mark(key: str, value: Any) -> tuple[int, int, str]:
-    """Start, end and label of a mark, a list or an object."""
+    """Start, end and label of a mark, which is a list or an object."""
     if isinstance(value, Mapping):
-        parts = (value.get("start_offset"), value.get("end_offset"), value.get("label"))
+        start = value.get("start_offset")
+        end = value.get("end_offset")
+        label = value.get("label")
     else:
-        listed = check_list(key, value)
-        if len(listed) != 3:
+        parts = check_list(key, value)
+        if len(parts) != 3:
             raise RowError(key, "must be [start, end, label]")
-        parts = tuple(listed)
-    start, end, label = parts
+        start, end, label = parts
     return whole_number(key, start), whole_number(key, end), check_text(key, label)

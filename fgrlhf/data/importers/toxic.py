@@ -1,9 +1,17 @@
-"""Toxic Spans (SemEval-2021 task 5), with the crowd's annotations behind it."""
+"""Toxic Spans (SemEval-2021 task 5), and the raw annotations from which it was made."""
 
 from collections.abc import Mapping, Set
 from pathlib import Path
 
-from fgrlhf.data.importers.files import list_in, numbered, read_lines, table, whole_number
+from fgrlhf.data.importers.files import (
+    list_in,
+    numbered,
+    optional_text,
+    read_each,
+    row_id,
+    table,
+    whole_number,
+)
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.judgements import NO_ERROR, JudgedResponse, Judgement
 from fgrlhf.data.rows import RowError
@@ -20,7 +28,8 @@ def toxic_spans(path: str | Path, report: Report) -> list[JudgedResponse]:
     span. The indices are what a majority of the raters marked, so no single annotator is named. A
     text without indices has no error. An index outside the text drops its run.
     """
-    return read_lines(table(path, ("spans", "text"), report), _list_row, report)
+    rows = table(path, ("spans", "text"), report)
+    return read_each(rows, _list_row, report)
 
 
 def _list_row(number: int, row: Mapping[str, str], report: Report) -> JudgedResponse | None:
@@ -76,44 +85,52 @@ def toxic_spans_raw(path: str | Path, report: Report) -> list[JudgedResponse]:
     annotation_of = {annotation["annotation"]: annotation for annotation in annotations}
     marked = {span["annotation"] for span in spans}
     for number, annotation in enumerate(annotations):
-        _boxes(number, annotation, marked, judgements, report)
+        _add_box(number, annotation, marked, judgements, report)
     for number, row in numbered(spans, report):
         try:
-            _raw_span(number, row, annotation_of, texts, judgements, report)
+            _add_raw_span(number, row, annotation_of, texts, judgements, report)
         except RowError as error:
             key = f"{SPANS}: {error.key}"
             report.malformed.append(Problem(number, key, error.reason))
     judged = []
     for number, (post, text) in enumerate(texts.items()):
         if report.has_response(number, f"{POSTS}: comment_text", text):
-            judged.append(JudgedResponse(Prompt(post, ""), text, tuple(judgements[post])))
+            prompt = Prompt(row_id(post, number), "")
+            judged.append(JudgedResponse(prompt, text, tuple(judgements[post])))
     return judged
 
 
-def _boxes(
+def _add_box(
     number: int,
     annotation: Mapping[str, str],
     marked: Set[str],
     judgements: dict[str, list[Judgement]],
     report: Report,
 ) -> None:
-    """The boxes of an annotation as judgements. `marked` are the annotations that have spans."""
+    """Add the ticked box of an annotation to the judgements of its post.
+
+    Args:
+      marked: the annotations that have spans.
+      judgements: post -> its judgements.
+    """
     ticked = [box for box in (ALL_TOXIC, NOT_TOXIC) if annotation[box].strip() == "True"]
     if len(ticked) == 2:
         report.losses["annotations with both boxes ticked"] += 1
         return
-    if not ticked and annotation["annotation"] not in marked:
-        report.losses["annotations with neither a box nor a span"] += 1
-    if ticked and annotation["comment_id"] not in judgements:
+    if not ticked:
+        if annotation["annotation"] not in marked:
+            report.losses["annotations with neither a box nor a span"] += 1
+        return
+    post = annotation["comment_id"]
+    if post not in judgements:
         key = f"{ANNOTATIONS}: comment_id"
         report.drop(number, key, f"there is no such post in {POSTS}", "annotations without a post")
         return
-    for box in ticked:
-        judgement = Judgement(TOXIC, box, annotator=annotation["worker"])
-        judgements[annotation["comment_id"]].append(judgement)
+    annotator = optional_text("worker", annotation["worker"])
+    judgements[post].append(Judgement(TOXIC, ticked[0], annotator=annotator))
 
 
-def _raw_span(
+def _add_raw_span(
     number: int,
     row: Mapping[str, str],
     annotation_of: Mapping[str, Mapping[str, str]],
@@ -121,6 +138,13 @@ def _raw_span(
     judgements: dict[str, list[Judgement]],
     report: Report,
 ) -> None:
+    """Add a marked span to the judgements of its post.
+
+    Args:
+      annotation_of: id of an annotation -> its row.
+      texts: post -> its text.
+      judgements: post -> its judgements.
+    """
     annotation = annotation_of.get(row["annotation"])
     if annotation is None:
         key = f"{SPANS}: annotation"
@@ -137,4 +161,5 @@ def _raw_span(
     span = report.locate(number, SPANS, texts[post], None, start, end)
     if span is not None:
         label = row["type"].strip() or TOXIC
-        judgements[post].append(Judgement(TOXIC, label, *span, annotator=annotation["worker"]))
+        annotator = optional_text("worker", annotation["worker"])
+        judgements[post].append(Judgement(TOXIC, label, *span, annotator=annotator))

@@ -1,8 +1,9 @@
 """Error annotations of machine translations: MQM and ESA."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fgrlhf.data.importers.files import (
     numbered,
     optional_text,
     read_objects,
+    row_id,
     table,
     whole_number,
 )
@@ -25,15 +27,18 @@ from fgrlhf.data.rows import (
     check_object,
     check_place,
     check_text,
+    check_texts,
 )
 from fgrlhf.files import parse_json
 from fgrlhf.text_types import Prompt
 
-MQM = "MQM"  # the aspect of such a judgement
+# ---- MQM tables ----------------------------------------------------------------------------------
+
+MQM = "MQM"  # the aspect of judgements without a category
 COLUMNS = ("system", "rater", "source", "target", "category", "severity")
-# columns that identify a segment, in the files of different years
+# columns with the number of a segment, in the files of different years
 NUMBERS = ("seg_id", "docSegId", "globalSegId", "doc_seg_id", "global_seg_id")
-PLACE = ("system", "doc", "doc_id", *NUMBERS)
+PLACE = ("system", "doc", "doc_id", *NUMBERS)  # columns that identify the system and the segment
 NOTES = ("metadata", "comment", "note")
 ATTENTION_TEST = "hotw-test"  # the severity, in lower case, of a line that is no judgement
 
@@ -42,7 +47,11 @@ ATTENTION_TEST = "hotw-test"  # the severity, in lower case, of a line that is n
 class _Line:
     """A line of an MQM table.
 
-    `place` are the system and the segment. Lines with one `translation` are about the same text.
+    Args:
+      number: the number of its row, from 0.
+      place: what identifies the system and the segment.
+      translation: what identifies the translated text. Lines with the same one judge the same text.
+      target, source: the texts of the line, with the marks in them.
     """
 
     number: int
@@ -62,8 +71,8 @@ def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
 
     The error is between `<v>` and `</v>` in `target`, or in `source` if something is missing.
     Files of later years also have a column `metadata` with JSON: `target_spans` and `source_spans`
-    are [first, last] numbers of `segment.target_tokens` and `segment.source_tokens`, and
-    `marked_text` is the marked text. Documented in
+    are lists of [first, last], which are numbers of tokens of `segment.target_tokens` and
+    `segment.source_tokens`, and `marked_text` is the marked text. Documented in
     github.com/google-research/google-research/tree/master/mqm_viewer and
     github.com/google/wmt-mqm-human-evaluation.
 
@@ -73,20 +82,14 @@ def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
     text to test the rater.
 
     Some raters of newstest2020 changed the text in which they marked an error. The response is the
-    text of most lines of a translation. Where another line marks something, its marked text is
+    text that most lines of a translation have. If a line has another text, what it marks is
     searched in the response.
     """
-    lines = []
-    rows = table(path, COLUMNS, report, TAB, quoted=False, optional=(*PLACE, *NOTES))
-    for number, row in numbered(rows, report):
-        if not row["rater"].strip():
-            report.losses["rows without a rater"] += 1
-            continue
-        lines.append(_line(number, row))
+    lines = _read_lines(path, report)
     responses = _most_frequent_texts(lines)
-    judgements: dict[tuple[str, ...], list[Judgement]] = {}
-    first: dict[tuple[str, ...], _Line] = {}
-    segments: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    judgements: dict[tuple[str, ...], list[Judgement]] = {}  # translation -> of all raters
+    first_lines: dict[tuple[str, ...], _Line] = {}  # translation -> its first line
+    segments: dict[tuple[str, ...], Mapping[str, Any]] = {}  # place -> its tokens
     for line in lines:
         if not report.has_response(line.number, "target", line.target.text):
             continue
@@ -99,21 +102,34 @@ def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
                 continue
             response = responses[line.translation]
             segment = segments.get(line.place, {})
-            errors = _errors(line, response, metadata, segment, report)
+            line_judgements = _line_judgements(line, response, metadata, segment, report)
         except RowError as error:
             report.malformed.append(Problem(line.number, error.key, error.reason))
             continue
         if line.target.text != response:
             report.losses["lines whose text differs from that of their translation"] += 1
-        first.setdefault(line.translation, line)
-        judgements.setdefault(line.translation, []).extend(errors)
+        first_lines.setdefault(line.translation, line)
+        judgements.setdefault(line.translation, []).extend(line_judgements)
     judged = []
-    for translation, errors in judgements.items():
-        line = first[translation]
-        prompt = Prompt("/".join(line.place), "", meta=_place(line.row))
+    for translation, line in first_lines.items():
+        prompt = Prompt(row_id("/".join(line.place), line.number), "", meta=_place(line.row))
         source = line.source.text if line.source.text.strip() else None
-        judged.append(JudgedResponse(prompt, responses[translation], tuple(errors), source))
+        judged.append(
+            JudgedResponse(prompt, responses[translation], tuple(judgements[translation]), source)
+        )
     return judged
+
+
+def _read_lines(path: str | Path, report: Report) -> list[_Line]:
+    """The lines of a table that name a rater."""
+    rows = table(path, COLUMNS, report, TAB, quoted=False, optional=(*PLACE, *NOTES))
+    lines = []
+    for number, row in numbered(rows, report):
+        if row["rater"].strip():
+            lines.append(_line(number, row))
+        else:
+            report.losses["rows without a rater"] += 1
+    return lines
 
 
 def _line(number: int, row: Mapping[str, str]) -> _Line:
@@ -121,7 +137,8 @@ def _line(number: int, row: Mapping[str, str]) -> _Line:
     source = untag(row["source"], ["v"])
     place = tuple(_place(row).values())
     translation = (*place, source.text)
-    if not any(name in row for name in NUMBERS):  # a document can repeat a sentence
+    if not any(name in row for name in NUMBERS):
+        # a document can repeat a sentence, whose translations may differ
         translation = (*translation, target.text)
     return _Line(number, row, place, translation, target, source)
 
@@ -132,7 +149,7 @@ def _place(row: Mapping[str, str]) -> dict[str, str]:
 
 
 def _most_frequent_texts(lines: Sequence[_Line]) -> dict[tuple[str, ...], str]:
-    """The text of most lines of each translation; of equally frequent ones, the first."""
+    """The text that most lines of each translation have; of equally frequent ones, the first."""
     counts: dict[tuple[str, ...], Counter[str]] = {}
     for line in lines:
         if not line.is_test and line.target.text.strip():
@@ -141,6 +158,7 @@ def _most_frequent_texts(lines: Sequence[_Line]) -> dict[tuple[str, ...], str]:
 
 
 def _metadata(row: Mapping[str, str]) -> Mapping[str, Any]:
+    """The JSON object in the column `metadata`; {} if it is blank or there is no such column."""
     text = row.get("metadata", "").strip()
     if not text:
         return {}
@@ -151,14 +169,20 @@ def _metadata(row: Mapping[str, str]) -> Mapping[str, Any]:
     return check_object("metadata", value)
 
 
-def _errors(
+def _line_judgements(
     line: _Line,
     response: str,
     metadata: Mapping[str, Any],
     segment: Mapping[str, Any],
     report: Report,
 ) -> list[Judgement]:
-    """The judgements of one line: usually one."""
+    """The judgements of one line: one, unless its error has several spans or none of them is found.
+
+    Args:
+      response: the text of the translation.
+      metadata: of the line.
+      segment: the tokens of the segment, if there are any.
+    """
     row = line.row
     note = metadata.get("note") or row.get("comment") or row.get("note")
     parts: dict[str, Any] = {
@@ -168,36 +192,39 @@ def _errors(
     category = row["category"]
     if _is_no_error(category) or _is_no_error(row["severity"]):
         return [Judgement(MQM, NO_ERROR, **parts)]
-    if not category.strip():
+    if not category.strip(" /"):
         report.losses["errors without a category"] += 1
         return []
     aspect, _, label = category.partition("/")
+    if not aspect.strip():
+        aspect = MQM
+    if not label.strip():
+        label = aspect
     parts["severity"] = optional_text("severity", row["severity"])
     judgements = []
     is_marked = False
-    for side, tagged, text in (
-        (RESPONSE, line.target, response),
-        (SOURCE, line.source, line.source.text),
+    for side, name, tagged, text in (
+        (RESPONSE, "target", line.target, response),
+        (SOURCE, "source", line.source, line.source.text),
     ):
-        name = "target" if side == RESPONSE else "source"
-        has_tags = bool(tagged.marks or tagged.problems)
-        token_spans = metadata.get(f"{name}_spans") or []
-        is_marked |= has_tags or bool(token_spans)
-        spans = []
-        if has_tags:
+        spans: Iterable[tuple[int, int]] = ()
+        if tagged.marks or tagged.problems:
+            is_marked = True
             spans = _tagged_spans(line.number, name, tagged, text, report)
-        elif token_spans:
+        elif metadata.get(f"{name}_spans"):
+            is_marked = True
             spans = _token_spans(line.number, name, text, metadata, segment, report)
         for start, end in spans:
-            judgements.append(Judgement(aspect, label or aspect, start, end, side=side, **parts))
+            judgements.append(Judgement(aspect, label, start, end, side=side, **parts))
     if len(judgements) > 1:
         report.losses["errors with several spans, which became one judgement each"] += 1
     if not is_marked:
-        judgements.append(Judgement(aspect, label or aspect, **parts))
+        judgements.append(Judgement(aspect, label, **parts))
     return judgements
 
 
 def _is_no_error(text: str) -> bool:
+    """Whether a category or severity is `No-error`, which some files write as `no_error`."""
     return text.strip().lower().replace("_", "-").replace(" ", "-") == "no-error"
 
 
@@ -209,19 +236,18 @@ def _tagged_spans(
     If the line has another text, its marked characters are searched in `text`.
     """
     for problem in tagged.problems:
-        report.marked(number, name, problem)
+        report.drop_tags(number, name, problem)
     for mark in tagged.marks:
         if mark.start == mark.end:
-            report.marked(number, name, f"<v> at {mark.start} marks no character")
-            continue
-        if tagged.text != text:
+            report.drop_tags(number, name, f"<v> at {mark.start} marks no character")
+        elif tagged.text == text:
+            report.count_marked()
+            yield mark.start, mark.end
+        else:
             quote = tagged.text[mark.start : mark.end]
-            found = report.locate(number, name, text, quote, mark.start, mark.end)
-            if found is not None:
-                yield found
-            continue
-        report.marked(number, name, None)
-        yield mark.start, mark.end
+            span = report.locate(number, name, text, quote, mark.start, mark.end)
+            if span is not None:
+                yield span
 
 
 def _token_spans(
@@ -232,42 +258,52 @@ def _token_spans(
     segment: Mapping[str, Any],
     report: Report,
 ) -> Iterator[tuple[int, int]]:
-    """The spans of a line whose marks are numbers of tokens."""
+    """The spans of `text` that a line marks by numbers of tokens.
+
+    The tokens are what was annotated. What they say is searched in `text`, which may differ.
+
+    Args:
+      name: `target` or `source`.
+    """
     key = f"metadata.{name}_spans"
-    tokens = check_list(f"segment.{name}_tokens", segment.get(f"{name}_tokens"))
-    ends = []
-    length = 0
-    for i, token in enumerate(tokens):
-        length += len(check_text(f"segment.{name}_tokens[{i}]", token, may_be_blank=True))
-        ends.append(length)
+    tokens_key = f"segment.{name}_tokens"
+    tokens = check_texts(tokens_key, segment.get(f"{name}_tokens"), may_be_blank=True)
+    annotated = "".join(tokens)
+    ends = list(accumulate(len(token) for token in tokens))  # of each token, in `annotated`
     spans = check_list(key, metadata[f"{name}_spans"])
-    # `marked_text` has the text of all spans of both sides
-    sides = [metadata.get(f"{side}_spans") or [] for side in ("source", "target")]
-    quote = metadata.get("marked_text") if sum(map(len, sides)) == 1 else None
-    for i, span in enumerate(spans):
-        pair = check_list(f"{key}[{i}]", span)
+    # `marked_text` has the text of all spans of both sides, so it is a quote if there is only one
+    count = 0
+    for side_key in ("source_spans", "target_spans"):
+        count += len(check_list(f"metadata.{side_key}", metadata.get(side_key) or []))
+    marked_text = metadata.get("marked_text")
+    if marked_text is not None:
+        check_text("metadata.marked_text", marked_text, may_be_blank=True)
+    if count > 1:
+        marked_text = None
+    for i, value in enumerate(spans):
+        pair = check_list(f"{key}[{i}]", value)
         if len(pair) != 2:
             raise RowError(f"{key}[{i}]", "must be [first token, last token]")
         bound = f"there are {len(tokens)} tokens, counted from 0"
         first = check_place(f"{key}[{i}][0]", pair[0], len(tokens), bound)
         last = check_place(f"{key}[{i}][1]", pair[1], len(tokens), bound)
-        start = ends[first - 1] if first else 0
-        marked = "".join(tokens)[start : ends[last]]
-        # the tokens are what was annotated; the text of the table is verified against them
-        found = report.locate(number, key, text, quote or marked, start, ends[last])
-        if found is not None:
-            yield found
+        start = 0 if first == 0 else ends[first - 1]
+        end = ends[last]
+        quote = marked_text or annotated[start:end]
+        span = report.locate(number, key, text, quote, start, end)
+        if span is not None:
+            yield span
 
 
-# ---- JSON ----------------------------------------------------------------------------------------
+# ---- MQM in JSON ---------------------------------------------------------------------------------
 
 
 def mqm_json(path: str | Path, report: Report) -> list[JudgedResponse]:
     """MQM in JSON rows: `{src, mt, ref?, annotations: [{start, end, severity, text}, ...]}`.
 
-    The form of the data set RicardoRei/wmt-mqm-error-spans on the Hugging Face hub, which has the
-    errors of WMT 2020 to 2022 without their categories: the label is the severity. Other keys are
-    kept.
+    The data set RicardoRei/wmt-mqm-error-spans on the Hugging Face hub has this form. It has the
+    errors of WMT 2020 to 2022 without their categories, so the label is the severity. Other keys of
+    the rows are kept.
     """
     return read_objects(path, _json_translation, report)
 
@@ -291,34 +327,37 @@ def _json_translation(number: int, row: Mapping[str, Any], report: Report) -> Ju
         if span is not None:
             label = optional_text(f"{key}.category", error.get("category")) or severity
             judgements.append(Judgement(MQM, label, *span, severity))
-    used = ("src", "mt", "ref", "annotations")
+    used = ("id", "src", "mt", "ref", "annotations")
     meta = {name: value for name, value in row.items() if name not in used}
-    prompt = Prompt(str(number), "", (reference,) if reference else (), meta)
+    prompt = Prompt(row_id(row.get("id"), number), "", (reference,) if reference else (), meta)
     return JudgedResponse(prompt, target, tuple(judgements), source if source.strip() else None)
 
 
 # ---- ESA -----------------------------------------------------------------------------------------
 
+ESA = "ESA"  # the aspect
+MISSING = "missing"  # both offsets, and the label, of an omission
+UNDECIDED = "undecided"  # the severity of a span that the annotator was about to remove
+
 
 def _appraise(text: str, start: int, end: int) -> tuple[int, int]:
-    """Appraise numbers the UTF-16 code units of the text without the blanks around it.
+    """[start, end) in code points, from the offsets of Appraise.
 
-    The last marked one is included, so a single character has an end that is its start.
+    Appraise numbers the UTF-16 code units of the text without the blanks around it. The last marked
+    one is included, so a single character has an end that is its start. Offsets outside that text
+    give a span outside `text`.
     """
-    lead = len(text) - len(text.lstrip())
-    stripped = text.strip()
-    # the place in `text` of the character of every code unit
-    places = []
-    for i, character in enumerate(stripped, lead):
-        places += [i, i] if character > "\uffff" else [i]
+    leading_blanks = len(text) - len(text.lstrip())
+    places: list[int] = []  # for every code unit, the place of its character in `text`
+    for place, character in enumerate(text.strip(), leading_blanks):
+        places.append(place)
+        if character > "\uffff":  # two code units
+            places.append(place)
     if not 0 <= start <= end < len(places):
         return len(text) + 1, len(text) + 1
     return places[start], places[end] + 1
 
 
-ESA = "ESA"  # the aspect
-MISSING = "missing"  # both offsets, and the label, of an omission
-UNDECIDED = "undecided"  # the severity of a span that the annotator was about to remove
 ESA_READINGS = (Reading("UTF-16 code units, last one included", _appraise),)
 
 
@@ -367,7 +406,7 @@ def _esa_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedRespo
     score = row.get("esa_score")
     if score is not None:
         judgements.append(Judgement(ESA, score=any_number("esa_score", score), annotator=annotator))
-    used = ("src", "tgt", "esa_spans", "esa_score", "annotator")
+    used = ("id", "src", "tgt", "esa_spans", "esa_score", "annotator")
     meta = {name: value for name, value in row.items() if name not in used}
-    prompt = Prompt(str(number), "", meta=meta)
+    prompt = Prompt(row_id(row.get("id"), number), "", meta=meta)
     return JudgedResponse(prompt, target, tuple(judgements), source if source.strip() else None)
