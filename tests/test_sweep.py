@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +22,8 @@ from fgrlhf.pipeline.sweep import (
     split_values,
     swept_seed,
 )
+from fgrlhf.runs.dpo_config import DPOTrainConfig
+from fgrlhf.runs.rl_config import TrainConfig
 
 
 def line(step, score, kl=0.0, metric="reward"):
@@ -128,9 +131,8 @@ def test_metric_and_threshold_come_from_the_config(tmp_path):
         "rougeLsum",
         "rougeLsum",
     ]
-    assert kl_threshold_of(experiment, empty, []) == 10.0
-    assert kl_threshold_of(experiment, empty, ["train.kl_threshold=3"]) == 3.0
-    assert kl_threshold_of(experiment, f"dpo:{empty}", []) == math.inf
+    assert kl_threshold_of(SimpleNamespace(train=TrainConfig())) == 10.0
+    assert kl_threshold_of(SimpleNamespace(train=DPOTrainConfig())) == math.inf
 
 
 class Stages:
@@ -144,7 +146,8 @@ class Stages:
         for stage in self.stages:
             keys = dict(part.partition("=")[::2] for part in stage.command if "=" in part)
             score = float(keys["train.lr"]) + float(keys["train.seed"])
-            lines = [line(0, 0.0), {"step": 0, "episodes": 4}, line(1, score)]
+            kl = 5.0 if keys.get("model.policy_model.ckpt") == "far" else 0.0
+            lines = [line(0, 0.0), {"step": 0, "episodes": 4}, line(1, score, kl)]
             for dev in (lines[0], lines[2]):
                 dev["eval/ter"] = 10 - dev["eval/reward"]
             write_jsonl(self.folder / stage.outputs[0] / "metrics.jsonl", lines)
@@ -178,6 +181,16 @@ def test_a_sweep(config, tmp_path, capsys):
     html = (out / "index.html").read_text(encoding="utf-8")
     assert html.count("<svg") == 2 and "Sweep of train.lr" in html and "<script" not in html
     assert re.search(r'class="sure">0.800', html) and not re.search(r'class="sure">0.600', html)
+
+
+@pytest.mark.parametrize("threshold", ["train.kl_threshold=0x1", "train.kl_threshold = 1"])
+def test_the_threshold_is_the_one_of_the_training(config, tmp_path, threshold):
+    """Text that the training reads as a number, in forms that `float` does not read."""
+    out = tmp_path / "out"
+    arguments = ["numbers", config, "train.lr=0.1,0.3", f"output_dir={out}", "seeds=0"]
+    module.main([*arguments, threshold, "model.policy_model.ckpt=far"])
+    best = read_json(out / "summary.json")["runs"]["lr=0.3"]["seeds"]["0"]
+    assert (best["score"], best["kl"]) == (0.0, 0.0)
 
 
 def test_one_seed_does_not_mark_the_best_value(config, tmp_path, capsys):

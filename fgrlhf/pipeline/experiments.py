@@ -387,7 +387,7 @@ class Experiment:
         """
         for override in reversed(list(overrides)):  # the last override wins
             name, _, text = override.partition("=")
-            if name == key:
+            if name.strip() == key:
                 return text
         value: Any = read_yaml(config)
         for part in key.split("."):

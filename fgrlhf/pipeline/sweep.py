@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -43,7 +44,6 @@ from fgrlhf.pipeline.stages import stop_with_signals
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import intervals, panels
-from fgrlhf.runs.rl_config import TrainConfig
 from fgrlhf.task import load_task, rl_config
 
 USAGE = """usage: fgrlhf sweep TASK CONFIG key=value,value ... output_dir=DIR [key=value ...]
@@ -199,13 +199,13 @@ def runs_of(config: str, overrides: Sequence[str]) -> dict[str, tuple[Run, dict[
     return runs
 
 
-def kl_threshold_of(experiment: Experiment, config: str, overrides: Sequence[str]) -> float:
-    """The KL beyond which a policy is never the best; infinite for DPO and SFT."""
-    program, path = parse_config(config)
-    if program != "rl":
-        return math.inf
-    given = experiment.config_value(path, overrides, "train.kl_threshold")
-    return float(TrainConfig.model_fields["kl_threshold"].default if given is None else given)
+def kl_threshold_of(config: Any) -> float:
+    """The KL beyond which a policy is never the best; infinite for DPO and SFT.
+
+    Args:
+      config: the validated config of the run, whose class depends on its program.
+    """
+    return getattr(config.train, "kl_threshold", math.inf)
 
 
 def metric_of(experiment: Experiment, config: str, overrides: Sequence[str]) -> str:
@@ -240,8 +240,8 @@ def sweep(
     stages = [experiment.training_stage(run, seed) for run, _ in runs.values() for seed in seeds]
     experiment.run(stages, lanes)
     results = {}
-    for name, (run, values) in runs.items():
-        threshold = kl_threshold_of(experiment, config, run.overrides)
+    for (name, (run, values)), trained in zip(runs.items(), configs, strict=True):
+        threshold = kl_threshold_of(trained)
         by_seed = {}
         for seed in seeds:
             folder = experiment.out / run.folder(seed)
