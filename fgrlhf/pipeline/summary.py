@@ -18,12 +18,19 @@ from fgrlhf.cli.key_help import describe
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import summarize
-from fgrlhf.files import read_json, sha256, write_json
+from fgrlhf.files import sha256, write_json
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.metrics.rows import ROWS
 from fgrlhf.pipeline.experiments import evaluation_rows
 from fgrlhf.report.display import ASPECT_METRICS, TRUTH, Display
+from fgrlhf.report.records import (
+    RewardModel,
+    RewardModelMetrics,
+    RunInfo,
+    StageCost,
+    read_record,
+)
 from fgrlhf.reward_models.spec import SPEC_FILE
 from fgrlhf.runs.runlog import versions
 from fgrlhf.task import load_task
@@ -117,34 +124,48 @@ PAIR_METRICS = {"pair_accuracy": "accuracy"}
 
 
 def reward_models_on_dev(folders: Mapping[str, Path]) -> dict[str, dict]:
-    """Metrics of the reward models on annotated dev rows, by name."""
+    """Metrics of the reward models on annotated dev rows, by name.
+
+    Raises:
+      UserError: a reward_model.json is damaged.
+    """
     result = {}
     for name, folder in folders.items():
-        spec = read_json(folder / SPEC_FILE)
-        shown = PAIR_METRICS if spec.get("kind") == "sequence" else SEGMENT_METRICS
-        result[name] = {key: spec["metrics"].get(dev_key) for key, dev_key in shown.items()}
+        spec = read_record(folder / SPEC_FILE, RewardModel)
+        on_dev = spec.metrics or RewardModelMetrics()
+        shown = PAIR_METRICS if spec.kind == "sequence" else SEGMENT_METRICS
+        result[name] = {key: getattr(on_dev, dev_key) for key, dev_key in shown.items()}
     return result
 
 
 def stages(output: Path) -> dict[str, dict]:
-    """Seconds and peak memory by stage: from the pipeline, else from the stages' own folders."""
-    if (output / "stages.json").exists():
-        return read_json(output / "stages.json")
-    paths: list[Path] = []
-    for pattern in ("*/stages.json", "eval/*/stages.json", "generated/*/stages.json"):
-        paths += output.glob(pattern)
+    """Seconds and peak memory by stage: from the pipeline, else from the stages' own folders.
+
+    Raises:
+      UserError: a stages.json is damaged.
+    """
+    paths = [output / "stages.json"]
+    if not paths[0].exists():
+        paths = []
+        for pattern in ("*/stages.json", "eval/*/stages.json", "generated/*/stages.json"):
+            paths += output.glob(pattern)
     costs = {}
     for path in sorted(paths):
-        costs |= read_json(path)
+        for name, cost in read_record(path, dict[str, StageCost]).items():
+            costs[name] = cost.model_dump()
     return costs
 
 
-def seed_of(output: Path, runs: Sequence[str]) -> int | None:
-    """The seed of the first run that exists; None if none does."""
+def seed_of(output: Path, runs: Sequence[str]) -> Any:
+    """The seed of the first run that exists; None if none does.
+
+    Raises:
+      UserError: its run.json is damaged.
+    """
     for name in runs:
         path = output / name / "run.json"
         if path.exists():
-            return read_json(path)["seed"]
+            return read_record(path, RunInfo).seed
     return None
 
 
@@ -249,7 +270,7 @@ def _gain_cells(gains: Mapping[str, Mapping], display: Display) -> list[list[str
     cells = [["", *(pair.replace("_", " ") for pair in gains)]]
     for name in names:
         values = [interval_text(metrics.get(name)) for metrics in gains.values()]
-        cells.append([display.metric(name), *values])
+        cells.append([display.metric(display.metric_of_gain(name)), *values])
     return cells
 
 

@@ -7,7 +7,7 @@ from fgrlhf.metrics.config import METRICS
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.report.charts import Chart, calibration_chart, interval_chart
 from fgrlhf.report.data import Outputs
-from fgrlhf.report.display import NOT_APPLICABLE, TRUTH, Display
+from fgrlhf.report.display import NOT_APPLICABLE, Display
 from fgrlhf.report.plots import Mark
 from fgrlhf.report.records import Gain, Interval, RewardModel, RewardModelMetrics, StageCost
 from fgrlhf.report.text import decimal, signed
@@ -109,16 +109,10 @@ def tiles(compared: Mapping[str, Mapping[str, Gain]], naming: Naming) -> list[Ti
     shown = []
     for name, metrics in compared.items():
         metric, gain = next(iter(metrics.items()))
-        key = _gain_metric(metric, naming.display)
+        key = naming.display.metric_of_gain(metric)
         title = f"{naming.pair(name, ' over ')}, {naming.display.metric(key)}"
         shown.append(Tile(key, title, _difference(gain)))
     return shown
-
-
-def _gain_metric(metric: str, display: Display) -> str:
-    """The metric of a paired difference: in summary.json, those of the truth have no prefix."""
-    known = {*display.metrics, *display.definitions}
-    return TRUTH + metric if TRUTH + metric in known else metric
 
 
 def _difference(gain: Gain) -> Difference:
@@ -176,7 +170,7 @@ def results(
     differences = {}
     for metric in metrics:
         given = [values.get(metric) for values in compared.values()]
-        name = display.metric(_gain_metric(metric, display))
+        name = display.metric(display.metric_of_gain(metric))
         differences[name] = [gain and _difference(gain) for gain in given]
     return Results(
         policies=list(policies),
