@@ -26,6 +26,7 @@ from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.metrics.rows import ROWS, read_rows
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
+from fgrlhf.report.records import episodes_per_step
 from fgrlhf.runs.stage import WEIGHTS
 from fgrlhf.task import load_task, rl_config
 
@@ -527,22 +528,20 @@ def learning_curve(lines: Sequence[Mapping], metric: str) -> list[Point]:
     With `logging.log_interval` above 1, a step without a line counts as long as the last one that
     has a line.
     """
-    with_episodes = [row for row in lines if "episodes" in row]
-    if not with_episodes:
+    per_step = episodes_per_step(lines)
+    if per_step is None:
         return []
-    last = with_episodes[-1]  # DPO rounds its episodes, which matters the least in the last line
-    per_step = last["episodes"] / (last["step"] + 1)
     points = []
     seconds = 0.0
     seconds_of_step = 0.0
     step = 0
-    for row in lines:
-        seconds += (row["step"] - step) * seconds_of_step
-        step = row["step"]
-        score = row.get(f"eval/{metric}")
+    for line in lines:
+        seconds += (line["step"] - step) * seconds_of_step
+        step = line["step"]
+        score = line.get(f"eval/{metric}")
         if score is not None:
-            points.append(Point(step * per_step, seconds, score, row.get("eval/kl")))
-        times = [value for name, value in row.items() if name.startswith("time/")]
+            points.append(Point(step * per_step, seconds, score, line.get("eval/kl")))
+        times = [value for name, value in line.items() if name.startswith("time/")]
         if times:
             seconds_of_step = sum(times)
     return points

@@ -45,6 +45,7 @@ SUBMITTED = {
     "followed": "its job {} goes on",
 }
 PULSE = 60.0  # seconds between progress lines without a terminal
+SHORTEST_PART = 12  # characters about one stage in the progress line of a terminal
 BYTES_PER_MB = 2**20
 
 
@@ -425,9 +426,8 @@ class Pipeline:
             parts.append(f"{entry.stage.name} {_clock(self._elapsed(entry))} {last}")
         if self.out.isatty():
             columns = shutil.get_terminal_size().columns
-            parts = [part[: columns // len(parts) - 8] for part in parts]
+            line = progress_line(_clock(self.seconds), parts, columns)
             self._clear_line()
-            line = f"[{_clock(self.seconds)}] {' | '.join(parts)}"[: columns - 1]
             print(line, end="", file=self.out, flush=True)
             self.width = len(line)
         elif now - self.pulse >= PULSE:
@@ -461,6 +461,17 @@ def _has(value: object, kinds: Mapping) -> bool:
     if not isinstance(value, dict):
         return False
     return all(isinstance(value.get(key), kind) for key, kind in kinds.items())
+
+
+def progress_line(clock: str, parts: Sequence[str], columns: int) -> str:
+    """The parts side by side, each shortened, in a terminal of this many columns.
+
+    If there are too many of them for the terminal, only the first ones are shown.
+    """
+    width = max(columns // len(parts) - 8, SHORTEST_PART)
+    shortened = [part[:width] for part in parts]
+    # a line as wide as the terminal would wrap
+    return f"[{clock}] {' | '.join(shortened)}"[: columns - 1]
 
 
 def _clock(seconds: float) -> str:

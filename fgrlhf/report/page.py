@@ -8,6 +8,7 @@ shown. The template escapes every string, and the page's content policy allows n
 network.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -158,8 +159,8 @@ def display_for(output_dir: str | Path, task: str | None) -> Display:
 def _number_of_prompts(argument: str) -> int:
     """The number in `prompts=20`. Raises `UserError` if it is not a positive integer."""
     number = argument.removeprefix("prompts=")
-    if not number.isdecimal() or int(number) == 0:
-        raise UserError(f"{argument}: give the number of prompts, e.g. prompts=20")
+    if not re.fullmatch(r"[0-9]{1,9}", number) or int(number) == 0:
+        raise UserError(f"{shorten(argument)}: give the number of prompts, e.g. prompts=20")
     return int(number)
 
 

@@ -142,7 +142,8 @@ def intervals(title: str, rows: Sequence[tuple[str, Sequence[Mark]]], xlabel: st
         start = axes.get_xlim()[0]
         notes = [xlabel] if xlabel else []
         if start > 0:
-            notes.append(f"the axis begins at {start:.2f}, not at 0")
+            begin = f"{start:.2f}" if start >= 0.01 else f"{start:.1g}"  # never "0.00"
+            notes.append(f"the axis begins at {begin}, not at 0")
         axes.set_xlabel("; ".join(notes))
         return _svg(figure, title)
 
