@@ -419,7 +419,11 @@ def test_a_summary_of_any_task(tmp_path, capsys):
     [
         ("sft/run.json", "[]", "sft/run.json: input should be a valid dictionary"),
         ("judge/reward_model.json", '{"metrics": 3}', "reward_model.json: `metrics`: input should"),
-        ("sft/stages.json", '{"sft": {"seconds": 1}}', "stages.json: `sft.peak_mb`: field required"),
+        (
+            "sft/stages.json",
+            '{"sft": {"seconds": 1}}',
+            "stages.json: `sft.peak_mb`: field required",
+        ),
     ],
 )
 def test_a_damaged_file_has_a_message(tmp_path, name, text, reason):

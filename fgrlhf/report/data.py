@@ -204,7 +204,7 @@ def _files_of_stages(folder: Path, name: str) -> list[Path]:
 
 
 def _stage_name(path: Path) -> str:
-    """The name of the folder of a stage's file, also if the folder was given as `.`"""
+    """The name of the folder of a stage's file, even if the folder was given as `.` or `..`."""
     return os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
@@ -230,7 +230,7 @@ def _runs(folder: Path, display: Display) -> list[Run]:
 
 
 def _have_any_key(lines: list, keys: set[str]) -> bool:
-    """Whether a line has one of the keys. Lines that are not dicts, in a damaged file, have none."""
+    """Whether a line has one of the keys. In a damaged file, a line may not be a dict."""
     return any(isinstance(line, dict) and bool(keys & line.keys()) for line in lines)
 
 
@@ -301,7 +301,10 @@ def _reward_model(path: Path) -> RewardModel:
     model = read_record(path, RewardModel)
     metrics = model.metrics or RewardModelMetrics()
     additional = read_record(path.with_name("metrics.json"), RewardModelMetrics)
-    update = {name: getattr(additional, name) for name in additional.model_fields_set}
+    update = {}
+    for name, value in additional:  # in the order of the file, unlike the set below
+        if name in additional.model_fields_set:
+            update[name] = value
     return model.model_copy(update={"metrics": metrics.model_copy(update=update)})
 
 
