@@ -216,7 +216,7 @@ def test_the_best_value_of_a_metric_that_should_be_low(config, tmp_path, capsys)
     [
         (["train.lr=1e-4,3e-4x"], "the run lr=3e-4x cannot be trained: .*train.lr"),
         (["train.lr=1,2", "train.lr=3,4"], "train.lr=1,2 and train.lr=3,4 set the same key"),
-        (["lr=1,2"], "lr=1,2: `lr` is no key of this program; .*did you mean `train.lr`"),
+        (["lr=1,2"], "lr=1,2: `lr` is not a key of this program. .*did you mean `train.lr`"),
         (["train.lr=1,2", "env.x=3", "env.x=4"], "env.x=3 and env.x=4 set the same key"),
         (["train.seed=1,2"], "train.seed=1,2 cannot be an override: .* seeds=0,1,2"),
         (["train.lr=1,2", "logging.save_dir=x"], "logging.save_dir=x cannot be an override"),
