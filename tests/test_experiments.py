@@ -75,6 +75,7 @@ def test_values_of_a_config(folder):
     config = str(folder / "c.yml")
     assert experiment.config_value(config, [], "model.ckpt") == "h/sft"
     assert experiment.config_value(config, ["model.ckpt=a", "model.ckpt=b"], "model.ckpt") == "b"
+    assert experiment.config_value(config, ["model.ckpt = a"], "model.ckpt") == " a"
     assert experiment.config_value(config, [], "model.n") == 3
     assert experiment.config_value(config, [], "model.ckpt.deeper") is None
     assert experiment.config_value(config, [], "gone.key") is None

@@ -16,7 +16,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json
 from fgrlhf.pipeline import stages as module
 from fgrlhf.pipeline.fingerprint import fingerprint, imported_files
-from fgrlhf.pipeline.stages import Pipeline, Stage, lane_environments, visible_gpus
+from fgrlhf.pipeline.stages import Pipeline, Stage, lane_environments, progress_line, visible_gpus
 from fgrlhf.runs.runlog import peak_memory_mb
 from fgrlhf.runs.stage import hold
 
@@ -166,6 +166,15 @@ def test_a_failure_shows_the_end_of_the_log_and_stops_the_rest(root):
     assert not records["bad"]["complete"] and not records["slow"]["complete"]
 
 
+@pytest.mark.parametrize(
+    "number, text",
+    [(9, r"killed by signal 9 \(SIGKILL\), .* memory"), (11, r"signal 11 \(Segmentation fault\)")],
+)
+def test_a_stage_that_a_signal_ends_names_the_signal(root, number, text):
+    with pytest.raises(UserError, match=f"stage bad was .*{text}. The end of its log"):
+        run(root, [stage("bad", f"kill -{number} $$")])
+
+
 def test_at_most_so_many_lanes(root):
     # the first two wait until they have seen each other
     probe = (
@@ -278,6 +287,14 @@ def test_signs_of_life_without_a_terminal(root, monkeypatch):
     out = Watched()
     Pipeline([stage("s", wait)], root, root / "out", {"OUT": str(root / "out")}, out=out).run()
     assert re.search(r"  s  \d:\d\d 20%", out.getvalue())
+
+
+def test_the_progress_line_fits_the_terminal():
+    parts = ["sft  1:00 loss 0.1", "comp_rm  0:02 step 3"]
+    assert progress_line(" 1:01", parts, 80) == f"[ 1:01] {' | '.join(parts)}"
+    assert progress_line(" 1:01", parts, 48) == "[ 1:01] sft  1:00 loss 0 | comp_rm  0:02 st"
+    many = progress_line(" 1:01", [f"stage{i}  1:00 10%" for i in range(20)], 80)
+    assert "stage0  1:00 | stage1  1:00 | " in many and len(many) == 79
 
 
 def test_a_stage_that_needs_an_unknown_one_is_a_mistake_in_the_program(root):

@@ -455,6 +455,15 @@ def test_the_command_line(tmp_path, capsys):
             report_page.main(arguments)
 
 
+def test_a_run_is_named_after_its_folder_even_from_inside_of_it(tmp_path, monkeypatch):
+    make_outputs(tmp_path)
+    monkeypatch.chdir(tmp_path / "fine_grained")
+    report_page.main(["."])
+    html = (tmp_path / "fine_grained" / "report.html").read_text(encoding="utf-8")
+    assert 'download="fine_grained.csv"' in html
+    assert "<h3>Rewards in training, fine grained</h3>" in html
+
+
 def test_unknown_keys_are_no_names_of_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_puzzle_outputs(tmp_path / "lr=1e-5")
@@ -503,6 +512,13 @@ def test_smoothing_is_a_mean_of_neighbours():
         report_plots.smooth(np.array([0.0, 3.0, 6.0, 3.0])), [1.5, 3.0, 4.0, 4.5]
     )
     assert report_plots.smooth(np.array([])).size == 0
+
+
+@pytest.mark.parametrize("low, text", [(0.048, "0.002"), (0.3, "0.27"), (0.0, None)])
+def test_an_axis_that_does_not_begin_at_zero_is_labelled(low, text):
+    svg = report_plots.intervals("t", [("a", [(0.5, low, 0.97, 1)])])
+    expected = [] if text is None else [f"the axis begins at {text}, not at 0"]
+    assert re.findall("the axis begins[^<]*", svg) == expected
 
 
 def test_plots_use_the_page_colours_and_escape_titles():
@@ -639,7 +655,7 @@ def test_the_number_of_prompts_shown(tmp_path):
         return text.count('<details class="sample"')
 
     assert [shown(), shown("prompts=8"), shown("prompts=100")] == [5, 8, 12]
-    for wrong in ("0", "-1", "many", ""):
+    for wrong in ("0", "-1", "many", "", "9" * 5000):
         with pytest.raises(UserError, match="give the number of prompts"):
             shown(f"prompts={wrong}")
 

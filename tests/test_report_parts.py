@@ -429,6 +429,15 @@ def test_the_files_hold_all_numbers(tmp_path):
     assert dict(zip(header, first))["eval_high/gold"] == "0.7" and len(content(log.link)) == 6
 
 
+def test_metrics_of_reward_models_keep_the_order_of_their_file(tmp_path):
+    """The same outputs always give the same page."""
+    names = ["best_step", "loss", "brier", "recall", "precision", "rows"]
+    write_json(tmp_path / "rm" / "reward_model.json", {"kind": "segment"})
+    write_json(tmp_path / "rm" / "metrics.json", dict.fromkeys(names, 0.5))
+    model = read_outputs(tmp_path, Display()).reward_models["rm"]
+    assert [name for name, value in model.metrics or () if value is not None] == names
+
+
 def test_no_text_is_a_formula_and_commas_are_kept():
     text = csv_text([["=1+1", "a,b", -0.5, None, "\N{MINUS SIGN}1"]])
     assert text == '\'=1+1,"a,b",-0.5,,\N{MINUS SIGN}1\n'

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
+from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl, write_text
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline import summary as pipeline_summary
 from fgrlhf.pipeline.summary import counted, gains, interval_text, minutes, policy_summary
@@ -125,6 +125,18 @@ def test_a_table_without_differences_has_no_heading_for_them():
     summary = {"data": "d", "policies": {}, "gains": {"a_vs_b": {}}}
     summary |= {"reward_models": {}, "stages": {}}
     assert "Paired" not in pipeline_summary.table(summary, DISPLAY)
+
+
+def test_differences_have_the_names_of_the_metrics():
+    value = {"mean": 0.1, "low": 0.0, "high": 0.2}
+    summary = {
+        "data": "d",
+        "policies": {"sft": {"oracle": {"gold": value}}},
+        "gains": {"a_vs_b": {"gold": value}},
+        "reward_models": {},
+        "stages": {},
+    }
+    assert pipeline_summary.table(summary, DISPLAY).count("  gold score") == 2
 
 
 def test_policy_summary_groups_the_oracle():
@@ -400,6 +412,36 @@ def test_a_summary_of_any_task(tmp_path, capsys):
     assert "solved" not in text, "no headline metric"
     with pytest.raises(UserError, match="has no evaluation on test"):
         pipeline_summary.main(["qa_feedback", f"output_dir={tmp_path}"])
+
+
+@pytest.mark.parametrize(
+    "name, text, reason",
+    [
+        ("sft/run.json", "[]", "sft/run.json: input should be a valid dictionary"),
+        ("judge/reward_model.json", '{"metrics": 3}', "reward_model.json: `metrics`: input should"),
+        (
+            "sft/stages.json",
+            '{"sft": {"seconds": 1}}',
+            "stages.json: `sft.peak_mb`: field required",
+        ),
+    ],
+)
+def test_a_damaged_file_has_a_message(tmp_path, name, text, reason):
+    rows_path = tmp_path / "eval" / "sft-test" / "rows.jsonl"
+    write_jsonl(rows_path, [{"id": "0", "sample": 0, "reward": 1.0}])
+    write_text(tmp_path / name, text)
+    with pytest.raises(UserError, match=reason):
+        pipeline_summary.main(["numbers", f"output_dir={tmp_path}"])
+
+
+def test_missing_entries_stop_no_summary(tmp_path, capsys):
+    rows_path = tmp_path / "eval" / "sft-test" / "rows.jsonl"
+    write_jsonl(rows_path, [{"id": "0", "sample": 0, "reward": 1.0}])
+    write_json(tmp_path / "sft" / "run.json", {})
+    write_json(tmp_path / "judge" / "reward_model.json", {"kind": "segment"})
+    pipeline_summary.main(["numbers", f"output_dir={tmp_path}"])
+    assert "accuracy -, auc -, f1 -" in capsys.readouterr().out
+    assert read_json(tmp_path / "summary.json")["seed"] is None
 
 
 def reached_summary() -> dict:

@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +22,8 @@ from fgrlhf.pipeline.sweep import (
     split_values,
     swept_seed,
 )
+from fgrlhf.runs.dpo_config import DPOTrainConfig
+from fgrlhf.runs.rl_config import TrainConfig
 
 
 def line(step, score, kl=0.0, metric="reward"):
@@ -128,9 +131,8 @@ def test_metric_and_threshold_come_from_the_config(tmp_path):
         "rougeLsum",
         "rougeLsum",
     ]
-    assert kl_threshold_of(experiment, empty, []) == 10.0
-    assert kl_threshold_of(experiment, empty, ["train.kl_threshold=3"]) == 3.0
-    assert kl_threshold_of(experiment, f"dpo:{empty}", []) == math.inf
+    assert kl_threshold_of(SimpleNamespace(train=TrainConfig())) == 10.0
+    assert kl_threshold_of(SimpleNamespace(train=DPOTrainConfig())) == math.inf
 
 
 class Stages:
@@ -144,7 +146,8 @@ class Stages:
         for stage in self.stages:
             keys = dict(part.partition("=")[::2] for part in stage.command if "=" in part)
             score = float(keys["train.lr"]) + float(keys["train.seed"])
-            lines = [line(0, 0.0), {"step": 0, "episodes": 4}, line(1, score)]
+            kl = 5.0 if keys.get("model.policy_model.ckpt") == "far" else 0.0
+            lines = [line(0, 0.0), {"step": 0, "episodes": 4}, line(1, score, kl)]
             for dev in (lines[0], lines[2]):
                 dev["eval/ter"] = 10 - dev["eval/reward"]
             write_jsonl(self.folder / stage.outputs[0] / "metrics.jsonl", lines)
@@ -180,6 +183,16 @@ def test_a_sweep(config, tmp_path, capsys):
     assert re.search(r'class="sure">0.800', html) and not re.search(r'class="sure">0.600', html)
 
 
+@pytest.mark.parametrize("threshold", ["train.kl_threshold=0x1", "train.kl_threshold = 1"])
+def test_the_threshold_is_the_one_of_the_training(config, tmp_path, threshold):
+    """Text that the training reads as a number, in forms that `float` does not read."""
+    out = tmp_path / "out"
+    arguments = ["numbers", config, "train.lr=0.1,0.3", f"output_dir={out}", "seeds=0"]
+    module.main([*arguments, threshold, "model.policy_model.ckpt=far"])
+    best = read_json(out / "summary.json")["runs"]["lr=0.3"]["seeds"]["0"]
+    assert (best["score"], best["kl"]) == (0.0, 0.0)
+
+
 def test_one_seed_does_not_mark_the_best_value(config, tmp_path, capsys):
     out = tmp_path / "out"
     module.main(["numbers", config, "train.lr=0.1,0.3", f"output_dir={out}", "seeds=0"])
@@ -203,7 +216,7 @@ def test_the_best_value_of_a_metric_that_should_be_low(config, tmp_path, capsys)
     [
         (["train.lr=1e-4,3e-4x"], "the run lr=3e-4x cannot be trained: .*train.lr"),
         (["train.lr=1,2", "train.lr=3,4"], "train.lr=1,2 and train.lr=3,4 set the same key"),
-        (["lr=1,2"], "lr=1,2: `lr` is no key of this program; .*did you mean `train.lr`"),
+        (["lr=1,2"], "lr=1,2: `lr` is not a key of this program. .*did you mean `train.lr`"),
         (["train.lr=1,2", "env.x=3", "env.x=4"], "env.x=3 and env.x=4 set the same key"),
         (["train.seed=1,2"], "train.seed=1,2 cannot be an override: .* seeds=0,1,2"),
         (["train.lr=1,2", "logging.save_dir=x"], "logging.save_dir=x cannot be an override"),

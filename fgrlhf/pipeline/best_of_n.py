@@ -23,7 +23,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import summarize
 from fgrlhf.files import write_json, write_jsonl
-from fgrlhf.metrics.rows import ROWS, read_rows
+from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
 
@@ -41,7 +41,8 @@ class Settings(StrictModel):
 def best_rows(rows: Sequence[Mapping[str, Any]], metric: str) -> list[Mapping[str, Any]]:
     """For each prompt, the row with the highest `metric`, in the order of the prompts.
 
-    Of equal rows it is the first. Rows without a value are not chosen.
+    Of several rows with the highest value, the first is kept. Rows without a value, and prompts
+    with only such rows, are left out.
 
     Raises:
       UserError: no row has a value.
@@ -51,8 +52,8 @@ def best_rows(rows: Sequence[Mapping[str, Any]], metric: str) -> list[Mapping[st
         value = row.get(metric)
         if not isinstance(value, int | float):
             continue
-        chosen = best.get(row["id"])
-        if chosen is None or value > chosen[metric]:
+        best_so_far = best.get(row["id"])
+        if best_so_far is None or value > best_so_far[metric]:
             best[row["id"]] = row
     if not best:
         known = ", ".join(sorted({name for row in rows for name in row}))
@@ -70,9 +71,9 @@ def choose(settings: Settings) -> Path:
         result.
     """
     source = Path(settings.output_dir) / "eval" / f"{settings.source}-{settings.split}"
-    if not (source / "rows.jsonl").is_file():
+    if not (source / ROWS).is_file():
         raise UserError(
-            f"{source} has no rows.jsonl: evaluate a policy with"
+            f"{source} has no {ROWS}: evaluate a policy with"
             f" `fgrlhf evaluate ... name={settings.source} do_sample=true num_samples=4` first, or"
             " set another source=..."
         )
@@ -82,7 +83,7 @@ def choose(settings: Settings) -> Path:
             f"name and source are both {settings.name}, so the chosen responses would replace all"
             " others: give another name=..."
         )
-    inputs = [source / "rows.jsonl"]
+    inputs = [source / ROWS]
     with hold(folder):
         if finished(folder, settings, inputs, redo=True, files=RESULTS) is not None:
             print(f"{settings.name}: chosen before, reusing {folder}", flush=True)
@@ -93,8 +94,8 @@ def choose(settings: Settings) -> Path:
         begin(folder, settings, inputs)
         with RunLog(folder, settings) as log, log.stage(f"choose {settings.name}"):
             summary = {name: interval.as_dict() for name, interval in summarize(chosen).items()}
-            write_jsonl(folder / "rows.jsonl", chosen)
-            write_json(folder / "summary.json", summary)
+            write_jsonl(folder / ROWS, chosen)
+            write_json(folder / SUMMARY, summary)
         finish(folder, {"prompts": len(chosen), "responses": len(rows)})
     print(table(summary), flush=True)
     return folder

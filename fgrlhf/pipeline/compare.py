@@ -147,35 +147,41 @@ def runs_of(
     if settings.algorithms:
         algorithms = [name.strip() for name in settings.algorithms.split(",")]
     parsed = [parse_config(config) for config in configs]
-    is_single = [name for name, _ in parsed].count("rl") == 1
+    programs = [program for program, _ in parsed]
+    has_one_rl_config = programs.count("rl") == 1
     runs = []
-    for name, path in parsed:
+    for program, path in parsed:
         group = experiment.config_value(path, overrides, "logging.run_name") or Path(path).stem
-        if name != "rl" or not algorithms:
-            runs.append(Run(group, name, path, tuple(overrides), group, name))
+        if program != "rl" or not algorithms:
+            runs.append(Run(group, program, path, tuple(overrides), group, algorithm=program))
             continue
         for algorithm in algorithms:
-            run_name = algorithm if is_single else f"{group}-{algorithm}"
-            chosen = (f"algorithm.name={algorithm}", *overrides)
-            runs.append(Run(run_name, name, path, chosen, group, algorithm))
-    names = [run.name for run in runs]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UserError(
-            f"two runs have the same name: {', '.join(twice)}. Give the configs different"
-            " logging.run_name"
-        )
-    if settings.settings is not None:
-        for name in read_yaml(settings.settings):
-            if name not in names:
-                raise UserError(
-                    f"{settings.settings}: there is no run `{shorten(name)}`;"
-                    f" {suggestion(name, names)}"
-                )
-        runs = [with_settings(run, settings.settings) for run in runs]
+            name = algorithm if has_one_rl_config else f"{group}-{algorithm}"
+            with_algorithm = (f"algorithm.name={algorithm}", *overrides)
+            runs.append(Run(name, program, path, with_algorithm, group, algorithm))
+    _check_names(runs, settings.settings)
+    runs = [with_settings(run, settings.settings) for run in runs]
     for run in runs:
         check_overrides(run.overrides)
     return runs
+
+
+def _check_names(runs: Sequence[Run], settings_file: str | None) -> None:
+    """Raise `UserError` if two runs have one name, or the file has settings of an unknown run."""
+    names = [run.name for run in runs]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise UserError(
+            f"two runs have the same name: {', '.join(repeated)}. Give the configs different"
+            " logging.run_name"
+        )
+    if settings_file is None:
+        return
+    for name in read_yaml(settings_file):
+        if name not in names:
+            raise UserError(
+                f"{settings_file}: there is no run `{shorten(name)}`; {suggestion(name, names)}"
+            )
 
 
 def with_settings(run: Run, file: str | None) -> Run:
@@ -206,8 +212,11 @@ def _overrides_of(settings: Mapping[str, Any], section: str = "") -> list[str]:
 
 
 def _plan(configs: Sequence[str], settings: CompareSettings) -> EvaluationPlan:
-    rl = [path for name, path in map(parse_config, configs) if name == "rl"]
-    config = settings.evaluation or (rl[0] if rl else None)
+    """How the policies are evaluated. Raises `UserError` if no config says so."""
+    config = settings.evaluation
+    if config is None:
+        parsed = [parse_config(argument) for argument in configs]
+        config = next((path for program, path in parsed if program == "rl"), None)
     if config is None:
         raise UserError(
             "no RL config is compared: give one with evaluation=FILE, which defines the sampling"
@@ -218,7 +227,7 @@ def _plan(configs: Sequence[str], settings: CompareSettings) -> EvaluationPlan:
     )
 
 
-def _say_what_is_not_overridden(overrides: Sequence[str], plan: EvaluationPlan) -> None:
+def _print_unused_overrides(overrides: Sequence[str], plan: EvaluationPlan) -> None:
     """Print the overrides that the evaluation would use, but does not.
 
     One evaluation config measures all runs, and it need not have the keys of the trained configs,
@@ -234,6 +243,7 @@ def _say_what_is_not_overridden(overrides: Sequence[str], plan: EvaluationPlan) 
 
 
 def _reference(experiment: Experiment, config: str, overrides: Sequence[str]) -> str:
+    """The initial policy of a config. Raises `UserError` if it has none."""
     _, path = parse_config(config)
     for key in ("model.policy_model.ckpt", "model.ckpt"):
         policy = experiment.config_value(path, overrides, key)
@@ -256,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     runs = runs_of(experiment, arguments.configs, arguments.overrides, settings)
     # a mistake in the last one is found before the first one is trained
     trained = [experiment.config_of(run, settings.seed_list[0]) for run in runs]
-    _say_what_is_not_overridden(arguments.overrides, plan)
+    _print_unused_overrides(arguments.overrides, plan)
     compare(
         experiment,
         runs,

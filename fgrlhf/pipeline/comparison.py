@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,11 @@ class SeedResult:
     """A run with one seed: its test score, and the state at the end of its training.
 
     Attributes:
-      score: of the policy in best/, if the run has one.
-      kl: on dev, at the end of training.
+      score: of the policy in best/, if the run has one, else of the final policy.
+      episodes, seconds: until the last evaluation on dev; seconds without evaluation. Of a run that
+        counts no episodes: 0, and the seconds of its stage.
+      kl: on dev, at the end of training; None if that is not known.
+      curve: the evaluations on dev.
       best_kl: on dev, of the policy in best/; None if that is not known.
     """
 
@@ -43,6 +46,8 @@ class SeedResult:
 
 @dataclass(frozen=True)
 class RunResult:
+    """A run with all seeds; `overrides` are those of its config."""
+
     group: str
     algorithm: str
     overrides: list[str]
@@ -161,11 +166,15 @@ def compare_runs(
     Raises:
       UserError: no prompt has the metric in every evaluation, or a file is missing or broken.
     """
+    # the reference was evaluated once: its rows count for every seed
     rows = {reference: [evaluation_rows(out, reference, split)] * len(seeds)}
     for run in runs:
         rows[run.name] = [evaluation_rows(out, run.evaluation(seed), split) for seed in seeds]
     scores = paired_scores(rows, metric)
-    all_prompts = {row["id"] for by_seed in rows.values() for seed in by_seed for row in seed}
+    prompts = set()
+    for rows_of_seeds in rows.values():
+        for row in chain.from_iterable(rows_of_seeds):
+            prompts.add(row["id"])
     results = {}
     for run in runs:
         by_seed = {}
@@ -181,14 +190,18 @@ def compare_runs(
         runs=results,
         differences=differences(scores),
         efficiency=efficiencies(results, is_higher_better(metric, metrics)),
-        left_out=len(all_prompts) - len(scores[reference][0]),
+        left_out=len(prompts) - len(scores[reference][0]),
     )
 
 
 def efficiencies(
     runs: Mapping[str, RunResult], higher_is_better: bool | None = None
 ) -> dict[str, Efficiency]:
-    """When each run reached the final dev score of the first one."""
+    """When each run reached the final dev score of the first one.
+
+    Runs that count no episodes with one of the seeds (SFT) are left out. Without the first run, or
+    with only that one, the result is {}.
+    """
     curves = {}
     for name, run in runs.items():
         by_seed = [seed.curve for seed in run.seeds.values()]
@@ -207,12 +220,18 @@ def _seed_result(out: Path, run: Run, seed: int, score: float, metric: str) -> S
     folder = run.folder(seed)
     lines = read_log(out / folder)
     curve = learning_curve(lines, metric)
-    if curve:
-        last = curve[-1]
-        best_kl = _best_kl(out / folder, lines)
-        return SeedResult(score, last.episodes, last.seconds, last.kl, curve, best_kl)
-    seconds = read_json(out / "stages.json")[folder]["seconds"]
-    return SeedResult(score, 0, seconds, None, [])
+    if not curve:
+        stage = read_json(out / "stages.json")[folder]
+        return SeedResult(score, episodes=0, seconds=stage["seconds"], kl=None, curve=[])
+    last = curve[-1]
+    return SeedResult(
+        score,
+        episodes=last.episodes,
+        seconds=last.seconds,
+        kl=last.kl,
+        curve=curve,
+        best_kl=_best_kl(out / folder, lines),
+    )
 
 
 def _best_kl(folder: Path, lines: Sequence[Mapping]) -> float | None:

@@ -37,6 +37,7 @@ class Row:
 
 
 def rows(comparison: Comparison) -> list[Row]:
+    """A row for every run, in the order of the comparison."""
     table = []
     for name, run in comparison.runs.items():
         seeds = list(run.seeds.values())
@@ -59,18 +60,19 @@ def rows(comparison: Comparison) -> list[Row]:
 def _mean(values: Sequence[float | None]) -> float | None:
     """The mean over the seeds; None if it is not known for all of them."""
     known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known and len(known) == len(values) else None
+    if not known or len(known) < len(values):
+        return None
+    return float(np.mean(known))
 
 
 def explained(comparison: Comparison) -> str:
-    """The meaning of bold and italic, with the number of comparisons."""
+    """The meaning of bold and italic, with the number of differences."""
     count = len(comparison.differences)
     if count == 1:
         return "Bold: significant (p < 0.05). Italic: only the interval excludes zero."
     return (
-        f"Bold: significant after Holm's correction over all {count}"
-        " differences. Italic: the interval excludes zero, which happens by chance for some of so"
-        " many."
+        f"Bold: significant after Holm's correction over all {count} differences. Italic: only the"
+        " interval excludes zero, which happens by chance for some of so many differences."
     )
 
 
@@ -78,15 +80,19 @@ def efficiency_line(comparison: Comparison) -> str | None:
     """The episodes that every run needed for the final dev score of the first one."""
     if not comparison.efficiency:
         return None
-    is_single = len(comparison.seeds) == 1
+    has_one_seed = len(comparison.seeds) == 1
     runs = []
     for name, reached in comparison.efficiency.items():
-        low, high = _episodes(reached.low), _episodes(reached.high)
-        has_interval = not is_single and reached.low is not None
-        interval = f" [{low}, {high}]" if has_interval else ""
-        runs.append(f"{name} {_episodes(reached.episodes)}{interval}")
-    score = "the dev score" if is_single else "the mean dev score of the seeds"
-    explanation = "" if is_single else " (95% interval over seeds)"
+        text = f"{name} {_episodes(reached.episodes)}"
+        if not has_one_seed and reached.low is not None:
+            text += f" [{_episodes(reached.low)}, {_episodes(reached.high)}]"
+        runs.append(text)
+    if has_one_seed:
+        score = "the dev score"
+        explanation = ""
+    else:
+        score = "the mean dev score of the seeds"
+        explanation = " (95% interval over seeds)"
     return (
         f"Episodes until {score} first reaches the final one of {comparison.first}{explanation}:"
         f" {', '.join(runs)}."
@@ -135,10 +141,12 @@ def page(comparison: Comparison, display: Display, source: ModelSource | None = 
 
 
 def _bands(comparison: Comparison, axis: str) -> dict[str, Band]:
+    """The band of each run that has a curve with every seed, and x at every point."""
     bands = {}
     for name, run in comparison.runs.items():
         curves = [seed.curve for seed in run.seeds.values()]
-        if all(curves) and all(getattr(point, axis) is not None for point in sum(curves, [])):
+        x_values = [getattr(point, axis) for curve in curves for point in curve]
+        if all(curves) and None not in x_values:
             bands[name] = band(curves, axis)
     return bands
 
@@ -150,20 +158,38 @@ def band(curves: Sequence[Sequence[Point]], axis: str) -> Band:
 
     KL may decrease in training, which would fold the band over itself, so along KL there is only
     the mean of each evaluation.
+
+    Args:
+      curves: for each seed its evaluations on dev.
+      axis: an attribute of `Point`: episodes, seconds or kl.
     """
     if axis == "kl":
-        longest = max(map(len, curves))
-        held = [[*curve, *[curve[-1]] * (longest - len(curve))] for curve in curves]
-        kl_SN = np.array([[getattr(point, axis) for point in curve] for curve in held])
-        score_SN = np.array([[point.score for point in curve] for curve in held])
-        mean_N = score_SN.mean(0)
-        return Band(kl_SN.mean(0), mean_N, mean_N, mean_N)
+        return _line_over_kl(curves)
     x_of_seed = [[getattr(point, axis) for point in curve] for curve in curves]
-    scores_of_seed = [[point.score for point in curve] for curve in curves]
+    start = max(x[0] for x in x_of_seed)  # from here on, every seed has a score
     x_N = np.unique(np.concatenate(x_of_seed))
-    x_N = x_N[x_N >= max(x[0] for x in x_of_seed)]  # where every seed has a score
-    score_SN = np.stack([np.interp(x_N, x, scores) for x, scores in zip(x_of_seed, scores_of_seed)])
+    x_N = x_N[x_N >= start]
+    scores = []
+    for x, curve in zip(x_of_seed, curves):
+        # beyond the end of a curve, `interp` gives its last score
+        scores.append(np.interp(x_N, x, [point.score for point in curve]))
+    score_SN = np.stack(scores)
     return Band(x_N, score_SN.mean(0), score_SN.min(0), score_SN.max(0))
+
+
+def _line_over_kl(curves: Sequence[Sequence[Point]]) -> Band:
+    """The mean score of each evaluation over its mean KL; both bounds are the mean."""
+    longest = max(len(curve) for curve in curves)
+    kl = []
+    scores = []
+    for curve in curves:
+        n_missing = longest - len(curve)  # evaluations after this seed has stopped
+        held = [*curve, *[curve[-1]] * n_missing]
+        kl.append([point.kl for point in held])
+        scores.append([point.score for point in held])
+    kl_N = np.array(kl, dtype=float).mean(0)
+    score_N = np.array(scores).mean(0)
+    return Band(kl_N, score_N, score_N, score_N)
 
 
 # ---- table ---------------------------------------------------------------------------------------
@@ -207,6 +233,7 @@ def table(comparison: Comparison, display: Display) -> str:
 
 
 def _marked(difference: Difference | None) -> str:
+    """A difference with its interval, bold or italic as `explained` defines it."""
     if difference is None:
         return ""
     # `z` writes a rounded -0.0004 as +0.000

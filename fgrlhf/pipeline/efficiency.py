@@ -56,6 +56,7 @@ def efficiency(
     sign = 1 if higher_is_better else -1
 
     def reached(seeds_S: np.ndarray) -> float:
+        """The episodes at which the mean of these seeds reaches the level; inf if it does not."""
         level = baseline_SN[seeds_S].mean(0)[-1]
         is_reached_N = sign * scores_SN[seeds_S].mean(0) >= sign * level
         return float(episodes_N[is_reached_N.argmax()]) if is_reached_N.any() else np.inf
@@ -63,7 +64,7 @@ def efficiency(
     draws = np.random.default_rng(0).integers(seeds, size=(DRAWS, seeds))
     replicates = [reached(draw) for draw in draws]
     tail = (1 - LEVEL) / 2
-    # an observed value for each bound: the mean of a number and "never" is neither
+    # Each bound is one of the replicates: a number and "never" (inf) cannot be averaged.
     low, high = np.quantile(replicates, [tail, 1 - tail], method="inverted_cdf")
     estimate = reached(np.arange(seeds))
     values = [None if value == np.inf else float(value) for value in (estimate, low, high)]
@@ -78,7 +79,7 @@ def _on_common_grid(curves: Sequence[Sequence[Point]]) -> tuple[np.ndarray, np.n
     """
     start = max(curve[0].episodes for curve in curves)
     all_episodes = {point.episodes for curve in curves for point in curve}
-    episodes_N = np.array(sorted(one for one in all_episodes if one >= start))
+    episodes_N = np.array(sorted(episodes for episodes in all_episodes if episodes >= start))
     scores = []
     for curve in curves:
         places_N = np.searchsorted([point.episodes for point in curve], episodes_N, side="right")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -20,12 +21,14 @@ from pydantic import BaseModel, Field, field_validator
 from fgrlhf.config import FilePath, StrictModel, load_config
 from fgrlhf.config_errors import other_place
 from fgrlhf.config_yaml import read_yaml
+from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import numbered_jsonl
 from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.metrics.rows import ROWS, read_rows
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
+from fgrlhf.report.records import episodes_per_step
 from fgrlhf.runs.stage import WEIGHTS
 from fgrlhf.task import load_task, rl_config
 
@@ -126,7 +129,7 @@ def seed_list(text: str) -> list[int]:
 
 def seeds_text(seeds: Sequence[int]) -> str:
     """`1 seed`, `3 seeds`."""
-    return "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    return counted(len(seeds), "seed")
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class Arguments:
 
     task: str
     configs: list[str]
-    settings: list[str]  # of the program itself: `seeds=0,1`, `submit.cluster=slurm`
+    settings: list[str]  # of the program: `seeds=0,1`, `submit.cluster=slurm`
     overrides: list[str]  # of the configs: `train.lr=1e-5`
 
 
@@ -179,14 +182,14 @@ def check_settings(
 ) -> None:
     """Raise `UserError` if a setting is a key of the configs, given without its section."""
     for setting in arguments.settings:
-        key, _, value = setting.partition("=")
+        key = setting.partition("=")[0]
         if key.partition(".")[0] in model.model_fields:
             continue
         hint = other_place(config_class, key)
         if hint is not None:
             raise UserError(
-                f"{shorten(setting)}: `{shorten(key)}` is no key of this program; keys of the"
-                f" configs are given with their section, as train.lr=1e-5: {hint}"
+                f"{shorten(setting)}: `{shorten(key)}` is not a key of this program. Keys of the"
+                f" configs need their section, as in train.lr=1e-5: {hint}"
             )
 
 
@@ -380,14 +383,17 @@ class Experiment:
         Pipeline(stages, Path.cwd(), self.out, environment, lanes, launcher=launcher).run()
 
     def config_value(self, config: str, overrides: Iterable[str], key: str) -> Any:
-        """The value of a dotted key, with environment variables expanded; None if it is not set.
+        """The value of a dotted key, as the overrides or else the config's file have it.
+
+        The value of an override is its text. In text of the file, environment variables are
+        expanded. None if the key is not set.
 
         Raises:
           UserError: the config cannot be read.
         """
         for override in reversed(list(overrides)):  # the last override wins
             name, _, text = override.partition("=")
-            if name == key:
+            if name.strip() == key:
                 return text
         value: Any = read_yaml(config)
         for part in key.split("."):
@@ -463,14 +469,12 @@ def paired_scores(
       UserError: there is no such prompt.
     """
     known = _metrics(rows)
-    scores = {}
-    for name, seeds in rows.items():
-        # a column without numbers is no metric
-        scores[name] = [by_prompt(seed, metric) if metric in known else {} for seed in seeds]
-    shared: set[str] | None = None
-    for seeds in scores.values():
-        for values in seeds:
-            shared = set(values) if shared is None else shared & set(values)
+    scores: dict[str, list[dict[str, float]]] = {}
+    if metric in known:
+        for name, seeds in rows.items():
+            scores[name] = [by_prompt(seed_rows, metric) for seed_rows in seeds]
+    prompt_sets = [set(values) for seeds in scores.values() for values in seeds]
+    shared = set.intersection(*prompt_sets) if prompt_sets else set()
     if not shared:
         raise UserError(
             f"the evaluations have no prompt with `{shorten(metric)}` in common; they have"
@@ -485,9 +489,9 @@ def paired_scores(
 
 def _metrics(rows: Mapping[str, Sequence[Sequence[Mapping]]]) -> list[str]:
     """Numeric columns of the evaluations."""
-    names: dict[str, None] = {}
+    names: dict[str, None] = {}  # a set that keeps the order
     for seeds in rows.values():
-        for row in (row for seed in seeds for row in seed):
+        for row in chain.from_iterable(seeds):
             for name, value in row.items():
                 if isinstance(value, int | float) and name not in ("id", "sample"):
                     names[name] = None
@@ -527,22 +531,20 @@ def learning_curve(lines: Sequence[Mapping], metric: str) -> list[Point]:
     With `logging.log_interval` above 1, a step without a line counts as long as the last one that
     has a line.
     """
-    with_episodes = [row for row in lines if "episodes" in row]
-    if not with_episodes:
+    per_step = episodes_per_step(lines)
+    if per_step is None:
         return []
-    last = with_episodes[-1]  # DPO rounds its episodes, which matters the least in the last line
-    per_step = last["episodes"] / (last["step"] + 1)
     points = []
     seconds = 0.0
     seconds_of_step = 0.0
     step = 0
-    for row in lines:
-        seconds += (row["step"] - step) * seconds_of_step
-        step = row["step"]
-        score = row.get(f"eval/{metric}")
+    for line in lines:
+        seconds += (line["step"] - step) * seconds_of_step
+        step = line["step"]
+        score = line.get(f"eval/{metric}")
         if score is not None:
-            points.append(Point(step * per_step, seconds, score, row.get("eval/kl")))
-        times = [value for name, value in row.items() if name.startswith("time/")]
+            points.append(Point(step * per_step, seconds, score, line.get("eval/kl")))
+        times = [value for name, value in line.items() if name.startswith("time/")]
         if times:
             seconds_of_step = sum(times)
     return points

@@ -35,13 +35,16 @@ def fingerprint(
     """
     files: set[Path] = set()
     for pattern in reads:
-        files |= {Path(pattern)} if Path(pattern).is_absolute() else set(root.glob(pattern))
+        if Path(pattern).is_absolute():
+            files.add(Path(pattern))
+        else:
+            files |= set(root.glob(pattern))
     file_digests = {}
     for path in sorted(files):
         file_digests[str(path).replace(str(root), "")] = _file_digest(_Version.of(path))
     code_digests = {}
     for path in sorted(imported_files(root, modules)):
-        code_digests[_place_of(path, root)] = _code_digest(_Version.of(path))
+        code_digests[_relative_path(path, root)] = _code_digest(_Version.of(path))
     parts = {
         "command": [part.replace(str(root), "") for part in command],
         "files": file_digests,
@@ -55,14 +58,16 @@ def fingerprint(
 def imported_files(root: Path, modules: Iterable[str]) -> set[Path]:
     """Files in `root` and the library that importing `modules` may run, directly or indirectly."""
     visited: set[Path] = set()
-    ahead = [file for module in modules for file in _files_of(root, module)]
-    while ahead:
-        path = ahead.pop()
+    to_visit: list[Path] = []
+    for module in modules:
+        to_visit += _files_of(root, module)
+    while to_visit:
+        path = to_visit.pop()
         if path in visited:
             continue
         visited.add(path)
         for name in _imported_names(_Version.of(path)):
-            ahead += _files_of(root, name)
+            to_visit += _files_of(root, name)
     return visited
 
 
@@ -87,6 +92,7 @@ def _imported_names(file: _Version) -> tuple[str, ...]:
 
 
 def _names(node: ast.AST) -> list[str]:
+    """The modules that a statement imports; `from a import b` may import the module a.b."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -103,7 +109,7 @@ def _files_of(root: Path, name: str) -> list[Path]:
     return [path for path in candidates if path.exists()]
 
 
-def _place_of(path: Path, root: Path) -> str:
+def _relative_path(path: Path, root: Path) -> str:
     return str(path.relative_to(root if path.is_relative_to(root) else LIBRARY))
 
 

@@ -51,7 +51,7 @@ class Job(Protocol):
 
     @property
     def reference(self) -> str | None:
-        """With it, a later pipeline finds the job again; None if the job ends with this one."""
+        """What a later pipeline finds the job by; None if the job ends with this pipeline."""
         ...
 
     def ended(self) -> Ended | None:
@@ -134,8 +134,15 @@ class LocalLauncher:
         return None
 
 
-def popen(command: Command, more: Mapping[str, str], **options) -> subprocess.Popen:
-    """Start a command in a process group of its own, with its output in its log."""
+def popen(
+    command: Command, additional_environment: Mapping[str, str], **options
+) -> subprocess.Popen:
+    """Start a command in a process group of its own, with its output in its log.
+
+    Args:
+      additional_environment: variables besides those of the command.
+      options: of `subprocess.Popen`.
+    """
     with open(command.log, "ab" if command.appends else "wb") as log:
         return subprocess.Popen(
             command.arguments,
@@ -143,7 +150,7 @@ def popen(command: Command, more: Mapping[str, str], **options) -> subprocess.Po
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **command.environment, **more},
+            env={**os.environ, **command.environment, **additional_environment},
             start_new_session=True,
             **options,
         )

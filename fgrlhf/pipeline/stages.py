@@ -38,13 +38,14 @@ from fgrlhf.pipeline.launchers import Command, Job, Launcher, LocalLauncher
 from fgrlhf.runs.stage import hold
 
 LINES_SHOWN = 30  # of a failed stage's log
-# what is said about a stage that runs as a job of a cluster, where it may wait in the queue
+# how a stage began -> its progress message if it is a job of a cluster, which may wait in a queue
 SUBMITTED = {
     "started": "submitted as job {}",
     "continued": "submitted again as job {}, which continues it",
     "followed": "its job {} goes on",
 }
 PULSE = 60.0  # seconds between progress lines without a terminal
+SHORTEST_PART = 12  # characters about one stage in the progress line of a terminal
 BYTES_PER_MB = 2**20
 
 
@@ -199,6 +200,7 @@ class Pipeline:
     # ---- parts of run ----------------------------------------------------------------------------
 
     def _fingerprints(self) -> dict[str, str]:
+        """The fingerprint of every stage, which covers those of the stages it needs."""
         digests: dict[str, str] = {}
         for stage in self.stages:
             unknown = set(stage.needs) - set(digests)
@@ -231,6 +233,7 @@ class Pipeline:
                 running.append(self._start(stage, lane))
 
     def _is_current(self, stage: Stage) -> bool:
+        """Whether the stage is complete, unchanged, and has its outputs."""
         record = self.records.get(stage.name, {})
         is_complete = record.get("complete", False)
         outputs_exist = all((self.folder / output).exists() for output in stage.outputs)
@@ -240,6 +243,7 @@ class Pipeline:
         return record["fingerprint"] == self.fingerprints[stage.name]
 
     def _start(self, stage: Stage, lane: int) -> _Running:
+        """Start a stage anew, or continue or follow an unfinished attempt of the same command."""
         record = self.records.get(stage.name)
         if record is None:
             return self._start_anew(stage, lane)
@@ -257,13 +261,13 @@ class Pipeline:
         return self._continue(stage, lane, record["seconds"])
 
     def _start_anew(self, stage: Stage, lane: int) -> _Running:
-        self._note_start(stage, 0.0)
+        self._record_start(stage, 0.0)
         job = self._launch(stage, lane, continues=False)
         return self._running(stage, lane, job, 0.0, "started")
 
     def _continue(self, stage: Stage, lane: int, seconds_before: float) -> _Running:
         """Start the command again on the outputs of an interrupted attempt."""
-        self._note_start(stage, seconds_before)
+        self._record_start(stage, seconds_before)
         job = self._launch(stage, lane, continues=True)
         return self._running(stage, lane, job, seconds_before, "continued")
 
@@ -281,17 +285,22 @@ class Pipeline:
         job.wait()
 
     def _running(
-        self, stage: Stage, lane: int, job: Job, seconds_before: float, what: str
+        self, stage: Stage, lane: int, job: Job, seconds_before: float, how: str
     ) -> _Running:
-        """The entry of a stage whose job has begun, after recording the job if it can be found."""
+        """Report that a stage runs, and record its job if a later pipeline can find it.
+
+        Args:
+          how: it began, a key of `SUBMITTED`.
+        """
+        message = how
         if job.reference is not None:
-            self._note_start(stage, seconds_before, job.reference)
-            what = SUBMITTED[what].format(job.reference)
-        self._say(f"{stage.name}: {what}, log in {self._log(stage)}")
+            self._record_start(stage, seconds_before, job.reference)
+            message = SUBMITTED[how].format(job.reference)
+        self._say(f"{stage.name}: {message}, log in {self._log(stage)}")
         return _Running(stage, lane, job, time.monotonic(), seconds_before)
 
-    def _note_start(self, stage: Stage, seconds_before: float, job: str | None = None) -> None:
-        self._note(stage, complete=False, seconds=seconds_before, peak_mb=0.0, job=job)
+    def _record_start(self, stage: Stage, seconds_before: float, job: str | None = None) -> None:
+        self._record(stage, complete=False, seconds=seconds_before, peak_mb=0.0, job=job)
 
     def _launch(self, stage: Stage, lane: int, continues: bool) -> Job:
         log = self._log(stage)
@@ -310,12 +319,12 @@ class Pipeline:
         seconds = self._elapsed(entry)
         stage = entry.stage
         if ended.exit_code != 0:
-            self._note(stage, complete=False, seconds=seconds, peak_mb=ended.peak_mb)
+            self._record(stage, complete=False, seconds=seconds, peak_mb=ended.peak_mb)
             self._say(f"{stage.name}: FAILED after {seconds:.0f} s")
             raise UserError(self._failure(stage, ended.exit_code))
         self.ran.add(stage.name)
         self.done.add(stage.name)
-        self._note(stage, complete=True, seconds=seconds, peak_mb=ended.peak_mb)
+        self._record(stage, complete=True, seconds=seconds, peak_mb=ended.peak_mb)
         self._say(f"{stage.name}: done in {seconds:.0f} s, peak memory {ended.peak_mb:.0f} MB")
 
     def _stop(self, running: Sequence[_Running]) -> None:
@@ -325,7 +334,7 @@ class Pipeline:
         for entry in running:
             entry.job.wait()
             with suppress(OSError):  # even if the disk is full, stop the other stages
-                self._note(entry.stage, complete=False, seconds=self._elapsed(entry), peak_mb=0.0)
+                self._record(entry.stage, complete=False, seconds=self._elapsed(entry), peak_mb=0.0)
         for entry in running:
             self._say(f"{entry.stage.name}: stopped; the next run continues it")
 
@@ -334,7 +343,7 @@ class Pipeline:
         text = path.read_text(encoding="utf-8", errors="replace").replace("\r", "\n")
         tail = text.rstrip().splitlines()[-LINES_SHOWN:]
         lines = [
-            f"stage {stage.name} failed with exit code {exit_code}. The end of its log {path}:",
+            f"stage {stage.name} {_how_it_failed(exit_code)}. The end of its log {path}:",
             *(f"  {line}" for line in tail),
             "Fix the cause and run the same command again: finished stages are kept.",
         ]
@@ -346,7 +355,7 @@ class Pipeline:
     def _log(self, stage: Stage) -> Path:
         return self.folder / "logs" / f"{stage.name}.log"
 
-    def _note(
+    def _record(
         self,
         stage: Stage,
         complete: bool,
@@ -425,9 +434,8 @@ class Pipeline:
             parts.append(f"{entry.stage.name} {_clock(self._elapsed(entry))} {last}")
         if self.out.isatty():
             columns = shutil.get_terminal_size().columns
-            parts = [part[: columns // len(parts) - 8] for part in parts]
+            line = progress_line(_clock(self.seconds), parts, columns)
             self._clear_line()
-            line = f"[{_clock(self.seconds)}] {' | '.join(parts)}"[: columns - 1]
             print(line, end="", file=self.out, flush=True)
             self.width = len(line)
         elif now - self.pulse >= PULSE:
@@ -461,6 +469,29 @@ def _has(value: object, kinds: Mapping) -> bool:
     if not isinstance(value, dict):
         return False
     return all(isinstance(value.get(key), kind) for key, kind in kinds.items())
+
+
+def _how_it_failed(exit_code: int) -> str:
+    """`failed with exit code 1`; a negative code is the signal that ended the stage."""
+    if exit_code >= 0:
+        return f"failed with exit code {exit_code}"
+    number = -exit_code
+    if number == signal.SIGKILL:
+        return (
+            "was killed by signal 9 (SIGKILL), as the system does to a process when memory runs out"
+        )
+    return f"was ended by signal {number} ({signal.strsignal(number) or 'unknown'})"
+
+
+def progress_line(clock: str, parts: Sequence[str], columns: int) -> str:
+    """The parts side by side, each shortened, in a terminal of this many columns.
+
+    If there are too many of them for the terminal, only the first ones are shown.
+    """
+    width = max(columns // len(parts) - 8, SHORTEST_PART)
+    shortened = [part[:width] for part in parts]
+    # a line as wide as the terminal would wrap
+    return f"[{clock}] {' | '.join(shortened)}"[: columns - 1]
 
 
 def _clock(seconds: float) -> str:

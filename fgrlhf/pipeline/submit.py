@@ -56,12 +56,12 @@ class SubmitConfig(StrictModel):
 
 @dataclass(frozen=True)
 class StageCommand:
-    """The command as submitit runs it in the job. `checkpoint` lets submitit requeue it."""
+    """What submitit runs in the job: the command, and `checkpoint` to put it back in the queue."""
 
     command: Command
 
     def __call__(self) -> Ended:
-        # The stage ends if this process does: it cannot see the pipeline, on another machine.
+        # The stage ends with this process, since it cannot see the pipeline on another machine.
         process = popen(self.command, parent_mark(), preexec_fn=_ignore_limit)
         try:
             job = LocalJob(process)
@@ -123,8 +123,10 @@ class _SubmittedJob:
             self.done_since = None
             return None
         if not self.job.paths.result_pickle.exists():  # a shared file system shows it later
-            self.done_since = self.done_since or self.clock()
-            if self.clock() - self.done_since < RESULT_SECONDS and self._may_have_result():
+            if self.done_since is None:
+                self.done_since = self.clock()
+            is_recent = self.clock() - self.done_since < RESULT_SECONDS
+            if is_recent and self._may_have_result():
                 return None
         try:
             return self.job.result()
@@ -190,7 +192,8 @@ class SubmitLauncher:
                 job = self.executor.submit(StageCommand(command))
         except (FailedJobError, OSError) as error:
             raise UserError(
-                f"stage {command.name} could not be submitted: {shorten(error)}. Check `submit`"
+                f"stage {command.name} could not be submitted: {shorten(error)}. Check the settings"
+                " submit.partition and submit.options, and run the same command again"
             ) from None
         return _SubmittedJob(job, command.name)
 

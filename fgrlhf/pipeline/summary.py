@@ -18,12 +18,19 @@ from fgrlhf.cli.key_help import describe
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import summarize
-from fgrlhf.files import read_json, sha256, write_json
+from fgrlhf.files import sha256, write_json
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.metrics.rows import ROWS
 from fgrlhf.pipeline.experiments import evaluation_rows
 from fgrlhf.report.display import ASPECT_METRICS, TRUTH, Display
+from fgrlhf.report.records import (
+    RewardModel,
+    RewardModelMetrics,
+    RunInfo,
+    StageCost,
+    read_record,
+)
 from fgrlhf.reward_models.spec import SPEC_FILE
 from fgrlhf.runs.runlog import versions
 from fgrlhf.task import load_task
@@ -52,9 +59,8 @@ def evaluated_policies(output: Path, split: str, display: Display) -> list[str]:
       UserError: nothing was evaluated on the split.
     """
     ending = f"-{split}"
-    names = [
-        path.parent.name.removesuffix(ending) for path in output.glob(f"eval/*{ending}/rows.jsonl")
-    ]
+    folders = [path.parent for path in output.glob(f"eval/*{ending}/{ROWS}")]
+    names = [folder.name.removesuffix(ending) for folder in folders]
     if not names:
         raise UserError(
             f"{output}/eval has no evaluation on {split}: run `fgrlhf evaluate` on a policy first"
@@ -63,7 +69,7 @@ def evaluated_policies(output: Path, split: str, display: Display) -> list[str]:
 
 
 def evaluation_digests(output: Path, split: str, names: Sequence[str]) -> dict[str, str]:
-    """SHA-256 of the rows of each evaluation. By them, a report sees whether a summary is old."""
+    """SHA-256 of the rows of each evaluation, by which a report notices an outdated summary."""
     return {name: sha256(output / "eval" / f"{name}-{split}" / ROWS) for name in names}
 
 
@@ -93,18 +99,20 @@ def gains(
     for a, b in compared:
         if a not in policies or b not in policies:
             continue
-        known = [name for name in policies[a][0] if name.startswith(TRUTH)]
-        metrics = [name for name in known if name in policies[b][0]] or headline
-        result[f"{a}_vs_{b}"] = {}
-        for metric in metrics:
+        columns_a = policies[a][0]
+        columns_b = policies[b][0]
+        truth = [name for name in columns_a if name.startswith(TRUTH) and name in columns_b]
+        differences = {}
+        for metric in truth or headline:
             interval = paired_gain(policies[a], policies[b], metric)
             if interval is not None:
-                result[f"{a}_vs_{b}"][metric.removeprefix(TRUTH)] = interval.as_dict()
+                differences[metric.removeprefix(TRUTH)] = interval.as_dict()
+        result[f"{a}_vs_{b}"] = differences
     return result
 
 
 def compared_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of every policy with the first one, and of the last one with those between."""
+    """Each policy with the first one, then the last one with each of those in between."""
     with_first = [(name, names[0]) for name in names[1:]]
     with_last = [(names[-1], name) for name in names[1:-1]]
     return [*with_first, *with_last]
@@ -117,34 +125,48 @@ PAIR_METRICS = {"pair_accuracy": "accuracy"}
 
 
 def reward_models_on_dev(folders: Mapping[str, Path]) -> dict[str, dict]:
-    """Metrics of the reward models on annotated dev rows, by name."""
+    """Metrics of the reward models on annotated dev rows, by name.
+
+    Raises:
+      UserError: a reward_model.json is damaged.
+    """
     result = {}
     for name, folder in folders.items():
-        spec = read_json(folder / SPEC_FILE)
-        shown = PAIR_METRICS if spec.get("kind") == "sequence" else SEGMENT_METRICS
-        result[name] = {key: spec["metrics"].get(dev_key) for key, dev_key in shown.items()}
+        spec = read_record(folder / SPEC_FILE, RewardModel)
+        on_dev = spec.metrics or RewardModelMetrics()
+        shown = PAIR_METRICS if spec.kind == "sequence" else SEGMENT_METRICS
+        result[name] = {key: getattr(on_dev, dev_key) for key, dev_key in shown.items()}
     return result
 
 
 def stages(output: Path) -> dict[str, dict]:
-    """Seconds and peak memory by stage: from the pipeline, else from the stages' own folders."""
-    if (output / "stages.json").exists():
-        return read_json(output / "stages.json")
-    paths: list[Path] = []
-    for pattern in ("*/stages.json", "eval/*/stages.json", "generated/*/stages.json"):
-        paths += output.glob(pattern)
+    """Seconds and peak memory by stage: from the pipeline, else from the stages' own folders.
+
+    Raises:
+      UserError: a stages.json is damaged.
+    """
+    paths = [output / "stages.json"]
+    if not paths[0].exists():
+        paths = []
+        for pattern in ("*/stages.json", "eval/*/stages.json", "generated/*/stages.json"):
+            paths += output.glob(pattern)
     costs = {}
     for path in sorted(paths):
-        costs |= read_json(path)
+        for name, cost in read_record(path, dict[str, StageCost]).items():
+            costs[name] = cost.model_dump()
     return costs
 
 
-def seed_of(output: Path, runs: Sequence[str]) -> int | None:
-    """The seed of the first run that exists; None if none does."""
+def seed_of(output: Path, runs: Sequence[str]) -> Any:
+    """The seed of the first run that exists; None if none does.
+
+    Raises:
+      UserError: its run.json is damaged.
+    """
     for name in runs:
         path = output / name / "run.json"
         if path.exists():
-            return read_json(path)["seed"]
+            return read_record(path, RunInfo).seed
     return None
 
 
@@ -199,17 +221,9 @@ def table(summary: Mapping[str, Any], display: Display) -> str:
     if summary["reward_models"]:
         against = {"dev": "the annotators of dev rows", "truth": "the truth"}
         lines += ["", f"Reward models against {against[summary['reward_models_on']]}"]
-        cells = []
-        for name, metrics in summary["reward_models"].items():
-            numbers = [f"{key} {number(value)}" for key, value in metrics.items()]
-            cells.append([name, ", ".join(numbers)])
-        lines += grid(cells)
+        lines += grid(_reward_model_cells(summary["reward_models"]))
     if summary["stages"]:
-        lines += ["", "Stages"]
-        cells = []
-        for name, stage in summary["stages"].items():
-            cells.append([name, f"{stage['seconds']:.0f} s", f"{stage['peak_mb']:.0f} MB"])
-        lines += grid(cells)
+        lines += ["", "Stages", *grid(_stage_cells(summary["stages"]))]
         lines.append("  " + _time(summary["stages"], summary["processor"]))
     return "\n".join(lines)
 
@@ -225,18 +239,17 @@ def _time(stages: Mapping[str, Mapping], processor: str) -> str:
 def _policy_cells(policies: Mapping[str, Mapping], display: Display) -> list[list[str]]:
     """A row per metric: metrics of the truth, aspects, headline metrics and the length."""
     flat = {}
-    for name, metrics in policies.items():
+    for policy, metrics in policies.items():
         truth = metrics.get(TRUTH.removesuffix("/"), {})
-        flat[name] = {**{TRUTH + key: value for key, value in truth.items()}, **metrics}
-    names: dict[str, None] = {}
+        flat[policy] = {f"{TRUTH}{name}": value for name, value in truth.items()}
+        flat[policy].update(metrics)
+    shown = []
     for metrics in flat.values():
-        names |= dict.fromkeys(name for name in metrics if name.startswith(TRUTH))
-        names |= dict.fromkeys(
-            name for name in metrics if name.rpartition("/")[2] in ASPECT_METRICS
-        )
-    names |= dict.fromkeys([*display.headline, "length"])
+        shown += [name for name in metrics if name.startswith(TRUTH)]
+        shown += [name for name in metrics if name.rpartition("/")[2] in ASPECT_METRICS]
+    shown += [*display.headline, "length"]
     cells = [["", *policies]]
-    for name in names:
+    for name in dict.fromkeys(shown):  # each once
         values = [metrics.get(name) for metrics in flat.values()]
         if any(values):
             cells.append([display.metric(name), *map(interval_text, values)])
@@ -249,7 +262,24 @@ def _gain_cells(gains: Mapping[str, Mapping], display: Display) -> list[list[str
     cells = [["", *(pair.replace("_", " ") for pair in gains)]]
     for name in names:
         values = [interval_text(metrics.get(name)) for metrics in gains.values()]
-        cells.append([display.metric(name), *values])
+        cells.append([display.metric(display.metric_of_gain(name)), *values])
+    return cells
+
+
+def _reward_model_cells(reward_models: Mapping[str, Mapping]) -> list[list[str]]:
+    """A row per reward model, with all its metrics in one cell."""
+    cells = []
+    for name, metrics in reward_models.items():
+        numbers = [f"{key} {number(value)}" for key, value in metrics.items()]
+        cells.append([name, ", ".join(numbers)])
+    return cells
+
+
+def _stage_cells(stages: Mapping[str, Mapping]) -> list[list[str]]:
+    """A row per stage: its name, seconds and peak memory."""
+    cells = []
+    for name, stage in stages.items():
+        cells.append([name, f"{stage['seconds']:.0f} s", f"{stage['peak_mb']:.0f} MB"])
     return cells
 
 
@@ -267,12 +297,14 @@ def counted(stages: Mapping[str, Mapping]) -> list[Mapping]:
 
 
 def number(value: float | None) -> str:
+    """A count in full, any other number with three digits; a dash if it is not known."""
     if value is None:
         return "-"
     return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
 def interval_text(value: Mapping | None) -> str:
+    """`0.594 [0.582, 0.605]`; a dash if the mean is not known."""
     if value is None or value["mean"] is None:
         return "-"
     digits = 1 if abs(value["mean"]) >= 10 else 3

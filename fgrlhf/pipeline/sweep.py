@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -22,7 +23,7 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.files import write_json, write_text
 from fgrlhf.metrics.config import MetricConfig, is_higher_better
 from fgrlhf.pipeline.comparison_page import band
@@ -43,7 +44,6 @@ from fgrlhf.pipeline.stages import stop_with_signals
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import intervals, panels
-from fgrlhf.runs.rl_config import TrainConfig
 from fgrlhf.task import load_task, rl_config
 
 USAGE = """usage: fgrlhf sweep TASK CONFIG key=value,value ... output_dir=DIR [key=value ...]
@@ -134,7 +134,8 @@ def split_values(text: str) -> list[str]:
     quote = ""
     for character in text:
         if quote:
-            quote = "" if character == quote else quote
+            if character == quote:
+                quote = ""
         elif character in "\"'":
             quote = character
         elif character in "[{":
@@ -161,7 +162,7 @@ def combinations_of(overrides: Sequence[str]) -> list[dict[str, str]]:
         if len(values) == 1:
             continue
         if len(set(values)) < len(values):
-            raise UserError(f"{override} has a value twice: leave one of them out")
+            raise UserError(f"{shorten(override)} has a value twice: leave one of them out")
         swept[key] = values
     if not swept:
         raise UserError(f"no key has several values: give one as train.lr=1e-5,3e-5\n{USAGE}")
@@ -170,8 +171,9 @@ def combinations_of(overrides: Sequence[str]) -> list[dict[str, str]]:
 
 def name_of(values: Mapping[str, str]) -> str:
     """`train.lr=1e-5` -> `lr=1e-5`: a name for a folder and for tables."""
-    short = [key.rpartition(".")[2] for key in values]
-    keys = short if len(set(short)) == len(short) else list(values)
+    last_parts = [key.rpartition(".")[2] for key in values]
+    are_different = len(set(last_parts)) == len(last_parts)
+    keys = last_parts if are_different else list(values)
     pairs = [f"{key}={value}" for key, value in zip(keys, values.values())]
     return re.sub(r"[^\w.=,+-]+", "_", ",".join(pairs))
 
@@ -199,13 +201,13 @@ def runs_of(config: str, overrides: Sequence[str]) -> dict[str, tuple[Run, dict[
     return runs
 
 
-def kl_threshold_of(experiment: Experiment, config: str, overrides: Sequence[str]) -> float:
-    """The KL beyond which a policy is never the best; infinite for DPO and SFT."""
-    program, path = parse_config(config)
-    if program != "rl":
-        return math.inf
-    given = experiment.config_value(path, overrides, "train.kl_threshold")
-    return float(TrainConfig.model_fields["kl_threshold"].default if given is None else given)
+def kl_threshold_of(config: Any) -> float:
+    """The KL beyond which a policy is never the best; infinite for DPO and SFT.
+
+    Args:
+      config: the validated config of the run, whose class depends on its program.
+    """
+    return getattr(config.train, "kl_threshold", math.inf)
 
 
 def metric_of(experiment: Experiment, config: str, overrides: Sequence[str]) -> str:
@@ -240,8 +242,8 @@ def sweep(
     stages = [experiment.training_stage(run, seed) for run, _ in runs.values() for seed in seeds]
     experiment.run(stages, lanes)
     results = {}
-    for name, (run, values) in runs.items():
-        threshold = kl_threshold_of(experiment, config, run.overrides)
+    for (name, (run, values)), trained in zip(runs.items(), configs, strict=True):
+        threshold = kl_threshold_of(trained)
         by_seed = {}
         for seed in seeds:
             folder = experiment.out / run.folder(seed)
@@ -259,6 +261,8 @@ def swept_seed(
 ) -> SweptSeed:
     """The best dev evaluation of a run among those with a KL within the threshold.
 
+    If there are none, it is the best of all evaluations.
+
     Raises:
       UserError: the run's log has no such metric.
     """
@@ -271,9 +275,10 @@ def swept_seed(
             f"{folder / 'metrics.jsonl'} has no dev metric `{metric}`; it has {metrics}. Choose"
             " another metric=..."
         )
-    near = [line for line in evaluated if (line.get("eval/kl") or 0.0) <= kl_threshold]
+    # a run without a KL (SFT) has no evaluation beyond the threshold
+    within = [line for line in evaluated if (line.get("eval/kl") or 0.0) <= kl_threshold]
     choose = min if is_lower_better else max
-    best = choose(near or evaluated, key=lambda line: line[f"eval/{metric}"])
+    best = choose(within or evaluated, key=lambda line: line[f"eval/{metric}"])
     curve = learning_curve(lines, metric)
     episodes = None
     if curve:
@@ -287,10 +292,11 @@ def page(result: Sweep, display: Display) -> str:
     marks = []
     for name, run in result.runs.items():
         marks.append((name, [(run.mean, min(run.scores), max(run.scores), COLOUR)]))
-    curves = {
-        name: [seed.curve for seed in run.seeds.values()] for name, run in result.runs.items()
-    }
-    bands = {name: band(points, "episodes") for name, points in curves.items() if all(points)}
+    bands = {}
+    for name, run in result.runs.items():
+        curves = [seed.curve for seed in run.seeds.values()]
+        if all(curves):
+            bands[name] = band(curves, "episodes")
     return page_template(Path(__file__).parent, "sweep.html.j2").render(
         style=stylesheet(),
         sweep=result,
@@ -336,7 +342,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     arguments = split_arguments(argv, USAGE)
     if len(arguments.configs) != 1:
-        raise UserError(f"a sweep takes one config, {len(arguments.configs)} are given\n{USAGE}")
+        raise UserError(
+            f"a sweep takes one config, but {len(arguments.configs)} are given\n{USAGE}"
+        )
     check_settings(SweepSettings, arguments, rl_config(load_task(arguments.task)))
     settings = settings_from(SweepSettings, arguments.settings)
     stop_with_signals()

@@ -79,16 +79,16 @@ def interval_chart(
     names: Sequence[Sequence[str]],
     xlabel: str,
 ) -> Chart:
-    """Intervals in rows.
+    """The means and intervals of policies, in a row for each metric.
 
     Args:
-      rows: the name and the marks of each row.
-      names: what each mark of a row stands for.
+      rows: the metric and the marks of each row.
+      names: for each row the policies of its marks.
     """
     cells = []
-    for (row, marks), of_row in zip(rows, names, strict=True):
-        for (mean, low, high, _), name in zip(marks, of_row, strict=True):
-            cells.append([row, name, number(mean), bounds(low, high)])
+    for (metric, marks), policies in zip(rows, names, strict=True):
+        for (mean, low, high, _), policy in zip(marks, policies, strict=True):
+            cells.append([metric, policy, number(mean), bounds(low, high)])
     table = Table(["metric", "policy", "mean", "95% interval"], cells)
     return Chart(title, Markup(plots.intervals(title, rows, xlabel)), table)
 
@@ -108,8 +108,9 @@ def evenly(count: int, most: int) -> list[int]:
 
 
 def number(value: float) -> str:
-    """Four significant digits, in full for large numbers such as episodes."""
-    return minus(f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}")
+    """Four significant digits; a whole number from 1000 on, such as 12800 episodes."""
+    text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return minus(text)
 
 
 def bounds(low: float | None, high: float | None) -> str:

@@ -41,36 +41,54 @@ TRAIN_COLOUR, DEV_COLOUR = 0, 2
 
 
 def learning_curves(outputs: Outputs, naming: Naming) -> list[Group]:
-    """Metrics of the RL runs over episodes."""
-    display = naming.display
+    """Metrics of the RL runs over episodes: in training, then on dev prompts."""
     runs = outputs.runs
-    last_first = list(reversed(runs))
-    groups = []
-    for run in last_first:
-        charts = []
-        for key in _reward_keys(run):
-            name = display.name(key.removeprefix("reward/"))
-            charts.append(_chart(f"{display.name(run.name)}: {name}", key, [run], naming))
-        title = f"Rewards in training, {display.name(run.name)}"
-        groups.append(_group(title, f"{EVERY_STEP} {OWN_UNITS}", [run], charts, naming))
-    logged = _logged(runs)
-    policy = [
-        _chart(title, key, runs, naming) for key, title in POLICY_CURVES.items() if key in logged
-    ]
-    groups.append(_group("Policy and critic", EVERY_STEP, runs, policy, naming))
-    on_dev = []
-    for metric in _dev_metrics(logged, display):
-        key = f"eval/{metric}"
-        on_dev.append(_chart(display.metric(metric), key, runs, naming, marks=True))
-    groups.append(_group("On dev prompts", INTERVALS, runs, on_dev, naming))
-    own = []
-    for run in last_first:
-        if "eval/reward" in run.keys:
-            title = f"{display.name(run.name)}: reward"
-            own.append(_chart(title, "eval/reward", [run], naming, marks=True))
-    note = f"{INTERVALS} Each run has the reward that it was trained on. {OWN_UNITS}"
-    groups.append(_group("Total reward on dev prompts", note, runs, own, naming))
+    groups = [_training_rewards(run, naming) for run in reversed(runs)]
+    groups.append(_policy_curves(runs, naming))
+    groups.append(_dev_curves(runs, naming))
+    groups.append(_dev_rewards(runs, naming))
     return [group for group in groups if group.charts]
+
+
+def _training_rewards(run: Run, naming: Naming) -> Group:
+    """A chart for the reward of each aspect of a run."""
+    run_name = naming.display.name(run.name)
+    charts = []
+    for key in _reward_keys(run):
+        reward_name = naming.display.name(key.removeprefix("reward/"))
+        charts.append(_chart(f"{run_name}: {reward_name}", key, [run], naming))
+    note = f"{EVERY_STEP} {OWN_UNITS}"
+    return _group(f"Rewards in training, {run_name}", note, [run], charts, naming)
+
+
+def _policy_curves(runs: Sequence[Run], naming: Naming) -> Group:
+    """The metrics of `POLICY_CURVES` that a run has logged."""
+    logged = _logged(runs)
+    charts = []
+    for key, title in POLICY_CURVES.items():
+        if key in logged:
+            charts.append(_chart(title, key, runs, naming))
+    return _group("Policy and critic", EVERY_STEP, runs, charts, naming)
+
+
+def _dev_curves(runs: Sequence[Run], naming: Naming) -> Group:
+    """A chart for each dev metric, with all runs."""
+    charts = []
+    for metric in _dev_metrics(_logged(runs), naming.display):
+        title = naming.display.metric(metric)
+        charts.append(_chart(title, f"eval/{metric}", runs, naming, marks=True))
+    return _group("On dev prompts", INTERVALS, runs, charts, naming)
+
+
+def _dev_rewards(runs: Sequence[Run], naming: Naming) -> Group:
+    """A chart for each run: the totals of different runs cannot be compared."""
+    charts = []
+    for run in reversed(runs):
+        if "eval/reward" in run.keys:
+            title = f"{naming.display.name(run.name)}: reward"
+            charts.append(_chart(title, "eval/reward", [run], naming, marks=True))
+    note = f"{INTERVALS} Each run has the reward that it was trained on. {OWN_UNITS}"
+    return _group("Total reward on dev prompts", note, runs, charts, naming)
 
 
 def _chart(title: str, key: str, runs: Sequence[Run], naming: Naming, marks: bool = False) -> Chart:
@@ -85,6 +103,12 @@ def _lines(
     marks: bool,
     points: Callable[[Run, str], list[Point]],
 ) -> list[Series]:
+    """The line of each run that has logged the key.
+
+    Args:
+      marks: whether every point has a marker (see `Series`).
+      points: the points of a run's line.
+    """
     lines = []
     for run in runs:
         if key in run.keys:
@@ -121,9 +145,10 @@ def _dev_metrics(logged: Sequence[str], display: Display) -> list[str]:
     judged = [metric for metric in metrics if metric.split("/")[-1] in ASPECT_METRICS]
     others = []
     for metric in metrics:
+        if metric in truth or metric in judged:
+            continue
         is_reward = metric.split("/")[0] == "reward"
-        is_shown_first = metric in (*truth, *judged)
-        if not (is_reward or is_shown_first or metric == "kl" or metric.endswith(NOT_APPLICABLE)):
+        if not is_reward and metric != "kl" and not metric.endswith(NOT_APPLICABLE):
             others.append(metric)
     headline = [metric for metric in display.headline if metric in others]
     return list(dict.fromkeys([*(truth or judged), *headline, *others]))
@@ -145,12 +170,11 @@ def drift(outputs: Outputs, naming: Naming) -> list[Group]:
         charts.append(_drift_chart(display.metric(metric), f"eval/{metric}", runs, naming))
     for key in logged:
         if key.startswith("eval/reward/") and not key.endswith(NOT_APPLICABLE):
-            charts.append(
-                _drift_chart(display.metric(key.removeprefix("eval/")), key, runs, naming)
-            )
+            title = display.metric(key.removeprefix("eval/"))
+            charts.append(_drift_chart(title, key, runs, naming))
     for run in runs:
-        title = f"{display.name(run.name)}: total reward"
         if "eval/reward" in run.keys:
+            title = f"{display.name(run.name)}: total reward"
             charts.append(_drift_chart(title, "eval/reward", [run], naming))
     if not charts:
         return []
@@ -192,31 +216,31 @@ def _drift_points(run: Run, key: str) -> list[Point]:
 
 def supervised_curves(outputs: Outputs, display: Display) -> list[Group]:
     """Loss and dev metrics of SFT and of the reward models, a group per stage."""
-    groups = []
-    for log in outputs.training:
-        name = display.name(log.name)
-        charts = []
-        train = log.points("loss")
-        is_short = len(train) <= MOST_POINTS
-        loss = [
-            Series("training", train, TRAIN_COLOUR, marks=is_short),
-            Series("dev", log.points("eval/loss"), DEV_COLOUR, marks=True),
-        ]
-        legend = [Legend(line.colour, line.name) for line in loss if line.points]
-        charts.append(line_chart(f"{name}: loss", [line for line in loss if line.points], "steps"))
-        shares = []
-        for colour, (key, title) in enumerate(DEV_SHARES.items(), DEV_COLOUR + 1):
-            if log.points(key):
-                shares.append(Series(f"{title} on dev", log.points(key), colour, marks=True))
-        if shares:
-            charts.append(line_chart(f"{name}: dev", shares, "steps"))
-            legend += [Legend(line.colour, line.name) for line in shares]
-        for key, title in DEV_SCORES.items():
-            if log.points(key):
-                line = Series("dev", log.points(key), DEV_COLOUR, marks=True)
-                charts.append(line_chart(f"{name}: {title} on dev", [line], "steps"))
-        groups.append(Group(_stage_title(log, name), "", legend, charts))
-    return groups
+    return [_supervised_group(log, display.name(log.name)) for log in outputs.training]
+
+
+def _supervised_group(log: TrainingLog, name: str) -> Group:
+    """Up to three charts of a stage: its loss, its shares on dev, its RougeLsum on dev."""
+    training_points = log.points("loss")
+    is_short = len(training_points) <= MOST_POINTS
+    losses = [
+        Series("training", training_points, TRAIN_COLOUR, marks=is_short),
+        Series("dev", log.points("eval/loss"), DEV_COLOUR, marks=True),
+    ]
+    losses = [line for line in losses if line.points]
+    shares = []
+    for colour, (key, title) in enumerate(DEV_SHARES.items(), DEV_COLOUR + 1):
+        if log.points(key):
+            shares.append(Series(f"{title} on dev", log.points(key), colour, marks=True))
+    charts = [line_chart(f"{name}: loss", losses, "steps")]
+    if shares:
+        charts.append(line_chart(f"{name}: dev", shares, "steps"))
+    for key, title in DEV_SCORES.items():
+        if log.points(key):
+            line = Series("dev", log.points(key), DEV_COLOUR, marks=True)
+            charts.append(line_chart(f"{name}: {title} on dev", [line], "steps"))
+    legend = [Legend(line.colour, line.name) for line in [*losses, *shares]]
+    return Group(_stage_title(log, name), "", legend, charts)
 
 
 def _stage_title(log: TrainingLog, name: str) -> str:

@@ -1,5 +1,6 @@
 """Reads an outputs folder for the report, with the results of all stages so far."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from fgrlhf.report.records import (
     RunInfo,
     StageCost,
     Summary,
+    episodes_per_step,
     read_evaluation,
     read_record,
     read_records,
@@ -35,6 +37,9 @@ SOURCES = {  # section of the report -> its source files
     "rollouts": "samples/step-*.jsonl of a training run (from `fgrlhf rl`)",
     "stages": "stages.json (from a pipeline such as `make demo`)",
 }
+# keys of metrics.jsonl that only this kind of training logs
+POLICY_KEYS = {"reward/total", "dpo/margin"}
+SUPERVISED_KEYS = {"loss", "eval/loss"}
 Value = TypeVar("Value")
 Policies = dict[str, dict[str, Interval | dict[str, Interval]]]
 
@@ -54,25 +59,26 @@ class Run:
         return list(self.points_by_step(key).values())
 
     def points_by_step(self, key: str) -> dict[int, Point]:
-        """The points of `points` by step. Dev metrics have intervals if the run logged them."""
-        metric = key.removeprefix("eval/")
-        per_step = self.episodes_per_step
-        points = {}
-        for row in self.metrics:
-            if row.get(key) is not None:
-                low, high = row.get(f"eval_low/{metric}"), row.get(f"eval_high/{metric}")
-                is_dev = key.startswith("eval/")
-                bounds = (low, high) if is_dev else (None, None)
-                points[row["step"]] = Point(row["step"] * per_step, row[key], *bounds)
-        return points
+        """The points of `points` by step. Dev metrics have intervals if the run logged them.
 
-    @property
-    def episodes_per_step(self) -> float:
-        """1 if the run does not count episodes; x is then the step."""
-        for row in reversed(self.metrics):  # DPO rounds, which matters the least in the last line
-            if "episodes" in row:
-                return row["episodes"] / (row["step"] + 1)
-        return 1
+        In a run that does not count episodes, x is the step.
+        """
+        per_step = episodes_per_step(self.metrics)
+        if per_step is None:
+            per_step = 1
+        points = {}
+        for line in self.metrics:
+            if line.get(key) is None:
+                continue
+            low = None
+            high = None
+            if key.startswith("eval/"):
+                metric = key.removeprefix("eval/")
+                low = line.get(f"eval_low/{metric}")
+                high = line.get(f"eval_high/{metric}")
+            step = line["step"]
+            points[step] = Point(step * per_step, line[key], low, high)
+        return points
 
     @property
     def keys(self) -> list[str]:
@@ -90,8 +96,8 @@ class TrainingLog:
 
     def points(self, key: str) -> list[Point]:
         """A metric over the steps; values that were not finite are left out."""
-        rows = [row for row in self.metrics if row.get(key) is not None]
-        return [Point(row["step"], row[key]) for row in rows]
+        lines = [line for line in self.metrics if line.get(key) is not None]
+        return [Point(line["step"], line[key]) for line in lines]
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ def recorded_task(folder: str | Path) -> str | None:
     summary = read_record(folder / "summary.json", Summary)
     if summary.task:
         return summary.task
-    for path in [folder / "run.json", *sorted(folder.glob("*/run.json"))]:
+    for path in _files_of_stages(folder, "run.json"):
         info = read_record(path, RunInfo)
         if info.task:
             return info.task
@@ -146,7 +152,7 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(
-            f"{folder} is not a folder: give the folder the stages wrote to (OUTPUT_DIR)"
+            f"{folder} is not a folder: give the folder that the stages wrote to (OUTPUT_DIR)"
         )
     summary = read_record(folder / "summary.json", Summary)
     runs = _runs(folder, display)
@@ -154,8 +160,8 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
     by_split = _evaluations_by_split(folder)
     note = _why_outdated(summary, by_split)
     if note:
-        update = {"policies": None, "gains": None, "reward_models": None, "data": None}
-        summary = summary.model_copy(update=update)
+        outdated = ("policies", "gains", "reward_models", "data")
+        summary = summary.model_copy(update=dict.fromkeys(outdated))
     split = _shown_split(summary, by_split)
     evaluations = _evaluations(by_split.get(split, {}), display)
     # stages may have run since the summary
@@ -175,45 +181,57 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
     if runs and all(_uses_no_reward_model(run) for run in runs):
         missing.pop("models", None)
     return Outputs(
-        folder,
-        summary,
-        policies,
-        runs,
-        _training_logs(folder, display),
-        reward_models,
-        evaluations,
-        split,
-        stages,
-        feedback_files(_data_folders(folder)),
-        _pretrained(folder),
-        note,
-        missing,
+        folder=folder,
+        summary=summary,
+        policies=policies,
+        runs=runs,
+        training=_training_logs(folder, display),
+        reward_models=reward_models,
+        evaluations=evaluations,
+        split=split,
+        stages=stages,
+        feedback=feedback_files(_data_folders(folder)),
+        pretrained=_pretrained(folder),
+        note=note,
+        missing=missing,
     )
 
 
+def _files_of_stages(folder: Path, name: str) -> list[Path]:
+    """The files of this name in the folder itself and in the folders of its stages, sorted."""
+    paths = [folder / name, *sorted(folder.glob(f"*/{name}"))]
+    return [path for path in paths if path.exists()]
+
+
+def _stage_name(path: Path) -> str:
+    """The name of the folder of a stage's file, even if the folder was given as `.` or `..`."""
+    return os.path.basename(os.path.dirname(os.path.abspath(path)))
+
+
 def _pretrained(folder: Path) -> list[str]:
-    """Where pretrained weights come from, as the run.json of every stage says."""
+    """Where the pretrained weights come from, according to the run.json of every stage."""
     sources: dict[str, None] = {}
-    for path in [folder / "run.json", *sorted(folder.glob("*/run.json"))]:
+    for path in _files_of_stages(folder, "run.json"):
         sources |= dict.fromkeys(read_record(path, RunInfo).models.values())
     return list(sources)
 
 
 def _runs(folder: Path, display: Display) -> list[Run]:
     runs = []
-    for path in [folder / "metrics.jsonl", *folder.glob("*/metrics.jsonl")]:
-        metrics = read_jsonl(path) if path.exists() else []
-        if not any(_is_of_a_policy(row) for row in metrics):
+    for path in _files_of_stages(folder, "metrics.jsonl"):
+        lines = read_jsonl(path)
+        if not _have_any_key(lines, POLICY_KEYS):
             continue  # a metrics.jsonl of SFT or of a reward model
-        read_records(path, MetricsLine)
+        read_records(path, MetricsLine)  # raises an error if the log is damaged
         info = read_record(path.with_name("run.json"), RunInfo)
         samples = _first_and_last_samples(path.parent / "samples")
-        runs.append(Run(path.parent.name, metrics, samples, info, _config(path.parent)))
+        runs.append(Run(_stage_name(path), lines, samples, info, _config(path.parent)))
     return sorted(runs, key=lambda run: display.rank(run.name))
 
 
-def _is_of_a_policy(row: object) -> bool:
-    return isinstance(row, dict) and bool({"reward/total", "dpo/margin"} & row.keys())
+def _have_any_key(lines: list, keys: set[str]) -> bool:
+    """Whether a line has one of the keys. In a damaged file, a line may not be a dict."""
+    return any(isinstance(line, dict) and bool(keys & line.keys()) for line in lines)
 
 
 def _config(folder: Path) -> dict:
@@ -235,8 +253,8 @@ def _has_key(tree: Any, key: str) -> bool:
 def _data_folders(folder: Path) -> list[Path]:
     """The folders of the files that the stages read, and `data` in the outputs folder."""
     folders = [folder / "data"]
-    for path in [folder / "config.yaml", *sorted(folder.glob("*/config.yaml"))]:
-        data = _config(path.parent).get("data")
+    for path in _files_of_stages(folder, "config.yaml"):
+        data = read_yaml(path).get("data")
         files = data.values() if isinstance(data, dict) else ()
         for file in files:
             if isinstance(file, str) and file.endswith((".json", ".jsonl")):
@@ -247,12 +265,12 @@ def _data_folders(folder: Path) -> list[Path]:
 def _training_logs(folder: Path, display: Display) -> list[TrainingLog]:
     """The logs of SFT stages, then of reward models."""
     logs = []
-    for path in [folder / "metrics.jsonl", *folder.glob("*/metrics.jsonl")]:
-        rows = read_jsonl(path) if path.exists() else []
-        if any(isinstance(row, dict) and {"loss", "eval/loss"} & row.keys() for row in rows):
-            read_records(path, MetricsLine)
+    for path in _files_of_stages(folder, "metrics.jsonl"):
+        lines = read_jsonl(path)
+        if _have_any_key(lines, SUPERVISED_KEYS):
+            read_records(path, MetricsLine)  # raises an error if the log is damaged
             is_reward_model = path.with_name("reward_model.json").exists()
-            logs.append(TrainingLog(path.parent.name, rows, is_reward_model))
+            logs.append(TrainingLog(_stage_name(path), lines, is_reward_model))
     return sorted(logs, key=lambda log: (log.is_reward_model, display.rank(log.name)))
 
 
@@ -267,10 +285,10 @@ def _first_and_last_samples(folder: Path) -> dict[int, list[Rollout]]:
 
 
 def _one_per_prompt(rows: list[Rollout]) -> list[Rollout]:
-    first: dict[str, Rollout] = {}
+    first_of_prompt: dict[str, Rollout] = {}
     for row in rows:
-        first.setdefault(row.prompt, row)
-    return list(first.values())[:ROLLOUTS_SHOWN]
+        first_of_prompt.setdefault(row.prompt, row)
+    return list(first_of_prompt.values())[:ROLLOUTS_SHOWN]
 
 
 def _reward_models(folder: Path, display: Display) -> dict[str, RewardModel]:
@@ -281,9 +299,12 @@ def _reward_models(folder: Path, display: Display) -> dict[str, RewardModel]:
 def _reward_model(path: Path) -> RewardModel:
     """The spec of a reward model, with additional metrics from its metrics.json."""
     model = read_record(path, RewardModel)
-    more = read_record(path.with_name("metrics.json"), RewardModelMetrics)
     metrics = model.metrics or RewardModelMetrics()
-    update = {name: getattr(more, name) for name in more.model_fields_set}
+    additional = read_record(path.with_name("metrics.json"), RewardModelMetrics)
+    update = {}
+    for name, value in additional:  # in the order of the file, unlike the set below
+        if name in additional.model_fields_set:
+            update[name] = value
     return model.model_copy(update={"metrics": metrics.model_copy(update=update)})
 
 

@@ -88,6 +88,14 @@ class Display:
             return f"reward: {self.name(rest)}"
         return key.removeprefix(TRUTH).replace("/", " · ")
 
+    def metric_of_gain(self, key: str) -> str:
+        """The name in evaluation rows of a metric in the `gains` of summary.json.
+
+        Metrics of the truth have no prefix there: `gold` is `oracle/gold`.
+        """
+        known = {*self.metrics, *self.definitions}
+        return TRUTH + key if TRUTH + key in known else key
+
     def definition(self, key: str) -> str | None:
         """What a metric measures; None if that is not known."""
         if key in self.definitions:

@@ -37,16 +37,15 @@ def downloads(outputs: Outputs, compared: Mapping[str, Mapping[str, Gain]]) -> l
     if rows:
         text = csv_text([COLUMNS, *rows])
         files.append(Download("results.csv", data_link(text), "results, reward models, stages"))
-    logs = [(run.name, run.metrics) for run in outputs.runs]
-    logs += [(log.name, log.metrics) for log in outputs.training]
-    for name, metrics in logs:
-        files.append(log_file(name, metrics))
+    for log in [*outputs.runs, *outputs.training]:
+        files.append(log_file(log.name, log.metrics))
     return files
 
 
 def _results(
     outputs: Outputs, compared: Mapping[str, Mapping[str, Gain]]
 ) -> Iterable[Sequence[Any]]:
+    """The rows of `results.csv`, with the columns `COLUMNS`."""
     for name, metrics in outputs.policies.items():
         for metric, value in flat_metrics(metrics).items():
             yield "policy", name, metric, *_interval(value)
@@ -71,23 +70,35 @@ def _interval(value: Interval | Gain) -> tuple[float | None, float | None, float
 
 
 def log_file(name: str, metrics: Sequence[Mapping[str, Any]]) -> Download:
-    """A log as a table; of a very long log every second, third, ... line."""
-    columns = list(dict.fromkeys(key for row in metrics for key in row))
-    every = 1
+    """A log as a table; of a very long log only every second, third, ... line.
+
+    Args:
+      metrics: the lines of metrics.jsonl.
+    """
+    columns = list(dict.fromkeys(key for line in metrics for key in line))
+    distance = 1  # between the lines that are kept
     link = _log_link(columns, metrics)
     while len(link) > MOST_CHARACTERS:
-        every += 1
-        link = _log_link(columns, metrics[::every])
-    content = "every logged step" if every == 1 else f"one in {every} lines of metrics.jsonl"
+        distance += 1
+        link = _log_link(columns, metrics[::distance])
+    content = "every logged step"
+    if distance > 1:
+        content = f"one in {distance} lines of metrics.jsonl"
     return Download(f"{name}.csv", link, content)
 
 
 def _log_link(columns: Sequence[str], metrics: Iterable[Mapping[str, Any]]) -> str:
-    return data_link(csv_text([columns, *([row.get(key) for key in columns] for row in metrics)]))
+    rows: list[Sequence[Any]] = [columns]
+    for line in metrics:
+        rows.append([line.get(key) for key in columns])
+    return data_link(csv_text(rows))
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV with seven significant digits. No text is read as a formula by a spreadsheet."""
+    """Rows as CSV, with seven significant digits.
+
+    Text that a spreadsheet would read as a formula begins with an apostrophe.
+    """
     stream = StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     for row in rows:
@@ -100,9 +111,9 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.7g}"
-    text = str(value)
-    is_formula = isinstance(value, str) and text.startswith(FORMULA_STARTS)
-    return f"'{text}" if is_formula else text
+    if isinstance(value, str) and value.startswith(FORMULA_STARTS):
+        return f"'{value}"
+    return str(value)
 
 
 def data_link(text: str) -> str:

@@ -1,12 +1,19 @@
 """The human feedback that the stages of a report used: its files, read without a task.
 
-Rows have spans as `{"spans": [{"start", "end", "label"}], "missing": [...], "preferences": [...]}`
-or as `{"feedback": {"errors": [{"start", "end", "error type"}], "missing-info": [...]},
-"preference": [...]}`, and ratings as `{"ratings": [{"quality": 4}, ...]}`, an object for each
-output. Every part is optional. Beside `feedback.json`, `record.json` (of
-`anna.json`: `anna_record.json`) has the order in which outputs were shown and the active seconds.
-The figures of `fgrlhf feedback agreement out=<folder>/agreement.json` are shown as they are. Beside
-a file of `fgrlhf feedback merge`, `<file>.rounds.json` has the file of each judgement in each row.
+A row has spans, missing information and preferences in one of two forms, and ratings as an object
+for each output. Every part is optional:
+
+    {"spans": [{"start", "end", "label"}], "missing": [...], "preferences": [...],
+     "ratings": [{"quality": 4}, ...]}
+    {"feedback": {"errors": [{"start", "end", "error type"}], "missing-info": [...]},
+     "preference": [...]}
+
+Other files in the same folder:
+
+    record.json           of feedback.json: the order in which outputs were shown, active seconds
+    anna_record.json      the same of anna.json
+    <file>.rounds.json    of a file of `fgrlhf feedback merge`: where each judgement comes from
+    agreement.json        of `fgrlhf feedback agreement out=...`: its figures are shown unchanged
 """
 
 from collections import Counter
@@ -97,10 +104,12 @@ def read_feedback_file(path: Path) -> FeedbackFile:
         return FeedbackFile(path, [], problem=shorten(error))
     if not isinstance(agreement, dict):
         agreement = {}
-    return FeedbackFile(path, [_row(*pair) for pair in zip(rows, records)], agreement, rounds)
+    feedback_rows = [_row(row, record) for row, record in zip(rows, records)]
+    return FeedbackFile(path, feedback_rows, agreement, rounds)
 
 
 def _objects(path: Path) -> list[dict[str, Any]]:
+    """The objects in a JSON or JSONL file; a single object is a list of one."""
     rows = read_jsonl(path) if path.suffix == ".jsonl" else read_json(path)
     if isinstance(rows, dict):
         rows = [rows]
@@ -110,7 +119,7 @@ def _objects(path: Path) -> list[dict[str, Any]]:
 
 
 def _records(path: Path, count: int) -> list[dict[str, Any]]:
-    """The record of every row; {} without a record that fits the file."""
+    """The record of every row. All are {} if there is no record with as many entries as rows."""
     name = "record.json" if path.stem == "feedback" else f"{path.stem}_record.json"
     record = path.with_name(name)
     entries = _objects(record) if record.exists() else []
@@ -120,61 +129,83 @@ def _records(path: Path, count: int) -> list[dict[str, Any]]:
 
 def _rounds(path: Path) -> dict[str, int]:
     """How many rows have a judgement from each round; {} if the file was not merged."""
+    if not path.exists():
+        return {}
     rows: Counter[str] = Counter()
-    for origins in _objects(path) if path.exists() else []:
-        files = [origin.get("file") for origin in origins.values() if _is_dict(origin)]
-        rows.update({str(file) for file in files if file})
+    for origins in _objects(path):
+        files = set()  # a round with several judgements in a row counts once
+        for origin in origins.values():
+            if _is_dict(origin) and origin.get("file"):
+                files.add(str(origin["file"]))
+        rows.update(files)
     return dict(rows)
 
 
 def _row(row: Mapping[str, Any], record: Mapping[str, Any]) -> FeedbackRow:
     feedback = row.get("feedback")
     annotation = feedback if isinstance(feedback, dict) else row
-    marks = annotation.get("spans", annotation.get("errors"))
-    spans = None
-    if isinstance(marks, list):
-        spans = [_span(mark) for mark in marks if _is_span(mark)]
-    missing = annotation.get("missing", annotation.get("missing-info"))
-    labels = [_label(entry) for entry in missing] if isinstance(missing, list) else []
-    times = record.get("seconds")
-    if not isinstance(times, dict):
-        times = {}
-    seconds = [time for time in times.values() if _is_number(time)]
     annotator = row.get("annotator") or record.get("annotator")
     return FeedbackRow(
-        spans=spans,
-        missing=labels,
+        spans=_spans(annotation.get("spans", annotation.get("errors"))),
+        missing=_missing(annotation.get("missing", annotation.get("missing-info"))),
         preference=_whole_numbers(row.get("preferences", row.get("preference"))),
         order=_whole_numbers(record.get("order")),
-        seconds=sum(seconds) if seconds else None,
+        seconds=_total_seconds(record.get("seconds")),
         annotator=annotator if isinstance(annotator, str) else None,
         ratings=_ratings(row.get("ratings")),
     )
 
 
+def _spans(value: Any) -> list[MarkedSpan] | None:
+    """The marked spans; None if the row is not annotated."""
+    if not isinstance(value, list):
+        return None
+    return [
+        MarkedSpan(_label(mark), mark["end"] - mark["start"]) for mark in value if _is_span(mark)
+    ]
+
+
+def _missing(value: Any) -> list[str]:
+    """The labels of the missing information."""
+    if not isinstance(value, list):
+        return []
+    return [_label(entry) for entry in value]
+
+
+def _total_seconds(value: Any) -> float | None:
+    """The sum of the active seconds on each page; None if none were recorded."""
+    if not isinstance(value, dict):
+        return None
+    seconds = [time for time in value.values() if _is_number(time)]
+    return sum(seconds) if seconds else None
+
+
 def _ratings(value: Any) -> list[dict[str, float]]:
     """The ratings of a row by output; entries that are no ratings are left out."""
+    if not isinstance(value, list):
+        return []
     ratings = []
-    for entry in value if isinstance(value, list) else []:
-        if _is_dict(entry):
-            values = {str(key): score for key, score in entry.items() if _is_number(score)}
-            if values:
-                ratings.append(values)
+    for entry in value:
+        if not _is_dict(entry):
+            continue
+        values = {str(scale): score for scale, score in entry.items() if _is_number(score)}
+        if values:
+            ratings.append(values)
     return ratings
 
 
 def _is_span(mark: Any) -> bool:
-    return _is_dict(mark) and all(_whole_numbers([mark.get(key)]) for key in ("start", "end"))
-
-
-def _span(mark: Mapping[str, Any]) -> MarkedSpan:
-    return MarkedSpan(_label(mark), mark["end"] - mark["start"])
+    return (
+        _is_dict(mark) and isinstance(mark.get("start"), int) and isinstance(mark.get("end"), int)
+    )
 
 
 def _label(entry: Any) -> str:
-    names = ("label", "error type", "type")
-    found = [entry[name] for name in names if entry.get(name)] if _is_dict(entry) else []
-    return str(found[0]) if found else NO_LABEL
+    if _is_dict(entry):
+        for key in ("label", "error type", "type"):
+            if entry.get(key):
+                return str(entry[key])
+    return NO_LABEL
 
 
 def _is_dict(value: Any) -> bool:
@@ -186,7 +217,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _whole_numbers(value: Any) -> list[int] | None:
-    """The value if it is a list of whole numbers, else None."""
+    """The value if it is a list of whole numbers that is not empty, else None."""
     if not isinstance(value, list) or not value:
         return None
     return value if all(isinstance(entry, int) for entry in value) else None
@@ -229,28 +260,9 @@ def _rounds_text(rounds: Mapping[str, int]) -> str:
 
 
 def _facts(file: FeedbackFile) -> dict[str, str]:
+    """What was judged, by whom, and how long it took, as text by name."""
     rows = file.rows
-    annotated = [row.spans for row in rows if row.spans is not None]
-    compared = [row for row in rows if row.preference is not None]
-    facts = {"rows": f"{len(rows):,}"}
-    if annotated:
-        marked = sum(bool(spans) for spans in annotated)
-        facts["annotated"] = f"{len(annotated):,}, {marked:,} of them with a marked span"
-    if compared:
-        values = [value for row in compared for value in row.preference or []]
-        ties = values.count(0)
-        facts["compared"] = (
-            f"{counted(len(compared), 'row')}, {counted(len(values), 'pair')},"
-            f" {ties:,} of them ties"
-        )
-    rated = [row.ratings for row in rows if row.ratings]
-    if rated:
-        facts["rated"] = f"{counted(len(rated), 'row')}, {counted(sum(map(len, rated)), 'output')}"
-    first, decided = first_position(compared)
-    if decided:
-        facts["won by the output shown first"] = (
-            f"{first / decided:.1%} of {decided} decided pairs (without a bias: about 50%)"
-        )
+    facts = {"rows": f"{len(rows):,}"} | _judgement_counts(rows)
     annotators = Counter(row.annotator for row in rows if row.annotator)
     names = [f"{name} ({count})" for name, count in annotators.most_common()]
     facts["annotators"] = ", ".join(names) or "not recorded"
@@ -265,6 +277,32 @@ def _facts(file: FeedbackFile) -> dict[str, str]:
     return facts
 
 
+def _judgement_counts(rows: Sequence[FeedbackRow]) -> dict[str, str]:
+    """How many rows are annotated, compared and rated; only of what occurs."""
+    counts = {}
+    annotated = [row.spans for row in rows if row.spans is not None]
+    if annotated:
+        marked = sum(bool(spans) for spans in annotated)
+        counts["annotated"] = f"{len(annotated):,}, {marked:,} of them with a marked span"
+    compared = [row for row in rows if row.preference is not None]
+    if compared:
+        values = [value for row in compared for value in row.preference or []]
+        counts["compared"] = (
+            f"{counted(len(compared), 'row')}, {counted(len(values), 'pair')},"
+            f" {values.count(0):,} of them ties"
+        )
+    rated = [row.ratings for row in rows if row.ratings]
+    if rated:
+        outputs = sum(len(ratings) for ratings in rated)
+        counts["rated"] = f"{counted(len(rated), 'row')}, {counted(outputs, 'output')}"
+    wins, decided = first_position(compared)
+    if decided:
+        counts["won by the output shown first"] = (
+            f"{wins / decided:.1%} of {decided} decided pairs (without a bias: about 50%)"
+        )
+    return counts
+
+
 def first_position(rows: Sequence[FeedbackRow]) -> tuple[int, int]:
     """Decided pairs won by the output shown first, and all decided pairs.
 
@@ -273,13 +311,18 @@ def first_position(rows: Sequence[FeedbackRow]) -> tuple[int, int]:
     wins = 0
     decided = 0
     for row in rows:
-        pairs = list(combinations(sorted(row.order or []), 2))
-        if row.order is None or len(pairs) != len(row.preference or []):
+        if row.order is None or row.preference is None:
             continue
-        for (i, j), value in zip(pairs, row.preference or []):
-            if value not in (1, 2):
+        pairs = list(combinations(sorted(row.order), 2))
+        if len(pairs) != len(row.preference):
+            continue
+        for (i, j), preference in zip(pairs, row.preference):
+            if preference == 1:
+                winner, loser = i, j
+            elif preference == 2:
+                winner, loser = j, i
+            else:
                 continue
-            winner, loser = (i, j) if value == 1 else (j, i)
             decided += 1
             wins += row.order.index(winner) < row.order.index(loser)
     return wins, decided
@@ -290,51 +333,45 @@ def _kinds(rows: Sequence[FeedbackRow]) -> Table:
     lengths: dict[str, list[int]] = {}
     rows_with: Counter[str] = Counter()
     for row in rows:
-        for span in row.spans or []:
+        spans = row.spans or []
+        for span in spans:
             lengths.setdefault(span.label, []).append(span.length)
-        rows_with.update({span.label for span in row.spans or []})
+        rows_with.update({span.label for span in spans})
     cells = []
-    for label in sorted(lengths, key=lambda label: -len(lengths[label])):
-        of_label = lengths[label]
+    for label, of_label in sorted(lengths.items(), key=lambda item: -len(item[1])):
+        marks = f"{len(of_label):,}"
         shortest_to_longest = f"{min(of_label)} to {max(of_label)}"
         middle = number(median(of_label))
-        cells.append(
-            [label, f"{len(of_label):,}", f"{rows_with[label]:,}", middle, shortest_to_longest]
-        )
+        cells.append([label, marks, f"{rows_with[label]:,}", middle, shortest_to_longest])
     missing = Counter(label for row in rows for label in row.missing)
     for label, count in missing.most_common():
-        n_rows = sum(label in row.missing for row in rows)
-        cells.append([f"missing: {label}", f"{count:,}", f"{n_rows:,}", "–", "–"])
+        rows_with_label = sum(label in row.missing for row in rows)
+        cells.append([f"missing: {label}", f"{count:,}", f"{rows_with_label:,}", "–", "–"])
     return Table(["kind", "marks", "rows", "median length", "lengths"], cells)
 
 
 def _scales(rows: Sequence[FeedbackRow]) -> Table:
     """Ratings by scale: how many, their mean and median, and their range."""
-    values: dict[str, list[float]] = {}
+    ratings_of_scale: dict[str, list[float]] = {}
     for row in rows:
-        for ratings in row.ratings:
-            for scale, value in ratings.items():
-                values.setdefault(scale, []).append(value)
+        for ratings_of_output in row.ratings:
+            for scale, rating in ratings_of_output.items():
+                ratings_of_scale.setdefault(scale, []).append(rating)
     cells = []
-    for scale, given in values.items():
-        lowest_to_highest = f"{number(min(given))} to {number(max(given))}"
-        cells.append(
-            [
-                scale,
-                f"{len(given):,}",
-                number(mean(given)),
-                number(median(given)),
-                lowest_to_highest,
-            ]
-        )
+    for scale, ratings in ratings_of_scale.items():
+        lowest_to_highest = f"{number(min(ratings))} to {number(max(ratings))}"
+        averages = [number(mean(ratings)), number(median(ratings))]
+        cells.append([scale, f"{len(ratings):,}", *averages, lowest_to_highest])
     return Table(["scale", "ratings", "mean", "median", "values"], cells)
 
 
 def _agreement(file: FeedbackFile) -> Table:
+    """The figures of agreement.json; entries that have another form are left out."""
     cells = []
     for name, figure in file.agreement.items():
         if _is_dict(figure) and _is_number(figure.get("mean")):
-            low, high = figure.get("low"), figure.get("high")
+            low = figure.get("low")
+            high = figure.get("high")
             interval = bounds(low, high) if _is_number(low) and _is_number(high) else "–"
             cells.append([name, number(figure["mean"]), interval])
         elif isinstance(figure, str):

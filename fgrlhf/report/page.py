@@ -8,9 +8,11 @@ shown. The template escapes every string, and the page's content policy allows n
 network.
 """
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -23,6 +25,7 @@ from fgrlhf.report.data import Outputs, read_outputs, recorded_task
 from fgrlhf.report.display import SYMBOLS, Display
 from fgrlhf.report.downloads import downloads
 from fgrlhf.report.feedback import feedback_views
+from fgrlhf.report.records import Gain
 from fgrlhf.report.sections import (
     Naming,
     definitions,
@@ -61,7 +64,37 @@ def write_report(
     naming = Naming(outputs, display)
     compared = gains(outputs, display)
     headlines = tiles(compared, naming)
-    parts = {
+    page = page_template(HERE, "report.html.j2").render(
+        title=_title(outputs),
+        style=stylesheet(),
+        label=display.name,
+        signed=signed,
+        colour=naming.colours.__getitem__,
+        symbols=SYMBOLS,
+        tiles=headlines,
+        headline_definitions=definitions(dict.fromkeys(tile.metric for tile in headlines), display),
+        downloads=downloads(outputs, compared),
+        run_facts=_run_facts(outputs, display),
+        note=outputs.note,
+        missing=outputs.missing,
+        parts=_parts(outputs, compared, naming, prompts_shown),
+    )
+    write_text(html_path, page)
+
+
+def _parts(
+    outputs: Outputs,
+    compared: Mapping[str, Mapping[str, Gain]],
+    naming: Naming,
+    prompts_shown: int,
+) -> dict[str, Any]:
+    """What the sections of the page show, by their ids in report.html.j2.
+
+    Sections without content are left out: the page does not show them, or names their missing
+    source files.
+    """
+    display = naming.display
+    parts: dict[str, Any] = {
         "curves": learning_curves(outputs, naming),
         "drift": drift(outputs, naming),
         "models": model_cards(outputs, display),
@@ -75,24 +108,17 @@ def write_report(
         parts["responses"] = samples.responses(outputs, display, prompts_shown)
     if outputs.stages:
         parts["stages"] = stages(outputs)
-    task = (recorded_task(output_dir) or "").rpartition(".")[2]
-    title = " · ".join(filter(None, ["fgrlhf", task, outputs.folder.resolve().name]))
-    page = page_template(HERE, "report.html.j2").render(
-        title=title,
-        style=stylesheet(),
-        label=display.name,
-        signed=signed,
-        colour=naming.colours.__getitem__,
-        symbols=SYMBOLS,
-        tiles=headlines,
-        headline_definitions=definitions(dict.fromkeys(tile.metric for tile in headlines), display),
-        downloads=downloads(outputs, compared),
-        run_facts=_run_facts(outputs, display),
-        note=outputs.note,
-        missing=outputs.missing,
-        parts={name: part for name, part in parts.items() if part},
-    )
-    write_text(html_path, page)
+    return {name: part for name, part in parts.items() if part}
+
+
+def _title(outputs: Outputs) -> str:
+    """`fgrlhf · <task> · <folder>`, without the task if it is not recorded."""
+    words = ["fgrlhf"]
+    task = recorded_task(outputs.folder)
+    if task:
+        words.append(task.rpartition(".")[2])
+    words.append(outputs.folder.resolve().name)
+    return " · ".join(word for word in words if word)
 
 
 def page_template(folder: Path, name: str):
@@ -138,7 +164,10 @@ def _run_facts(outputs: Outputs, display: Display) -> dict:
 def display_for(output_dir: str | Path, task: str | None) -> Display:
     """The display of the given task, else of the task recorded in the outputs.
 
-    If the recorded task cannot be loaded, the report falls back to the folders' names.
+    If no task is recorded, or the recorded one cannot be loaded, names are those of the folders.
+
+    Raises:
+      UserError: the given task cannot be loaded.
     """
     name = task or recorded_task(output_dir)
     if name is None:
@@ -158,13 +187,13 @@ def display_for(output_dir: str | Path, task: str | None) -> Display:
 def _number_of_prompts(argument: str) -> int:
     """The number in `prompts=20`. Raises `UserError` if it is not a positive integer."""
     number = argument.removeprefix("prompts=")
-    if not number.isdecimal() or int(number) == 0:
-        raise UserError(f"{argument}: give the number of prompts, e.g. prompts=20")
+    if not re.fullmatch(r"[0-9]{1,9}", number) or int(number) == 0:
+        raise UserError(f"{shorten(argument)}: give the number of prompts, e.g. prompts=20")
     return int(number)
 
 
 def _check_path(word: str) -> None:
-    """Raise `UserError` if a word is an unknown key or option, and not a path."""
+    """Raise `UserError` if an argument is an unknown key or option instead of a path."""
     if word.startswith("-"):
         raise UserError(f"`{shorten(word)}` is not an option\n{USAGE}")
     key, equals, _ = word.partition("=")

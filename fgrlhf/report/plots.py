@@ -92,10 +92,10 @@ def _draw(axes: Axes, line: Series) -> None:
     y = np.array([point.y for point in line.points], dtype=float)
     if not line.marks:
         axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.28)
-        apart = max(len(x) // 6, 1)  # the markers tell lines apart without colours
-        axes.plot(
-            x, smooth(y), color=colour, linewidth=1.8, marker=marker, markersize=4, markevery=apart
-        )
+        # about six markers, which tell lines apart without colours
+        distance = max(len(x) // 6, 1)
+        style: dict[str, Any] = {"marker": marker, "markersize": 4, "markevery": distance}
+        axes.plot(x, smooth(y), color=colour, linewidth=1.8, **style)
         return
     axes.plot(x, y, color=colour, linewidth=1.6, marker=marker, markersize=4)
     for point in line.points:
@@ -107,10 +107,11 @@ def _draw(axes: Axes, line: Series) -> None:
 def smooth(y: np.ndarray) -> np.ndarray:
     """Centred moving average over a tenth of the points, over fewer at the ends."""
     half = max(len(y) // 20, 1)
-    total = np.concatenate([[0.0], np.cumsum(y)])
+    # the sum of y[low:high] is the difference of two cumulative sums
+    sums = np.concatenate([[0.0], np.cumsum(y)])
     low = np.clip(np.arange(len(y)) - half, 0, None)
     high = np.clip(np.arange(len(y)) + half + 1, None, len(y))
-    return (total[high] - total[low]) / (high - low)
+    return (sums[high] - sums[low]) / (high - low)
 
 
 Mark = tuple[float, float, float, int]  # mean, low, high, colour
@@ -125,10 +126,10 @@ def intervals(title: str, rows: Sequence[tuple[str, Sequence[Mark]]], xlabel: st
     with rc_context(_STYLE):
         figure, axes = _axes(7.6, 0.75 + 0.5 * len(rows))
         axes.set_title(title)
-        for place, (_, marks) in enumerate(rows):
+        for row, (_, marks) in enumerate(rows):
             middle = (len(marks) - 1) / 2
             for i, (mean, low, high, colour) in enumerate(marks):
-                y = place + (i - middle) * 0.2
+                y = row + (i - middle) * 0.2
                 style: dict[str, Any] = {
                     "color": _series_colour(colour),
                     "solid_capstyle": "round",
@@ -142,7 +143,8 @@ def intervals(title: str, rows: Sequence[tuple[str, Sequence[Mark]]], xlabel: st
         start = axes.get_xlim()[0]
         notes = [xlabel] if xlabel else []
         if start > 0:
-            notes.append(f"the axis begins at {start:.2f}, not at 0")
+            begin = f"{start:.2f}" if start >= 0.01 else f"{start:.1g}"  # never "0.00"
+            notes.append(f"the axis begins at {begin}, not at 0")
         axes.set_xlabel("; ".join(notes))
         return _svg(figure, title)
 
@@ -160,11 +162,11 @@ class Band:
 def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4) -> str:
     """A small plot for each band, with shared axes. Each repeats the first band's line in grey."""
     rows = math.ceil(len(bands) / columns)
+    columns = min(columns, len(bands))
     with rc_context(_STYLE):
         figure = Figure(figsize=(10, 0.5 + 1.9 * rows), layout="constrained")
         figure.patch.set_visible(False)
-        shape = (rows, min(columns, len(bands)))
-        grid = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False).ravel()
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
         reference = next(iter(bands.values()))
         for place, (axes, (name, band)) in enumerate(zip(grid, bands.items())):
             axes.patch.set_visible(False)
@@ -174,7 +176,7 @@ def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4)
             axes.plot(band.x, band.y, color=colour, linewidth=1.8)
             axes.set_title(name)
             axes.xaxis.set_major_locator(MaxNLocator(4))
-            is_lowest = place + shape[1] >= len(bands)  # of its column
+            is_lowest = place + columns >= len(bands)  # of its column
             axes.tick_params(labelbottom=is_lowest)
         for axes in grid[len(bands) :]:
             axes.set_visible(False)
@@ -184,16 +186,17 @@ def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4)
 
 def histograms(title: str, values: Mapping[str, Sequence[float]], xlabel: str) -> str:
     """Distributions as outlines over the same bins. The last bin also holds the largest 1%."""
-    every = np.concatenate([np.asarray(one, dtype=float) for one in values.values()])
-    highest = max(float(np.percentile(every, 99)), float(every.min()) + 1)
-    bins = np.linspace(every.min(), highest, 31)
+    together = np.concatenate([np.asarray(sample, dtype=float) for sample in values.values()])
+    lowest = float(together.min())
+    highest = max(float(np.percentile(together, 99)), lowest + 1)
+    bins = np.linspace(lowest, highest, 31)
     with rc_context(_STYLE):
         figure, axes = _axes(3.7, 2.15)
         axes.set_title(title)
-        for colour, (name, one) in enumerate(values.items(), 1):
-            heights, _ = np.histogram(np.clip(one, None, highest), bins)
+        for colour, (name, sample) in enumerate(values.items(), 1):
+            counts, _ = np.histogram(np.clip(sample, None, highest), bins)
             style: dict[str, Any] = {"color": _series_colour(colour), "label": name}
-            axes.stairs(heights / max(len(one), 1), bins, linewidth=1.6, **style)
+            axes.stairs(counts / max(len(sample), 1), bins, linewidth=1.6, **style)
         if len(values) > 1:
             axes.legend(frameon=False, fontsize=8)
         axes.set(xlabel=xlabel, ylabel="share")

@@ -1,5 +1,6 @@
 """The files that a report reads, as validated records. Additional keys are allowed."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,11 +59,11 @@ class EvaluationRow(Record):
     @property
     def numbers(self) -> dict[str, float]:
         """The metrics of the response."""
-        found = {}
+        metrics = {}
         for name, value in (self.model_extra or {}).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                found[name] = value
-        return found
+                metrics[name] = value
+        return metrics
 
     @property
     def counts(self) -> dict[str, list[float]]:
@@ -80,6 +81,21 @@ class MetricsLine(Record):
     step: NonNegativeInt
     episodes: float = 0
     __pydantic_extra__: dict[str, float | None]
+
+
+def episodes_per_step(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """The responses that each step of a run trains on; None if its log does not count them (SFT).
+
+    DPO logs its episodes as whole numbers, although a step need not train on a whole number of
+    them. The rounding matters the least in the last line, so the number is computed from that one.
+
+    Args:
+      lines: of metrics.jsonl, in the order of the file.
+    """
+    for line in reversed(lines):
+        if "episodes" in line:
+            return line["episodes"] / (line["step"] + 1)
+    return None
 
 
 class RunInfo(Record):
@@ -206,13 +222,14 @@ def _checked(path: Path, value: Any, kind: type[Kind]) -> Kind:
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        first = error.errors()[0]
-    place = [str(part) for part in first["loc"] if isinstance(part, int | str)]
+        problem = error.errors()[0]
+    location = [str(part) for part in problem["loc"] if isinstance(part, int | str)]
     row = ""
-    if isinstance(value, list) and place:
-        row = f", row {int(place.pop(0)) + 1}"
-    where = f" `{shorten('.'.join(place))}`:" if place else ""
-    reason = first["msg"][:1].lower() + first["msg"][1:]
+    if isinstance(value, list) and location:
+        row = f", row {int(location.pop(0)) + 1}"
+    key = f" `{shorten('.'.join(location))}`:" if location else ""
+    message = problem["msg"]
+    reason = message[:1].lower() + message[1:]
     raise UserError(
-        f"{path}{row}:{where} {reason}. The file is damaged: delete it, or run its stage again"
+        f"{path}{row}:{key} {reason}. The file is damaged: delete it, or run its stage again"
     )

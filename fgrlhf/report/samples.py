@@ -14,18 +14,28 @@ NO_SEGMENT = Segment(start=0, end=0, value=0.0)
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of text in one colour: a reward gives the fill, a segment's value the underline."""
+    """A piece of text in one colour: a reward gives the fill, a segment's value the underline.
+
+    Attributes:
+      value: the reward of the token or segment.
+      strength: of the fill, from 0 to 1: |value| / the aspect's largest |value|.
+      under: value of the segment that contains this token.
+      label: of the segment.
+      special: a token that is not text, such as the end of the sequence.
+      whole: the value is that of the whole response, so it is shown even if it is zero.
+    """
 
     text: str
     value: float = 0.0
-    strength: float = 0.0  # of the fill: |value| / the aspect's largest |value|
-    under: float = 0.0  # value of the segment that contains this token
+    strength: float = 0.0
+    under: float = 0.0
     label: str = ""
-    special: bool = False  # a token that is not text, such as the end of sequence
-    whole: bool = False  # the value is of the whole response, so a zero is shown too
+    special: bool = False
+    whole: bool = False
 
     @property
     def css(self) -> str:
+        """Its classes in report.css: the sign of the fill, the sign of the underline."""
         classes = []
         if self.strength > 0:
             classes.append("p" if self.value > 0 else "n")
@@ -42,6 +52,7 @@ class Piece:
 
     @property
     def tip(self) -> str:
+        """The tooltip: label and value, as far as there are any."""
         number = signed(self.value, 3) if self.value else ""
         return ": ".join(part for part in (self.label, number) if part)
 
@@ -104,22 +115,24 @@ class RunView:
 def responses(outputs: Outputs, display: Display, prompts_shown: int) -> ResponsesView:
     """The first prompts that every policy answered, with the first response of each policy."""
     first = {name: _first_per_prompt(rows) for name, rows in outputs.evaluations.items()}
-    shared: list[str | int] | None = None  # ids of prompts
-    for rows in first.values():
-        candidates = rows if shared is None else shared
-        shared = [key for key in candidates if key in rows]
-    shown = []
-    for key in (shared or [])[:prompts_shown]:
-        shown.append({name: first[name][key] for name in first})
-    scale = _segment_scale(row for rows in shown for row in rows.values())
+    rows_of_prompts = []
+    for key in _shared_keys(list(first.values()))[:prompts_shown]:
+        rows_of_prompts.append({name: first[name][key] for name in first})
+    scale = _segment_scale(row for rows in rows_of_prompts for row in rows.values())
     prompts = []
-    for rows in shown:
+    for rows in rows_of_prompts:
         any_row = next(iter(rows.values()))
+        prompt = split_prompt(any_row.prompt, display)
         views = {name: _response(row, scale, display) for name, row in rows.items()}
-        prompts.append(
-            PromptResponses(split_prompt(any_row.prompt, display), any_row.references, views)
-        )
+        prompts.append(PromptResponses(prompt, any_row.references, views))
     return ResponsesView(outputs.split, scale, prompts)
+
+
+def _shared_keys(dicts: Sequence[Mapping[str | int, EvaluationRow]]) -> list[str | int]:
+    """The keys that all dicts have, in the order of the first one."""
+    if not dicts:
+        return []
+    return [key for key in dicts[0] if all(key in other for other in dicts)]
 
 
 def rollouts(run: Run, display: Display) -> RunView:
@@ -147,18 +160,24 @@ def _by_heading(parts: Iterable[PromptPart]) -> dict[str, list[str]]:
 
 
 def segment_pieces(text: str, segments: Sequence[Segment], top: float) -> list[Piece]:
-    """The text split at the segments' ends; text outside the segments stays plain."""
+    """The text split at the segments' ends; text outside the segments stays plain.
+
+    If segments overlap, the text that they share belongs to the first of them.
+
+    Args:
+      top: the largest |value| of the aspect, which gets the full colour.
+    """
     pieces = []
-    place = 0
+    place = 0  # the end of the text that has a piece
     for segment in sorted(segments, key=lambda segment: segment.start):
         start = max(segment.start, place)
         end = len(text) if segment.end is None else max(segment.end, start)
         covered = text[start:end]
-        blank = len(covered) - len(covered.lstrip())  # the space between segments stays plain
-        pieces.append(Piece(text[place : start + blank]))
+        start += len(covered) - len(covered.lstrip())  # the space between segments stays plain
+        pieces.append(Piece(text[place:start]))
         pieces.append(
             Piece(
-                text[start + blank : end],
+                text[start:end],
                 segment.value,
                 _strength(segment.value, top),
                 label=segment.label,
@@ -177,7 +196,14 @@ def token_pieces(
     top: float,
     segments: Sequence[Segment],
 ) -> list[Piece]:
-    """One piece per token, and one for the white space before it."""
+    """One piece per token, and one for the white space before it.
+
+    Args:
+      text: the response, without special tokens.
+      values: the reward of each token.
+      top: the largest |value| of the aspect, which gets the full colour.
+      segments: the judged segments, which are underlined.
+    """
     pieces = []
     start = 0
     for token, value, end in zip(tokens, values, token_ends(text, tokens)):
@@ -192,8 +218,8 @@ def token_pieces(
                 word,
                 value,
                 _strength(value, top),
-                around_word.value,
-                around_word.label,
+                under=around_word.value,
+                label=around_word.label,
                 special=end == start,
             )
         )
@@ -202,6 +228,7 @@ def token_pieces(
 
 
 def _segment_at(place: int, segments: Sequence[Segment]) -> Segment:
+    """The first segment that contains the character at `place`."""
     for segment in segments:
         if segment.start <= place and (segment.end is None or place < segment.end):
             return segment
@@ -240,11 +267,12 @@ def segment_table(text: str, segments: Segments, display: Display) -> Table:
     rows = []
     for aspect, of_aspect in segments.items():
         for segment in of_aspect or []:
-            part = text[segment.start : segment.end].strip()
             if segment.end is None:
-                part = "the whole response"
+                segment_text = "the whole response"
+            else:
+                segment_text = text[segment.start : segment.end].strip()
             label = segment.label or "–"
-            rows.append([display.name(aspect), part, label, signed(segment.value, 3)])
+            rows.append([display.name(aspect), segment_text, label, signed(segment.value, 3)])
     return Table(["reward", "segment", "label", "value"], rows)
 
 
@@ -290,6 +318,7 @@ def token_table(row: Rollout, display: Display) -> Table:
 
 
 def _extras(row: Rollout) -> dict[str, list[float]]:
+    """What was logged of every token besides the rewards."""
     extras = {"KL": row.kl, "value": row.values, "advantage": row.advantages}
     return {name: values for name, values in extras.items() if values}
 
@@ -298,21 +327,21 @@ def _extras(row: Rollout) -> dict[str, list[float]]:
 
 
 def _segment_scale(rows: Iterable[EvaluationRow]) -> dict[str, float]:
-    top: dict[str, float] = {}
+    largest: dict[str, float] = {}
     for row in rows:
         for aspect, segments in row.segments.items():
             for segment in segments or []:
-                top[aspect] = max(top.get(aspect, 0.0), abs(segment.value))
-    return top
+                largest[aspect] = max(largest.get(aspect, 0.0), abs(segment.value))
+    return largest
 
 
 def _token_scale(rows: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, float]:
-    top: dict[str, float] = {}
+    largest: dict[str, float] = {}
     for row in rows:
         for name, values in row.items():
             for value in values:
-                top[name] = max(top.get(name, 0.0), abs(value))
-    return top
+                largest[name] = max(largest.get(name, 0.0), abs(value))
+    return largest
 
 
 def _strength(value: float, top: float) -> float:

@@ -1,13 +1,13 @@
 """The sections of a report: results, reward models, time and memory."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fgrlhf.metrics.config import METRICS
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.report.charts import Chart, calibration_chart, interval_chart
 from fgrlhf.report.data import Outputs
-from fgrlhf.report.display import NOT_APPLICABLE, TRUTH, Display
+from fgrlhf.report.display import NOT_APPLICABLE, Display
 from fgrlhf.report.plots import Mark
 from fgrlhf.report.records import Gain, Interval, RewardModel, RewardModelMetrics, StageCost
 from fgrlhf.report.text import decimal, signed
@@ -27,6 +27,7 @@ SEQUENCE_NUMBERS = (
 )
 SHARES = "Shares, with 95% intervals"
 WHOLE = "whole"  # entry of stages.json: the pipeline itself
+FIRST_MODEL_COLOUR = 2  # series colour of the first reward model
 # names of the baselines in reward_modeling/baselines.py
 BASELINES = {
     "majority": "most frequent label",
@@ -45,7 +46,7 @@ class Naming:
         self.colours = display.colour_numbers([*outputs.policies, *runs, *outputs.evaluations])
 
     def pair(self, name: str, separator: str) -> str:
-        """`a_vs_b` with display names."""
+        """The display names of the two policies in `a_vs_b`, with the separator between them."""
         return separator.join(self.display.name(policy) for policy in name.split("_vs_"))
 
 
@@ -91,7 +92,9 @@ def _gains_of_evaluations(outputs: Outputs, display: Display) -> dict[str, dict[
             {"id": row.id, "response": row.response, **row.numbers, **row.counts}
             for row in policy_rows
         ]
-    first, *others = rows or [""]
+    if not rows:
+        return {}
+    first, *others = rows
     differences: dict[str, dict[str, Gain]] = {}
     for name in others:
         metrics = {}
@@ -106,19 +109,13 @@ def _gains_of_evaluations(outputs: Outputs, display: Display) -> dict[str, dict[
 
 def tiles(compared: Mapping[str, Mapping[str, Gain]], naming: Naming) -> list[Tile]:
     """The headline of every comparison, which is its first metric."""
-    shown = []
+    tiles_shown = []
     for name, metrics in compared.items():
-        metric, gain = next(iter(metrics.items()))
-        key = _gain_metric(metric, naming.display)
-        title = f"{naming.pair(name, ' over ')}, {naming.display.metric(key)}"
-        shown.append(Tile(key, title, _difference(gain)))
-    return shown
-
-
-def _gain_metric(metric: str, display: Display) -> str:
-    """The metric of a paired difference: in summary.json, those of the truth have no prefix."""
-    known = {*display.metrics, *display.definitions}
-    return TRUTH + metric if TRUTH + metric in known else metric
+        first_metric, gain = next(iter(metrics.items()))
+        metric = naming.display.metric_of_gain(first_metric)
+        title = f"{naming.pair(name, ' over ')}, {naming.display.metric(metric)}"
+        tiles_shown.append(Tile(metric, title, _difference(gain)))
+    return tiles_shown
 
 
 def _difference(gain: Gain) -> Difference:
@@ -154,38 +151,65 @@ class Results:
 def results(
     outputs: Outputs, compared: Mapping[str, Mapping[str, Gain]], naming: Naming
 ) -> Results:
-    display = naming.display
+    """The metrics of every policy as a table and a chart, and the paired differences.
+
+    Args:
+      compared: what `gains` returns.
+    """
     policies = {name: flat_metrics(metrics) for name, metrics in outputs.policies.items()}
     keys = list(dict.fromkeys(key for metrics in policies.values() for key in metrics))
-    rows = []
-    for key in keys:
-        values = [metrics.get(key) for metrics in policies.values()]
-        digits = 1 if any(_is_large(value) for value in values) else 3
-        rows.append(Row(display.metric(key), [_cell(value, digits) for value in values]))
-    rows_of_policies = [
-        row.numbers for of_policy in outputs.evaluations.values() for row in of_policy
-    ]
-    shares = [key for key in keys if _is_share(key, policies.values(), rows_of_policies)]
-    marks = []
-    names = []
-    for key in shares:
-        of_metric = _marks(key, policies, naming)
-        marks.append((display.metric(key), list(of_metric.values())))
-        names.append([display.name(policy) for policy in of_metric])
-    metrics = dict.fromkeys(metric for values in compared.values() for metric in values)
-    differences = {}
-    for metric in metrics:
-        given = [values.get(metric) for values in compared.values()]
-        name = display.metric(_gain_metric(metric, display))
-        differences[name] = [gain and _difference(gain) for gain in given]
     return Results(
         policies=list(policies),
-        rows=rows,
-        chart=interval_chart(SHARES, marks, names, "share") if marks else None,
+        rows=[_result_row(key, policies, naming.display) for key in keys],
+        chart=_shares_chart(keys, policies, outputs, naming),
         pairs=[naming.pair(name, " − ") for name in compared],
-        gains=differences,
-        definitions=definitions(keys, display),
+        gains=_differences_by_metric(compared, naming.display),
+        definitions=definitions(keys, naming.display),
     )
+
+
+def _result_row(key: str, policies: Mapping[str, Mapping[str, Interval]], display: Display) -> Row:
+    """A metric of all policies. The cells of a row have the same number of digits."""
+    values = [metrics.get(key) for metrics in policies.values()]
+    digits = 1 if any(_is_large(value) for value in values) else 3
+    return Row(display.metric(key), [_cell(value, digits) for value in values])
+
+
+def _shares_chart(
+    keys: Sequence[str],
+    policies: Mapping[str, Mapping[str, Interval]],
+    outputs: Outputs,
+    naming: Naming,
+) -> Chart | None:
+    """The metrics that are shares, which have a common axis; None if there are none."""
+    responses = []
+    for rows in outputs.evaluations.values():
+        responses += [row.numbers for row in rows]
+    chart_rows = []
+    policy_names = []
+    for key in keys:
+        if _is_share(key, policies.values(), responses):
+            marks = _marks(key, policies, naming)
+            chart_rows.append((naming.display.metric(key), list(marks.values())))
+            policy_names.append([naming.display.name(policy) for policy in marks])
+    if not chart_rows:
+        return None
+    return interval_chart(SHARES, chart_rows, policy_names, "share")
+
+
+def _differences_by_metric(
+    compared: Mapping[str, Mapping[str, Gain]], display: Display
+) -> dict[str, list[Difference | None]]:
+    """For each metric, by its display name, the difference of each pair of policies."""
+    metrics = dict.fromkeys(metric for pair in compared.values() for metric in pair)
+    differences = {}
+    for metric in metrics:
+        of_pairs = []
+        for gains_of_pair in compared.values():
+            gain = gains_of_pair.get(metric)
+            of_pairs.append(None if gain is None else _difference(gain))
+        differences[display.metric(display.metric_of_gain(metric))] = of_pairs
+    return differences
 
 
 def definitions(metrics: Iterable[str], display: Display) -> dict[str, str]:
@@ -193,12 +217,12 @@ def definitions(metrics: Iterable[str], display: Display) -> dict[str, str]:
 
     Metrics with the same definition are in one entry.
     """
-    names: dict[str, list[str]] = {}
+    names_by_text: dict[str, list[str]] = {}
     for metric in metrics:
         text = display.definition(metric)
         if text:
-            names.setdefault(text, []).append(display.metric(metric))
-    return {"; ".join(of_text): text for text, of_text in names.items()}
+            names_by_text.setdefault(text, []).append(display.metric(metric))
+    return {"; ".join(names): text for text, names in names_by_text.items()}
 
 
 def flat_metrics(tree: Mapping[str, Interval | dict[str, Interval]]) -> dict[str, Interval]:
@@ -288,44 +312,63 @@ class ModelCard:
 
 def model_cards(outputs: Outputs, display: Display) -> list[ModelCard]:
     """A card per reward model. summary.json names it by its folder or its display name."""
-    summary = outputs.summary
-    truth = (summary.reward_models or {}) if summary.reward_models_on == "truth" else {}
+    against_truth = {}
+    if outputs.summary.reward_models_on == "truth":
+        against_truth = outputs.summary.reward_models or {}
     cards = []
-    for place, (folder, model) in enumerate(outputs.reward_models.items()):
+    for colour, (folder, model) in enumerate(outputs.reward_models.items(), FIRST_MODEL_COLOUR):
         name = display.name(folder)
-        numbers = truth.get(folder) or truth.get(name.lower()) or {}
-        cards.append(_model_card(name, model, numbers, colour=2 + place))
+        truth = against_truth.get(folder) or against_truth.get(name.lower()) or {}
+        cards.append(_model_card(name, model, truth, colour))
     return cards
 
 
 def _model_card(
     name: str, model: RewardModel, truth: Mapping[str, float | None], colour: int
 ) -> ModelCard:
-    moments = None
+    on_dev = model.metrics or RewardModelMetrics()
+    bins = [(case.predicted, case.observed, case.count) for case in on_dev.calibration or []]
+    return ModelCard(
+        name=name,
+        facts=_model_facts(model, on_dev),
+        numbers=_model_numbers(model, on_dev, truth),
+        chart=calibration_chart(f"{name}: calibration", bins, colour) if bins else None,
+    )
+
+
+def _model_facts(model: RewardModel, on_dev: RewardModelMetrics) -> dict[str, str | None]:
+    """What the model is and judges. The page leaves out facts that are None or empty."""
+    context = None
+    if model.with_context is not None:
+        context = "yes" if model.with_context else "no"
+    mean_and_std = None
     if model.mean is not None and model.std is not None:
-        moments = f"{_number(model.mean)}, {_number(model.std)}"
-    facts = {
+        mean_and_std = f"{_number(model.mean)}, {_number(model.std)}"
+    return {
         "model": model.shape,
         "judges": model.level or "whole responses",
         "labels": ", ".join(model.labels or []),
-        "context": {True: "yes", False: "no", None: None}[model.with_context],
+        "context": context,
         "segmenter": " ".join(str(part) for part in (model.segmenter or {}).values()),
-        "mean, std": moments,
+        "mean, std": mean_and_std,
+        "against baselines": against_baselines(on_dev),
     }
-    dev = model.metrics or RewardModelMetrics()
-    facts["against baselines"] = against_baselines(dev)
+
+
+def _model_numbers(
+    model: RewardModel, on_dev: RewardModelMetrics, truth: Mapping[str, float | None]
+) -> list[ModelNumber]:
+    """The measures that were computed on dev or against the truth; then those of the baselines."""
+    measures = SEQUENCE_NUMBERS if model.kind == "sequence" else SEGMENT_NUMBERS
     numbers = []
-    shown = SEQUENCE_NUMBERS if model.kind == "sequence" else SEGMENT_NUMBERS
-    for text, dev_key, truth_key in shown:
-        if dev_key in dev.model_fields_set or truth_key in truth:
-            on_dev = _number(getattr(dev, dev_key))
-            numbers.append(ModelNumber(text, on_dev, _number(truth.get(truth_key))))
-    for name_of_baseline, baseline in (dev.baselines or {}).items():
-        text = f"accuracy of the {BASELINES.get(name_of_baseline, name_of_baseline)}"
+    for name, dev_key, truth_key in measures:
+        if dev_key in on_dev.model_fields_set or truth_key in truth:
+            dev_text = _number(getattr(on_dev, dev_key))
+            numbers.append(ModelNumber(name, dev_text, _number(truth.get(truth_key))))
+    for name, baseline in (on_dev.baselines or {}).items():
+        text = f"accuracy of the {BASELINES.get(name, name)}"
         numbers.append(ModelNumber(text, _number(baseline.accuracy), _number(None)))
-    points = [(case.predicted, case.observed, case.count) for case in dev.calibration or []]
-    chart = calibration_chart(f"{name}: calibration", points, colour) if points else None
-    return ModelCard(name, facts, numbers, chart)
+    return numbers
 
 
 def against_baselines(metrics: RewardModelMetrics) -> str | None:
@@ -361,13 +404,16 @@ class Stages:
 
 
 def stages(outputs: Outputs) -> Stages:
-    own = {name: stage for name, stage in outputs.stages.items() if name != WHOLE}
-    longest = max((stage.seconds for stage in own.values()), default=0) or 1
-    rows = [_stage_row(name, stage, longest) for name, stage in own.items()]
-    whole = outputs.stages.get(WHOLE)
+    """Seconds and memory of every stage, each compared with the longest one."""
+    costs = dict(outputs.stages)
+    whole = costs.pop(WHOLE, None)
+    longest = max((cost.seconds for cost in costs.values()), default=0)
+    if longest == 0:
+        longest = 1  # all bars are empty
+    rows = [_stage_row(name, cost, longest) for name, cost in costs.items()]
     return Stages(rows, None if whole is None else _stage_row(WHOLE, whole, longest))
 
 
-def _stage_row(name: str, stage: StageCost, longest: float) -> StageRow:
-    share = f"{100 * stage.seconds / longest:.1f}"
-    return StageRow(name, share, f"{stage.seconds:.1f}", f"{stage.peak_mb:.0f}")
+def _stage_row(name: str, cost: StageCost, longest: float) -> StageRow:
+    share = f"{100 * cost.seconds / longest:.1f}"
+    return StageRow(name, share, f"{cost.seconds:.1f}", f"{cost.peak_mb:.0f}")
