@@ -81,6 +81,7 @@ gpu: setup
 GPU_TESTS = on_gpu test_run_sft test_run_fg_rm test_run_pref_rm test_train_rl test_train_dpo test_generate \
 	test_evaluate test_best_of_n test_reward_models
 gpu-tests: setup
+	@$(RUN) python -c 'import sys, torch; torch.cuda.is_available() or sys.exit("error: PyTorch sees no GPU here")'
 	@$(RUN) python -m pytest -n $(WORKERS) $(GPU_TESTS:%=tests/%.py) $(ARGS)
 
 # Profile a training step. ARGS="size=t5_small prompts=1"

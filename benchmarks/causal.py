@@ -23,7 +23,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from benchmarks.measure import gradients, gradients_apart, synchronized_time
+from benchmarks.measure import (
+    gradients,
+    gradients_apart,
+    run_loop_step,
+    synchronized_time,
+    with_total,
+)
 from benchmarks.peer_grpo import (
     BETA,
     LR,
@@ -194,15 +200,8 @@ class _Timed:
         choice: Choice = {"micro": MICRO}
         self.trainer = our_trainer(work, choice)
 
-    def step(self, number: int) -> dict[str, float]:
-        start = synchronized_time()
-        rollout, rewards = self.trainer.collect_and_score()
-        _, advantages = self.trainer.compute_advantages(rollout, rewards)
-        sampled = synchronized_time()
-        self.trainer.update(rollout, advantages)
-        self.trainer.step = number + 1
-        end = synchronized_time()
-        return {"rollout": sampled - start, "update": end - sampled, "step": end - start}
+    def step(self, _: int) -> dict[str, float]:
+        return with_total(run_loop_step(self.trainer).seconds)
 
 
 def checked(folder: Path, size: Size) -> float:

@@ -39,8 +39,8 @@ from benchmarks.measure import (
     PeakMemory,
     Step,
     response_tokens,
+    run_loop_step,
     run_step,
-    synchronized_time,
     with_total,
 )
 from benchmarks.tables import number, replace_part, table
@@ -291,10 +291,11 @@ def sharded(rehearsal: bool) -> dict[str, Any]:
     measured = {}
     with _group_of_one():
         for strategy in STRATEGIES:
-            losses[strategy] = whole_step(ours.build(small, strategy=strategy))[0]
+            losses[strategy] = run_loop_step(ours.build(small, strategy=strategy)).losses
             trainer = ours.build(replace(size, epochs=1), strategy=strategy)
-            whole_step(trainer)
-            measured[strategy] = whole_step(trainer)[1]
+            run_loop_step(trainer)
+            step = run_loop_step(trainer)
+            measured[strategy] = {"seconds": step.seconds, "peak_mb": step.peak_mb}
             del trainer
             bench.free_memory()
     apart = 0.0
@@ -323,25 +324,6 @@ def _group_of_one() -> Iterator[None]:
         finally:
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
-
-
-def whole_step(trainer: PPOTrainer) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """A step of the training loop: its losses, and seconds and peak MB of both halves."""
-    memory = PeakMemory()
-    memory.reset()
-    started = synchronized_time()
-    rollout, rewards = trainer.collect_and_score()
-    _, advantages = trainer.compute_advantages(rollout, rewards)
-    sampled = synchronized_time()
-    sampling_mb = memory.peak_mb()
-    memory.reset()
-    losses = trainer.update(rollout, advantages)
-    costs = {
-        "rollout": {"seconds": sampled - started, "peak_mb": sampling_mb},
-        "update": {"seconds": synchronized_time() - sampled, "peak_mb": memory.peak_mb()},
-    }
-    trainer.step += 1
-    return losses, costs
 
 
 PIECES: dict[str, Callable[[bool], dict[str, Any]]] = {
@@ -507,7 +489,7 @@ def sharded_table(result: Mapping[str, Any]) -> str:
     for phase in ("rollout", "update"):
         cells = [phase]
         for key in ("seconds", "peak_mb"):
-            cells += [number(phases[phase][key]) for phases in result["strategies"].values()]
+            cells += [number(costs[key][phase]) for costs in result["strategies"].values()]
         rows.append(cells)
     return f"{about}\n\n{table(header, rows)}"
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen2Config
 
 from benchmarks import memory
 from benchmarks.causal import MICRO
-from benchmarks.measure import MB, PeakMemory
+from benchmarks.measure import MB, run_loop_step
 from benchmarks.memory import GB, MODELS, Weights
 from benchmarks.peer_grpo import Size, Work, our_trainer
 from benchmarks.tables import table
@@ -67,23 +67,13 @@ def measure(config: PretrainedConfig, method: str, size: Size) -> dict[str, floa
     prompts = []
     for i in range(size.prompts * size.steps):
         prompts.append(make_prompt(size.vocab, i, size.prompt_tokens))
-    memory_of_gpu = PeakMemory()
-    peaks: dict[str, float] = {}
     with TemporaryDirectory() as folder:
         work = Work(Path(folder), size, prompts)
         trainer = our_trainer(work, {"micro": MICRO}, trained, reference)
-        for number in range(size.steps):
-            memory_of_gpu.reset()
-            rollout, rewards = trainer.collect_and_score()
-            _, advantages = trainer.compute_advantages(rollout, rewards)
-            peaks["rollout"] = memory_of_gpu.peak_mb()
-            memory_of_gpu.reset()
-            trainer.update(rollout, advantages)
-            peaks["update"] = memory_of_gpu.peak_mb()
-            trainer.step = number + 1
+        step = [run_loop_step(trainer) for _ in range(size.steps)][-1]
     return {
         "computed": memory.per_gpu(Weights.of(config), static, 1) / GB,
-        **{phase: peak * MB / GB for phase, peak in peaks.items()},
+        **{phase: peak * MB / GB for phase, peak in step.peak_mb.items()},
     }
 
 

@@ -17,6 +17,7 @@ from benchmarks import baseline, ours, workload
 from benchmarks.workload import Size
 from fgrlhf.errors import UserError
 from fgrlhf.runs.memory import own_peak_mb
+from fgrlhf.trainer import OnPolicyTrainer
 
 PHASES = ("generation", "scoring", "rewards", "updates")
 SIDES: dict[str, ModuleType] = {"baseline": baseline, "ours": ours}
@@ -67,6 +68,36 @@ def run_step(side, state, memory: "PeakMemory | None" = None) -> Step:
     step.rewards = phase("rewards", side.rewards, state, step.scored)
     step.losses = phase("updates", side.update, state, step.scored, step.rewards)
     return step
+
+
+@dataclass(frozen=True)
+class LoopStep:
+    """Losses of a step of the training loop, and costs of its halves: `rollout` and `update`."""
+
+    losses: dict[str, float]
+    seconds: dict[str, float]
+    peak_mb: dict[str, float]
+
+
+def run_loop_step(trainer: OnPolicyTrainer) -> LoopStep:
+    """The step as `train` computes it, without logs and checkpoints; then the next one is due."""
+    memory = PeakMemory()
+    memory.reset()
+    started = synchronized_time()
+    rollout, rewards = trainer.collect_and_score()
+    _, advantages = trainer.compute_advantages(rollout, rewards)
+    rollout_seconds = synchronized_time() - started
+    rollout_mb = memory.peak_mb()
+    memory.reset()
+    started = synchronized_time()
+    losses = trainer.update(rollout, advantages)
+    update_seconds = synchronized_time() - started
+    trainer.step += 1
+    return LoopStep(
+        losses,
+        {"rollout": rollout_seconds, "update": update_seconds},
+        {"rollout": rollout_mb, "update": memory.peak_mb()},
+    )
 
 
 class Weights:

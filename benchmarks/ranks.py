@@ -21,7 +21,7 @@ from pydantic import Field, PositiveInt
 from benchmarks import ours
 from benchmarks.bench import Progress
 from benchmarks.child import ROOT, size_of
-from benchmarks.measure import PeakMemory
+from benchmarks.measure import PeakMemory, run_loop_step
 from benchmarks.scaling import at
 from benchmarks.tables import number, replace_part, table
 from benchmarks.workload import RMDims, Size, T5Dims
@@ -72,15 +72,9 @@ def measure(size: Size, strategy: str) -> dict[str, float]:
     imports = memory.peak_mb()
     trainer = ours.build(size, strategy="fsdp2" if strategy == "fsdp2" else "ddp")
     peaks = {"build": memory.peak_mb() - imports}
-    for _ in range(2):  # Adam's moments exist from the second step on
-        memory.reset()
-        rollout, rewards = trainer.collect_and_score()
-        _, advantages = trainer.compute_advantages(rollout, rewards)
-        peaks["rollout"] = memory.peak_mb() - imports
-        memory.reset()
-        trainer.update(rollout, advantages)
-        peaks["update"] = memory.peak_mb() - imports
-        trainer.step += 1
+    run_loop_step(trainer)  # Adam's moments exist from the second step on
+    for phase, peak in run_loop_step(trainer).peak_mb.items():
+        peaks[phase] = peak - imports
     return peaks
 
 

@@ -76,12 +76,12 @@ def test_sharded_models_in_one_process_equal_whole_ones(monkeypatch):
     table = gpu.sharded_table(json.loads(json.dumps(result)))
     assert "norms of a small step differ by at most" in table and "| rollout |" in table
 
-    def trained_longer(trainer, strategy_steps=gpu.whole_step):
+    def one_step_further(trainer, run_loop_step=gpu.run_loop_step):
         if trainer.sharded:
-            strategy_steps(trainer)
-        return strategy_steps(trainer)
+            run_loop_step(trainer)
+        return run_loop_step(trainer)
 
-    monkeypatch.setattr(gpu, "whole_step", trained_longer)
+    monkeypatch.setattr(gpu, "run_loop_step", one_step_further)
     with pytest.raises(UserError, match="losses of whole and of sharded models differ"):
         gpu.sharded(rehearsal=True)
 
