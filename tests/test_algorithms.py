@@ -31,11 +31,9 @@ NAMES = list(ALGORITHMS)
 GROUP = ("rloo", "grpo", "gpg")  # compare a prompt's samples
 # the tiny T5's small embeddings make its logits move slowly
 LR = {"t5": 3e-2, "gpt2": 5e-3}
-FAST = {
-    "trpo": {"algorithm__max_kl": 0.05, "algorithm__cg_steps": 5, "train__total_episodes": 32 * 35}
-}
+FAST = {"trpo": {"algorithm__max_kl": 0.05, "algorithm__cg_steps": 5}}
 LARGE = {
-    "train__total_episodes": 32 * 50,
+    "train__total_episodes": 32 * 35,
     "train__n_minibatches": 1,
     "train__training_batch_size_per_card": 32,
     "train__lr_schedule": "constant",

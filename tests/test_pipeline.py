@@ -94,9 +94,13 @@ def test_memory_of_a_stage_is_not_that_of_the_pipeline(root):
     size = int(peak_memory_mb()) + 100
     bytearray(b"x" * (size * 2**20))  # the peak of this process, which the stages inherit
     program = "import time; x = b'x' * (70 * 2**20); time.sleep(0.5)"
-    run(root, [stage("short"), Stage("some", (sys.executable, "-c", program))])
+    some = Stage("some", (sys.executable, "-c", program))
+    from_bash = Stage("from_bash", ("bash", "-c", '"$0" -c "$1"; exit', sys.executable, program))
+    run(root, [stage("short"), some, from_bash])
     stages = read_json(root / "out" / "stages.json")
-    assert stages["short"]["peak_mb"] < 60 < stages["some"]["peak_mb"] < 110 < peak_memory_mb()
+    assert stages["short"]["peak_mb"] < 60
+    assert 60 < stages["some"]["peak_mb"] < 110 < peak_memory_mb()
+    assert 60 < stages["from_bash"]["peak_mb"] < 110
 
 
 def test_nothing_changed_nothing_runs(root):

@@ -7,6 +7,8 @@ ends.
 
 import resource
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 MB = 2**20
 # ru_maxrss: bytes on macOS, KiB elsewhere
@@ -41,7 +43,7 @@ class PeakMemory:
 
     The kernel's maximum is exact, and includes the processes that the command has started, if it
     is above what the command inherited. Otherwise, it is the highest of the samples of the command
-    itself.
+    and its descendants.
 
     Args:
       pid: of the command, which this process has just started.
@@ -54,10 +56,14 @@ class PeakMemory:
         self.sample()
 
     def sample(self) -> None:
-        """Read the peak so far. It is lost once the command has ended, so call this often."""
-        peak = _high_water_mb(self.pid)
-        if peak is not None:  # a command that has ended has none
-            self.sampled_mb = peak
+        """Read the peaks so far. They are lost once the processes have ended: call this often."""
+        waiting = [self.pid]
+        while waiting:
+            pid = waiting.pop()
+            waiting += _children(pid)
+            peak = _high_water_mb(pid)
+            if peak is not None:  # a process that has ended has none
+                self.sampled_mb = max(self.sampled_mb, peak)
 
     def after(self, usage: resource.struct_rusage) -> float:
         """The peak in MB.
@@ -69,6 +75,15 @@ class PeakMemory:
         if sys.platform != "linux" or maximum > self.inherited_mb + TOLERANCE_MB:
             return maximum
         return self.sampled_mb
+
+
+def _children(pid: int) -> list[int]:
+    """The running children of a process; none if it has ended or not on Linux."""
+    children = []
+    with suppress(OSError):  # the process or one of its threads has just ended
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            children += [int(child) for child in path.read_text(encoding="ascii").split()]
+    return children
 
 
 def _high_water_mb(pid: int | str) -> float | None:
