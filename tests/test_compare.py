@@ -345,9 +345,9 @@ def test_names_of_references():
 def result(tmp_path):
     """Three runs, two seeds, ten prompts: ppo gains .2 or .4 over SFT, rloo nothing."""
     runs = [
-        Run("ppo", "rl", "", ("train.lr=1",), algorithm="ppo"),
-        Run("rloo", "rl", "", algorithm="rloo"),
-        Run("corrected-sft", "sft", "", algorithm="corrected-sft"),
+        Run("ppo", "rl", "", ("data.train_file=a.json", "train.lr=1"), algorithm="ppo"),
+        Run("rloo", "rl", "", ("data.train_file=a.json",), algorithm="rloo"),
+        Run("corrected-sft", "sft", "", ("data.train_file=a.json",), algorithm="corrected-sft"),
     ]
 
     def write(name: str, values: list[float]) -> None:
@@ -406,13 +406,24 @@ def test_table_and_page_show_them(result):
     assert "KL from a run's initial policy, per response" in unescape(html)
     assert "KL from SFT" not in html and "KL: from SFT" not in text
     assert html.count("<svg") == 3 and "over SFT" in html
-    assert "<script" not in html and "train.lr=1" in html
+    assert "<script" not in html
     assert "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
     assert "gold on the test prompts; sft 0.300" in table(result, Display())
     assert "Pretrained model" not in html
     source = ModelSource("org/tiny", "wheel <tiny>")
     text = "Pretrained model: org/tiny (wheel &lt;tiny&gt;)."
     assert text in page(result, DISPLAY, source)
+
+
+def test_the_page_tells_common_settings_from_those_of_a_run(result):
+    html = page(result, DISPLAY)
+    assert "Settings of all runs: <code>data.train_file=a.json</code>" in html
+    assert html.count("data.train_file=a.json") == 1
+    assert html.count("<small>train.lr=1</small>") == 1 and "own settings" in html
+    for run in result.runs.values():
+        run.overrides[:] = []
+    html = page(result, DISPLAY)
+    assert "ettings of" not in html and "own settings" not in html
 
 
 def test_prompts_without_a_value_in_some_evaluation_are_counted(result, tmp_path):

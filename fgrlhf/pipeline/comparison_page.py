@@ -23,6 +23,7 @@ class Row:
     Attributes:
       best_kl: of the best policy on dev, which has the score.
       kl: at the end of training.
+      overrides: those that not all runs have.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Row:
 
 def rows(comparison: Comparison) -> list[Row]:
     """A row for every run, in the order of the comparison."""
+    shared = shared_overrides(comparison)
     table = []
     for name, run in comparison.runs.items():
         seeds = list(run.seeds.values())
@@ -51,10 +53,16 @@ def rows(comparison: Comparison) -> list[Row]:
                 kl=_mean([seed.kl for seed in seeds]),
                 over_reference=comparison.difference(name, comparison.reference),
                 over_first=comparison.difference(name, comparison.first),
-                overrides=run.overrides,
+                overrides=[pair for pair in run.overrides if pair not in shared],
             )
         )
     return table
+
+
+def shared_overrides(comparison: Comparison) -> list[str]:
+    """The overrides that all runs have, in the order of the first run."""
+    first, *others = comparison.runs.values()
+    return [pair for pair in first.overrides if all(pair in run.overrides for run in others)]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -131,6 +139,7 @@ def page(comparison: Comparison, display: Display, source: ModelSource | None = 
         reference=reference,
         seeds=seeds_text(comparison.seeds),
         rows=rows(comparison),
+        shared_overrides=shared_overrides(comparison),
         others=comparison.others(),
         explained=explained(comparison),
         efficiency=efficiency_line(comparison),
