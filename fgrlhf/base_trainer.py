@@ -22,6 +22,7 @@ from fgrlhf.runs.distributed import check_launcher, shard_over_processes, shards
 from fgrlhf.runs.optimizer import make_optimizer
 from fgrlhf.runs.progress import paused
 from fgrlhf.runs.runlog import RunLog
+from fgrlhf.runs.stage import digests
 from fgrlhf.stats import Interval
 from fgrlhf.value import ActorCritic
 
@@ -51,7 +52,8 @@ class BaseTrainer(ABC):
     """A policy (with or without a critic), its optimiser and its run folder.
 
     A subclass provides the loop, `total_steps`, and a config with `train.{lr, adam_eps,
-    n_warmup_steps, lr_schedule, best_metric, clip_grad, max_grad_norm}` and `logging.save_dir`.
+    n_warmup_steps, lr_schedule, best_metric, clip_grad, max_grad_norm}`, `logging.save_dir` and
+    `inputs`.
 
     Args:
       evaluate: policy -> dev metrics by name; called on all ranks.
@@ -91,6 +93,10 @@ class BaseTrainer(ABC):
             self.model = self.actor_critic
         self.step = 0
         self.best: dict | None = None
+        # input -> its digest, in the first process: a checkpoint of other inputs is refused
+        self.input_digests: dict[str, str] = {}
+        if accelerator.is_main_process:
+            self.input_digests = digests(config.inputs)
 
     @property
     @abstractmethod

@@ -9,6 +9,7 @@ from rl_helpers import CountWord, config, metrics, trainer
 from safetensors.torch import load_file
 
 from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.rl_config import LoRAConfig
@@ -166,6 +167,37 @@ def test_other_settings_are_refused_key_by_key(tmp_path):
     # logging and saving do not change the results
     run = make(tmp_path, logging__log_interval=2, logging__run_name="again", train__save_interval=1)
     assert checkpoint.load_latest(run) and run.step == 2
+
+
+def test_other_inputs_are_refused(tmp_path):
+    """A policy that was trained again, or other prompts, under the same name."""
+    run = tmp_path / "run"
+    policy = tmp_path / "sft"
+    prompts = tmp_path / "train.json"
+    policy.mkdir()
+    (policy / "model.safetensors").write_text("1")
+    prompts.write_text("[1]")
+    inputs = {"model__policy_model__ckpt": str(policy), "data__train_file": str(prompts)}
+    make(run, **inputs).train(until=2)
+    assert checkpoint.load_latest(make(run, **inputs))
+    for path, file in ((policy, policy / "model.safetensors"), (prompts, prompts)):
+        text = file.read_text()
+        file.write_text(text + " ")
+        with pytest.raises(
+            UserError, match=f"step-2 was made with other inputs.*\n  {path}: its c"
+        ):
+            make(run, **inputs).train()
+        file.write_text(text)
+    make(run, **inputs).train()
+
+
+def test_a_checkpoint_of_an_earlier_release_has_no_inputs(tmp_path):
+    make(tmp_path).train(until=2)
+    path = tmp_path / "checkpoints" / "step-2" / "state.json"
+    state = read_json(path)
+    del state["inputs"], state["own_sha256"]
+    write_json(path, state)
+    make(tmp_path).train()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])

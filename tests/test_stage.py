@@ -434,12 +434,15 @@ def test_a_finished_stage_with_a_secret_is_known_again(tmp_path, monkeypatch):
 
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
     config = Secret(name="https://hf_abcdefgh@host", api_key="other")
+    inputs = [config.name]
+    begin(tmp_path, config, inputs)
     RunLog(tmp_path, config).close()
     finish(tmp_path, {})
     assert (tmp_path / "config.yaml").read_text() == "name: https://***@host\napi_key: '***'\n"
-    assert finished(tmp_path, config, []) == {}
+    assert "hf_abcdefgh" not in (tmp_path / "inputs.json").read_text()
+    assert finished(tmp_path, config, inputs) == {}
     with pytest.raises(UserError, match="name: https://.*@host there, x now"):
-        finished(tmp_path, Secret(name="x", api_key="other"), [])
+        finished(tmp_path, Secret(name="x", api_key="other"), inputs)
 
 
 def test_a_file_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):

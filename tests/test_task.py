@@ -12,7 +12,7 @@ import torch
 from fgrlhf.cli.rl import noted_changes
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import metric_columns
-from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.files import read_json, write_jsonl
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RuleReward
 from fgrlhf.task import Task, code_of, load_task, rl_config
@@ -91,32 +91,11 @@ def test_a_change_of_the_code_is_noted(tmp_path, monkeypatch, capsys):
         code.write_text(text)
         if has_checkpoint:
             (run / "checkpoints" / "step-1").mkdir(parents=True, exist_ok=True)
-        with noted_changes(Task(name="t"), [], run, is_main_process=True):
+        with noted_changes(Task(name="t"), run, is_main_process=True):
             pass
         printed = capsys.readouterr().out
         assert (f"note: reward.py changed since the run in {run} began" in printed) == is_noted
     assert list(read_json(run / "task_code.json")) == ["reward.py"]
-
-
-def test_a_change_of_the_prompts_is_noted(tmp_path, capsys):
-    prompts = tmp_path / "train.json"
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "checkpoints" / "step-1").mkdir(parents=True)
-
-    def printed(recorded=None):
-        if recorded is not None:
-            write_json(run / "task_code.json", recorded)
-        data = [str(prompts), None, "hub:org/name"]
-        with noted_changes(Task(name="t"), data, run, is_main_process=True):
-            pass
-        return capsys.readouterr().out
-
-    prompts.write_text("1")
-    assert printed() == printed() == ""
-    prompts.write_text("2")
-    assert f"note: {prompts} changed since the run in {run} began" in printed()
-    assert printed(recorded={}) == ""  # of a release that recorded no files of prompts
 
 
 # ---- generated prompts ---------------------------------------------------------------------------

@@ -184,8 +184,7 @@ def train(task: Task, config: RLConfig) -> None:
         for note in (*config.logging.notes(), *dtype_notes(config.model.dtype, trainer)):
             print(note, flush=True)
     folder = Path(config.logging.save_dir)
-    data = [config.data.train_file, config.data.dev_file]
-    with noted_changes(task, data, folder, trainer.accelerator.is_main_process):
+    with noted_changes(task, folder, trainer.accelerator.is_main_process):
         trainer.train()
 
 
@@ -198,27 +197,18 @@ def dtype_notes(dtype: str, trainer: BaseTrainer) -> list[str]:
 
 
 @contextmanager
-def noted_changes(
-    task: Task, data: Sequence[str | None], folder: Path, is_main_process: bool
-) -> Iterator[None]:
-    """Record the task's code and prompts, and print a note if they changed since a run began.
+def noted_changes(task: Task, folder: Path, is_main_process: bool) -> Iterator[None]:
+    """Record the task's code, and print a note if it changed since a run began.
 
     A run can be continued or reused after such a change, since most changes do not affect it.
     `task_code.json` has the digests. A run that stopped before its first checkpoint begins anew.
-
-    Args:
-      data: files of prompts; None and data sets of the hub are left out.
     """
     path = folder / "task_code.json"
-    code = {name: sha256(file) for name, file in code_of(task).items()}
-    prompts = {file: sha256(file) for file in data if file is not None and Path(file).is_file()}
-    now = {**code, **prompts}
+    now = {name: sha256(file) for name, file in code_of(task).items()}
     is_continued = path.is_file() and any((folder / "checkpoints").glob("step-*"))
     if is_main_process and is_continued:
         before = read_json(path)
-        # earlier releases recorded no files of prompts
-        known = {*code, *before}
-        changed = sorted(file for file in known if now.get(file) != before.get(file))
+        changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
         if changed:
             print(
                 f"note: {', '.join(changed)} changed since the run in {folder} began: to train with"

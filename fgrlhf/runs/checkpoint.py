@@ -7,8 +7,8 @@ are on disk, and contains
   `model.policy_model.ckpt`;
 - the optimiser's state;
 - `pending.safetensors`, only with `sampler.one_step_behind`: the responses of the next step;
-- `state.json`: step, KL coefficient, best score, the config, and the SHA-256 of every other file
-  and of `state.json` itself.
+- `state.json`: step, KL coefficient, best score, the config, the digests of the run's inputs, and
+  the SHA-256 of every other file and of `state.json` itself.
 
 `best/`, beside it, is a model folder whose `best.json` is the evaluation that chose it.
 
@@ -23,6 +23,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,6 +35,7 @@ from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.files import read_json, sha256, sync, write_json
 from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.models.sharding import like, load_whole, whole
+from fgrlhf.runs.distributed import stop_together
 from fgrlhf.runs.older_configs import with_new_keys
 from fgrlhf.runs.stage import recover
 from fgrlhf.secrets import mask_tree
@@ -58,6 +60,7 @@ MAY_CHANGE_ON_RESUME = (
     "sampler.sync_dir:",
     "sampler.max_gap:",
 )
+WAY_OUT = "Set logging.save_dir to a new folder, or delete that one to start over."
 # settings that may also change if the number of processes does and the global batch does not
 PER_PROCESS = ("train.sampling_batch_size_per_card:", "train.training_batch_size_per_card:")
 
@@ -106,6 +109,7 @@ def save(trainer) -> None:
                 "optimizer_groups": groups,
                 "num_processes": accelerator.num_processes,
                 "config": mask_tree(trainer.config.model_dump(mode="json")),
+                "inputs": trainer.input_digests,
                 "sha256": {path.name: sha256(path) for path in folder.glob("*.safetensors")},
             }
             write_json(folder / "state.json", {**state, "own_sha256": _own_sha256(state)})
@@ -119,7 +123,8 @@ def load_latest(trainer) -> bool:
     """Restore the newest intact checkpoint; return False if there is no checkpoint.
 
     Raises:
-      UserError: the checkpoint was made with other settings, or all checkpoints are damaged.
+      UserError: the checkpoint was made with other settings or inputs, or all checkpoints are
+        damaged.
     """
     checkpoints = _checkpoints(trainer.folder / "checkpoints")
     for folder in reversed(checkpoints):
@@ -130,6 +135,7 @@ def load_latest(trainer) -> bool:
             )
             continue
         _check_same_run(trainer, state, folder)
+        stop_together(trainer.accelerator, partial(_check_same_inputs, trainer, state, folder))
         load_weights(trainer.actor_critic, load_file(str(folder / "model.safetensors")))
         load_optimizer(
             trainer.optimizer,
@@ -362,7 +368,22 @@ def _check_same_run(trainer, state: dict, folder: Path) -> None:
         raise UserError(
             f"{folder} was made with other settings, so continuing would mix two runs:\n  "
             + "\n  ".join(first_problems(changed))
-            + "\nSet logging.save_dir to a new folder, or delete that one to start over."
+            + f"\n{WAY_OUT}"
+        )
+
+
+def _check_same_inputs(trainer, state: dict, folder: Path) -> None:
+    """Raise `UserError` in the first process if the contents of the run's inputs have changed."""
+    before = state.get("inputs", {})  # earlier releases recorded none
+    changed = []
+    for path, now in trainer.input_digests.items():
+        if before.get(path, now) != now:
+            changed.append(f"{path}: its contents have changed since")
+    if changed:
+        raise UserError(
+            f"{folder} was made with other inputs, so continuing would mix two runs:\n  "
+            + "\n  ".join(first_problems(changed))
+            + f"\n{WAY_OUT}"
         )
 
 

@@ -23,7 +23,12 @@ from fgrlhf.config import (
     unread_keys,
 )
 from fgrlhf.data.formats import COMPARISONS
-from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
+from fgrlhf.metrics.config import (
+    ABOUT_METRICS,
+    EvaluationMetrics,
+    best_metric_mistakes,
+    models_of,
+)
 from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
 from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
 from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig, ParallelConfig
@@ -171,3 +176,14 @@ class DPOConfig(StrictModel):
             mistakes += policy.lora.mistakes("model.policy_model.lora", self.train.dropout)
         refuse([("", text) for text in mistakes])
         return self
+
+    @property
+    def inputs(self) -> list[str]:
+        """Files and checkpoints that affect the result, but for the task's code."""
+        data = self.data
+        files = [data.feedback_file, data.train_file, data.dev_file]
+        return [
+            self.model.policy_model.ckpt,
+            *models_of(self.evaluation_metrics),
+            *[file for file in files if file is not None],
+        ]

@@ -31,7 +31,12 @@ from fgrlhf.config import (
     refuse,
     unread_keys,
 )
-from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
+from fgrlhf.metrics.config import (
+    ABOUT_METRICS,
+    EvaluationMetrics,
+    best_metric_mistakes,
+    models_of,
+)
 from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward_models.kind import RewardKind
@@ -431,6 +436,19 @@ class RLConfig(StrictModel):
                 f" the server of `sampler` has the whole one: {way_out}"
             )
         return mistakes
+
+    @property
+    def inputs(self) -> list[str]:
+        """Files and checkpoints that affect the result, but for the task's code."""
+        inputs = [self.model.policy_model.ckpt]
+        if self.needs_values and self.model.value_model.ckpt is not None:
+            inputs.append(self.model.value_model.ckpt)
+        for reward in self.reward.values():
+            if reward.weight:
+                inputs += reward.model_folders()
+        inputs += models_of(self.evaluation_metrics)
+        inputs += [file for file in (self.data.train_file, self.data.dev_file) if file is not None]
+        return inputs
 
     @property
     def needs_values(self) -> bool:

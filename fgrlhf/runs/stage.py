@@ -26,7 +26,7 @@ from fgrlhf.errors import UserError, first_problems, shorten, why_refused
 from fgrlhf.files import read_json, sha256, sync, write_json
 from fgrlhf.runs.older_configs import with_new_keys
 from fgrlhf.runs.runlog import command_line, is_main_rank
-from fgrlhf.secrets import mask_tree
+from fgrlhf.secrets import mask_secrets, mask_tree
 
 LOCK = ".lock"
 
@@ -305,6 +305,11 @@ def digest(path: str | Path) -> str:
     return total.hexdigest()
 
 
+def digests(inputs: Iterable[str | Path]) -> dict[str, str]:
+    """The digest of each file, checkpoint or hub name; secrets in names and digests are masked."""
+    return {mask_secrets(str(path)): mask_secrets(digest(path)) for path in inputs}
+
+
 def finished(
     folder: str | Path,
     config: StrictModel,
@@ -357,7 +362,7 @@ def begin(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path])
                 _remove(path)
         for path in settings_files:
             path.unlink(missing_ok=True)
-    write_json(folder / "inputs.json", {str(path): digest(path) for path in inputs})
+    write_json(folder / "inputs.json", digests(inputs))
 
 
 def _remove(path: Path) -> None:
@@ -523,12 +528,12 @@ def _input_changes(path: Path, inputs: Iterable[str | Path]) -> list[str]:
         return [f"{error}, so its inputs are not known"]
     if not isinstance(recorded, dict):
         return [f"{path} is damaged, so its inputs are not known"]
-    now = dict.fromkeys(map(str, inputs))
+    now = digests(inputs)
     changes = []
-    for name in now:
+    for name, value in now.items():
         if name not in recorded:
             changes.append(f"{name}: is an input now")
-        elif recorded[name] != digest(name):
+        elif recorded[name] != value:
             changes.append(f"{name}: its contents have changed since")
     changes += [f"{name}: was an input" for name in recorded if name not in now]
     return changes
