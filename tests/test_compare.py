@@ -148,7 +148,9 @@ class Stages:
                 rows = [{"id": i, "reward": score + 0.1 * (i % 2)} for i in range(10)]
                 write_jsonl(self.folder / stage.outputs[0] / "rows.jsonl", rows)
             else:
-                write_jsonl(self.folder / stage.outputs[0] / "metrics.jsonl", LOG)
+                folder = self.folder / stage.outputs[0]
+                write_jsonl(folder / "metrics.jsonl", LOG)
+                (folder / "config.yaml").write_text("reward: {right: {weight: 1.0}}\n")
         write_json(
             self.folder / "stages.json", {stage.name: {"seconds": 1.0} for stage in Stages.last}
         )
@@ -424,6 +426,36 @@ def test_the_page_tells_common_settings_from_those_of_a_run(result):
         run.overrides[:] = []
     html = page(result, DISPLAY)
     assert "ettings of" not in html and "own settings" not in html
+
+
+@pytest.mark.parametrize(
+    "rewards, metric, is_same",
+    [
+        (("{a: {weight: 1}}", "{a: {weight: 1}}"), "reward", True),
+        (("{a: {weight: 1}}", "{a: {weight: 2}}"), "reward", False),
+        (("{a: {weight: 1}}", "{a: {weight: 1}, b: {}}"), "reward", False),
+        (("{a: {weight: 1}}", "{a: {weight: 1}, b: {}}"), "reward/a", True),
+        (("{a: {weight: 1}}", "{a: {weight: 2}}"), "oracle/gold", True),
+    ],
+)
+def test_dev_rewards_of_different_rewards_are_not_compared(tmp_path, rewards, metric, is_same):
+    names = ("ppo", "rloo")
+    log = [{"step": 0, f"eval/{metric}": 0.5, "eval/kl": 0.0}, *LOG[1:3]]
+    for name, reward in zip(names, rewards, strict=True):
+        folder = tmp_path / name / "seed-0"
+        write_jsonl(folder / "metrics.jsonl", log)
+        (folder / "config.yaml").write_text(f"reward: {reward}\n")
+    for name in ("sft", *(f"{name}-seed-0" for name in names)):
+        rows = [{"id": "a", metric: 0.5}, {"id": "b", metric: 0.7}]
+        write_jsonl(tmp_path / "eval" / f"{name}-test" / "rows.jsonl", rows)
+    runs = [Run(name, "rl", "", algorithm=name) for name in names]
+    result = compare_runs(tmp_path, "sft", runs, [0], metric, "test")
+    assert result.same_on_dev == is_same == bool(result.efficiency)
+    html = page(result, Display())
+    assert ("<svg" in html) == is_same
+    for text in (unescape(html), table(result, Display())):
+        assert ("learning curves cannot be compared" in text) != is_same
+        assert ("first reaches the final one" in text) == is_same
 
 
 def test_prompts_without_a_value_in_some_evaluation_are_counted(result, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fgrlhf.config_yaml import read_yaml
 from fgrlhf.data.problems import counted
 from fgrlhf.files import read_json
 from fgrlhf.metrics.config import MetricConfig, is_higher_better
@@ -86,7 +87,9 @@ class Comparison:
         that they start from, and its score.
       differences: `a_vs_b` -> a minus b, for all pairs.
       efficiency: run -> when it reached the final dev score of the first run; {} if there is a
-        single run, or if the first run counts no episodes (SFT).
+        single run, if the first run counts no episodes (SFT), or without `same_on_dev`.
+      same_on_dev: whether the metric on dev is the same for all runs. With different rewards, each
+        run's dev reward is its own.
       left_out: prompts for which an evaluation has no value, so that no score includes them.
     """
 
@@ -98,6 +101,7 @@ class Comparison:
     runs: dict[str, RunResult]
     differences: dict[str, Difference]
     efficiency: dict[str, Efficiency] = field(default_factory=dict)
+    same_on_dev: bool = True
     left_out: int = 0
 
     @property
@@ -181,6 +185,8 @@ def compare_runs(
         for seed, values in zip(seeds, scores[run.name]):
             by_seed[seed] = _seed_result(out, run, seed, float(np.mean(values)), metric)
         results[run.name] = RunResult(run.group, run.algorithm, list(run.overrides), by_seed)
+    same_on_dev = _is_same_on_dev(out, runs, seeds[0], metric)
+    reached = efficiencies(results, is_higher_better(metric, metrics)) if same_on_dev else {}
     return Comparison(
         metric=metric,
         split=split,
@@ -189,7 +195,8 @@ def compare_runs(
         reference_score=float(np.mean(scores[reference][0])),
         runs=results,
         differences=differences(scores),
-        efficiency=efficiencies(results, is_higher_better(metric, metrics)),
+        efficiency=reached,
+        same_on_dev=same_on_dev,
         left_out=len(prompts) - len(scores[reference][0]),
     )
 
@@ -214,6 +221,19 @@ def efficiencies(
         name: efficiency(by_seed, curves[first], higher_is_better)
         for name, by_seed in curves.items()
     }
+
+
+def _is_same_on_dev(out: Path, runs: Sequence[Run], seed: int, metric: str) -> bool:
+    """Whether the runs' dev scores are of the same metric: not if it is a reward that differs."""
+    section, _, name = metric.partition("/")
+    if section != "reward":
+        return True
+    rewards = []
+    for run in runs:
+        if run.program == "rl":  # the dev scores of other programs have no reward
+            reward = read_yaml(out / run.folder(seed) / "config.yaml").get("reward", {})
+            rewards.append(reward.get(name) if name else reward)
+    return all(reward == rewards[0] for reward in rewards)
 
 
 def _seed_result(out: Path, run: Run, seed: int, score: float, metric: str) -> SeedResult:

@@ -85,7 +85,16 @@ def explained(comparison: Comparison) -> str:
 
 
 def efficiency_line(comparison: Comparison) -> str | None:
-    """The episodes that every run needed for the final dev score of the first one."""
+    """The episodes that every run needed for the final dev score of the first one.
+
+    If the dev scores cannot be compared, it is the reason.
+    """
+    if not comparison.same_on_dev:
+        return (
+            "The runs are trained with different rewards, and each run's dev reward is its own, so"
+            " their learning curves cannot be compared. Choose another metric=... that is measured"
+            " on dev."
+        )
     if not comparison.efficiency:
         return None
     has_one_seed = len(comparison.seeds) == 1
@@ -122,16 +131,6 @@ def page(comparison: Comparison, display: Display, source: ModelSource | None = 
     """
     metric = display.metric(comparison.metric)
     reference = display.name(comparison.reference)
-    axes = {
-        "episodes": "episodes",
-        "seconds": "seconds of training, without evaluation",
-        "kl": "KL from a run's initial policy, per response",
-    }
-    plots = {}
-    for axis, title in axes.items():
-        bands = _bands(comparison, axis)
-        if bands:
-            plots[title] = Markup(panels(f"{metric} on dev", bands, title))
     return page_template(Path(__file__).parent, "comparison.html.j2").render(
         style=stylesheet(),
         comparison=comparison,
@@ -143,10 +142,27 @@ def page(comparison: Comparison, display: Display, source: ModelSource | None = 
         others=comparison.others(),
         explained=explained(comparison),
         efficiency=efficiency_line(comparison),
-        plots=plots,
+        plots=_plots(comparison, metric),
         source=source,
         signed=signed,
     )
+
+
+def _plots(comparison: Comparison, metric: str) -> dict[str, Markup]:
+    """The dev scores along each axis, by the axis's title."""
+    if not comparison.same_on_dev:
+        return {}
+    axes = {
+        "episodes": "episodes",
+        "seconds": "seconds of training, without evaluation",
+        "kl": "KL from a run's initial policy, per response",
+    }
+    plots = {}
+    for axis, title in axes.items():
+        bands = _bands(comparison, axis)
+        if bands:
+            plots[title] = Markup(panels(f"{metric} on dev", bands, title))
+    return plots
 
 
 def _bands(comparison: Comparison, axis: str) -> dict[str, Band]:
