@@ -774,7 +774,8 @@ def test_the_example_of_the_guide_learns(tmp_path, monkeypatch):
         f"algorithm__{key}": value for key, value in yaml.safe_load(section)["algorithm"].items()
     }
     changes |= {"env__max_generated_len": 1, "env__train_num_samples_per_input": 8}
-    cfg = config(tmp_path / "out", **changes, train__lr=LR["t5"], **LARGE)
+    longer = LARGE | {"train__total_episodes": 32 * 60}
+    cfg = config(tmp_path / "out", **changes, train__lr=LR["t5"], **longer)
     assert type(cfg.algorithm).__name__ == "RAFTConfig" and cfg.unused_settings() == [
         "model.value_model.policy_value_sharing",
         "train.n_ppo_epoch_per_rollout",
