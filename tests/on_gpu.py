@@ -55,7 +55,8 @@ def trained(device, folder, kind, steps=2, bf16=False, lora=None, **changes) -> 
 def assert_trains_as_on_the_cpu(folder, kind, **changes) -> None:
     """One step, since Adam's first steps enlarge differences of rounding.
 
-    A step of TRPO has several steps of its critic, whose gradient differed by 0.12%.
+    A step of TRPO has several steps of its critic, whose gradients have been seen to differ by
+    0.12%.
     """
     (found,) = trained(GPU, folder / "gpu", kind, steps=1, **changes)
     (expected,) = trained("cpu", folder / "cpu", kind, steps=1, **changes)

@@ -8,12 +8,15 @@ import torch
 from rl_helpers import CountWord, config, metrics, trainer
 from safetensors.torch import load_file
 
+from fgrlhf.config import load_config
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs import checkpoint
+from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.runs.stage import hold
+from fgrlhf.task import load_task, rl_config
 
 CASES = {
     "t5, own critic, dropout": ("t5", True, 0.1),
@@ -197,7 +200,21 @@ def test_a_checkpoint_of_an_earlier_release_has_no_inputs(tmp_path):
     state = read_json(path)
     del state["inputs"], state["own_sha256"]
     write_json(path, state)
-    make(tmp_path).train()
+    run = make(tmp_path)
+    assert checkpoint.load_latest(run) and run.step == 2
+
+
+def test_inputs_of_a_run_are_its_data_and_models(monkeypatch):
+    monkeypatch.setenv("OUTPUT_DIR", "out")
+    monkeypatch.setenv("DATA_DIR", "data")
+    training = "tasks/qa_feedback/training"
+    changes = ["reward.factuality_model.weight=0"]
+    rl = load_config(
+        rl_config(load_task("qa_feedback")), f"{training}/small_fine_grained_config.yml", changes
+    )
+    assert rl.inputs == ["out/sft", "out/rel_rm", "out/comp_rm", "data/train.json", "data/dev.json"]
+    dpo = load_config(DPOConfig, f"{training}/small_dpo_config.yml")
+    assert dpo.inputs[0] == "out/sft" and "data/train_feedback.json" in dpo.inputs
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])

@@ -224,7 +224,10 @@ def efficiencies(
 
 
 def _is_same_on_dev(out: Path, runs: Sequence[Run], seed: int, metric: str) -> bool:
-    """Whether the runs' dev scores are of the same metric: not if it is a reward that differs."""
+    """Whether the metric on dev is the same for all runs.
+
+    It is not if the metric is a reward and the RL runs have different ones in their configs.
+    """
     section, _, name = metric.partition("/")
     if section != "reward":
         return True

@@ -60,7 +60,6 @@ MAY_CHANGE_ON_RESUME = (
     "sampler.sync_dir:",
     "sampler.max_gap:",
 )
-WAY_OUT = "Set logging.save_dir to a new folder, or delete that one to start over."
 # settings that may also change if the number of processes does and the global batch does not
 PER_PROCESS = ("train.sampling_batch_size_per_card:", "train.training_batch_size_per_card:")
 
@@ -365,11 +364,7 @@ def _check_same_run(trainer, state: dict, folder: Path) -> None:
         else:
             changed.append(f"processes: {old_processes} then, {processes} now")
     if changed:
-        raise UserError(
-            f"{folder} was made with other settings, so continuing would mix two runs:\n  "
-            + "\n  ".join(first_problems(changed))
-            + f"\n{WAY_OUT}"
-        )
+        raise _another_run(trainer, folder, "settings", changed)
 
 
 def _check_same_inputs(trainer, state: dict, folder: Path) -> None:
@@ -380,11 +375,22 @@ def _check_same_inputs(trainer, state: dict, folder: Path) -> None:
         if before.get(path, now) != now:
             changed.append(f"{path}: its contents have changed since")
     if changed:
-        raise UserError(
-            f"{folder} was made with other inputs, so continuing would mix two runs:\n  "
-            + "\n  ".join(first_problems(changed))
-            + f"\n{WAY_OUT}"
-        )
+        raise _another_run(trainer, folder, "inputs", changed)
+
+
+def _another_run(trainer, folder: Path, what: str, changed: list[str]) -> UserError:
+    """The error of a checkpoint of another run.
+
+    Args:
+      folder: the checkpoint.
+      what: settings or inputs.
+      changed: a line for each of them that differs.
+    """
+    return UserError(
+        f"{folder} was made with other {what}, so continuing would mix two runs:\n  "
+        + "\n  ".join(first_problems(changed))
+        + f"\nSet logging.save_dir to a new folder, or delete {trainer.folder} to start over."
+    )
 
 
 def _same_updates(old: dict, old_processes: int, new: dict, processes: int) -> bool:
