@@ -28,11 +28,12 @@ lint: setup
 	@$(RUN) basedpyright --level error
 
 # The tests of a file share a process, since they share expensive fixtures. Files keep their order: by default, xdist puts
-# those with few tests last. Some of them take long, and the other process would wait for them. WORKERS=0 runs all tests in
-# one process, for a debugger.
+# those with few tests last. Some of them take long, and the other process would wait for them. A process that crashes or
+# hangs (pytest.ini) is not replaced: xdist would run the same test again. WORKERS=0 runs all tests in one process, for a
+# debugger.
 WORKERS ?= 2
 test: lint
-	@$(RUN) python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(RUN) python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
 
 test-slow: setup
 	@$(RUN) python -m pytest -m slow $(ARGS)

@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,14 @@ def record_calls(monkeypatch):
         return objects
 
     return record
+
+
+@pytest.fixture
+def interruptible():
+    """SIGINT raises KeyboardInterrupt, even if this process was started to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

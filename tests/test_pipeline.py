@@ -16,6 +16,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json
 from fgrlhf.pipeline import stages as module
 from fgrlhf.pipeline.fingerprint import fingerprint, imported_files
+from fgrlhf.pipeline.launchers import LocalLauncher
 from fgrlhf.pipeline.stages import Pipeline, Stage, lane_environments, progress_line, visible_gpus
 from fgrlhf.runs.memory import PeakMemory
 from fgrlhf.runs.runlog import peak_memory_mb
@@ -273,6 +274,22 @@ Pipeline([stage], root, root / "out", {{"OUT": str(root / "out")}}).run()
     assert (
         second.returncode == 0 and "s: continued" in second.stdout and (root / "out" / "s").exists()
     )
+
+
+def test_an_interrupt_while_a_stage_starts_stops_it_too(root, interruptible):
+    class Interrupted(LocalLauncher):
+        def start(self, command):
+            self.job = super().start(command)
+            signal.raise_signal(signal.SIGINT)  # as if `Popen` had not returned yet
+            return self.job
+
+    launcher = Interrupted()
+    out = io.StringIO()
+    stages = [stage("s", "sleep 1000")]
+    with pytest.raises(KeyboardInterrupt):
+        Pipeline(stages, root, root / "out", {}, out=out, launcher=launcher).run()
+    assert launcher.job.process.returncode == -signal.SIGTERM
+    assert "s: stopped; the next run continues it" in out.getvalue()
 
 
 def test_kill_is_ctrl_c_and_what_is_ignored_stays_so():

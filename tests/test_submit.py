@@ -60,11 +60,20 @@ SACCT = """
         ended = pid.with_suffix(".end").exists()
         print(f"{pid.stem}|{'COMPLETED' if ended else 'RUNNING'}|here")
 """
+# Ends all processes of a job, whatever groups they are in, also those that ignore SIGTERM, as
+# submitit does.
 SCANCEL = """
-    import os, pathlib, signal, sys
+    import contextlib, os, pathlib, psutil, sys
     jobs = pathlib.Path(os.environ["FAKE_SLURM"])
     number = sys.argv[-1]
-    os.killpg(int((jobs / f"{number}.pid").read_text()), signal.SIGTERM)
+    job = {"FAKE_SLURM": str(jobs), "SLURM_JOB_ID": number}
+    running = psutil.process_iter(["environ"])
+    processes = [p for p in running if job.items() <= (p.info["environ"] or {}).items()]
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    for process in psutil.wait_procs(processes, timeout=1)[1]:
+        process.kill()
     (jobs / f"{number}.end").touch()
 """
 
@@ -89,9 +98,8 @@ def slurm(tmp_path, monkeypatch):
     monkeypatch.setattr(SlurmJob, "_results_timeout_s", 0)
     SlurmJob.watcher.clear()
     yield jobs
-    for pid in jobs.glob("*.pid"):
-        if not pid.with_suffix(".end").exists():
-            os.killpg(int(pid.read_text()), signal.SIGKILL)
+    for number in {path.stem for path in jobs.glob("*.pid")}:
+        subprocess.run([programs / "scancel", number], check=True)
 
 
 def config(cluster="local", **settings):
@@ -310,6 +318,22 @@ def test_a_job_at_its_limit_ends_its_command_and_continues(tmp_path):
     again = StageCommand(command).checkpoint()
     assert again.result().exit_code == 0
     assert log.read_text() == "begun\ncontinued\n"
+
+
+def test_an_interrupt_while_the_command_starts_ends_it(tmp_path, monkeypatch, interruptible):
+    started = []
+
+    def popen(*arguments, **options):
+        started.append(module_popen(*arguments, **options))
+        signal.raise_signal(signal.SIGINT)
+        return started[0]
+
+    module_popen = module.popen
+    monkeypatch.setattr(module, "popen", popen)
+    command = Command("s", ("sleep", "600"), tmp_path, {}, tmp_path / "log", appends=False)
+    with pytest.raises(KeyboardInterrupt):
+        StageCommand(command)()
+    assert started[0].returncode == -signal.SIGTERM
 
 
 # ---- settings ------------------------------------------------------------------------------------

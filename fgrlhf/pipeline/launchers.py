@@ -3,7 +3,9 @@
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -132,6 +134,30 @@ class LocalLauncher:
 
     def find(self, reference: str) -> None:
         return None
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Signals that end this program wait until the block has ended.
+
+    Their handlers raise an exception. Inside of `subprocess.Popen`, it would leave a command that
+    runs and that nobody knows.
+    """
+    if threading.current_thread() is not threading.main_thread():  # no handler runs here
+        yield
+        return
+    caught: list[int] = []
+    handlers = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
+        if callable(signal.getsignal(number)):
+            handlers[number] = signal.signal(number, lambda number, _: caught.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in caught:
+            signal.raise_signal(number)
 
 
 def popen(

@@ -34,7 +34,7 @@ import torch
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.pipeline.fingerprint import fingerprint
-from fgrlhf.pipeline.launchers import Command, Job, Launcher, LocalLauncher
+from fgrlhf.pipeline.launchers import Command, Job, Launcher, LocalLauncher, interrupts_later
 from fgrlhf.runs.stage import hold
 
 LINES_SHOWN = 30  # of a failed stage's log
@@ -146,6 +146,7 @@ class Pipeline:
         self._read_state()
         self.ran: set[str] = set()  # in this call
         self.done: set[str] = set()
+        self.running: list[_Running] = []
         self.peak_mb = 0.0
         self.started = self.sampled = self.pulse = time.monotonic()
         self.width = 0  # of the progress line on the terminal
@@ -164,17 +165,17 @@ class Pipeline:
     def _run(self) -> None:
         self.started = self.sampled = self.pulse = time.monotonic()
         waiting = list(self.stages)
-        running: list[_Running] = []
+        self.running = []
         try:
-            while waiting or running:
-                self._start_ready(waiting, running)
+            while waiting or self.running:
+                self._start_ready(waiting)
                 time.sleep(0.1)
-                for entry in list(running):
-                    self._finish_if_ended(entry, running)
-                self._watch(running)
+                for entry in list(self.running):
+                    self._finish_if_ended(entry)
+                self._watch(self.running)
             self._list_reused()
         finally:
-            self._stop(running)
+            self._stop(self.running)
             self._clear_line()
 
     @property
@@ -218,7 +219,7 @@ class Pipeline:
     def _path(self) -> Path:
         return self.folder / "pipeline.json"
 
-    def _start_ready(self, waiting: list[Stage], running: list[_Running]) -> None:
+    def _start_ready(self, waiting: list[Stage]) -> None:
         for stage in list(waiting):
             if not set(stage.needs) <= self.done:
                 continue
@@ -226,11 +227,11 @@ class Pipeline:
                 waiting.remove(stage)
                 self.done.add(stage.name)
                 self._say(f"{stage.name}: nothing changed, reused")
-            elif len(running) < len(self.lanes):
+            elif len(self.running) < len(self.lanes):
                 waiting.remove(stage)
-                busy = {entry.lane for entry in running}
+                busy = {entry.lane for entry in self.running}
                 lane = next(lane for lane in range(len(self.lanes)) if lane not in busy)
-                running.append(self._start(stage, lane))
+                self._start(stage, lane)
 
     def _is_current(self, stage: Stage) -> bool:
         """Whether the stage is complete, unchanged, and has its outputs."""
@@ -242,11 +243,12 @@ class Pipeline:
     def _is_unchanged(self, stage: Stage, record: Mapping) -> bool:
         return record["fingerprint"] == self.fingerprints[stage.name]
 
-    def _start(self, stage: Stage, lane: int) -> _Running:
+    def _start(self, stage: Stage, lane: int) -> None:
         """Start a stage anew, or continue or follow an unfinished attempt of the same command."""
         record = self.records.get(stage.name)
         if record is None:
-            return self._start_anew(stage, lane)
+            self._launch(stage, lane)
+            return
         job = None
         if record.get("job") is not None:  # a cluster's job goes on without its pipeline
             job = self.launcher.find(record["job"])
@@ -255,25 +257,25 @@ class Pipeline:
                 self._cancel(stage, job)
             for output in stage.outputs:
                 _remove(self.folder / output)
-            return self._start_anew(stage, lane)
-        if job is not None:
-            return self._follow(stage, lane, job, record["seconds"])
-        return self._continue(stage, lane, record["seconds"])
+            self._launch(stage, lane)
+        elif job is not None:
+            self._add(stage, lane, job, record["seconds"], "followed")
+        else:
+            self._launch(stage, lane, seconds_before=record["seconds"])
 
-    def _start_anew(self, stage: Stage, lane: int) -> _Running:
-        self._record_start(stage, 0.0)
-        job = self._launch(stage, lane, continues=False)
-        return self._running(stage, lane, job, 0.0, "started")
+    def _launch(self, stage: Stage, lane: int, seconds_before: float | None = None) -> None:
+        """Start the command of a stage.
 
-    def _continue(self, stage: Stage, lane: int, seconds_before: float) -> _Running:
-        """Start the command again on the outputs of an interrupted attempt."""
-        self._record_start(stage, seconds_before)
-        job = self._launch(stage, lane, continues=True)
-        return self._running(stage, lane, job, seconds_before, "continued")
-
-    def _follow(self, stage: Stage, lane: int, job: Job, seconds_before: float) -> _Running:
-        """Wait for a job that an earlier pipeline has submitted."""
-        return self._running(stage, lane, job, seconds_before, "followed")
+        Args:
+          seconds_before: of the interrupted attempt on whose outputs the command continues; None
+            for a stage that starts anew.
+        """
+        continues = seconds_before is not None
+        self._record_start(stage, seconds_before or 0.0)
+        with interrupts_later():  # a command that is not in the list would not be stopped
+            job = self.launcher.start(self._command(stage, lane, continues))
+            how = "continued" if continues else "started"
+            self._add(stage, lane, job, seconds_before or 0.0, how)
 
     def _cancel(self, stage: Stage, job: Job) -> None:
         """End a job of an earlier pipeline, whose command differs.
@@ -284,38 +286,35 @@ class Pipeline:
         job.stop()
         job.wait()
 
-    def _running(
-        self, stage: Stage, lane: int, job: Job, seconds_before: float, how: str
-    ) -> _Running:
+    def _add(self, stage: Stage, lane: int, job: Job, seconds_before: float, how: str) -> None:
         """Report that a stage runs, and record its job if a later pipeline can find it.
 
         Args:
           how: it began, a key of `SUBMITTED`.
         """
+        self.running.append(_Running(stage, lane, job, time.monotonic(), seconds_before))
         message = how
         if job.reference is not None:
             self._record_start(stage, seconds_before, job.reference)
             message = SUBMITTED[how].format(job.reference)
         self._say(f"{stage.name}: {message}, log in {self._log(stage)}")
-        return _Running(stage, lane, job, time.monotonic(), seconds_before)
 
     def _record_start(self, stage: Stage, seconds_before: float, job: str | None = None) -> None:
         self._record(stage, complete=False, seconds=seconds_before, peak_mb=0.0, job=job)
 
-    def _launch(self, stage: Stage, lane: int, continues: bool) -> Job:
+    def _command(self, stage: Stage, lane: int, continues: bool) -> Command:
         log = self._log(stage)
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**self.lanes[lane], **self.environment}
         if stage.threads is not None:
             environment["OMP_NUM_THREADS"] = str(stage.threads)
-        command = Command(stage.name, stage.command, self.root, environment, log, continues)
-        return self.launcher.start(command)
+        return Command(stage.name, stage.command, self.root, environment, log, continues)
 
-    def _finish_if_ended(self, entry: _Running, running: list[_Running]) -> None:
+    def _finish_if_ended(self, entry: _Running) -> None:
         ended = entry.job.ended()
         if ended is None:
             return
-        running.remove(entry)
+        self.running.remove(entry)
         seconds = self._elapsed(entry)
         stage = entry.stage
         if ended.exit_code != 0:

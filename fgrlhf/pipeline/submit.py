@@ -23,7 +23,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from fgrlhf.config import NonNegativeCount, StrictModel
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.pipeline.launchers import Command, Ended, Job, LocalJob, popen
+from fgrlhf.pipeline.launchers import Command, Ended, Job, LocalJob, interrupts_later, popen
 from fgrlhf.runs.orphan import parent_mark
 
 if TYPE_CHECKING:
@@ -62,13 +62,16 @@ class StageCommand:
 
     def __call__(self) -> Ended:
         # The stage ends with this process, since it cannot see the pipeline on another machine.
-        process = popen(self.command, parent_mark(), preexec_fn=_ignore_limit)
+        process = None
         try:
+            with interrupts_later():
+                process = popen(self.command, parent_mark(), preexec_fn=_ignore_limit)
             job = LocalJob(process)
             while (ended := job.ended()) is None:
                 time.sleep(SAMPLE_SECONDS)
         except BaseException:  # the limit, a preemption, or `scancel`
-            _end(process)
+            if process is not None:
+                _end(process)
             raise
         return ended
 
