@@ -115,7 +115,7 @@ def main() -> None:
     torch.set_num_threads(int(os.environ.get("FGRLHF_TEST_THREADS", "1")))
     folder = Path(sys.argv[1])
     agree_on_kernels(folder)
-    for name in (*CASES, "dpo"):
+    for name in sys.argv[2:]:
         trained = (
             run_dpo(folder)
             if name == "dpo"

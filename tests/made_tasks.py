@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 from page_helpers import TEXT, opened
 from test_schema import changed
 
@@ -79,13 +78,3 @@ def saved(tab, button: str):
     with tab.expect_download() as event:
         tab.click(button)
     return json.loads(Path(event.value.path()).read_bytes())
-
-
-def violations(tab) -> list[tuple[str, str]]:
-    """What axe finds on the page. Skips the test if axe is not installed."""
-    axe = pytest.importorskip(
-        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
-    ).Axe()
-    tab.wait_for_timeout(200)  # colours are animated
-    found = axe.run(tab, options={"preload": False}).response["violations"]
-    return [(entry["id"], entry["nodes"][0]["html"][:150]) for entry in found]

@@ -4,6 +4,8 @@ import json
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from interface_html.format import Item
 from interface_html.tasks import feedback_of
 
@@ -21,6 +23,10 @@ ITEM = {
     "prediction 3": "Third.",
     "prediction 4": "Fourth.",
 }
+
+
+# Widths of the window with a colour scheme each: colours do not depend on the width.
+LOOKS = [(320, "dark"), (1280, "light")]
 
 
 def new_context(browser, **options):
@@ -60,8 +66,10 @@ def opened(
         path.write_text(json.dumps(list(items)), encoding="utf-8")
         tab.set_input_files("#file", path)
         tab.wait_for_selector("#work:not([hidden])")
-    yield tab
-    context.close()
+    try:
+        yield tab
+    finally:
+        context.close()
     assert not noise and not dialogs, (noise, dialogs)
     outside = [url for url in requests if not url.startswith(("file:", "blob:"))]
     assert not outside, outside
@@ -151,6 +159,25 @@ def reload(tab, shows: str = "#work:not([hidden])") -> None:
         tab.evaluate(STORE_AGAIN, before)
         tab.reload()
     tab.wait_for_selector(shows)
+
+
+def violations(tab, impacts: tuple[str, ...] | None = None) -> list[tuple[str, str]]:
+    """What axe finds on the page. Skips the test if axe is not installed.
+
+    Args:
+      impacts: of the findings that count; None for all.
+    """
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    ).Axe()
+    tab.wait_for_timeout(200)  # colours are animated
+    options = {"preload": False, "resultTypes": ["violations"]}  # what is right takes longer
+    found = axe.run(tab, options=options).response["violations"]
+    return [
+        (entry["id"], entry["nodes"][0]["html"][:200])
+        for entry in found
+        if impacts is None or entry["impact"] in impacts
+    ]
 
 
 def word(tab, number: int):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from made_tasks import ROW as MADE_ROW
-from made_tasks import page_with, task_with, violations
-from page_helpers import ITEM, TEXT, opened, press, state, word
+from made_tasks import page_with, task_with
+from page_helpers import ITEM, LOOKS, TEXT, opened, press, state, violations, word
 from server_helpers import Client, serving
 from test_database import Clock
 from test_liked_spans import submission
@@ -327,8 +327,7 @@ def test_annotations_overlap_and_have_severities_where_the_schema_allows_it(chro
         assert tab.get_attribute("[aria-label^='Take B (Diff']", "aria-pressed") == "true"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize("width, scheme", LOOKS)
 def test_axe_finds_nothing_in_annotations_to_decide_between(chromium, tmp_path, scheme, width):
     view = {"width": width, "height": 800}
     options = {"bypass_csp": True, "color_scheme": scheme, "viewport": view}

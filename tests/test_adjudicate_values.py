@@ -7,8 +7,8 @@ import pytest
 from hostile import HOSTILE
 from interface_texts import pseudo_language
 from made_tasks import ROW as MADE_ROW
-from made_tasks import page_with, saved, task_with, violations
-from page_helpers import QA, downloaded, opened, press, state
+from made_tasks import page_with, saved, task_with
+from page_helpers import LOOKS, QA, downloaded, opened, press, state, violations
 from rating_tasks import rating_task, row, write_page
 from server_helpers import Client, serving
 from test_database import Clock
@@ -505,7 +505,7 @@ def test_letters_that_are_typed_into_a_comment_take_nothing(chromium, tmp_path):
 
 
 @pytest.mark.parametrize("page", ["comparison", "rating"])
-@pytest.mark.parametrize("scheme, width", [("light", 1280), ("dark", 320)])
+@pytest.mark.parametrize("width, scheme", LOOKS)
 def test_axe_finds_nothing_in_submissions_to_decide_between(chromium, task, page, scheme, width):
     view = {"width": width, "height": 800}
     options = {"bypass_csp": True, "color_scheme": scheme, "viewport": view}

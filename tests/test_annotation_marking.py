@@ -5,7 +5,19 @@ import json
 import random
 
 import pytest
-from page_helpers import ITEM, QA, TEXT, downloaded, drag, opened, press, reload, state, word
+from page_helpers import (
+    ITEM,
+    QA,
+    TEXT,
+    downloaded,
+    drag,
+    opened,
+    press,
+    reload,
+    state,
+    violations,
+    word,
+)
 
 from fgrlhf.data.problems import is_inner_boundary, is_unspaced
 from fgrlhf.errors import UserError
@@ -701,16 +713,11 @@ def test_each_kind_of_question_answering_has_a_right_and_a_nearly_right_example(
 
 
 def test_the_sheet_and_the_guide_have_no_violation(chromium, tmp_path):
-    axe = pytest.importorskip(
-        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
-    ).Axe()
     for options in (PHONE, {}):
         with opened(chromium, tmp_path=tmp_path, bypass_csp=True, **options) as tab:
             word(tab, 1).click()
             tab.click("#types button >> nth=2")
-            tab.wait_for_timeout(200)  # colours are animated
-            violations = axe.run(tab, options={"preload": False}).response["violations"]
-            assert [(entry["id"], entry["nodes"][0]["html"]) for entry in violations] == []
+            assert violations(tab) == []
 
 
 def test_a_file_without_examples_is_a_schema(tmp_path):

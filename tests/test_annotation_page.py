@@ -6,6 +6,7 @@ import json
 import pytest
 from page_helpers import (
     ITEM,
+    LOOKS,
     QA,
     TEXT,
     downloaded,
@@ -16,6 +17,7 @@ from page_helpers import (
     reload,
     row_with,
     state,
+    violations,
     wait_until,
     word,
 )
@@ -318,14 +320,10 @@ def test_another_task_is_one_schema_file(chromium, tmp_path):
 
 
 @pytest.mark.parametrize("page", ["annotation", "comparison"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 640, 1280])
+@pytest.mark.parametrize("width, scheme", [*LOOKS, (640, "light")])
 def test_nothing_serious_for_axe_and_nothing_wider_than_the_window(
     chromium, tmp_path, page, scheme, width
 ):
-    axe = pytest.importorskip(
-        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
-    ).Axe()
     item = copy.deepcopy(ITEM) | {"feedback": {key: EXPECTED[key] for key in list(EXPECTED)[:3]}}
     item["passages"][0][1] = "https://" + "long" * 40
     with opened(
@@ -340,14 +338,7 @@ def test_nothing_serious_for_axe_and_nothing_wider_than_the_window(
         if page == "annotation":
             word(tab, 2).click()
         for _ in range(2):
-            tab.wait_for_timeout(200)  # colours are animated
-            violations = axe.run(tab, options={"preload": False}).response["violations"]
-            bad = [
-                (entry["id"], [node["html"][:150] for node in entry["nodes"]][:3])
-                for entry in violations
-                if entry["impact"] in ("serious", "critical")
-            ]
-            assert bad == []
+            assert violations(tab, impacts=("serious", "critical")) == []
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
             press(tab, "?")
 

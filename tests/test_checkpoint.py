@@ -80,7 +80,13 @@ def assert_same_run(made, folder, other, other_folder):
     assert weights[0] == weights[1]
 
 
-@pytest.mark.parametrize("case", CASES)
+LONGEST = "t5, own critic, dropout"  # the case with LoRA has all of its parts
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.slow) if case == LONGEST else case for case in CASES],
+)
 def test_two_halves_are_one_whole(case, tmp_path):
     whole, half = tmp_path / "whole", tmp_path / "half"
     straight = make(whole, case)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from hostile import HOSTILE
-from made_tasks import ROW, page_with, saved, task_with, violations
-from page_helpers import ITEM, QA, opened, press, reload, state
+from made_tasks import ROW, page_with, saved, task_with
+from page_helpers import ITEM, QA, opened, press, reload, state, violations
 from rating_tasks import QUALITY
 from server_helpers import Client, serving
 from test_annotation_page import ROW as QA_ROW

@@ -70,11 +70,37 @@ def test_joined_rollouts_are_those_of_one_process(left):
     )
 
 
+ALL = [*ddp_worker.CASES, "dpo"]
+SLOW = ["published", "nlpo", "lora-llama", "bart", "flan"]
+
+
+def cases(names) -> list:
+    """Parameters of a test: those of SLOW are marked."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+
+
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory) -> Path:
-    """Results of both ranks, which have trained every case of tests/ddp_worker.py."""
+    """Results of both ranks, which have trained the cases that are not in SLOW."""
     folder = tmp_path_factory.mktemp("two")
-    command = [sys.executable, ddp_worker.__file__, str(folder)]
+    train_in_two_processes(folder, [name for name in ALL if name not in SLOW])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def slow_cases(two_processes) -> None:
+    """Train the cases of SLOW in the same folder."""
+    train_in_two_processes(two_processes, SLOW)
+
+
+@pytest.fixture(autouse=True)
+def train_slow_cases(request) -> None:
+    if request.node.get_closest_marker("slow"):
+        request.getfixturevalue("slow_cases")
+
+
+def train_in_two_processes(folder: Path, names: list[str]) -> None:
+    command = [sys.executable, ddp_worker.__file__, str(folder), *names]
     ranks, logs = [], []
     for rank, environment in enumerate(rank_environments(2)):
         logs.append(folder / f"rank{rank}.log")
@@ -85,7 +111,6 @@ def two_processes(tmp_path_factory) -> Path:
     wait_for_all(ranks)
     codes = [rank.returncode for rank in ranks]
     assert codes == [0, 0], "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
-    return folder
 
 
 def rank_environments(world: int) -> list[dict[str, str]]:
@@ -123,7 +148,7 @@ def test_when_one_process_fails_the_other_is_ended():
     assert fails.returncode == 3 and waits.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("name", ddp_worker.CASES)
+@pytest.mark.parametrize("name", cases(ddp_worker.CASES))
 def test_two_processes_give_the_curve_of_one(name, two_processes, tmp_path):
     run = ddp_worker.run(name, tmp_path, world=1)
     alone, together = metrics(tmp_path / name), metrics(two_processes / name)
@@ -161,7 +186,7 @@ def test_two_processes_give_dpo_the_curve_of_one(two_processes, tmp_path):
         assert two == pytest.approx(one, rel=1e-4, abs=2e-5)
 
 
-@pytest.mark.parametrize("name", [*ddp_worker.CASES, "dpo"])
+@pytest.mark.parametrize("name", cases(ALL))
 def test_both_ranks_hold_the_same_model_and_stop_together(name, two_processes):
     ranks = [
         json.loads((two_processes / f"{name}-rank{rank}.json").read_text()) for rank in range(2)

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from made_tasks import ROW, page_with, saved, task_with, violations
-from page_helpers import opened, press, reload, said, wait_until
+from made_tasks import ROW, page_with, saved, task_with
+from page_helpers import opened, press, reload, said, violations, wait_until
 from rating_tasks import QUALITY
 from server_helpers import serving
 from test_annotation_page import ROW as QA_ROW

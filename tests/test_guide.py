@@ -2,8 +2,8 @@
 
 import pytest
 from hostile import HOSTILE
-from made_tasks import ROW, page_with, task_with, violations
-from page_helpers import QA, drag, opened, press, reload
+from made_tasks import ROW, page_with, task_with
+from page_helpers import QA, drag, opened, press, reload, violations
 from rating_tasks import QUALITY
 from test_annotation_marking import PHONE, in_view
 

@@ -135,8 +135,7 @@ def judged(tab, items) -> list:
     return tab.evaluate(JUDGE, [HOSTILE, rows, sorted(ALLOWED), scripts])
 
 
-@pytest.mark.parametrize("page", ["annotation", "comparison"])
-@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("page, inside", [("annotation", True), ("comparison", False)])
 def test_hostile_texts_stay_texts(chromium, tmp_path, page, inside):
     """Opened with the file picker and inside a self-contained page."""
     assert len(set(HOSTILE)) >= 150

@@ -16,8 +16,8 @@ from interface_texts import (
     rule_reasons,
     sources,
 )
-from made_tasks import ROW, page_with, task_with, violations
-from page_helpers import QA, TEXT, drag, opened, press, word
+from made_tasks import ROW, page_with, task_with
+from page_helpers import QA, TEXT, drag, opened, press, violations, word
 from rating_tasks import rating_task, row
 from rating_tasks import write_page as rating_page
 from test_adjudicate import two

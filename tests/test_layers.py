@@ -266,7 +266,13 @@ def test_recomputed_layers_have_the_same_gradients_and_store_less(make, training
 
 
 @pytest.mark.parametrize(
-    "kind, name", [("t5", "ppo"), ("gpt2", "ppo"), ("t5", "trpo"), ("t5", "nlpo")]
+    "kind, name",
+    [
+        ("t5", "ppo"),
+        ("gpt2", "ppo"),
+        ("t5", "nlpo"),
+        pytest.param("t5", "trpo", marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_with_gradient_checkpointing_is_the_same_run(tmp_path, kind, name):
     runs = []

@@ -4,8 +4,8 @@ import json
 import random
 
 import pytest
-from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with, violations
-from page_helpers import drag, opened, press, word
+from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with
+from page_helpers import drag, opened, press, violations, word
 from test_schema import broken
 from test_severities import SEVERITIES
 

@@ -7,8 +7,8 @@ import random
 import pytest
 from hostile import HOSTILE
 from interface_texts import pseudo_language
-from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with, violations
-from page_helpers import QA, TEXT, opened, press, state
+from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with
+from page_helpers import QA, TEXT, opened, press, state, violations
 from server_helpers import serving
 from test_adjudicate_values import submission
 from test_languages import english_in, known_texts

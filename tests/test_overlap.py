@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from made_tasks import ROW, page_with, saved, task_with, violations
-from page_helpers import QA, drag, opened, press, word
+from made_tasks import ROW, page_with, saved, task_with
+from page_helpers import QA, drag, opened, press, violations, word
 
 from interface_html.rules import annotation_problems, character_labels
 

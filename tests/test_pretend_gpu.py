@@ -43,8 +43,16 @@ def passed_on_a_pretend_gpu(*arguments: str) -> int:
     return int(found[1])
 
 
-def test_every_algorithm():
-    assert passed_on_a_pretend_gpu(str(TESTS / "on_gpu.py")) == 21
+LONGEST = "trpo or interrupted"  # half of the time
+
+
+def test_most_algorithms():
+    assert passed_on_a_pretend_gpu(str(TESTS / "on_gpu.py"), "-k", f"not ({LONGEST})") == 19
+
+
+@pytest.mark.slow
+def test_the_longest_ones():
+    assert passed_on_a_pretend_gpu(str(TESTS / "on_gpu.py"), "-k", LONGEST) == 2
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ import itertools
 import json
 
 import pytest
-from made_tasks import saved, violations
-from page_helpers import ITEM, QA, downloaded, opened, press, reload
+from made_tasks import saved
+from page_helpers import ITEM, QA, downloaded, opened, press, reload, violations
 from server_helpers import serving
 from test_annotation_page import ROW as QA_ROW
 from test_served_pages import visiting

@@ -5,8 +5,8 @@ import random
 
 import pytest
 from hostile import HOSTILE
-from made_tasks import ROW, page_with, saved, task_with, violations
-from page_helpers import QA, drag, opened, press, reload, state, word
+from made_tasks import ROW, page_with, saved, task_with
+from page_helpers import QA, drag, opened, press, reload, state, violations, word
 from test_hostile_texts import ALLOWED
 from test_liked_spans import FLUENT, WRONG
 from test_schema import broken

@@ -4,8 +4,8 @@ import json
 import random
 
 import pytest
-from made_tasks import ROW, check_rules_in_browser, page_with, saved, task_with, violations
-from page_helpers import QA, drag, opened, press, reload, word
+from made_tasks import ROW, check_rules_in_browser, page_with, saved, task_with
+from page_helpers import QA, drag, opened, press, reload, violations, word
 from test_schema import broken
 
 from fgrlhf.data.formats import SPANS

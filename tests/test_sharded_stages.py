@@ -32,6 +32,7 @@ SLOW = [  # minutes together
     "sft-llama",
     "sft-marian",
     "sft-bf16",
+    "sft-still",
     "segment-t5",
     "segment-still",
     "pairs-llama",

@@ -41,6 +41,7 @@ ALL = [*AS_ONE, "bf16", "lora-bf16", "interrupted", "lora-interrupted", "from-on
 EVERYTHING = [*ALL, *fsdp_worker.COMMANDS]
 SLOW = [  # minutes together
     "gpt2",
+    "dpo",
     "grpo",
     "grpo-llama",
     "frozen-critic",
@@ -52,6 +53,7 @@ SLOW = [  # minutes together
     "dpo-lora",
     "lora-bf16",
     "lora-interrupted",
+    "dpo-pairs",
     "rl-lora",
     "dpo-pairs-lora",
 ]

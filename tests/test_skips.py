@@ -5,8 +5,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from made_tasks import ROW, page_with, saved, task_with, violations
-from page_helpers import ITEM, QA, downloaded, opened, press, reload
+from made_tasks import ROW, page_with, saved, task_with
+from page_helpers import ITEM, QA, downloaded, opened, press, reload, violations
 from server_helpers import Client, serving
 from test_database import DOC, Clock
 from test_own_items import said

@@ -5,8 +5,8 @@ import random
 
 import pytest
 from hostile import HOSTILE
-from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with, violations
-from page_helpers import QA, drag, opened, press, state, word
+from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with
+from page_helpers import QA, drag, opened, press, state, violations, word
 from server_helpers import serving
 from test_liked_spans import submission
 from test_schema import broken
