@@ -80,7 +80,7 @@ def test_different_values_by_hand(task):
     docs = [{"preference": value} for value in (BEST_FIRST, [1, 0, 2], ALL_TIES)]
     assert different_preferences(docs[:1] * 2) == 0
     assert different_preferences(docs[:2]) == pytest.approx(2 / 3)
-    # pairs of people: 2 of 3, 3 of 3 and 2 of 3 values differ
+    # the three pairs of people differ in 2, 3 and 2 of their 3 values
     assert different_preferences(docs) == pytest.approx(7 / 9)
     # quality has 1 to 5, clarity 0 to 100: distances 0 20, 1 0, 0 0
     assert different_ratings(task.schema, [ANNA, BEN]) == pytest.approx((0.2 + 1 / 4) / 6)

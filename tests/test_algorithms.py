@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from rl_helpers import CountWord, config, lengths_mask, metrics, rollout, trainer
+from slow import with_slow
 
 from fgrlhf.algorithms.gpg import GPG, GPGConfig, gpg_scale
 from fgrlhf.algorithms.grpo import GRPO, GRPOConfig
@@ -52,19 +53,14 @@ def make(folder, name, kind="t5", reward=None, evaluate=None, dropout=0.0, **cha
     return trainer(cfg, kind, reward, evaluate, own_value=name == "trpo", dropout=dropout)
 
 
-def names_and_kinds(is_slow) -> list:
-    """Every algorithm with both kinds of policy; those of `is_slow(name, kind)` are marked."""
-    cases = [(name, kind) for kind in ("t5", "gpt2") for name in NAMES]
-    return [
-        pytest.param(*case, marks=pytest.mark.slow) if is_slow(*case) else case for case in cases
-    ]
+NAMES_AND_KINDS = [(name, kind) for kind in ("t5", "gpt2") for name in NAMES]
 
 
 # ---- each finds an optimum -----------------------------------------------------------------------
 
 
-# With T5, the next test teaches them more.
-@pytest.mark.parametrize("name, kind", names_and_kinds(lambda name, kind: kind == "t5"))
+# With T5, the algorithms learn more in the next test.
+@pytest.mark.parametrize("name, kind", with_slow(NAMES_AND_KINDS, lambda name, kind: kind == "t5"))
 def test_each_finds_the_best_arm(name, kind, tmp_path):
     """A bandit: one token is generated, and the word `cat` is rewarded."""
     run = make(
@@ -455,12 +451,14 @@ def test_a_large_bonus_keeps_the_entropy(kind, tmp_path):
 # ---- exact resume --------------------------------------------------------------------------------
 
 
-def resumes_slowly(name: str, kind: str) -> bool:
-    """TRPO takes several times as long as the others, and longest with T5."""
-    return name == "trpo" if kind == "t5" else name not in ("ppo", "trpo")
+def is_resumed_in_slow_tests(name: str, kind: str) -> bool:
+    """TRPO is slowest with T5, so it is resumed with GPT-2; PPO with both, the others with T5."""
+    if kind == "t5":
+        return name == "trpo"
+    return name not in ("ppo", "trpo")
 
 
-@pytest.mark.parametrize("name, kind", names_and_kinds(resumes_slowly))
+@pytest.mark.parametrize("name, kind", with_slow(NAMES_AND_KINDS, is_resumed_in_slow_tests))
 def test_two_halves_are_one_whole(name, kind, tmp_path):
     changes = {
         "algorithm__kl_target": 0.2,

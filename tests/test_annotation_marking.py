@@ -704,7 +704,7 @@ def test_the_guideline_is_open_until_it_was_read(chromium, tmp_path):
         press(tab, "Enter")
         tab.set_input_files("#file", tmp_path / "items.json")
         tab.wait_for_selector("#work:not([hidden])")
-        assert body.is_visible()  # ben has not read it
+        assert body.is_visible()  # the second annotator has not read it yet
 
 
 def test_each_kind_of_question_answering_has_a_right_and_a_nearly_right_example():

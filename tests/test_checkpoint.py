@@ -7,6 +7,7 @@ import pytest
 import torch
 from rl_helpers import CountWord, config, metrics, trainer
 from safetensors.torch import load_file
+from slow import with_slow
 
 from fgrlhf.config import load_config
 from fgrlhf.errors import UserError
@@ -80,13 +81,10 @@ def assert_same_run(made, folder, other, other_folder):
     assert weights[0] == weights[1]
 
 
-LONGEST = "t5, own critic, dropout"  # the case with LoRA has all of its parts
+COVERED = "t5, own critic, dropout"  # each of its parts is in another case
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=pytest.mark.slow) if case == LONGEST else case for case in CASES],
-)
+@pytest.mark.parametrize("case", with_slow(CASES, lambda case: case == COVERED))
 def test_two_halves_are_one_whole(case, tmp_path):
     whole, half = tmp_path / "whole", tmp_path / "half"
     straight = make(whole, case)

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rl_helpers import lengths_mask, metrics, rollout
+from slow import with_slow
 
 from fgrlhf.runs.distributed import join_rollouts, share_of
 from fgrlhf.runs.process_group import environments_of_group
@@ -76,7 +77,7 @@ SLOW = ["published", "nlpo", "lora-llama", "bart", "flan"]
 
 def cases(names) -> list:
     """Parameters of a test: those of SLOW are marked."""
-    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+    return with_slow(names, lambda name: name in SLOW)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,7 @@ def train_slow_cases(request) -> None:
 
 
 def train_in_two_processes(folder: Path, names: list[str]) -> None:
+    """Train these cases of tests/ddp_worker.py, and fail if one of the ranks does."""
     command = [sys.executable, ddp_worker.__file__, str(folder), *names]
     ranks, logs = [], []
     for rank, environment in enumerate(rank_environments(2)):

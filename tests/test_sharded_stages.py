@@ -8,6 +8,7 @@ import pytest
 import torch
 from rl_helpers import metrics
 from safetensors.torch import load_file
+from slow import with_slow
 from test_sharding import files_of, start_ranks
 
 from fgrlhf.errors import UserError
@@ -69,7 +70,7 @@ def train_slow_cases(request) -> None:
 
 def cases(names) -> list:
     """Parameters of a test: those of SLOW are marked."""
-    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+    return with_slow(names, lambda name: name in SLOW)
 
 
 resumed_cases = pytest.mark.parametrize(

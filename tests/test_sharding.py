@@ -14,6 +14,7 @@ import tiny
 import torch
 from rl_helpers import config, metrics
 from safetensors.torch import load_file
+from slow import with_slow
 from test_distributed import rank_environments, wait_for_all
 from transformers import T5ForConditionalGeneration
 
@@ -61,7 +62,7 @@ SLOW = [  # minutes together
 
 def cases(names) -> list:
     """Parameters of a test: those of SLOW are marked."""
-    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+    return with_slow(names, lambda name: name in SLOW)
 
 
 def start_ranks(world: int, *arguments, script: str = fsdp_worker.__file__) -> None:

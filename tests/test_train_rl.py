@@ -1,11 +1,13 @@
 """The entry point of RLHF with every algorithm, as the scripts call it."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
 from rl_helpers import CountWord, metrics
+from slow import with_slow
 
 from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.cli import rl as train_rl
@@ -45,21 +47,14 @@ def test_one_word_changes_the_algorithm_of_every_shipped_file(name, yml, monkeyp
 KINDS = ["t5", "gpt2", "bart with adapters", "llama with adapters"]
 
 
-def is_slow(number: int, kind: str) -> bool:
-    """Of algorithm `number`: whether another algorithm trains the same kind by default.
-
-    PPO, the first one, trains all kinds, and every other one two of them.
-    """
-    return number > 0 and KINDS.index(kind) % 2 == number % 2
+def is_trained_in_slow_tests(name: str, kind: str) -> bool:
+    """PPO trains all kinds by default; every other algorithm trains two of them, in turn."""
+    number = list(ALGORITHMS).index(name)
+    return name != "ppo" and KINDS.index(kind) % 2 == number % 2
 
 
 @pytest.mark.parametrize(
-    "name, kind",
-    [
-        pytest.param(name, kind, marks=pytest.mark.slow) if is_slow(number, kind) else (name, kind)
-        for number, name in enumerate(ALGORITHMS)
-        for kind in KINDS
-    ],
+    "name, kind", with_slow(itertools.product(ALGORITHMS, KINDS), is_trained_in_slow_tests)
 )
 def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
     kind, _, adapters = kind.partition(" with ")

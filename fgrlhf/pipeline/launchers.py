@@ -138,10 +138,10 @@ class LocalLauncher:
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Signals that end this program wait until the block has ended.
+    """Hold back the signals that end this program until the block has ended.
 
-    Their handlers raise an exception. Inside of `subprocess.Popen`, it would leave a command that
-    runs and that nobody knows.
+    Their handlers raise an exception. Raised inside `subprocess.Popen`, it would leave a running
+    command that nothing stops.
     """
     if threading.current_thread() is not threading.main_thread():  # no handler runs here
         yield

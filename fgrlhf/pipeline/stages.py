@@ -287,7 +287,7 @@ class Pipeline:
         job.wait()
 
     def _add(self, stage: Stage, lane: int, job: Job, seconds_before: float, how: str) -> None:
-        """Report that a stage runs, and record its job if a later pipeline can find it.
+        """Add a stage to those that run, and record its job if a later pipeline can find it.
 
         Args:
           how: it began, a key of `SUBMITTED`.
