@@ -13,8 +13,9 @@ endif
 export TOKENIZERS_PARALLELISM := false
 # Programs run as if the environment were activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
+TYPES := $(RUN) basedpyright --level error
 
-.PHONY: feedback-check setup lint test test-slow test-quantize faults demo real tasks probe science bench gpu gpu-tests profile bench-peers
+.PHONY: feedback-check setup lint style test test-slow test-quantize faults demo real tasks probe science bench gpu gpu-tests profile bench-peers
 
 setup: $(STAMP)
 
@@ -22,18 +23,25 @@ $(STAMP): setup.py constraints.txt scripts/setup.sh
 	@bash scripts/setup.sh
 
 # Formatting, lint rules and types (configured in pyproject.toml).
-lint: setup
+lint: style
+	@$(TYPES)
+
+style: setup
 	@$(RUN) ruff format --check --quiet . || { echo "run: ruff format ." >&2; exit 1; }
 	@$(RUN) ruff check --quiet .
-	@$(RUN) basedpyright --level error
 
+# Types are checked while the tests run; what is wrong is printed after them.
 # The tests of a file share a process, since they share expensive fixtures. Files keep their order: by default, xdist puts
 # those with few tests last. Some of them take long, and the other process would wait for them. A process that crashes or
 # hangs (pytest.ini) is not replaced: xdist would run the same test again. WORKERS=0 runs all tests in one process, for a
 # debugger.
 WORKERS ?= 2
-test: lint
-	@$(RUN) python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
+PYTEST := python -m pytest --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+test: style
+	@$(TYPES) >.venv/types.log 2>&1 & \
+	$(RUN) $(PYTEST) --numprocesses $(WORKERS) $(ARGS); tests=$$?; \
+	wait $$! || { cat .venv/types.log >&2; exit 1; }; \
+	exit $$tests
 
 test-slow: setup
 	@$(RUN) python -m pytest -m slow $(ARGS)

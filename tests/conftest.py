@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import reference
@@ -35,6 +36,13 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk():
+    """What killed processes have written is there without it, and no test cuts the power."""
+    with mock.patch.object(os, "fsync", lambda descriptor: None):
+        yield
 
 
 def _folder(variable: str, what: str) -> Path:
@@ -121,23 +129,27 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+# The first of these on PATH is used. The one without windows opens a page in two thirds of the
+# time of the others.
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+
 @pytest.fixture(scope="session")
 def chromium():
-    """A headless Chromium: playwright's own if installed, else the system's."""
+    """A headless Chromium of the system."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next(
-        (
-            path
-            for name in ("chromium", "chromium-browser", "google-chrome")
-            if (path := shutil.which(name))
-        ),
+        (path for name in BROWSERS if (path := shutil.which(name))),
         None,
     )
     if program is None:
         pytest.skip(
-            "there is no chromium on PATH to open the pages (Debian: apt-get install chromium)"
+            "there is no chromium on PATH to open the pages"
+            " (Debian: apt-get install chromium-headless-shell)"
         )
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        # pages of one origin share a process
+        arguments = ["--no-sandbox", "--process-per-site"]
+        browser = driver.chromium.launch(executable_path=program, args=arguments)
         yield browser
         browser.close()

@@ -32,7 +32,8 @@ from fgrlhf.trainer import make_trainer
 from fgrlhf.value import ActorCritic, Value
 from tasks.qa_feedback.data import mini_world
 
-STEPS = 10
+STEPS = 6
+HALF = 3
 EMBEDDINGS = 27  # not divisible by the number of processes
 CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "t5": ("t5", True, {}),
@@ -57,8 +58,8 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "bf16": ("t5", True, {"model__dtype": "bf16"}),
     "lora-bf16": ("t5", True, {"model__dtype": "bf16"}),
     "lora-interrupted": ("t5", True, {}),
-    "interrupted": ("t5", True, {}),  # after step 5, and resumed
-    "from-one": ("t5", True, {}),  # one process trains to step 5, several continue
+    "interrupted": ("t5", True, {}),  # after HALF, and resumed
+    "from-one": ("t5", True, {}),  # one process trains to HALF, several continue
 }
 SHORT = ("loaded-llama", "lora-llama", "lora-bf16")  # of three steps
 COMMANDS = ("rl", "dpo-pairs", "rl-lora", "dpo-pairs-lora")
@@ -113,7 +114,7 @@ def trainer(name: str, folder: Path, world: int, **changes):
         "train__sampling_batch_size_per_card": 4 // world,
         "train__training_batch_size_per_card": 8,
         "train__n_minibatches": 1,
-        "train__eval_interval": 5,
+        "train__eval_interval": HALF,
         # Adam would turn the rounding error of a tiny gradient into a full step
         "train__adam_eps": 1e-2,
         "parallel__strategy": "fsdp2",
@@ -246,7 +247,7 @@ def run_case(name: str, folder: Path, world: int):
     if name in DPO_CASES:
         run = dpo_trainer(name, folder)
     elif name.endswith("interrupted"):
-        trainer(name, folder, world).train(until=5)
+        trainer(name, folder, world).train(until=HALF)
         run = trainer(name, folder, world)
     else:
         run = trainer(name, folder, world)

@@ -3,6 +3,8 @@
 import json
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -12,6 +14,8 @@ from interface_html.tasks import feedback_of
 QA = feedback_of("qa_feedback")
 TOXICITY = feedback_of("detoxification")
 
+TEMPLATES = Path(__file__).parents[1] / "interface_html" / "templates"
+ANNOTATOR = "anna"
 TEXT = "The cat sat on the mat. It was 😀 red. The cat sat on it."
 ITEM = {
     "id": "one",
@@ -36,6 +40,53 @@ def new_context(browser, **options):
     return context
 
 
+class SharedContext:
+    """A context for one page after another; a context and a process for each page take longer.
+
+    A page finds an empty storage except for the annotator's name: nobody need type it.
+    """
+
+    def __init__(self, browser):
+        self.context = new_context(browser)
+        self.in_use = False
+        # A page of the same origin changes the storage, and keeps the process.
+        self.keeper = self.context.new_page()
+        self.keeper.goto((TEMPLATES / "page.css").as_uri())
+
+    @contextmanager
+    def use(self):
+        self.in_use = True
+        self.keeper.evaluate("name => localStorage.setItem('fgrlhf/annotator', name)", ANNOTATOR)
+        try:
+            yield self.context
+        finally:
+            for page in self.context.pages:
+                if page is not self.keeper:
+                    page.close()
+            self.keeper.evaluate("localStorage.clear()")
+            self.in_use = False
+
+
+SHARED: WeakKeyDictionary[Any, SharedContext] = WeakKeyDictionary()  # by browser
+
+
+@contextmanager
+def context_for_page(browser, **options):
+    """A context with these options, or the shared one if there are none and no page uses it."""
+    if not options:
+        if browser not in SHARED:
+            SHARED[browser] = SharedContext(browser)
+        if not SHARED[browser].in_use:
+            with SHARED[browser].use() as context:
+                yield context
+            return
+    context = new_context(browser, **options)
+    try:
+        yield context
+    finally:
+        context.close()
+
+
 @contextmanager
 def opened(
     browser,
@@ -46,7 +97,11 @@ def opened(
     **options,
 ):
     """A page with these items. It must log no error and load only its own files."""
-    context = new_context(browser, **options)
+    with context_for_page(browser, **options) as context:
+        yield from opened_in(context, page, items, where, tmp_path)
+
+
+def opened_in(context, page, items, where, tmp_path):
     tab = context.new_page()
     noise, requests, dialogs = [], [], []
     tab.on(
@@ -66,10 +121,8 @@ def opened(
         path.write_text(json.dumps(list(items)), encoding="utf-8")
         tab.set_input_files("#file", path)
         tab.wait_for_selector("#work:not([hidden])")
-    try:
-        yield tab
-    finally:
-        context.close()
+    yield tab
+    tab.close()
     assert not noise and not dialogs, (noise, dialogs)
     outside = [url for url in requests if not url.startswith(("file:", "blob:"))]
     assert not outside, outside
@@ -102,7 +155,7 @@ def said(tab, text: str) -> None:
     wait_until(tab, condition, text)
 
 
-def identify(tab, name: str = "anna") -> None:
+def identify(tab, name: str = ANNOTATOR) -> None:
     """Type the annotator's name, if the page asks for it."""
     tab.wait_for_selector("#work:not([hidden]), #empty:not([hidden])")
     if tab.locator("#name").count():

@@ -94,7 +94,7 @@ def test_each_learns_from_dense_rewards(name, tmp_path):
         env__max_generated_len=6,
         algorithm__kl_coef=0.01,
         train__lr=LR["t5"],
-        **(LARGE | FAST.get(name, {})),
+        **(LARGE | FAST.get(name, {}) | {"train__total_episodes": 32 * 25}),
     )
     run.train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]

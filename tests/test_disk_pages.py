@@ -197,7 +197,7 @@ def test_a_full_storage_loses_nothing_before_a_reload(chromium, tmp_path):
 def test_work_in_a_storage_that_is_full_is_still_there(chromium, tmp_path):
     with opened(chromium, items=items_of(2), tmp_path=tmp_path) as tab:
         correct(tab, "First.")
-        tab.context.add_init_script(f"({FILL})()")
+        tab.add_init_script(f"({FILL})()")
         reload(tab)
         assert "1 done" in tab.inner_text("#position") and tab.inner_text("#who") == "anna"
         assert corrections(downloaded(tab)) == ["First."]

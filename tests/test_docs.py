@@ -250,7 +250,7 @@ class Programs:
             text=True,
         )
         assert done.returncode == 0, done.stderr
-        for line in re.findall(r" python (-m .*)$", done.stdout, flags=re.M):
+        for line in re.findall(r" python (-m [^;\n]*)", done.stdout):
             _, module, *rest = shlex.split(line)
             self.run_module(module, rest)
 

@@ -165,7 +165,7 @@ def test_layers_that_the_trunk_lacks_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
-@pytest.mark.parametrize("kind, lora", zip(MODULES, (None, LORA)))
+@pytest.mark.parametrize("kind, lora", list(zip(MODULES, (None, LORA))))
 def test_gradient_checkpointing_is_the_same_run(tmp_path, monkeypatch, kind, shape, lora):
     _, program = MODULES[kind]
     recomputed = []

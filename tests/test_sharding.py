@@ -12,6 +12,7 @@ import fsdp_worker
 import pytest
 import tiny
 import torch
+from fsdp_worker import HALF, STEPS
 from rl_helpers import config, metrics
 from safetensors.torch import load_file
 from slow import with_slow
@@ -90,7 +91,7 @@ def start_ranks(world: int, *arguments, script: str = fsdp_worker.__file__) -> N
 def two_processes(tmp_path_factory) -> Path:
     """Results of two ranks, which have trained the cases that are not in SLOW."""
     folder = tmp_path_factory.mktemp("two")
-    fsdp_worker.trainer("from-one", folder, world=1).train(until=5)
+    fsdp_worker.trainer("from-one", folder, world=1).train(until=HALF)
     fsdp_worker.prepare_commands(folder)
     start_ranks(2, folder, *(name for name in EVERYTHING if name not in SLOW))
     return folder
@@ -156,7 +157,7 @@ def test_a_process_stores_its_part(name, two_processes):
     ranks = [json.loads((two_processes / f"{name}-rank{rank}.json").read_text()) for rank in (0, 1)]
     assert ranks[0]["stored"] + ranks[1]["stored"] == ranks[0]["total"]
     assert 0.4 < ranks[0]["stored"] / ranks[0]["total"] < 0.6
-    steps = 3 if name in fsdp_worker.SHORT else 10
+    steps = 3 if name in fsdp_worker.SHORT else STEPS
     assert ranks[0]["step"] == steps and ranks[0]["best"] == ranks[1]["best"]
 
 
@@ -187,25 +188,25 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def test_a_resumed_run_is_the_uninterrupted_one(name, straight, two_processes):
     straight, resumed = two_processes / straight, two_processes / name
     assert sorted(path.name for path in (resumed / "checkpoints").iterdir()) == [
-        "step-10",
-        "step-5",
+        f"step-{HALF}",
+        f"step-{STEPS}",
     ]
-    for name in ("checkpoints/step-10", "best", "final"):
+    for name in (f"checkpoints/step-{STEPS}", "best", "final"):
         assert files_of(straight / name) and files_of(straight / name) == files_of(resumed / name)
     assert metrics(straight) == metrics(resumed)
 
 
 def test_one_process_continues_a_run_of_two(two_processes, tmp_path):
     folder = shutil.copytree(two_processes / "interrupted", tmp_path / "interrupted")
-    shutil.rmtree(folder / "checkpoints" / "step-10")
+    shutil.rmtree(folder / "checkpoints" / f"step-{STEPS}")
     run = fsdp_worker.trainer("interrupted", tmp_path, world=1)
-    assert checkpoint.load_latest(run) and run.step == 5
-    saved = load_file(folder / "checkpoints" / "step-5" / "model.safetensors")
+    assert checkpoint.load_latest(run) and run.step == HALF
+    saved = load_file(folder / "checkpoints" / f"step-{HALF}" / "model.safetensors")
     assert {name: t.tolist() for name, t in checkpoint.weights(run.actor_critic).items()} == {
         name: t.tolist() for name, t in saved.items()
     }
     run.train()
-    assert run.step == 10
+    assert run.step == STEPS
     check_weights(run, two_processes / "t5-after-rank0.safetensors")
 
 
@@ -214,7 +215,7 @@ def test_two_processes_continue_a_run_of_one(two_processes, tmp_path):
     run.train()
     check_weights(run, two_processes / "from-one-after-rank1.safetensors")
     steps = [row["step"] for row in metrics(two_processes / "from-one") if "kl" in row]
-    assert steps == list(range(10))
+    assert steps == list(range(STEPS))
 
 
 def check_weights(run, path: Path) -> None:
@@ -249,7 +250,7 @@ def test_only_adapters_are_trained_and_they_are_merged_when_saved(name, two_proc
     in_policy = [key for key in after if key.startswith("policy.")]
     moved = {key for key in in_policy if not torch.equal(before[key], after[key])}
     assert moved and all(".lora_" in key for key in moved)
-    saved = load_file(two_processes / name / "checkpoints" / "step-10" / "model.safetensors")
+    saved = load_file(two_processes / name / "checkpoints" / f"step-{STEPS}" / "model.safetensors")
     assert {key for key in saved if key.startswith("policy.")} == {
         key for key in in_policy if ".lora_" in key
     }
@@ -285,7 +286,9 @@ def test_bf16_rounds_policy_and_reference_alike(two_processes):
     exact = [row for row in metrics(two_processes / "t5") if "kl" in row]
     assert rows[0]["entropy"] == pytest.approx(exact[0]["entropy"], rel=1e-2)
     assert rows[0]["entropy"] != exact[0]["entropy"]
-    weights = load_file(two_processes / "bf16" / "checkpoints" / "step-10" / "model.safetensors")
+    weights = load_file(
+        two_processes / "bf16" / "checkpoints" / f"step-{STEPS}" / "model.safetensors"
+    )
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     moved = load_file(two_processes / "bf16-before-rank0.safetensors")
     assert any(not torch.equal(tensor, moved[name]) for name, tensor in weights.items())
@@ -347,7 +350,7 @@ def test_unsharded_leaves_whole_models_alone():
 def test_four_processes(tmp_path_factory, two_processes, tmp_path):
     folder = tmp_path_factory.mktemp("four")
     resumed = shutil.copytree(two_processes / "interrupted", folder / "from-one")
-    shutil.rmtree(resumed / "checkpoints" / "step-10")
+    shutil.rmtree(resumed / "checkpoints" / f"step-{STEPS}")
     start_ranks(4, folder, "t5", "llama", "grpo", "dpo", "from-one")
     for name in ("t5", "llama", "grpo", "dpo"):
         check_against_one_process(name, folder, tmp_path, world=4)

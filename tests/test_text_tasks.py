@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from slow import with_slow
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from fgrlhf.cli import evaluate, linear_scorer, rl, tiny_model
@@ -223,7 +224,7 @@ def trained_steps(folder: Path) -> int:
     return max(row.get("step", 0) for row in rows)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", with_slow(NAMES, lambda name: name not in ("totto", "imdb")))
 def test_two_steps_of_the_configs_at_paper_scale(name, data, models, outputs, monkeypatch):
     monkeypatch.setenv("DATA_DIR", str(data / name))
     model = models / ("gpt2" if name in GPT2_TASKS else "t5")
