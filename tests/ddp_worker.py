@@ -1,5 +1,6 @@
 """One rank of tests/test_distributed.py: trains every case (RANK and WORLD_SIZE are set)."""
 
+import gc
 import json
 import os
 import sys
@@ -112,6 +113,7 @@ def agree_on_kernels(folder: Path) -> None:
 
 
 def main() -> None:
+    gc.freeze()  # see `pytest_collection_finish` in conftest.py
     torch.set_num_threads(int(os.environ.get("FGRLHF_TEST_THREADS", "1")))
     folder = Path(sys.argv[1])
     agree_on_kernels(folder)

@@ -1,5 +1,6 @@
 """One rank of tests/test_sharded_stages.py: SFT and reward models (RANK and WORLD_SIZE are set)."""
 
+import gc
 import json
 import os
 import sys
@@ -186,6 +187,7 @@ def run_on_this_rank(name: str, folder: Path) -> None:
 
 
 def main() -> None:
+    gc.freeze()  # see `pytest_collection_finish` in conftest.py
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     for name in sys.argv[2:]:

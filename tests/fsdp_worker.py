@@ -1,5 +1,6 @@
 """One rank of tests/test_sharding.py: trains every case (RANK and WORLD_SIZE are set)."""
 
+import gc
 import json
 import os
 import sys
@@ -255,6 +256,7 @@ def run_case(name: str, folder: Path, world: int):
 
 
 def main() -> None:
+    gc.freeze()  # see `pytest_collection_finish` in conftest.py
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     names = sys.argv[2:]

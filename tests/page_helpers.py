@@ -46,8 +46,8 @@ class SharedContext:
     A page finds an empty storage except for the annotator's name: nobody need type it.
     """
 
-    def __init__(self, browser):
-        self.context = new_context(browser)
+    def __init__(self, browser, **options):
+        self.context = new_context(browser, **options)
         self.in_use = False
         # A page of the same origin changes the storage, and keeps the process.
         self.keeper = self.context.new_page()
@@ -67,19 +67,21 @@ class SharedContext:
             self.in_use = False
 
 
-SHARED: WeakKeyDictionary[Any, SharedContext] = WeakKeyDictionary()  # by browser
+# by browser, then by the options as text
+SHARED: WeakKeyDictionary[Any, dict[str, SharedContext]] = WeakKeyDictionary()
 
 
 @contextmanager
 def context_for_page(browser, **options):
-    """A context with these options, or the shared one if there are none and no page uses it."""
-    if not options:
-        if browser not in SHARED:
-            SHARED[browser] = SharedContext(browser)
-        if not SHARED[browser].in_use:
-            with SHARED[browser].use() as context:
-                yield context
-            return
+    """The shared context with these options, or a new one while another page uses it."""
+    contexts = SHARED.setdefault(browser, {})
+    key = repr(sorted(options.items()))
+    if key not in contexts:
+        contexts[key] = SharedContext(browser, **options)
+    if not contexts[key].in_use:
+        with contexts[key].use() as context:
+            yield context
+        return
     context = new_context(browser, **options)
     try:
         yield context

@@ -177,6 +177,12 @@ def test_a_damaged_csv_file(tmp_path):
         prompt_files(SET, str(tmp_path / "rows.csv"))
 
 
+def test_columns_of_the_same_name_are_refused(tmp_path):
+    (tmp_path / "rows.csv").write_text("prompt,n,prompt\na,1,b\n")
+    with pytest.raises(UserError, match="rows.csv: several columns are named `prompt`: rename"):
+        prompt_files(SET, str(tmp_path / "rows.csv"))
+
+
 # ---- rows ----------------------------------------------------------------------------------------
 
 

@@ -270,12 +270,24 @@ def _file_rows(path: Path) -> list[Any]:
 
 
 def _csv_rows(path: Path) -> list[Any]:
-    """The rows of a CSV file with a header; a column of numbers has numbers."""
+    """The rows of a CSV file with a header; a column of numbers has numbers.
+
+    Raises:
+      UserError: the file cannot be read, or two columns have the same name.
+    """
     import pyarrow
     import pyarrow.csv
 
     options = pyarrow.csv.ParseOptions(newlines_in_values=True)
     try:
-        return pyarrow.csv.read_csv(path, parse_options=options).to_pylist()
+        table = pyarrow.csv.read_csv(path, parse_options=options)
+        rows = table.to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} is not a readable CSV file: {shorten(error)}") from None
+    names = table.column_names
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:  # a row would keep the last one only
+        raise UserError(
+            f"{path}: several columns are named `{shorten(repeated[0])}`: rename all but one"
+        )
+    return rows
