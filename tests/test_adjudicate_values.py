@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hostile import HOSTILE
+from hostile import SOME
 from interface_texts import pseudo_language
 from made_tasks import ROW as MADE_ROW
 from made_tasks import page_with, saved, task_with
@@ -547,13 +547,13 @@ TAKE_ALL = """async (count) => {
 @pytest.mark.parametrize("page", ["comparison", "rating"])
 def test_hostile_comments_and_names_stay_texts(chromium, task, page):
     rows = []
-    for number, text in enumerate(HOSTILE):
+    for number, text in enumerate(SOME):
         one = comparison(BEST_FIRST, text, comment=text), comparison(ALL_TIES, text)
         two = {**ANNA, "annotator": text, "comment": text}, {**BEN, "comment": ""}
         rows.append(to_decide(number, **{COMPARISONS: list(one), RATED: list(two)}))
     with opened(chromium, page, where=where(task, *rows, page=page)) as tab:
         shown, is_hit, elements = tab.evaluate(TAKE_ALL, len(rows))
-        assert shown == [[text or "no comment", "no comment"] for text in HOSTILE]
+        assert shown == [[text or "no comment", "no comment"] for text in SOME]
         assert not is_hit and not elements
 
 
