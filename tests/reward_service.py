@@ -128,7 +128,13 @@ async def hold(server, scope, receive, send) -> None:
 
 
 async def cut(server, scope, receive, send) -> None:
-    """Close the connection within the answer."""
+    """Close the connection within the answer.
+
+    The request is read first: closing before that would reset the connection, and the client might
+    lose the start of the answer.
+    """
+    while (await receive()).get("more_body", False):
+        pass
     await _send(send, 200, b'{"protocol": 1, "sco', length=1000)
 
 
