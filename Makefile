@@ -30,7 +30,7 @@ style: setup
 	@$(RUN) ruff format --check --quiet . || { echo "run: ruff format ." >&2; exit 1; }
 	@$(RUN) ruff check --quiet .
 
-# Types are checked while the tests run; what is wrong is printed after them.
+# Types are checked while the tests run; their errors are printed after the tests.
 # The tests of a file share a process, since they share expensive fixtures. Files keep their order: by default, xdist puts
 # those with few tests last. Some of them take long, and the other process would wait for them. A process that crashes or
 # hangs (pytest.ini) is not replaced: xdist would run the same test again. WORKERS=0 runs all tests in one process, for a

@@ -40,7 +40,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_waiting_for_the_disk():
-    """What killed processes have written is there without it, and no test cuts the power."""
+    """Let `os.fsync` do nothing: only a power failure would lose what was not synced."""
     with mock.patch.object(os, "fsync", lambda descriptor: None):
         yield
 
@@ -129,8 +129,7 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
-# The first of these on PATH is used. The one without windows opens a page in two thirds of the
-# time of the others.
+# The first of these on PATH is used; chromium-headless-shell opens pages faster than the others.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
@@ -138,10 +137,7 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 def chromium():
     """A headless Chromium of the system."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = next(
-        (path for name in BROWSERS if (path := shutil.which(name))),
-        None,
-    )
+    program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if program is None:
         pytest.skip(
             "there is no chromium on PATH to open the pages"

@@ -59,8 +59,8 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "bf16": ("t5", True, {"model__dtype": "bf16"}),
     "lora-bf16": ("t5", True, {"model__dtype": "bf16"}),
     "lora-interrupted": ("t5", True, {}),
-    "interrupted": ("t5", True, {}),  # after HALF, and resumed
-    "from-one": ("t5", True, {}),  # one process trains to HALF, several continue
+    "interrupted": ("t5", True, {}),  # after step HALF, and resumed
+    "from-one": ("t5", True, {}),  # one process trains to step HALF, several continue
 }
 SHORT = ("loaded-llama", "lora-llama", "lora-bf16")  # of three steps
 COMMANDS = ("rl", "dpo-pairs", "rl-lora", "dpo-pairs-lora")

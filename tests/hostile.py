@@ -173,5 +173,5 @@ CHARACTERS = [
 ]
 LONG = ["x" * 20_000, "<b>" * 3000, "a " * 3000, "(" * 5000, "😀" * 2000, "\\" * 3000]
 HOSTILE = [*TAGS, *QUOTES, *TEMPLATES, *DATA, *CHARACTERS, *LONG]
-# For further fields and pages, which show texts by the same functions.
-SOME = HOSTILE[::3]
+# Enough for further fields and pages, which show texts by the same functions.
+HOSTILE_SAMPLE = HOSTILE[::3]

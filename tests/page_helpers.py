@@ -4,7 +4,6 @@ import json
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -41,22 +40,24 @@ def new_context(browser, **options):
 
 
 class SharedContext:
-    """A context for one page after another; a context and a process for each page take longer.
+    """A context that opens one page after another, which is faster than a context for each page.
 
-    A page finds an empty storage except for the annotator's name: nobody need type it.
+    The storage that a page finds holds nothing but the annotator's name.
     """
 
     def __init__(self, browser, **options):
         self.context = new_context(browser, **options)
         self.in_use = False
-        # A page of the same origin changes the storage, and keeps the process.
+        # A page of the same origin that stays open: it changes the storage, and the browser keeps
+        # the process.
         self.keeper = self.context.new_page()
         self.keeper.goto((TEMPLATES / "page.css").as_uri())
 
     @contextmanager
     def use(self):
         self.in_use = True
-        self.keeper.evaluate("name => localStorage.setItem('fgrlhf/annotator', name)", ANNOTATOR)
+        store = "name => localStorage.setItem('fgrlhf/annotator', name)"  # NAME of store.js
+        self.keeper.evaluate(store, ANNOTATOR)
         try:
             yield self.context
         finally:
@@ -67,19 +68,17 @@ class SharedContext:
             self.in_use = False
 
 
-# by browser, then by the options as text
-SHARED: WeakKeyDictionary[Any, dict[str, SharedContext]] = WeakKeyDictionary()
+SHARED: dict[tuple[Any, str], SharedContext] = {}  # by browser, and by the options as text
 
 
 @contextmanager
 def context_for_page(browser, **options):
     """The shared context with these options, or a new one while another page uses it."""
-    contexts = SHARED.setdefault(browser, {})
-    key = repr(sorted(options.items()))
-    if key not in contexts:
-        contexts[key] = SharedContext(browser, **options)
-    if not contexts[key].in_use:
-        with contexts[key].use() as context:
+    key = browser, repr(sorted(options.items()))
+    if key not in SHARED:
+        SHARED[key] = SharedContext(browser, **options)
+    if not SHARED[key].in_use:
+        with SHARED[key].use() as context:
             yield context
         return
     context = new_context(browser, **options)
@@ -100,10 +99,11 @@ def opened(
 ):
     """A page with these items. It must log no error and load only its own files."""
     with context_for_page(browser, **options) as context:
-        yield from opened_in(context, page, items, where, tmp_path)
+        yield from _opened_in(context, page, items, where, tmp_path)
 
 
-def opened_in(context, page, items, where, tmp_path):
+def _opened_in(context, page, items, where, tmp_path):
+    """The same in a given context; it yields the page once."""
     tab = context.new_page()
     noise, requests, dialogs = [], [], []
     tab.on(

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hostile import SOME
+from hostile import HOSTILE_SAMPLE
 from interface_texts import pseudo_language
 from made_tasks import ROW as MADE_ROW
 from made_tasks import page_with, saved, task_with
@@ -80,7 +80,8 @@ def test_different_values_by_hand(task):
     docs = [{"preference": value} for value in (BEST_FIRST, [1, 0, 2], ALL_TIES)]
     assert different_preferences(docs[:1] * 2) == 0
     assert different_preferences(docs[:2]) == pytest.approx(2 / 3)
-    # the three pairs of people differ in 2, 3 and 2 of their 3 values
+    # Each person gave 3 values. The first and second person differ in 2 of them, the first and
+    # third in 3, the second and third in 2.
     assert different_preferences(docs) == pytest.approx(7 / 9)
     # quality has 1 to 5, clarity 0 to 100: distances 0 20, 1 0, 0 0
     assert different_ratings(task.schema, [ANNA, BEN]) == pytest.approx((0.2 + 1 / 4) / 6)
@@ -547,13 +548,13 @@ TAKE_ALL = """async (count) => {
 @pytest.mark.parametrize("page", ["comparison", "rating"])
 def test_hostile_comments_and_names_stay_texts(chromium, task, page):
     rows = []
-    for number, text in enumerate(SOME):
+    for number, text in enumerate(HOSTILE_SAMPLE):
         one = comparison(BEST_FIRST, text, comment=text), comparison(ALL_TIES, text)
         two = {**ANNA, "annotator": text, "comment": text}, {**BEN, "comment": ""}
         rows.append(to_decide(number, **{COMPARISONS: list(one), RATED: list(two)}))
     with opened(chromium, page, where=where(task, *rows, page=page)) as tab:
         shown, is_hit, elements = tab.evaluate(TAKE_ALL, len(rows))
-        assert shown == [[text or "no comment", "no comment"] for text in SOME]
+        assert shown == [[text or "no comment", "no comment"] for text in HOSTILE_SAMPLE]
         assert not is_hit and not elements
 
 

@@ -3,7 +3,7 @@
 from urllib.parse import quote
 
 import pytest
-from hostile import HOSTILE, SOME
+from hostile import HOSTILE, HOSTILE_SAMPLE
 from page_helpers import QA, opened
 from server_helpers import serving
 from test_served_pages import visiting
@@ -187,12 +187,12 @@ SHOWN = """async ([count, selector]) => {
 
 @pytest.mark.parametrize("make", [with_suggestions, with_annotations])
 def test_hostile_suggestions_and_annotations_stay_texts(chromium, tmp_path, make):
-    items = [make(item, text) for item, text in zip(hostile_items(SOME), SOME)]
+    items = [make(item, text) for item, text in zip(hostile_items(HOSTILE_SAMPLE), HOSTILE_SAMPLE)]
     is_suggested = make is with_suggestions
     selector = "#suggestions .hint" if is_suggested else "#annotations tbody tr:last-child td"
     with opened(chromium, items=items, tmp_path=tmp_path) as tab:
         shown = tab.evaluate(SHOWN, [len(items), selector])
-        for text, cells in zip(SOME, shown):
+        for text, cells in zip(HOSTILE_SAMPLE, shown):
             if not is_suggested:
                 assert cells == [text or "no comment"] * 2
             elif text:

@@ -5,7 +5,7 @@ import os
 import random
 
 import pytest
-from hostile import SOME
+from hostile import HOSTILE_SAMPLE
 from interface_texts import pseudo_language
 from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with
 from page_helpers import QA, TEXT, opened, press, state, violations
@@ -459,7 +459,7 @@ def test_no_english_where_all_outputs_are_marked(chromium, task):
 
 def test_hostile_outputs_stay_texts(chromium, task):
     rows = []
-    for i, text in enumerate(SOME):
+    for i, text in enumerate(HOSTILE_SAMPLE):
         outputs = [TEXT, f"{text} x", f"x {text}", text or "x"]
         if not any(not output.strip() for output in outputs):
             rows.append({**OUTPUTS_ROW, "id": str(i), "responses": outputs})

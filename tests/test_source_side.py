@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from hostile import SOME
+from hostile import HOSTILE_SAMPLE
 from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with
 from page_helpers import QA, drag, opened, press, state, violations, word
 from server_helpers import serving
@@ -275,7 +275,9 @@ def test_a_drag_that_ends_in_the_other_text_belongs_to_the_first(chromium, page)
 
 
 def test_hostile_sources_stay_texts(chromium, tmp_path):
-    rows = [{**SOURCE_ROW, "id": str(i), "prompt": f"{text} x"} for i, text in enumerate(SOME)]
+    rows = [
+        {**SOURCE_ROW, "id": str(i), "prompt": f"{text} x"} for i, text in enumerate(HOSTILE_SAMPLE)
+    ]
     page = page_with(task_with(tmp_path, **KINDS), rows)
     with opened(chromium, where=page) as tab:
         shown = tab.evaluate(

@@ -224,6 +224,7 @@ def trained_steps(folder: Path) -> int:
     return max(row.get("step", 0) for row in rows)
 
 
+# By default, one task with a T5 and one with a GPT-2.
 @pytest.mark.parametrize("name", with_slow(NAMES, lambda name: name not in ("totto", "imdb")))
 def test_two_steps_of_the_configs_at_paper_scale(name, data, models, outputs, monkeypatch):
     monkeypatch.setenv("DATA_DIR", str(data / name))
