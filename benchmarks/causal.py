@@ -7,8 +7,8 @@ as trained ones. The baseline is what one writes without a library: transformers
 layers, a copy of the prompt for each of its samples in sampling, scoring and updates, and the
 log-softmax of every position of a response. Ours is the library's loop. Both train all layers.
 
-Both sides sample equally many tokens (no end of sequence is among the `TOP_K`). Before anything is
-timed, the baseline is trained on our samples, and the gradients must agree.
+Both sides sample the same number of tokens (no end of sequence is among the `TOP_K`). Before
+anything is timed, the baseline is trained on our samples, and the gradients must agree.
 """
 
 import random

@@ -111,7 +111,7 @@ class Settings(StrictModel):
 
     piece: str | None = Field(None, description="run only this piece, in this process")
     minutes: PositiveFloat | None = Field(
-        None, description="stop after so many minutes; the next call goes on. null: no limit"
+        None, description="stop after so many minutes; the next call continues. null: no limit"
     )
     rehearsal: bool = Field(
         False, description="tiny models, with or without a GPU, to see that everything runs"

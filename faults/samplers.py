@@ -1,7 +1,7 @@
 """Kind `samplers`: kill a server that samples, or the run that asks it, or let the server lie.
 
 With and without `sampler.one_step_behind`. A run survives what passes; any other fault ends it with
-a message that names the server. No token may be made up, and no responses of other weights used:
+a message that names the server. No token may be invented, and no responses of other weights used:
 the same command then leaves the files of an uninterrupted run.
 """
 

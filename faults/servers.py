@@ -1,7 +1,7 @@
 """Kind `servers`: kill a reward server, or the run that asks it, or serve another model.
 
 A run must survive a server that comes back, and else end with a message that names the server; no
-reward may be made up. The same command then leaves the files of an uninterrupted run.
+reward may be invented. The same command then leaves the files of an uninterrupted run.
 """
 
 import fcntl

@@ -21,7 +21,7 @@ from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import check_launcher, shard_over_processes, shards_models
 from fgrlhf.runs.optimizer import make_optimizer
 from fgrlhf.runs.progress import paused
-from fgrlhf.runs.runlog import RunLog
+from fgrlhf.runs.runlog import BEST_FILE, RunLog
 from fgrlhf.runs.stage import digests
 from fgrlhf.stats import Interval
 from fgrlhf.value import ActorCritic
@@ -263,7 +263,7 @@ class BaseTrainer(ABC):
             with checkpoint.new_folder(self.folder / name) as folder:
                 self.policy.save(folder, weights)
                 if best is not None:
-                    write_json(folder / checkpoint.BEST_FILE, best)
+                    write_json(folder / BEST_FILE, best)
         self.accelerator.wait_for_everyone()
 
     def _quiet(self) -> bool:

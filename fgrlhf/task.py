@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fgrlhf.data.comparisons import Comparison
     from fgrlhf.data.judgements import FeedbackRows
     from fgrlhf.data.published import PublishedSet
-    from fgrlhf.evaluation import Metric
+    from fgrlhf.metrics.base import Metric
 
 SPLITS = ("train", "dev", "test")
 

@@ -217,8 +217,8 @@ class OnPolicyTrainer(BaseTrainer):
     def sample_ahead(self) -> None:
         """With `sampler.one_step_behind`, start to sample the next step's responses.
 
-        The published weights sample them while this step trains. Those of the first step have no
-        step before them: they are sampled first.
+        The server samples them, from the weights published last, while this step trains. No step
+        precedes the first one, so its responses are sampled before training begins.
         """
         if not isinstance(self.sampler, OneStepBehind):
             return

@@ -7,7 +7,7 @@ or the library's own. Every step becomes a line of the response, since the level
 line breaks within a step become spaces. Steps after the first bad one are not judged, because they
 build on an error (Lightman et al. 2023, section 2.6). They are still part of the text. Where they
 are missing, as in PRM800K, the last step of a text tends to be the bad one. A model that knows
-which step is the last one then learns that instead of judging, and the program says so.
+which step is the last one then learns that instead of judging, and the program prints a note.
 """
 
 from collections.abc import Sequence

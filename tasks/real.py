@@ -2,9 +2,9 @@
 
     python -m tasks.real [task=sentiment] [model=FOLDER] [output_dir=FOLDER] [lanes=2]
 
-The model continues prompts and is rewarded by the change of a score after every sentence. Beside
-it, a second run with equally many episodes gets the same reward once, at the end. Both are judged
-by a scorer that never rewarded, on prompts that neither has seen. Without task=..., detoxification
+The model continues prompts and is rewarded by the change of a score after every sentence. A second
+run with the same number of episodes gets the same reward once, at the end. A scorer that rewarded
+neither judges both, on prompts that neither has seen. Without task=..., detoxification
 runs if its data are there or can be fetched, else sentiment, which needs the package index alone.
 
 Run it again to continue after an interruption; unchanged stages are reused.

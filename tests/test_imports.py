@@ -229,18 +229,33 @@ def test_programs_of_rl_start_without_slow_libraries(program):
     assert {name: found for name, found in slow.items() if found} == {}
 
 
-SERVER_NEEDS = """
+IMPORT_ALL = """
 import importlib, sys
 for name in sys.argv[1:]:
     importlib.import_module(name)
-print([name for name in ("torch", "transformers", "spacy", "scipy") if name in sys.modules])
 """
+
+
+def imported_by(names, of) -> str:
+    """Which of the libraries `of` a process has loaded after it has imported the modules."""
+    code = f"{IMPORT_ALL}print([name for name in {of} if name in sys.modules])"
+    command = [sys.executable, "-c", code, *names]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_programs_without_a_model_do_not_import_transformers():
+    """It takes longer to import than torch, so their --help and their errors would be late."""
+    drivers = [f"fgrlhf.pipeline.{name}" for name in ("compare", "sweep", "submit", "experiments")]
+    pages = ["fgrlhf.report.page", "interface_html.pages", "fgrlhf.data.explore"]
+    tasks = [module_name(path) for path in sorted((ROOT / "tasks").glob("*/task.py"))]
+    assert len(tasks) > 10
+    names = [*drivers, *pages, *tasks]
+    assert imported_by(names, of=("transformers", "peft", "accelerate")) == "[]\n"
 
 
 def test_the_feedback_server_imports_no_heavy_library():
     """With torch or spaCy, a server would start in seven seconds rather than in one."""
     feedback = [module_name(path) for path in sorted((ROOT / "tasks").glob("*/feedback*.py"))]
     assert feedback
-    command = [sys.executable, "-c", SERVER_NEEDS, "interface_html.serve", *feedback]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    names = ["interface_html.serve", *feedback]
+    assert imported_by(names, of=("torch", "transformers", "spacy", "scipy")) == "[]\n"

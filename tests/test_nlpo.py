@@ -4,8 +4,8 @@ import torch
 from rl_helpers import PROMPTS, metrics
 from test_algorithms import make
 
-from fgrlhf.algorithms.nlpo import EXCLUDED, MaskedPolicy, allowed_tokens
 from fgrlhf.errors import UserError
+from fgrlhf.masked_policy import EXCLUDED, MaskedPolicy, allowed_tokens
 from fgrlhf.models.decoding import Sampling
 
 KINDS = ["t5", "gpt2"]

@@ -17,7 +17,7 @@ from transformers import (
 from fgrlhf.config import validate
 from fgrlhf.errors import UserError
 from fgrlhf.reward import AtEnd, CombinedReward
-from fgrlhf.reward_models import kinds
+from fgrlhf.reward_models import kinds, loading
 from fgrlhf.reward_models.classifier import ClassifierReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, build_aspects
@@ -213,7 +213,7 @@ def test_weight_0_does_not_load_the_model(monkeypatch):
         loaded.append((path, device, dtype, facts))
         return SimpleNamespace(mean=1.0, std=2.0)
 
-    monkeypatch.setattr(kinds, "load_sequence_scorer", load)
+    monkeypatch.setattr(loading, "load_sequence_scorer", load)
     rewards = parsed(
         a={"kind": "sequence_scorer", "ckpt": "a", "weight": 0.0},
         b={"kind": "sequence_scorer", "ckpt": "b", "weight": 0.5, "place": "end", "scale": 3.0},

@@ -298,7 +298,7 @@ FINAL_FAULTS = {
     "positive": (change_logprob(0.5), "0.5 as a log-probability"),
     "NaN": (change_logprob(math.nan), "not valid JSON (NaN is not a JSON number)"),
     "truncated": (altered(truncate), "a truncated response: 1 of 6 tokens"),
-    "after the end": (altered(go_on), "goes on after its end"),
+    "after the end": (altered(go_on), "continues after its end"),
     "no JSON": (text(b"<html>gateway</html>"), "text that is not valid JSON"),
     "no object": (text(b"[]"), "JSON that is not an object"),
     "400": (status(400), "refuses /v1/completions: 400 out of order"),

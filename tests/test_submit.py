@@ -226,7 +226,7 @@ def test_a_killed_pipeline_finds_its_job_again(tmp_path, slurm):
     # Either the job still ran, or it had ended meanwhile and ran again with nothing to wait for.
     attempts = (tmp_path / "out" / "begun").read_text().count("begun")
     assert attempts == len(list(slurm.glob("*.pid")))
-    assert ("its job 100 goes on" in text) == (attempts == 1)
+    assert ("its job 100 continues" in text) == (attempts == 1)
     assert read_json(tmp_path / "out" / "pipeline.json")["stages"]["long"]["complete"]
 
 
@@ -243,7 +243,7 @@ def test_the_record_of_a_found_job_always_names_it(tmp_path, slurm, monkeypatch)
             (tmp_path / "out" / "go").touch()
 
     monkeypatch.setattr(stages_module, "write_json", write_and_see)
-    assert "long: its job 100 goes on, log in" in run(
+    assert "long: its job 100 continues, log in" in run(
         tmp_path, [stage("long", WAIT)], config("slurm")
     )
     assert [(note.get("job"), note["complete"]) for note in notes] == [("100", False), (None, True)]

@@ -29,12 +29,12 @@ from fgrlhf.algorithms.losses import surrogate_loss
 from fgrlhf.algorithms.metrics import add_token_means, policy_metrics
 from fgrlhf.algorithms.protocol import Trainer
 from fgrlhf.config import Coefficient, Positive
-from fgrlhf.policy import Policy
 from fgrlhf.runs.step_metrics import mean_of
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 from fgrlhf.utils import check_same_shape, masked_sum
 
 if TYPE_CHECKING:
+    from fgrlhf.policy import Policy
     from fgrlhf.runs.rl_config import RLConfig
 
 LEAST_CURVATURE = 1e-12  # along the step's direction; keeps the step finite if the KL is flat
@@ -291,7 +291,7 @@ class TrustRegionStep:
 
     # ---- the KL ----------------------------------------------------------------------------------
 
-    def logits(self, policy: Policy, old: Rollout) -> Tensor:
+    def logits(self, policy: "Policy", old: Rollout) -> Tensor:
         """logits_NV of the N real response tokens, at the temperature of the log-probabilities."""
         hidden_ND = policy.hidden(*_batch(old))[old.response_mask_BT.bool()]
         return policy.project(hidden_ND).float() / self.temperature

@@ -117,7 +117,7 @@ class SharedCache(Cache):
         return layer, layer
 
     def keep(self, rows: Tensor) -> None:
-        """Keep only these responses: equally many of each prompt that is kept."""
+        """Keep only these responses: the same number for each prompt that is kept."""
         groups = (rows // self.num_samples).unique_consecutive()
         self.num_samples = len(rows) // len(groups)
         self.prompt_mask_GP = self.prompt_mask_GP[groups]

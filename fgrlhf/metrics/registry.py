@@ -13,7 +13,6 @@ from fgrlhf.evaluators import Rouge, RougeLsum
 from fgrlhf.metrics import overlap, words
 from fgrlhf.metrics.base import CountedMetric, NamedMetric, ReferenceMetric, TextMetric
 from fgrlhf.metrics.config import MetricConfig
-from fgrlhf.metrics.perplexity import Perplexity
 from fgrlhf.metrics.score import Score
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.prefix import PrefixFn, text_prefix
@@ -45,6 +44,9 @@ def build_metric(
 ) -> NamedMetric:
     """Build one metric. See `build_metrics`."""
     if config.name == "perplexity":
+        # imported here: with transformers it takes seconds
+        from fgrlhf.metrics.perplexity import Perplexity
+
         return Perplexity(config, device, dtype)
     if config.name == "score":
         return Score(config, RewardContext(prefix, device, dtype))

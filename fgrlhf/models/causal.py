@@ -320,8 +320,8 @@ class SharedCacheSteps:
     def keepable(self, live_B: Tensor) -> Tensor:
         """The live rows, and others that make the number of rows per prompt equal.
 
-        `SharedCache` needs equally many responses of each prompt. So a prompt with a live response
-        keeps as many as the prompt with most live ones. A prompt without any is dropped.
+        `SharedCache` needs the same number of responses for each prompt. So a prompt with a live
+        response keeps as many as the prompt with most live ones. A prompt without any is dropped.
         """
         live_GK = live_B.view(-1, self.cache.num_samples)
         num_kept = int(live_GK.sum(1).max())

@@ -73,8 +73,9 @@ class EncoderDecoderPolicy(Policy):
     def eos_ids(self) -> list[int]:
         """Every token that ends a response in sampling.
 
-        Some decoders do not count or see a padding token in a whole text, but do if they read token
-        by token. What follows a sampled one would have two probabilities, so it ends a response.
+        Some decoders ignore a padding token when they read a whole text, but not when they read
+        token by token. After a sampled padding token, sampling and scoring would therefore give
+        different probabilities, so a padding token ends a response.
         """
         eos_ids = super().eos_ids
         pad_id = text_config(self.model).pad_token_id
@@ -127,7 +128,7 @@ class EncoderDecoderPolicy(Policy):
         """hidden_RND.
 
         Args:
-          ids_RN: decoder input. The rows of a prompt are consecutive, equally many per prompt.
+          ids_RN: decoder input. The rows of a prompt are consecutive, the same number per prompt.
           mask_R1NN: which token sees which; None: a token sees itself and the tokens before it.
         """
         num_rows = len(ids_RN) // len(encoded_GPD)

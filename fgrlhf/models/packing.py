@@ -77,9 +77,9 @@ class Packing:
 def pack_responses(mask_BT: Tensor, group_B: Tensor, row_length: int = ROW_LENGTH) -> Packing:
     """Distribute the responses of each prompt over its rows, the longest first.
 
-    Each response goes to the emptiest row of its prompt. Every prompt has equally many rows: as
-    many as the prompt with the most tokens needs at `row_length` tokens per row (or at the length
-    of the longest response, if that is more).
+    Each response goes to the emptiest row of its prompt. Every prompt has the same number of rows:
+    as many as the prompt with the most tokens needs at `row_length` tokens per row (or at the
+    length of the longest response, if that is more).
 
     Args:
       mask_BT: 1 on real tokens, which are at the beginning of every response.

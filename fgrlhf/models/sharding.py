@@ -8,7 +8,7 @@
 A sharded module computes in one of two ways:
 
 - in the forward pass of the root, with gradients. Every layer communicates, so all processes must
-  make equally many passes through every layer (`encode_prompts` sees to that in the encoder);
+  make the same number of passes through every layer (`encode_prompts` ensures this in the encoder);
 - within `unsharded`, in which every process holds the whole weights. Nothing communicates there, so
   processes may generate, score and evaluate as much as each of them needs.
 

@@ -67,7 +67,7 @@ def check_logits(policy: Policy) -> None:
     """Compare the policy's logits with the model's own.
 
     If the model's attention cannot share prompts (kernels/attention.py, kernels/shared_cache.py),
-    the policy goes on with that of PyTorch.
+    the policy continues with that of PyTorch.
 
     Raises:
       UserError: they differ, one of the two cannot be computed, or they are not finite.

@@ -20,7 +20,7 @@ from fgrlhf.pipeline.experiments import (
     paired_scores,
     read_log,
 )
-from fgrlhf.runs.checkpoint import BEST_FILE
+from fgrlhf.runs.runlog import BEST_FILE
 from fgrlhf.stats import LEVEL, holm, seed_interval, seed_p_value
 
 

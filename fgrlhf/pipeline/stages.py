@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil
-import torch
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
@@ -42,7 +41,7 @@ LINES_SHOWN = 30  # of a failed stage's log
 SUBMITTED = {
     "started": "submitted as job {}",
     "continued": "submitted again as job {}, which continues it",
-    "followed": "its job {} goes on",
+    "followed": "its job {} continues",
 }
 PULSE = 60.0  # seconds between progress lines without a terminal
 SHORTEST_PART = 12  # characters about one stage in the progress line of a terminal
@@ -60,6 +59,8 @@ def visible_gpus() -> list[str]:
     """The GPUs this process may use, as in CUDA_VISIBLE_DEVICES."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
+        import torch  # it takes seconds, and only a driver that runs stages needs it
+
         return [str(number) for number in range(torch.cuda.device_count())]
     return [name for name in chosen.split(",") if name not in ("", "-1")]
 
@@ -250,7 +251,7 @@ class Pipeline:
             self._launch(stage, lane)
             return
         job = None
-        if record.get("job") is not None:  # a cluster's job goes on without its pipeline
+        if record.get("job") is not None:  # a cluster's job continues without its pipeline
             job = self.launcher.find(record["job"])
         if record["complete"] or not self._is_unchanged(stage, record):
             if job is not None:

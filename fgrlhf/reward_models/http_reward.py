@@ -1,6 +1,6 @@
 """A reward from a server: `kind: http`; fgrlhf/reward_models/reward_protocol.py has the protocol.
 
-Every value is an answer of the pinned model. A query that fails for a reason that may pass is
+Every value is an answer of the pinned model. A query that fails for a transient reason is
 repeated; any other fault, and a query that fails too often, stops the run.
 """
 
@@ -139,7 +139,7 @@ class HttpReward:
         except GivenUp as error:
             raise UserError(
                 without(
-                    f"{self._name} gave no answer in {error}. No reward was made up. Check that it"
+                    f"{self._name} gave no answer in {error}. No reward was invented. Check that it"
                     " runs and can be reached (its terminal has the reason of an error), raise"
                     " timeout_s if it is slow, then run the same command again",
                     token,

@@ -5,7 +5,7 @@
 
 The judge gets the prompt and the response as a JSON object and answers with {"score": NUMBER}, or,
 for a response in several segments, with {"scores": [NUMBER, ...]}. Other answers, also of scores
-outside the bounds, count as failed attempts, and then as an error: no score is made up.
+outside the bounds, count as failed attempts, and then as an error: no score is invented.
 """
 
 import json
@@ -53,7 +53,7 @@ SCORES = (
 
 
 class BadAnswer(OSError):  # noqa: N818
-    """An answer without the scores that were asked for. Like a broken connection, it may pass."""
+    """An answer without the scores that were asked for; a transient fault, like a lost connection."""
 
 
 class JudgeClient:
@@ -164,7 +164,7 @@ class JudgeClient:
             )
         except GivenUp as error:
             message = (
-                f"{judge} gave no score in {error}. No score was made up. Check the service and"
+                f"{judge} gave no score in {error}. No score was invented. Check the service and"
                 " its quota, try another model or a clearer `criterion`, then run the same command"
                 " again"
             )

@@ -9,11 +9,14 @@ reward zero, and builds an object with `segment_scores(prompts, texts)`:
       mine:      {kind: python, of: my_package.rewards.Politeness, args: {threshold: 0.7}}
 
 A task adds its own kinds with `Task.rewards`; see docs/rewards.md.
+
+Reward models and classifiers are imported when a reward is built: with transformers they take
+seconds, and reading a config does not need them.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
@@ -27,7 +30,6 @@ from fgrlhf.reward import (
     SegmentClassifierReward,
     SequenceScorerReward,
 )
-from fgrlhf.reward_models.classifier import ClassifierReward, LabelScorer
 from fgrlhf.reward_models.http_reward import HttpReward
 from fgrlhf.reward_models.increment import IncrementReward
 from fgrlhf.reward_models.judge import JudgeReward
@@ -39,7 +41,6 @@ from fgrlhf.reward_models.kind import (
     kind_of,
     make_object,
 )
-from fgrlhf.reward_models.loading import load_segment_classifier, load_sequence_scorer
 from fgrlhf.reward_models.remote import RemoteSettings, VariableName
 from fgrlhf.reward_models.reward_protocol import Sha256
 from fgrlhf.reward_models.text_rewards import (
@@ -51,6 +52,9 @@ from fgrlhf.reward_models.text_rewards import (
 )
 from fgrlhf.reward_models.text_scorers import AnyTextScorer, ClassifierSettings, JudgeSettings
 from fgrlhf.reward_utils import Level
+
+if TYPE_CHECKING:
+    from fgrlhf.reward_models.classifier import ClassifierReward
 
 Value = Annotated[Amount, AfterValidator(lambda value: _not_zero(value))]
 Label = Annotated[str, Field(min_length=1)]
@@ -83,6 +87,8 @@ class SegmentClassifier(OnDevice, RewardKind):
         return self
 
     def build(self, context: RewardContext) -> SegmentClassifierReward:
+        from fgrlhf.reward_models.loading import load_segment_classifier
+
         context = self.placed(context)
         scorer = load_segment_classifier(
             self.ckpt,
@@ -115,6 +121,8 @@ class SequenceScorer(OnDevice, RewardKind):
     with_context: bool | None = Field(default=None, description="likewise")
 
     def build(self, context: RewardContext) -> SequenceScorerReward:
+        from fgrlhf.reward_models.loading import load_sequence_scorer
+
         context = self.placed(context)
         scorer = load_sequence_scorer(
             self.ckpt,
@@ -146,7 +154,9 @@ class Classifier(ClassifierSettings, RewardKind):
     scale: Value = Field(default=1.0, description="factor of the score")
     threshold: Amount = Field(default=0.0, description="subtracted from the score before scaling")
 
-    def build(self, context: RewardContext) -> ClassifierReward:
+    def build(self, context: RewardContext) -> "ClassifierReward":
+        from fgrlhf.reward_models.classifier import ClassifierReward, LabelScorer
+
         context = self.placed(context)
         return ClassifierReward(LabelScorer.load(self, context.device, context.dtype), self)
 

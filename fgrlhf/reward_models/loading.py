@@ -214,12 +214,12 @@ def check_vocabulary(tokenizer, network: nn.Module) -> None:
 
 @torch.no_grad()
 def check_score(network: PreTrainedModel, tokenizer) -> None:
-    """Reject a sequence classifier that gives a text another score if it is padded.
+    """Reject a sequence classifier whose score of a text changes if the text is padded.
 
-    XLNet's reads the last column.
+    An example is XLNet, whose classifier reads the last column, which may be padding.
 
     Raises:
-      UserError: it does.
+      UserError: padding changes the score.
     """
     ids = tokenizer("a b c d")["input_ids"]
 

@@ -131,7 +131,7 @@ class ServiceSettings(StrictModel):
         default=120.0, description="seconds for the whole of an answer"
     )
     retries: Annotated[int, Field(ge=0, le=100)] = Field(
-        default=6, description="further attempts after a failure that may pass"
+        default=6, description="further attempts after a transient failure"
     )
     plain_http: bool = Field(
         default=False, description="allow http:// to another machine, without encryption"
@@ -198,7 +198,7 @@ def with_attempts(
     pause: Callable[[float], None],
     describe: Callable[[bytes], str],
 ) -> bytes:
-    """The answer of `query()`, repeated if it fails for a reason that may pass.
+    """The answer of `query()`, repeated after a transient failure.
 
     Such are 408, 429, 5xx, a timeout and a broken connection. Before the next attempt, `pause` gets
     the seconds that `Retry-After` asks for, at least 1, 2, 4, ... up to 60 seconds.

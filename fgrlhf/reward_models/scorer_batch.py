@@ -193,7 +193,7 @@ def _causal_arguments(model: Any, batch: ScorerBatch) -> dict[str, Any]:
 
 
 def _in_equal_groups(prompt_rows_R: Tensor, num_prompts: int) -> bool:
-    """Whether the rows are 0 .. 0 1 .. 1 2 .. 2 ..., equally many of each prompt."""
+    """Whether the rows are 0 .. 0 1 .. 1 2 .. 2 ..., the same number of each prompt."""
     rows_per_prompt = len(prompt_rows_R) // num_prompts
     prompts = torch.arange(num_prompts, device=prompt_rows_R.device)
     return torch.equal(prompts.repeat_interleave(rows_per_prompt), prompt_rows_R)

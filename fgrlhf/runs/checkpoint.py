@@ -37,6 +37,7 @@ from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.models.sharding import like, load_whole, whole
 from fgrlhf.runs.distributed import stop_together
 from fgrlhf.runs.older_configs import with_new_keys
+from fgrlhf.runs.runlog import BEST_FILE
 from fgrlhf.runs.stage import recover
 from fgrlhf.secrets import mask_tree
 
@@ -44,7 +45,6 @@ CHECKPOINTS_KEPT = 2
 FILES = ("model.safetensors", "optimizer.safetensors")
 SHARED_STATE = ("qmap1", "qmap2")  # of 8-bit AdamW: the values of its 256 codes
 PENDING = "pending.safetensors"
-BEST_FILE = "best.json"  # in best/: the step, metric and value of the policy there
 # settings that may change when a run is resumed
 MAY_CHANGE_ON_RESUME = (
     "logging.",
@@ -201,7 +201,7 @@ def optimizer_tensors(
 
 
 def _flat(entry: dict) -> dict:
-    """A parameter's state. bitsandbytes has a part of it in an inner dict, which it need not."""
+    """A parameter's state as one dict. bitsandbytes keeps a part of it in a nested dict."""
     flat = {}
     for name, value in entry.items():
         flat.update(value if isinstance(value, dict) else {name: value})

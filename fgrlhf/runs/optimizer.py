@@ -5,8 +5,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from fgrlhf.models.quantized import bitsandbytes
-
 OptimizerName = Literal["adamw", "adamw_8bit"]
 ABOUT_OPTIMIZER = (
     "adamw_8bit: two bytes of state per trained weight instead of eight; needs the package"
@@ -32,6 +30,9 @@ def make_optimizer(
     """
     if name == "adamw":
         return torch.optim.AdamW(groups, eps=eps, weight_decay=0.0, fused=True)
+    # imported here: with transformers it takes seconds, and a config only needs the names above
+    from fgrlhf.models.quantized import bitsandbytes
+
     library: Any = bitsandbytes("train.optimizer=adamw_8bit")
     modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     embeddings = {id(module.weight) for module in modules}

@@ -26,7 +26,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch.distributed
 import yaml
 
 from fgrlhf.config import StrictModel, to_yaml
@@ -51,6 +50,7 @@ PACKAGES = (
     "en_core_web_sm",
     "numpy",
 )
+BEST_FILE = "best.json"  # in best/: the step, metric and value of the policy there
 
 
 class RunLog:
@@ -335,8 +335,10 @@ def _how_stopped(error: BaseException) -> str:
 
 def is_main_rank() -> bool:
     """Whether this is the process that writes files and prints."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank() == 0
+    # a process group exists only where torch has been imported, which takes seconds
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank() == 0
     # torchrun and accelerate set RANK before the process group exists
     return int(os.environ.get("RANK", 0)) == 0
 

@@ -13,8 +13,8 @@
 All routes outside /v1 are those of vLLM's development mode. Older servers lack
 /update_weight_version and /weight_info; they are then left out.
 
-A request that fails for a reason that may pass is repeated: its seed makes the answer the same. Any
-other fault stops the run. No token and no log-probability is made up.
+A request that fails for a transient reason is repeated: its seed makes the answer the same. Any
+other fault stops the run. No token and no log-probability is invented.
 """
 
 import json
@@ -409,7 +409,7 @@ def _check_end(ids: Sequence[int], max_tokens: int, eos_ids: Sequence[int]) -> N
     """A response ends with its first end token, or has the most tokens and no end token."""
     has_early_end = any(token in eos_ids for token in ids[:-1])
     if len(ids) > max_tokens or has_early_end:
-        raise ValueError("a response that goes on after its end")
+        raise ValueError("a response that continues after its end")
     if len(ids) < max_tokens and ids[-1] not in eos_ids:
         raise ValueError(
             f"a truncated response: {len(ids)} of {max_tokens} tokens, without an end token (its"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fgrlhf.evaluation import Metric
+from fgrlhf.metrics.base import Metric
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data.oracle import Facts, oracle_metrics

@@ -17,7 +17,6 @@ from fgrlhf.errors import UserError
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.kind import OnDevice, RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import SequenceScorer, model_facts
-from fgrlhf.reward_models.loading import load_segment_classifier, load_sequence_scorer
 
 
 class _OneLevelReward(SegmentClassifierReward):
@@ -87,6 +86,8 @@ class _SegmentKind(OnDevice, RewardKind):
         return self
 
     def build(self, context: RewardContext) -> _OneLevelReward:
+        from fgrlhf.reward_models.loading import load_segment_classifier
+
         context = self.placed(context)
         scorer = load_segment_classifier(
             self.ckpt,
@@ -120,6 +121,8 @@ class Preference(SequenceScorer):
     )
 
     def build(self, context: RewardContext) -> PreferenceReward:
+        from fgrlhf.reward_models.loading import load_sequence_scorer
+
         context = self.placed(context)
         scorer = load_sequence_scorer(
             self.ckpt,
