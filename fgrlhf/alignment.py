@@ -113,6 +113,12 @@ def _ends_of_prefixes(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ..
     return text, tuple(ends)
 
 
+def texts_of(tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
+    """The texts of rows of token ids, the same as those of `char_ends`, without the ends."""
+    special = set(getattr(tokenizer, "all_special_ids", ()))
+    return _decode_rows(tokenizer, [[i for i in ids if i not in special] for ids in rows])
+
+
 def _decode_rows(tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
     return tokenizer.batch_decode(rows, skip_special_tokens=True)
 

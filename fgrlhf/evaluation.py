@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fgrlhf.alignment import decode
+from fgrlhf.alignment import decode, texts_of
 from fgrlhf.errors import UserError
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.metrics.base import Metric, NamedMetric
@@ -260,7 +260,7 @@ def _response_seeds(batch: Sequence[Prompt], seed: int, num_samples: int) -> lis
 def _texts_of(policy: Policy, response: Response) -> list[str]:
     lengths = response.mask_BT.sum(1).tolist()
     unpadded = [ids_T[: int(length)] for ids_T, length in zip(response.ids_BT.tolist(), lengths)]
-    return policy.tokenizer.batch_decode(unpadded, skip_special_tokens=True)
+    return texts_of(policy.tokenizer, unpadded)
 
 
 def _kl_of_responses(

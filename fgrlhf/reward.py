@@ -23,6 +23,7 @@ from fgrlhf.algorithms.advantages import kl_penalized
 from fgrlhf.alignment import place_on_tokens
 from fgrlhf.background import Background
 from fgrlhf.errors import UserError
+from fgrlhf.reward_utils import WHOLE_LEVELS
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 from fgrlhf.types import Rollout, TokenReward
 from fgrlhf.utils import ROUNDING
@@ -142,6 +143,7 @@ class SegmentClassifierReward:
                 )
 
     def segment_scores(self, prompts, texts):
+        of_whole = self.scorer.spec.level in WHOLE_LEVELS
         results = []
         for labelled in self.scorer.score(prompts, texts):
             columns = {label: labelled.labels.index(label) for label in self.values}
@@ -150,7 +152,8 @@ class SegmentClassifierReward:
             for (start, end), row, was_read in zip(labelled.spans, rows, labelled.judged):
                 probabilities = {label: row[column] for label, column in columns.items()}
                 value, label = self._judgement(probabilities) if was_read else (0.0, "unread")
-                scores.append(SegmentScore(start, end, value, label))
+                # a judgement of the whole response also rates the decision to stop
+                scores.append(SegmentScore(start, None if of_whole else end, value, label))
             results.append(scores)
         return results
 

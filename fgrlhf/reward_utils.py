@@ -43,7 +43,8 @@ def _check_level(value: str) -> str:
 
 LEVEL_HELP = f"choose one of {', '.join(LEVELS)}, or step:SEPARATOR"
 Level = Annotated[str, AfterValidator(_check_level)]
-_SEQUENCE = "sequence"  # the name of the level `whole` in reward models of earlier releases
+# `whole`, and its name in reward models of earlier releases
+WHOLE_LEVELS = ("whole", "sequence")
 Span = tuple[int, int]
 
 BLANK = "blank_en_sentencizer"
@@ -264,7 +265,7 @@ class Segmenter:
             return [match.span() for match in _LINE.finditer(text)]
         if level.startswith(SEPARATED) and is_level(level):
             return _spans_between_separators(text, level.removeprefix(SEPARATED))
-        if level in ("whole", _SEQUENCE):
+        if level in WHOLE_LEVELS:
             return [(0, len(text))] if text.strip() else []
         raise ValueError(f"`{level}` is not a level of segments: {LEVEL_HELP}")
 

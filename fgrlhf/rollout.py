@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from fgrlhf.alignment import decode
+from fgrlhf.alignment import decode, texts_of
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.logprobs import check_logprobs
 from fgrlhf.policy import Policy
@@ -246,7 +246,7 @@ def generate_texts(
         response = policy.generate(prompt_ids_GP, prompt_mask_GP, sampling, seeds, num_samples)
         lengths = response.mask_BT.sum(1).tolist()
         rows = [ids[: int(n)] for ids, n in zip(response.ids_BT.tolist(), lengths)]
-        texts = policy.tokenizer.batch_decode(rows, skip_special_tokens=True)
+        texts = texts_of(policy.tokenizer, rows)
         for place, i in enumerate(batch):
             texts_by_prompt[i] = texts[place * num_samples : (place + 1) * num_samples]
         if bar is not None:

@@ -77,6 +77,8 @@ def _replicates(
 
 
 def _interval(estimate: float, replicates: np.ndarray) -> Interval:
+    """The percentile interval of the replicates that are not NaN (a ratio without denominator)."""
+    replicates = replicates[~np.isnan(replicates)]
     tail = 100 * (1 - LEVEL) / 2
     low, high = np.percentile(replicates, [tail, 100 - tail])
     return Interval(float(estimate), float(low), float(high))
@@ -115,8 +117,8 @@ def ratio_bootstrap(
 ) -> Interval:
     """Interval of sum(numerators) / sum(denominators), with one of each per prompt.
 
-    An example is the number of error-free segments over all segments. A prompt may have the
-    denominator 0; if all prompts do, the ratio is 0.
+    An example is the number of error-free segments over all segments. Prompts with the denominator
+    0 say nothing about the ratio and are left out; if all prompts have it, the ratio is 0.
     """
     above = _values("numerators", numerators)
     below = _values("denominators", denominators)
@@ -124,6 +126,7 @@ def ratio_bootstrap(
         raise ValueError(
             f"as many numerators as denominators are needed: {above.size} and {below.size} given"
         )
+    above, below = _with_denominators(above, below)
     estimate = _ratio(above.sum(), below.sum())
     return _interval(estimate, _ratio_replicates(above, below, n, seed))
 
@@ -132,6 +135,9 @@ def paired_ratio_bootstrap(
     a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike], n: int = 2000, seed: int = 0
 ) -> Interval:
     """Interval of the ratio of a minus the ratio of b, as in `ratio_bootstrap`.
+
+    Prompts with the denominator 0 on both sides are left out, and so are samples in which one side
+    has no ratio because all its denominators are 0.
 
     Args:
       a, b: (numerators, denominators), a number of each per prompt.
@@ -142,7 +148,11 @@ def paired_ratio_bootstrap(
     columns = [_values("numerators and denominators", column) for column in (*a, *b)]
     if len({column.size for column in columns}) != 1:
         raise ValueError("paired ratios must be of the same prompts")
-    above_a, below_a, above_b, below_b = columns
+    table = np.stack(columns)
+    known = (table[1] != 0) | (table[3] != 0)  # on one side at least
+    if known.any():
+        table = table[:, known]
+    above_a, below_a, above_b, below_b = table
     estimate = _ratio(above_a.sum(), below_a.sum()) - _ratio(above_b.sum(), below_b.sum())
     # The same seed draws the same prompts for both sides.
     drawn_a = _ratio_replicates(above_a, below_a, n, seed)
@@ -156,7 +166,7 @@ def independent_ratio_bootstrap(
     """Interval of the ratio of a minus the ratio of b, which have different prompts.
 
     Each side is resampled by itself, so that every sample has prompts of both. Samples of all
-    prompts together could have none of a small side, whose ratio would then count as 0.
+    prompts together could have none of a small side.
 
     Args:
       a, b: (numerators, denominators), a number of each per prompt of that side.
@@ -174,6 +184,7 @@ def independent_ratio_bootstrap(
                 "as many numerators as denominators are needed:"
                 f" {above.size} and {below.size} given"
             )
+        above, below = _with_denominators(above, below)
         estimates.append(_ratio(above.sum(), below.sum()))
         replicates.append(_ratio_replicates(above, below, n, generator))
     return _interval(estimates[0] - estimates[1], replicates[0] - replicates[1])
@@ -182,12 +193,21 @@ def independent_ratio_bootstrap(
 def _ratio_replicates(
     above: np.ndarray, below: np.ndarray, n: int, seed: int | np.random.Generator
 ) -> np.ndarray:
-    """sum(above) / sum(below) of each of n draws of prompts."""
+    """sum(above) / sum(below) of each of n draws of prompts; NaN for a draw with sum(below) = 0."""
+    if not below.any():
+        return np.zeros(n)
 
     def ratio(draws: np.ndarray) -> np.ndarray:
-        return _ratio(above[draws].sum(-1), below[draws].sum(-1))
+        drawn = below[draws].sum(-1)
+        return np.where(drawn == 0, np.nan, _ratio(above[draws].sum(-1), drawn))
 
     return _replicates(ratio, above.size, n, seed)
+
+
+def _with_denominators(above: np.ndarray, below: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The prompts whose denominator is not 0, or all prompts if there are none."""
+    known = below != 0
+    return (above[known], below[known]) if known.any() else (above, below)
 
 
 def _ratio(numerator, denominator):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fgrlhf.alignment import texts_of
 from fgrlhf.errors import UserError
 from fgrlhf.models.causal import CausalPolicy
 from fgrlhf.models.decoding import Sampling
@@ -173,7 +174,7 @@ class StepSearch:
             for beam in group:
                 prompt_of_beam.append(prompt)
                 ids_of_beam.append(list(beam.ids))
-        texts = policy.tokenizer.batch_decode(ids_of_beam, skip_special_tokens=True)
+        texts = texts_of(policy.tokenizer, ids_of_beam)
         scores = iter(score_texts(self.scorer, prompt_of_beam, texts))
         best = []
         for group in different:

@@ -7,7 +7,7 @@ A pair file has comparisons (fgrlhf/data/formats.py): a prompt, K >= 2 responses
 them. A task may read pair files in its own format (`Task.rm_pairs`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,8 @@ from fgrlhf.files import read_jsonl
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText
 from fgrlhf.reward_models.rm_input import IGNORED, RMInput
-from fgrlhf.reward_utils import SEGMENT_MARK
+from fgrlhf.reward_utils import SEGMENT_MARK, WHOLE_LEVELS
 
-WHOLE = ("sequence", "whole")  # levels with one segment per response
 MOST_NAMES = 5  # of unknown tags, in a message
 
 Pair = tuple[int, int, float]  # index of the better and of the worse response, margin
@@ -71,7 +70,7 @@ def read_segment_rows(
         if problem is not None:
             problems.append(f"row {number}, {problem}")
             continue
-        marks = [i for i, word in enumerate(row["text"]) if word == SEGMENT_MARK]
+        marks = _marks(row)
         words, segments = split_at(row["text"], marks)
         tags = [row["feedback_tags"][mark] for mark in marks]
         rows.append(
@@ -103,6 +102,30 @@ def split_at(
     return tuple(words[: marks[0]]), segments
 
 
+def _marks(row: Mapping[str, Any]) -> list[int]:
+    """The places of the `</s>` before the segments: the key `marks`, else every `</s>`."""
+    if "marks" in row:
+        return row["marks"]
+    return [place for place, word in enumerate(row["text"]) if word == SEGMENT_MARK]
+
+
+def _marks_problem(row: Mapping[str, Any]) -> str | None:
+    words = row["text"]
+    if "marks" in row:
+        marks = row["marks"]
+        are_places = isinstance(marks, list) and all(
+            isinstance(mark, int) and not isinstance(mark, bool) and 0 <= mark < len(words)
+            for mark in marks
+        )
+        if not are_places or sorted(set(marks)) != marks:
+            return "`marks`: must be increasing places in `text`, counted from 0"
+        if any(words[mark] != SEGMENT_MARK for mark in marks):
+            return f"`marks`: a word of `text` at these places is not `{SEGMENT_MARK}`"
+    if not _marks(row):
+        return f"`text`: has no `{SEGMENT_MARK}`, so there is no segment to judge"
+    return None
+
+
 def _segment_problem(row: Any, known_tags: set[str], level: str | None) -> str | None:
     has_lists = (
         isinstance(row, dict)
@@ -129,10 +152,11 @@ def _segment_problem(row: Any, known_tags: set[str], level: str | None) -> str |
             f"`feedback_tags`: {names}{more} not among {', '.join(sorted(known_tags))}; "
             "name the file's labels under `labels`"
         )
-    segments = words.count(SEGMENT_MARK)
-    if segments == 0:
-        return f"`text`: has no `{SEGMENT_MARK}`, so there is no segment to judge"
-    if level in WHOLE and segments > 1:
+    problem = _marks_problem(row)
+    if problem is not None:
+        return problem
+    segments = len(_marks(row))
+    if level in WHOLE_LEVELS and segments > 1:
         return (
             f"`text`: has {segments} segments, but data.level={level} means one for the whole"
             " response; set data.level to the level of the file's segments"

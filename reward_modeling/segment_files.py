@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fgrlhf.reward_models.prefix import Prefix
-from fgrlhf.reward_utils import Span, rm_words
+from fgrlhf.reward_utils import SEGMENT_MARK, Span, rm_words
 
 OK, IGNORE = "O", "Ignore"
 
@@ -19,10 +19,18 @@ LabelledSpan = tuple[int, int, str]  # half-open characters of a response, label
 
 @dataclass(frozen=True)
 class TaggedWords:
-    """A line of a segment file: words, and one tag for each."""
+    """A line of a segment file: words, one tag for each, and the places of the `</s>`."""
 
     words: list[str]
     tags: list[str]
+    marks: list[int]
+
+    def row(self) -> dict:
+        row: dict = {"text": self.words, "feedback_tags": self.tags}
+        # `</s>` can also be a word of the prompt or the response: then readers need the places
+        if self.words.count(SEGMENT_MARK) != len(self.marks):
+            row["marks"] = self.marks
+        return row
 
 
 def segment_tags(
@@ -71,7 +79,7 @@ def tagged_words(
     word_tags = [ignore] * len(words)
     for mark, tag in zip(marks, tags, strict=True):
         word_tags[mark] = tag
-    return TaggedWords(words, word_tags)
+    return TaggedWords(words, word_tags, marks)
 
 
 def segment_file(examples: Iterable[TaggedWords | None], ignore: str = IGNORE) -> tuple[str, str]:
@@ -86,8 +94,7 @@ def segment_file(examples: Iterable[TaggedWords | None], ignore: str = IGNORE) -
         n_examples += 1
         if example is None:
             continue
-        row = {"id": str(number), "text": example.words, "feedback_tags": example.tags}
-        lines.append(json.dumps(row) + "\n")
+        lines.append(json.dumps({"id": str(number), **example.row()}) + "\n")
         counts.update(tag for tag in example.tags if tag != ignore)
     total = max(counts.total(), 1)
     shares = [f"{tag} {n} ({n / total:.1%})" for tag, n in sorted(counts.items())]

@@ -94,6 +94,8 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The mean over the response tokens of the whole batch, over micro-batches and processes.
 
+        (The dev loss is the Trainer's: the mean of such means, weighted by the rows of each batch.)
+
         The Trainer expects a loss that is already divided by `num_items_in_batch`. T5's loss is the
         mean over the micro-batch, so the gradients of micro-batches would be summed instead of
         averaged.

@@ -197,6 +197,19 @@ def test_grpo_normalises_by_the_group():
     assert advantages(GRPO(GRPOConfig(credit="response")), same).abs().max() == 0
 
 
+def test_grpo_does_not_divide_by_a_reward_that_does_not_apply():
+    """Two of four responses are judged. A constant added to their rewards changes nothing."""
+    for constant in (0.0, 10.0, 100.0):
+        old, judged = dense([constant], [constant + 1], [0.0], [0.0])
+        segments = {"r": [[SegmentScore(0, 1, constant)], [SegmentScore(0, 1, constant + 1)]]}
+        segments["r"] += [None, None]
+        rewards = TokenReward(judged.by_aspect, segments, judged.mask_BT)
+        result = GRPO(GRPOConfig()).advantages(old, rewards.total_BT, rewards).advantages_BT
+        # centred returns -1/2, 1/2, 0, 0: their standard deviation is sqrt((1/4 + 1/4) / 3)
+        scaled = 0.5 / ((1 / 6) ** 0.5 + 1e-4)
+        torch.testing.assert_close(result, torch.tensor([[-scaled], [scaled], [0.0], [0.0]]))
+
+
 def test_grpo_divides_by_the_spread_of_segments_if_all_returns_are_equal():
     """Each of three responses has one wrong line, at its own place: all returns are 1.
 

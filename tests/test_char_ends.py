@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from fgrlhf import alignment
-from fgrlhf.alignment import char_ends
+from fgrlhf.alignment import char_ends, texts_of
 
 KINDS = ["word", "unigram", "bpe", "unigram, tidied", "bpe, tidied", "bytes", "wordpiece", "suffix"]
 TEXTS = st.text(alphabet=st.sampled_from("ab .,;?!'\n 🙂👩‍👩‍👧é東京\u2028\ufffd"), max_size=80)
@@ -31,6 +31,17 @@ def whole_prefixes(tokenizer, ids):
         end = max(end, common)
         ends.append(end)
     return text, tuple(ends)
+
+
+def test_texts_without_ends_are_the_same_texts():
+    """Also where padding is an ordinary piece, which the tokenizer's own decoding would keep."""
+    backend = Tokenizer.from_str(tiny.tokenizer("word").backend_tokenizer.to_str())
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    tokenizer.pad_token = "▁;"
+    ids = tokenizer("the cat ; the dog ;", add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "the cat ; the dog ;"
+    text, _ = char_ends(tokenizer, ids)
+    assert texts_of(tokenizer, [ids, ids[:1]]) == [text, "the"] and ";" not in text
 
 
 @cache

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json
@@ -218,7 +219,7 @@ def test_lanes_share_the_gpus(monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
         assert visible_gpus() == [] and shares(2) == [None, None]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(module.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert visible_gpus() == ["0", "1"]
 
 

@@ -115,6 +115,22 @@ def test_several_kinds_of_error_have_values_of_their_own():
         values(**{"F-ERR": 1.0})
 
 
+@pytest.mark.parametrize("level", ["whole", "sequence"])
+def test_a_label_of_the_whole_response_also_rates_the_decision_to_stop(level):
+    class Model(FakeClassifier):
+        spec = SimpleNamespace(judged_labels=("NF-ERR", "O"), level=level)
+
+        def score(self, prompts, texts):
+            probabilities_SL = torch.tensor([[0.2, 0.1, 0.7]])
+            return [SegmentLabels(((0, 3),), probabilities_SL, ("O", "Ignore", "NF-ERR"), (True,))]
+
+    scores = SegmentClassifierReward(Model(), VALUES).segment_scores(PROMPTS[:1], ["cat"])
+    assert scores == [[SegmentScore(0, None, -0.5, "NF-ERR")]]
+    # the value is at the end-of-sequence token, not at the last word
+    placed = place_on_tokens(scores, [(3, 3)], torch.tensor([[1, 1]]))
+    assert placed.tolist() == [[0, -0.5]]
+
+
 def test_labels_are_found_by_name():
     scores = SegmentClassifierReward(FakeClassifier(), VALUES).segment_scores(PROMPTS, TEXTS)
     assert scores == [

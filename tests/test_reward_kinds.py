@@ -259,6 +259,9 @@ def test_regex_by_hand():
     text = "Sorry, no. I am sorry! Fine."
     (matches,) = RegexReward(re.compile("sorry", re.I), -1.0).segment_scores(PROMPTS[:1], [text])
     assert values(matches) == [(0, 5, -1.0), (16, 21, -1.0)]
+    of_whole = RegexReward(re.compile("sorry", re.I), -1.0, 0.5, "whole")
+    (whole,) = of_whole.segment_scores(PROMPTS[:1], [text])
+    assert [(s.start, s.end, s.value) for s in whole] == [(0, None, -1.0)]
     by_sentence = RegexReward(re.compile("sorry", re.I), -1.0, 0.5, "sentence")
     (sentences,) = by_sentence.segment_scores(PROMPTS[:1], [text])
     assert values(sentences) == [(0, 10, -1.0), (11, 22, -1.0), (23, 28, 0.5)]

@@ -147,6 +147,18 @@ def test_a_reward_without_a_kind_and_an_unknown_name_is_asked_for_one():
 
 
 @pytest.mark.parametrize(
+    "name", ["total", "penalized", "error_free", "segments", "max", "any", "bleu_counts", "a/max"]
+)
+def test_the_name_of_a_statistic_is_no_name_of_a_reward(name):
+    tree = published("fine_grained")
+    tree["reward"][name] = {"kind": "length", "max_words": 9, "value": -0.1}
+    with pytest.raises(UserError, match=f"reward.{name}: .*give the reward another name"):
+        validate(QAConfig, tree, "file")
+    tree["reward"][f"{name}_words"] = tree["reward"].pop(name)
+    validate(QAConfig, tree, "file")
+
+
+@pytest.mark.parametrize(
     "section, change, part",
     [
         ("value_model", {}, "needs its own trunk: set model.value_model.ckpt"),

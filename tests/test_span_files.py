@@ -52,6 +52,24 @@ def test_the_file_is_what_training_reads(spans, capsys):
     assert read_json(out.parent / "segmenter.json") == load_segmenter().describe()
 
 
+@pytest.mark.parametrize("level", ["sentence", "whole"])
+def test_a_separator_that_is_a_word_of_the_texts_is_no_mark(tmp_path, level):
+    """Prompts of several turns may have been written with `</s>` between them."""
+    spans = tmp_path / "spans.jsonl"
+    text = {"prompt": "Hi. </s> Name a cat.", "response": "Tom. He </s> is red."}
+    write_jsonl(spans, [{**text, "spans": [{"start": 5, "end": 7, "label": "wrong"}]}])
+    out = write(spans, f"level={level}", "tags={wrong: ERROR}")
+    (row,) = read_segment_rows(out, ("ERROR", "O"), "Ignore", level)
+    assert " ".join(row.text.prefix.all_words) == text["prompt"]
+    of_level = {
+        "sentence": (["Tom.", "He </s> is red."], (1, 0)),
+        "whole": ([text["response"]], (0,)),
+    }
+    segments, labels = of_level[level]
+    assert [" ".join(words) for words in row.text.segments] == segments
+    assert row.labels == labels
+
+
 def test_the_first_label_of_the_tags_decides(spans):
     first_tags = {
         "{wrong: ERROR, vague: VAGUE}": (2, 0, 1),

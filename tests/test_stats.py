@@ -68,10 +68,27 @@ def test_pairing_takes_the_question_out():
 
 def test_ratio_is_of_sums_not_a_mean_of_ratios():
     assert ratio_bootstrap([1, 9], [1, 10]).mean == pytest.approx(10 / 11)
-    got = ratio_bootstrap([0, 4], [0, 8])
-    # a sample of only the first question has no ratio: 0
-    assert got.mean == 0.5 and (got.low, got.high) == (0.0, 0.5)
     assert ratio_bootstrap([0, 0], [0, 0]) == Interval(0.0, 0.0, 0.0)
+
+
+def test_prompts_without_a_denominator_do_not_widen_the_interval_of_a_ratio():
+    assert ratio_bootstrap([0, 4], [0, 8]) == Interval(0.5, 0.5, 0.5)
+    # three of a hundred prompts have segments: their ratio is known as if there were no others
+    few = ([3.0, 3.0, 3.0] + [0.0] * 97, [3.0, 3.0, 4.0] + [0.0] * 97)
+    assert ratio_bootstrap(*few) == ratio_bootstrap([3, 3, 3], [3, 3, 4])
+    # paired with a policy whose ratio is 1/2 everywhere
+    halves = ([1.0] * 100, [2.0] * 100)
+    paired = paired_ratio_bootstrap(few, halves)
+    assert paired.mean == pytest.approx(0.4)
+    assert paired.low >= 0.25 and paired.high == pytest.approx(0.5)
+    # prompts without segments on both sides do not count
+    one, other = ([1.0, 0.0, 0.0], [2.0, 3.0, 0.0]), ([1.0, 3.0, 0.0], [2.0, 3.0, 0.0])
+    first_two = [tuple(column[:2] for column in side) for side in (one, other)]
+    assert paired_ratio_bootstrap(one, other) == paired_ratio_bootstrap(*first_two)
+    nothing = ([0.0, 0.0], [0.0, 0.0])
+    assert paired_ratio_bootstrap(nothing, nothing) == Interval(0.0, 0.0, 0.0)
+    against_nothing = paired_ratio_bootstrap(([1.0, 1.0], [2.0, 2.0]), nothing)
+    assert against_nothing == Interval(0.5, 0.5, 0.5)
 
 
 def test_pooled_counts_are_those_of_whole_questions():

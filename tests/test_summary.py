@@ -116,6 +116,15 @@ def test_gains_are_paired_by_question():
     assert gains(policies, COMPARED, ["reward"]) == {"holistic_vs_sft": {}}
 
 
+def test_gains_in_the_truth_do_not_depend_on_the_first_row():
+    """A true score may not apply to a prompt, whose row then lacks it."""
+    without = {"id": "c", "sample": 0, "reward": 1.0}
+    judged = {"sft": rows({"a": [0.0], "b": [0.5]}), "holistic": rows({"a": [0.25], "b": [1.0]})}
+    for place in (0, 1, 2):
+        policies = {name: [*of[:place], without, *of[place:]] for name, of in judged.items()}
+        assert gains(policies, COMPARED, ["reward"]) == gains(judged, COMPARED, ["reward"])
+
+
 def test_what_rounds_to_zero_has_no_sign():
     value = {"mean": -0.0004, "low": -0.0201, "high": -0.0001}
     assert interval_text(value) == "0.000 [-0.020, 0.000]"

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fgrlhf.algorithms.advantages import group_spread, group_std, reward_to_go
+from fgrlhf.algorithms.advantages import group_spread, group_std
 from fgrlhf.algorithms.config import KL_IN
 from fgrlhf.algorithms.group import GroupConfig, GroupRelative
 from fgrlhf.algorithms.losses import clipped_policy_loss
@@ -47,8 +47,9 @@ class GRPO(GroupRelative):
     def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward) -> Advantages:
         advantages_BT = self.centred(rollout, rewards_BT, rewards, leave_out=False)
         if self.config.normalize:
-            to_go_BT = reward_to_go(rewards_BT, rollout.response_mask_BT, self.config.gamma)
-            std_B = group_std(to_go_BT[:, 0], rollout.group_B)
+            # At the first token, an advantage is the return minus the mean of those to which a
+            # reward applies. The returns themselves would count "does not apply" as 0.
+            std_B = group_std(advantages_BT[:, 0], rollout.group_B)
             spread_B = group_spread(
                 advantages_BT, rewards_BT, rollout.response_mask_BT, rollout.group_B
             )

@@ -43,6 +43,20 @@ RATIO = "/ratio"
 MAX = "max"
 ANY = "any"
 
+# Last parts of `reward/...` with a meaning of their own in logs and summaries, so that a reward
+# cannot have them as its name.
+NOT_REWARDS = frozenset(
+    {
+        "total",
+        "penalized",
+        ERROR_FREE.removeprefix("/"),
+        TOTAL.removeprefix("/"),
+        MAX,
+        ANY,
+        *CORPUS_LEVEL,
+    }
+)
+
 
 def over_samples(column: str, values: Sequence[float]) -> float:
     """One number per prompt from a column's values for the responses to it.

@@ -99,9 +99,8 @@ def gains(
     for a, b in compared:
         if a not in policies or b not in policies:
             continue
-        columns_a = policies[a][0]
-        columns_b = policies[b][0]
-        truth = [name for name in columns_a if name.startswith(TRUTH) and name in columns_b]
+        of_b = _true_columns(policies[b])
+        truth = [name for name in _true_columns(policies[a]) if name in of_b]
         differences = {}
         for metric in truth or headline:
             interval = paired_gain(policies[a], policies[b], metric)
@@ -109,6 +108,14 @@ def gains(
                 differences[metric.removeprefix(TRUTH)] = interval.as_dict()
         result[f"{a}_vs_{b}"] = differences
     return result
+
+
+def _true_columns(rows: Rows) -> list[str]:
+    """The columns with judgements of the truth. A row may lack those that do not apply to it."""
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(name for name in row if name.startswith(TRUTH)))
+    return list(names)
 
 
 def compared_pairs(names: Sequence[str]) -> list[tuple[str, str]]:

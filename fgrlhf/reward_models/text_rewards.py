@@ -38,7 +38,9 @@ class RegexReward:
             for start, end in self.segmenter.segments(text, self.level, ends):
                 matched = self.pattern.search(text[start:end]) is not None
                 value, label = (self.value, "match") if matched else (self.otherwise, "no match")
-                scores.append(SegmentScore(start, end, value, label))
+                # a judgement of the whole response also rates the decision to stop
+                last = None if self.level == "whole" else end
+                scores.append(SegmentScore(start, last, value, label))
             results.append(scores)
         return results
 

@@ -37,6 +37,7 @@ from fgrlhf.metrics.config import (
     best_metric_mistakes,
     models_of,
 )
+from fgrlhf.metrics.pooled import NOT_REWARDS
 from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward_models.kind import RewardKind
@@ -345,6 +346,7 @@ class RLConfig(StrictModel):
     @model_validator(mode="after")
     def _sections_fit(self):
         mistakes = [
+            *self._reward_mistakes(),
             *self._model_mistakes(),
             *self._sampling_mistakes(),
             *self._critic_mistakes(),
@@ -355,6 +357,18 @@ class RLConfig(StrictModel):
         ]
         refuse([("", text) for text in mistakes])
         return self
+
+    def _reward_mistakes(self) -> list[str]:
+        """Names of rewards that would read as statistics in logs and summaries."""
+        mistakes = []
+        for name in self.reward:
+            statistic = name.rpartition("/")[2]
+            if statistic in NOT_REWARDS:
+                mistakes.append(
+                    f"reward.{name}: `reward/{statistic}` is a statistic in logs and summaries:"
+                    " give the reward another name"
+                )
+        return mistakes
 
     def _model_mistakes(self) -> list[str]:
         lora = self.model.policy_model.lora
