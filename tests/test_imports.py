@@ -253,9 +253,9 @@ def test_programs_without_a_model_do_not_import_transformers():
     assert imported_by(names, of=("transformers", "peft", "accelerate")) == "[]\n"
 
 
-def test_the_feedback_server_imports_no_heavy_library():
+def test_the_feedback_server_and_pipelines_import_no_heavy_library():
     """With torch or spaCy, a server would start in seven seconds rather than in one."""
     feedback = [module_name(path) for path in sorted((ROOT / "tasks").glob("*/feedback*.py"))]
     assert feedback
-    names = ["interface_html.serve", *feedback]
+    names = ["interface_html.serve", "fgrlhf.pipeline.stages", *feedback]
     assert imported_by(names, of=("torch", "transformers", "spacy", "scipy")) == "[]\n"

@@ -32,7 +32,6 @@ from fgrlhf.config import StrictModel, to_yaml
 from fgrlhf.config_yaml import dump_yaml
 from fgrlhf.errors import UserError, shorten, why_refused
 from fgrlhf.files import parse_json, read_json, write_json, write_jsonl, write_text
-from fgrlhf.kernels import choice as kernels
 from fgrlhf.models.source import sources_in
 from fgrlhf.runs.memory import peak_memory_mb
 from fgrlhf.secrets import MASK, looks_secret, mask_secrets, mask_tree
@@ -239,6 +238,9 @@ class RunLog:
         resume_step: int | None,
         before: Mapping,
     ) -> None:
+        # imported here: with torch it takes seconds, and other programs read run folders too
+        from fgrlhf.kernels import choice as kernels
+
         resumed = before.get("resumed_at")
         resumed = resumed if isinstance(resumed, list) else []
         if resume_step is not None:

@@ -26,7 +26,11 @@ def explained_variance(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -
 def rollout_metrics(
     rollout: Rollout, rewards: TokenReward, penalized_BT: Tensor, advantages: Advantages
 ) -> dict[str, float]:
-    """Means over responses of rewards, KL (both summed over tokens) and length; critic metrics."""
+    """Means over responses of rewards, KL (both summed over tokens) and length; critic metrics.
+
+    With `algorithm.normalize_aspects`, `reward/penalized` is that of the normalised rewards; the
+    total and the rewards by name keep their units.
+    """
     mask_BT = rollout.response_mask_BT
     kl_BT = (rollout.logprobs_BT - rollout.ref_logprobs_BT) * mask_BT
     metrics = {
