@@ -126,6 +126,23 @@ class BaseTrainer(ABC):
             )
         return True
 
+    def _say_continuing(self) -> None:
+        if self.accelerator.is_main_process:
+            print(
+                f"{self.folder}: continuing from step {self.step} of {self.total_steps}", flush=True
+            )
+
+    def _say_done(self, bar: tqdm) -> None:
+        """Name the policies that the run leaves."""
+        if self.accelerator.is_main_process:
+            best = ""
+            if self.best is not None:
+                best = (
+                    f"the best policy (step {self.best['step']}, dev {self.best['metric']}"
+                    f" {self.best['value']:.4f}) is in {self.folder / 'best'}, "
+                )
+            bar.write(f"done: {best}the last one in {self.folder / 'final'}")
+
     def _parameter_groups(self) -> list[dict]:
         trained = [p for p in self.actor_critic.policy.parameters() if p.requires_grad]
         return [{"params": trained, "lr": self.config.train.lr, "peak_lr": self.config.train.lr}]

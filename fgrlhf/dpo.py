@@ -131,6 +131,8 @@ class DPOTrainer(BaseTrainer):
         resumed = checkpoint.load_latest(self)
         if self._is_finished(resumed):
             return
+        if resumed:
+            self._say_continuing()
         self.log = RunLog(
             self.folder,
             self.config,
@@ -158,6 +160,7 @@ class DPOTrainer(BaseTrainer):
         if self.step == self.total_steps:
             self._evaluate(bar)  # the last policy, even if no evaluation is due at this step
             self._save_policy("final")
+            self._say_done(bar)
         bar.close()
         self.log.close()
 

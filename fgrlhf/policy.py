@@ -29,7 +29,13 @@ from fgrlhf.models.base import Policy, name_of
 from fgrlhf.models.causal import CausalPolicy
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy, T5Policy
-from fgrlhf.models.loading import SAFE, load_config, load_tokenizer, load_weights
+from fgrlhf.models.loading import (
+    SAFE,
+    check_vocabulary,
+    load_config,
+    load_tokenizer,
+    load_weights,
+)
 from fgrlhf.models.lora import add_adapters
 from fgrlhf.models.source import read_source
 from fgrlhf.models.top_layers import check_top_layers
@@ -109,6 +115,7 @@ def load_policy(
             model = _without_weights(auto_class, ckpt, config, DTYPES[dtype])
         else:
             model = load_weights(auto_class, ckpt, config=config, dtype=DTYPES[dtype])
+        check_vocabulary(tokenizer, model)
     except (OSError, ValueError) as error:
         raise UserError(
             f"no language model could be loaded from `{shorten(ckpt)}`: {error} {_way_out(ckpt)}"

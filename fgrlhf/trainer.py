@@ -515,6 +515,8 @@ class OnPolicyTrainer(BaseTrainer):
     # ---- logging ---------------------------------------------------------------------------------
 
     def _start_log(self, resumed: bool) -> None:
+        if resumed:
+            self._say_continuing()
         resume_step = self.step - 1 if resumed else None
         trackers = self.config.logging.trackers()
         self.log = RunLog(self.folder, self.config, resume_step=resume_step, **trackers)
@@ -555,15 +557,15 @@ class OnPolicyTrainer(BaseTrainer):
         bar.update()
 
     def _finish(self, bar: tqdm) -> None:
-        """Evaluate and save the last policy, and report an early stop."""
+        """Evaluate and save the last policy, and report where the policies are."""
         self._evaluate(bar)
         self._save_policy("final")
+        self._say_done(bar)
         if self.stopped and self.accelerator.is_main_process:
             bar.write(
                 f"stopped at step {self.step}: the KL from the reference exceeded"
                 f" train.kl_threshold={self.config.train.kl_threshold} {self.high_kl_count} times."
-                " Raise algorithm.kl_coef or lower train.lr; the best checkpoint is in"
-                f" {self.folder / 'best'}"
+                " Raise algorithm.kl_coef or lower train.lr"
             )
 
     # ---- construction ----------------------------------------------------------------------------

@@ -112,9 +112,13 @@ def comparison(accuracy: float, baselines: Baselines) -> str:
     difference = accuracy - baselines[best]["accuracy"]
     if difference > 0:
         return f"{line}; the model's accuracy is {difference:.3f} above the best of them"
+    if accuracy == 1:
+        return f"{line}. The model and {NAMES[best]} are right on every one of these rows"
+    features = " (model.text_features=true starts from it)" if best == "features" else ""
     return (
-        f"{line}. This reward model (accuracy {accuracy:.3f}) does NOT beat {NAMES[best]}: train"
-        " longer, on more rows, or from a better checkpoint before you use it as a reward"
+        f"{line}. This reward model (accuracy {accuracy:.3f}) does NOT beat {NAMES[best]}"
+        f"{features}: train longer, on more rows, or from a better checkpoint before you use it as"
+        " a reward"
     )
 
 

@@ -233,9 +233,24 @@ def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
 
     `segmenter.json` in the folder of the training file describes it; without that file it is the
     default segmenter.
+
+    Raises:
+      UserError: the file says that the segments are of another level than `data.level`.
     """
-    path = Path(config.data.train_file).parent / "segmenter.json"
-    return load_segmenter(read_json(path) if path.exists() else "auto").describe()
+    train_file = Path(config.data.train_file)
+    path = train_file.parent / "segmenter.json"
+    if not path.exists():
+        return load_segmenter("auto").describe()
+    description = read_json(path)
+    levels = description.get("levels") if isinstance(description, dict) else None
+    level = levels.get(train_file.name) if isinstance(levels, dict) else None
+    if level not in (None, config.data.level):
+        raise UserError(
+            f"data.level={config.data.level}, but the segments in {train_file} are of the level"
+            f" `{level}` ({path}): RL would judge other segments than training. Set"
+            f" data.level={level}"
+        )
+    return load_segmenter(description).describe()
 
 
 def train(config: SegmentRMConfig, task: Task = NO_TASK) -> Path:

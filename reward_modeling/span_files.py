@@ -23,8 +23,8 @@ from fgrlhf.data.format import RESPONSE, SpanFeedback
 from fgrlhf.data.formats import SPANS
 from fgrlhf.data.read import check_not_input
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json, write_text
-from fgrlhf.reward_utils import LEVEL_HELP, Level, Span, load_segmenter
+from fgrlhf.files import read_json, write_json, write_text
+from fgrlhf.reward_utils import LEVEL_HELP, Level, Segmenter, Span, load_segmenter
 from fgrlhf.task import Task
 from reward_modeling.segment_files import (
     IGNORE,
@@ -91,7 +91,7 @@ def spans_left_out(
 def write_span_file(task: Task, settings: Settings) -> None:
     """Write the segment file, and print its numbers of rows and tags.
 
-    The segmenter is described beside the file, so that training and RL divide texts alike.
+    Segmenter and level are described beside the file, so that training and RL divide texts alike.
 
     Raises:
       UserError: the source cannot be read or has no segment, a label of `tags` is on no span, the
@@ -117,10 +117,18 @@ def write_span_file(task: Task, settings: Settings) -> None:
         raise UserError(f"{settings.source} has no segment at level={settings.level}")
     path = Path(settings.output)
     write_text(path, text)
-    write_json(path.parent / SEGMENTER_FILE, segmenter.describe())
+    _describe_segments(path, segmenter, settings.level)
     print(f"{path}: {summary}", flush=True)
     for reason, count in spans_left_out(rows, segments, settings.tags).most_common():
         print(f"  spans left out, {reason}: {count:,}", flush=True)
+
+
+def _describe_segments(path: Path, segmenter: Segmenter, level: str) -> None:
+    """Write which segmenter and level the segments of the folder's files have."""
+    description = path.parent / SEGMENTER_FILE
+    before = read_json(description) if description.exists() else {}
+    levels = {**before.get("levels", {}), path.name: level}
+    write_json(description, {**segmenter.describe(), "levels": levels})
 
 
 def _check(task: Task, settings: Settings) -> None:

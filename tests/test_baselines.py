@@ -113,6 +113,11 @@ def test_a_model_that_does_not_beat_them_says_so():
         "majority": {"accuracy": 0.5, "auc": 0.5},
         "features": {"accuracy": 0.7, "auc": 0.75},
     }
-    assert "does NOT beat a linear model of ten hand-made features" in comparison(0.7, baselines)
+    text = comparison(0.7, baselines)
+    assert (
+        "does NOT beat a linear model of ten hand-made features (model.text_features=true" in text
+    )
+    perfect = comparison(1.0, {"features": {"accuracy": 1.0, "auc": 1.0}})
+    assert "are right on every one of these rows" in perfect and "NOT" not in perfect
     assert "0.050 above the best of them" in comparison(0.75, baselines)
     assert "does NOT" not in comparison(0.75, baselines)

@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from fgrlhf.errors import UserError
 from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_models.networks import LanguageModelScorer
@@ -53,6 +54,18 @@ def test_a_saved_policy_loads_completely(kind, tmp_path):
     assert loaded.state_dict().keys() == expected.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in loaded.state_dict().items())
     assert load_tokenizer(tmp_path).get_vocab() == policy.tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_a_model_with_fewer_embeddings_than_tokens_is_refused(kind, tmp_path):
+    policy = tiny.policy(kind)
+    size = max(policy.tokenizer.get_vocab().values())
+    policy.model.resize_token_embeddings(size)
+    policy.save(tmp_path)
+    with pytest.raises(
+        UserError, match=f"tokens up to number {size}, but the network has only {size} embeddings"
+    ):
+        load_policy(tmp_path)
 
 
 @pytest.mark.parametrize(

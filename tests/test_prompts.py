@@ -63,6 +63,17 @@ def test_a_question_is_never_cut(kind, capsys):
     )
 
 
+def test_the_limit_that_is_enough_for_all_rows_is_named():
+    prompts = [Prompt(str(i), "the red cat " * n) for i, n in enumerate((1, 3, 2))]
+    lengths = policy_of("t5", 99).prompt_lengths(prompts)
+    with pytest.raises(
+        UserError,
+        match=f"row 0: .* has {lengths[0]} tokens, but max_input_len is 2:"
+        f" set max_input_len={max(lengths)} or more, or remove this and 2 other rows",
+    ):
+        check_prompts_fit(policy_of("t5", 2), prompts, lambda prompt: prompt.text, "train.json")
+
+
 def test_a_question_that_the_text_words_differently_counts_by_itself():
     strange = Prompt("5", "a dog sees the bird", meta={"question": "the red cat , a dog"})
     assert check_prompts_fit(policy_of("t5", 6), [strange], up_to_question, "x") == 0

@@ -645,6 +645,13 @@ def test_a_reward_model_is_compared_with_its_baselines(accuracy, text):
     assert sections.against_baselines(RewardModelMetrics(accuracy=accuracy)) is None
 
 
+def test_a_perfect_baseline_cannot_be_beaten():
+    metrics = RewardModelMetrics(
+        accuracy=1.0, baselines={"features": BaselineMetrics(accuracy=1.0, auc=1.0)}
+    )
+    assert (sections.against_baselines(metrics) or "").startswith("equals the best of them")
+
+
 def test_the_number_of_prompts_shown(tmp_path):
     rows = [eval_row(random.Random(i), i, 0.5) for i in range(12)]
     write_jsonl(tmp_path / "eval" / "a-test" / "rows.jsonl", rows)

@@ -1,5 +1,8 @@
 """Marked spans as files of a segment reward model."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from fgrlhf.errors import UserError
@@ -7,6 +10,7 @@ from fgrlhf.files import read_json, write_jsonl
 from fgrlhf.reward_utils import load_segmenter
 from reward_modeling import command
 from reward_modeling.data import read_segment_rows
+from reward_modeling.run_fg_rm import SegmentRMConfig, segmenter_of
 
 ROWS = [
     {
@@ -49,7 +53,24 @@ def test_the_file_is_what_training_reads(spans, capsys):
         *("One is 7.", "Another is 8.", "Both are small.")
     ]
     assert " ".join(first.text.prefix.all_words) == "Name two primes."
-    assert read_json(out.parent / "segmenter.json") == load_segmenter().describe()
+    description = {**load_segmenter().describe(), "levels": {"train.json": "sentence"}}
+    assert read_json(out.parent / "segmenter.json") == description
+
+
+def test_a_model_of_another_level_than_its_file_is_refused(spans):
+    out = write(spans, "level=sentence", "tags={wrong: ERROR}")
+    words = [f"source={spans}", f"output={out.parent / 'words.json'}", "level=word"]
+    command.main(["span_files", "numbers", *words, "tags={wrong: ERROR}"])
+
+    def segmenter(file: str, level: str):
+        data = SimpleNamespace(train_file=str(out.parent / file), level=level)
+        return segmenter_of(cast(SegmentRMConfig, SimpleNamespace(data=data)))
+
+    for file, level in (("train.json", "sentence"), ("words.json", "word"), ("b.json", "step")):
+        assert segmenter(file, level) == load_segmenter().describe()
+    for file, level in (("train.json", "subsentence"), ("words.json", "sentence")):
+        with pytest.raises(UserError, match=f"data.level={level}, but the segments in .*{file}"):
+            segmenter(file, level)
 
 
 @pytest.mark.parametrize("level", ["sentence", "whole"])

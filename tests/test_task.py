@@ -1,15 +1,17 @@
 """Tasks: loading by name, their prompts and code, and checks of what their functions return."""
 
+import hashlib
 import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fgrlhf.cli.rl import noted_changes
+from fgrlhf.cli.rl import note_changed_code
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import metric_columns
 from fgrlhf.files import read_json, write_jsonl
@@ -76,26 +78,30 @@ def test_the_code_of_a_task_is_its_folder_without_tests():
     assert code_of(Task(name="elsewhere")) == {}
 
 
+def sha256_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def test_a_change_of_the_code_is_noted(tmp_path, monkeypatch, capsys):
     code = tmp_path / "reward.py"
     code.write_text("1")
     monkeypatch.setattr("fgrlhf.cli.rl.code_of", lambda task: {"reward.py": str(code)})
+    config: Any = {}  # names no class of the user
     run = tmp_path / "run"
     run.mkdir()
     for text, has_checkpoint, is_noted in (
         ("0", False, False),
-        ("1", False, False),  # nothing is left of the first start, so the run begins anew
+        ("1", False, False),  # the first start left no checkpoint, so the run begins anew
         ("1", True, False),
         ("2", True, True),
     ):
         code.write_text(text)
         if has_checkpoint:
             (run / "checkpoints" / "step-1").mkdir(parents=True, exist_ok=True)
-        with noted_changes(Task(name="t"), run, is_main_process=True):
-            pass
+        note_changed_code(Task(name="t"), config, run)
         printed = capsys.readouterr().out
         assert (f"note: reward.py changed since the run in {run} began" in printed) == is_noted
-    assert list(read_json(run / "task_code.json")) == ["reward.py"]
+    assert read_json(run / "task_code.json") == {"reward.py": sha256_of("1")}  # when it began
 
 
 # ---- generated prompts ---------------------------------------------------------------------------

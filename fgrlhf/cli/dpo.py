@@ -5,12 +5,13 @@ fine-grained DPO differ only in their YAML.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from accelerate import Accelerator
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import parse_cli, task_and_rest
-from fgrlhf.cli.rl import dev_evaluation, dtype_notes
+from fgrlhf.cli.rl import dev_evaluation, dtype_notes, note_changed_code
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.data.token_comparisons import TokenComparison, encode_comparisons
 from fgrlhf.dpo import DPOTrainer, load_comparisons
@@ -113,6 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if trainer.accelerator.is_main_process:
         for note in (*config.logging.notes(), *dtype_notes(config.model.dtype, trainer)):
             print(note, flush=True)
+    note_changed_code(task, config, Path(config.logging.save_dir))
     trainer.train()
 
 

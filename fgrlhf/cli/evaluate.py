@@ -27,6 +27,7 @@ from fgrlhf.metrics.config import EvaluationMetrics, models_of
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows, read_summary
 from fgrlhf.models.decoding import Sampling
+from fgrlhf.own_code import own_code
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.reward_models.kind import RewardContext
@@ -155,9 +156,10 @@ def metrics_of(settings: Settings, config: RLConfig) -> EvaluationMetrics:
 
 
 def inputs_of(task: Task, settings: Settings, config: RLConfig) -> list[str | Path]:
-    """Every file and checkpoint that affects the result, the task's code included."""
+    """Every file and checkpoint that affects the result, the user's code included."""
     inputs: list[str | Path] = [
         *code_of(task).values(),
+        *own_code([settings, config]).values(),
         settings.policy,
         settings.config,
         config.model.policy_model.ckpt,

@@ -3,8 +3,7 @@
 Trains the policy of the YAML file and saves the one that is best on dev.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -23,12 +22,14 @@ from fgrlhf.kernels.choice import slow_bf16_note, use_kernels
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.models.sharding import unsharded
+from fgrlhf.own_code import own_code
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.runs.distributed import shards_models, share_of, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.runs.stage import check_writable
+from fgrlhf.runs.runlog import is_main_rank
+from fgrlhf.runs.stage import check_writable, hold
 from fgrlhf.samplers.make import make_sampler
 from fgrlhf.stats import Interval
 from fgrlhf.task import Task, build_reward, code_of, rl_config
@@ -184,8 +185,8 @@ def train(task: Task, config: RLConfig) -> None:
         for note in (*config.logging.notes(), *dtype_notes(config.model.dtype, trainer)):
             print(note, flush=True)
     folder = Path(config.logging.save_dir)
-    with noted_changes(task, folder, trainer.accelerator.is_main_process):
-        trainer.train()
+    note_changed_code(task, config, folder)
+    trainer.train()
 
 
 def dtype_notes(dtype: str, trainer: BaseTrainer) -> list[str]:
@@ -196,31 +197,31 @@ def dtype_notes(dtype: str, trainer: BaseTrainer) -> list[str]:
     return [] if note is None else [note]
 
 
-@contextmanager
-def noted_changes(task: Task, folder: Path, is_main_process: bool) -> Iterator[None]:
-    """Record the task's code, and print a note if it changed since a run began.
+def note_changed_code(task: Task, config: RLConfig | DPOConfig, folder: Path) -> None:
+    """Record the user's code, and print a note if it changed since a run began.
 
-    A run can be continued or reused after such a change, since most changes do not affect it.
-    `task_code.json` has the digests. A run that stopped before its first checkpoint begins anew.
+    That is the task's code and the classes that the config names (`kind: python`). A run can be
+    continued or reused after such a change, since most changes do not affect it. `task_code.json`
+    has the digests. A run that stopped before its first checkpoint begins anew.
     """
+    if not is_main_rank():
+        return
     path = folder / "task_code.json"
-    now = {name: sha256(file) for name, file in code_of(task).items()}
-    is_continued = path.is_file() and any((folder / "checkpoints").glob("step-*"))
-    if is_main_process and is_continued:
-        before = read_json(path)
-        changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
-        if changed:
-            print(
-                f"note: {', '.join(changed)} changed since the run in {folder} began: to train with"
-                " the present files from the start, remove that folder or set another"
-                " logging.save_dir",
-                flush=True,
-            )
-    try:
-        yield
-    finally:
-        if is_main_process and folder.is_dir() and not is_continued:
+    files = {**code_of(task), **own_code(config)}
+    now = {name: sha256(file) for name, file in files.items()}
+    with hold(folder):
+        if not (path.is_file() and any((folder / "checkpoints").glob("step-*"))):
             write_json(path, now)
+            return
+        before = read_json(path)
+    changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
+    if changed:
+        print(
+            f"note: {', '.join(changed)} changed since the run in {folder} began: to train with"
+            " the present files from the start, remove that folder or set another"
+            " logging.save_dir",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -35,13 +35,15 @@ def check_prompts_fit(
     """
     cut = cut_prompts(policy, prompts)
     lengths = policy.prompt_lengths([_core(prompt, core_text) for prompt in cut])
-    for prompt, length in zip(cut, lengths):
-        if length > policy.max_input_len:
-            raise UserError(
-                f"{file}, row {shorten(prompt.id, 80)}: the part that must not be cut has {length}"
-                f" tokens, but max_input_len is {policy.max_input_len}: raise max_input_len, or"
-                " remove the row"
-            )
+    too_long = [place for place, length in enumerate(lengths) if length > policy.max_input_len]
+    if too_long:
+        first = too_long[0]
+        rows = "the row" if len(too_long) == 1 else f"this and {len(too_long) - 1} other rows"
+        raise UserError(
+            f"{file}, row {shorten(cut[first].id, 80)}: the part that must not be cut has"
+            f" {lengths[first]} tokens, but max_input_len is {policy.max_input_len}: set"
+            f" max_input_len={max(lengths)} or more, or remove {rows}"
+        )
     if cut and not quiet:
         lost = "oldest turns" if cut[0].messages else "ends"
         print(

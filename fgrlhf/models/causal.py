@@ -217,8 +217,8 @@ class CausalPolicy(Policy):
         if positions is not None and needed > positions:
             raise UserError(
                 f"prompts of {P} tokens with responses of up to {sampling.max_new_tokens} need"
-                f" {needed} positions, the model has {positions}: lower env.max_input_len or"
-                " env.max_generated_len"
+                f" {needed} positions, the model has {positions}: lower max_input_len or"
+                " max_generated_len"
             )
 
 

@@ -182,7 +182,7 @@ class EncoderDecoderPolicy(Policy):
                 raise UserError(
                     f"prompts of {P} tokens and responses of up to {sampling.max_new_tokens} need"
                     f" {needed} positions in the {stack}, {type(self.model).__name__} has {limit}:"
-                    " lower env.max_input_len or env.max_generated_len"
+                    " lower max_input_len or max_generated_len"
                 )
 
 

@@ -64,6 +64,19 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
     return config
 
 
+def check_vocabulary(tokenizer, model: Any) -> None:
+    """Raise `ValueError` if the tokenizer has tokens without an embedding in the model."""
+    # not all embeddings are a single table
+    rows = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    if rows is not None and largest >= rows:
+        raise ValueError(
+            f"its tokenizer has tokens up to number {largest}, but the network has only {rows}"
+            " embeddings: they belong to different models, or a token was added without"
+            " `resize_token_embeddings`."
+        )
+
+
 def max_positions(config: PretrainedConfig, stack: Literal["encoder", "decoder"]) -> int | None:
     """The most tokens that a stack can read; None: no limit.
 

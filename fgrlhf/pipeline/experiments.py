@@ -26,6 +26,7 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import numbered_jsonl
 from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.metrics.rows import ROWS, read_rows
+from fgrlhf.own_code import own_modules
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
 from fgrlhf.report.records import episodes_per_step
@@ -303,7 +304,12 @@ class Experiment:
         command, modules = program(self.task, run.program, run.config, *overrides)
         reads = (run.config, *self.named_files(run.config, run.overrides))
         return Stage(
-            folder, command, needs=run.needs, outputs=(folder,), reads=reads, modules=modules
+            folder,
+            command,
+            needs=run.needs,
+            outputs=(folder,),
+            reads=reads,
+            modules=(*modules, *own_modules(read_yaml(run.config))),
         )
 
     def _overrides(self, run: Run, seed: int) -> list[str]:
@@ -360,7 +366,12 @@ class Experiment:
         output = str(Path(folder) / "eval" / f"{name}-{plan.split}")
         stage = str(Path(folder) / f"evaluate-{name}")
         return Stage(
-            stage, command, needs=needs, outputs=(output,), reads=tuple(reads), modules=modules
+            stage,
+            command,
+            needs=needs,
+            outputs=(output,),
+            reads=tuple(reads),
+            modules=(*modules, *own_modules(read_yaml(plan.config))),
         )
 
     def run(self, stages: Sequence[Stage], lanes: int) -> None:

@@ -381,6 +381,8 @@ def against_baselines(metrics: RewardModelMetrics) -> str | None:
         return None
     best = max(accuracies, key=lambda name: accuracies[name])
     relation = "beats" if metrics.accuracy > accuracies[best] else "does NOT beat"
+    if metrics.accuracy == accuracies[best] == 1:
+        relation = "equals"  # nothing can beat it
     return f"{relation} the best of them, the {BASELINES.get(best, best)}, on dev"
 
 

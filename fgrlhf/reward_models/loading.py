@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from tokenizers import normalizers
 from tokenizers.pre_tokenizers import ByteLevel
-from torch import nn
 from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -98,7 +97,8 @@ def load_reward_model(
             network.check_lm_logits()
         model: Any = speed_up_network(network)
         tokenizer = load_tokenizer(path, spec.shape)
-        check_vocabulary(tokenizer, network)
+        trunk = network.trunk if isinstance(network, LanguageModelScorer) else network
+        loading.check_vocabulary(tokenizer, trunk)
         if spec.shape == "encoder" and config.pad_token_id is None:
             # a decoder-only classifier looks for its last token before the padding
             network.config.pad_token_id = tokenizer.pad_token_id
@@ -196,20 +196,6 @@ def _joins_words(tokenizer) -> bool:
     """Whether it reads the words `a` and `a` as `aa`."""
     ids = tokenizer(["a", "a"], is_split_into_words=True, add_special_tokens=False)["input_ids"]
     return tokenizer.decode(ids) == "aa"
-
-
-def check_vocabulary(tokenizer, network: nn.Module) -> None:
-    """Raise `ValueError` if the tokenizer has tokens without an embedding in the network."""
-    trunk: Any = network.trunk if isinstance(network, LanguageModelScorer) else network
-    embeddings = trunk.get_input_embeddings()
-    rows = getattr(embeddings, "num_embeddings", None)  # not all embeddings are a single table
-    largest = max(tokenizer.get_vocab().values(), default=0)
-    if rows is not None and largest >= rows:
-        raise ValueError(
-            f"its tokenizer has tokens up to number {largest}, but the network has only {rows}"
-            " embeddings: they belong to different models, or a token was added without"
-            " `resize_token_embeddings`."
-        )
 
 
 @torch.no_grad()
