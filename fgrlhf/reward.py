@@ -22,7 +22,7 @@ from torch import Tensor
 from fgrlhf.algorithms.advantages import kl_penalized
 from fgrlhf.alignment import place_on_tokens
 from fgrlhf.background import Background
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.reward_utils import WHOLE_LEVELS
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 from fgrlhf.types import Rollout, TokenReward
@@ -357,9 +357,24 @@ class CombinedReward(BasicReward):
                     scores = scores_of(aspect, prompts, texts, tokens)
             except Exception as error:
                 error.add_note(f"in the reward `{name}` ({type(aspect).__name__})")
+                if isinstance(error, KeyError):
+                    _note_missing_key(error, prompts)
                 raise
             unweighted[name] = checked_scores(name, scores, texts)
         return {name: _weighted(unweighted[name], weight) for name, weight in self.weights.items()}
+
+
+def _note_missing_key(error: KeyError, prompts: Sequence[Prompt]) -> None:
+    """Name the first prompt whose row lacks the key, if that is why a reward failed."""
+    key = error.args[0] if error.args else None
+    for prompt in prompts:
+        if key not in prompt.meta:
+            keys = ", ".join(map(str, prompt.meta)) or "none"
+            error.add_note(
+                f"the row of prompt {shorten(prompt.id, 80)} has no {key!r}; the keys of its"
+                f" Prompt.meta, which come from the file of the prompts: {keys}"
+            )
+            return
 
 
 def _weighted(results: Sequence[Scores], weight: float) -> list[Scores]:

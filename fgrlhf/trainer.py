@@ -600,6 +600,13 @@ class OnPolicyTrainer(BaseTrainer):
                 f" train.total_episodes={train.total_episodes} is only {self.total_steps} steps:"
                 " the policy would never learn. Lower the former or raise the latter"
             )
+        episodes = self.total_steps * self.episodes_per_step
+        if episodes > train.total_episodes and not self._quiet():
+            print(
+                f"note: a step has {self.episodes_per_step} episodes, so the run has {episodes}"
+                f" instead of train.total_episodes={train.total_episodes}",
+                flush=True,
+            )
         warmup = train.n_critic_warmup_steps + train.n_warmup_steps
         if warmup >= self.total_steps and not self._quiet():
             print(

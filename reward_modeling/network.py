@@ -11,11 +11,11 @@ from transformers import (
 )
 
 from fgrlhf.errors import UserError
-from fgrlhf.models.loading import load_config, load_weights
+from fgrlhf.models.loading import check_vocabulary, load_config, load_weights
 from fgrlhf.models.lora import add_adapters
 from fgrlhf.models.top_layers import check_top_layers, train_top_layers
 from fgrlhf.reward_models.inputs import longest_input
-from fgrlhf.reward_models.loading import check_score, check_vocabulary, load_tokenizer
+from fgrlhf.reward_models.loading import check_score, load_tokenizer
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.rm_input import Kind, Shape
 from fgrlhf.reward_models.shapes import (
@@ -88,7 +88,7 @@ def _language_model_scorer(
     _add_adapters(scorer.trunk, model)
     if model.train_top_layers is not None:
         scorer.train_top_layers(model.train_top_layers, TOP_LAYERS_KEY)
-    check_vocabulary(tokenizer, scorer)
+    check_vocabulary(tokenizer, scorer.trunk)
     return scorer
 
 

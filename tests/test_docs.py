@@ -32,6 +32,8 @@ from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.task import Task, load_task, rl_config
 from fgrlhf.text_types import Prompt
+from reward_modeling.run_fg_rm import SegmentRMConfig
+from sft.config import SFTConfig
 
 ROOT = Path(__file__).parents[1]
 # what `needs` and `needs_at` (scripts/env.sh) check
@@ -398,7 +400,7 @@ def test_the_reward_of_the_guide_runs():
         "share_sorted": lambda prompt, text: {},
     }
     exec(reward + task, names)
-    (section,) = blocks(ROOT / "docs" / "tasks.md", "yaml")
+    section = blocks(ROOT / "docs" / "tasks.md", "yaml")[0]
     tree = {
         "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
         "logging": {"save_dir": "out"},
@@ -408,6 +410,16 @@ def test_the_reward_of_the_guide_runs():
     built = config.reward["order"].build(RewardContext(prefix=lambda prompt, with_context: []))
     (scores,) = built.segment_scores([Prompt("0", "")], ["a c b"])
     assert [score.value for score in scores] == [0.5, 0.5, -0.5]
+
+
+def test_the_configs_of_the_guide_are_valid(tmp_path, monkeypatch):
+    monkeypatch.setenv("OUTPUT_DIR", "o")
+    monkeypatch.setenv("DATA_DIR", "d")
+    _, *configs = blocks(ROOT / "docs" / "tasks.md", "yaml")
+    for config_class, text in zip((SFTConfig, SegmentRMConfig), configs, strict=True):
+        path = tmp_path / "config.yml"
+        path.write_text(text)
+        load_config(config_class, str(path))
 
 
 def test_the_python_reward_of_the_document_runs():

@@ -186,10 +186,22 @@ def test_what_a_reward_returns_is_checked(result, message):
 
 
 def test_an_error_inside_a_reward_names_the_reward():
-    reward = CombinedReward({"mine": Returns(KeyError("letter"))})
-    with pytest.raises(KeyError) as caught:
+    reward = CombinedReward({"mine": Returns(ZeroDivisionError("letter"))})
+    with pytest.raises(ZeroDivisionError) as caught:
         reward.segment_scores([PROMPT], ["hello"])
     assert caught.value.__notes__ == ["in the reward `mine` (Returns)"]
+
+
+def test_a_key_that_a_row_lacks_is_named():
+    class Facts:
+        def segment_scores(self, prompts, texts):
+            return [[SegmentScore(0, 0, float(len(prompt.meta["facts"])))] for prompt in prompts]
+
+    prompts = [Prompt("7", "x", meta={"facts": [1]}), Prompt("8", "y", meta={"topic": "z"})]
+    with pytest.raises(KeyError) as caught:
+        CombinedReward({"mine": Facts()}).segment_scores(prompts, ["", ""])
+    text = "\n".join(caught.value.__notes__)
+    assert "prompt 8 has no 'facts'" in text and "from the file of the prompts: topic" in text
 
 
 @pytest.mark.parametrize(
