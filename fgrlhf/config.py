@@ -9,7 +9,7 @@ config_schema.py finds what a config class allows at a path, and config_errors.p
 messages.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -110,7 +110,13 @@ def load_config(model: type[Model], path: str | Path, overrides: Sequence[str] =
     if unset:
         raise UserError(_message(f"{shorten(path)}:", unset))
     source = f"{path} with the overrides of the command line" if overrides else str(path)
-    return validate(model, tree, source=source, secrets=environment.secrets)
+    return validate(
+        model,
+        tree,
+        source=source,
+        secrets=environment.secrets,
+        way_to_add=lambda key: f"give {key}=... on the command line, or set it in the config file",
+    )
 
 
 def _is_overridden(key: str, overridden: Sequence[str]) -> bool:
@@ -129,10 +135,21 @@ def config_from(model: type[Model], overrides: Sequence[str]) -> Model:
     tree: dict = {}
     for override in overrides:
         apply_override(model, tree, override)
-    return validate(model, tree, source="the command line")
+    return validate(
+        model,
+        tree,
+        source="the command line",
+        way_to_add=lambda key: f"give {key}=... on the command line",
+    )
 
 
-def validate(model: type[Model], tree: dict, source: str, secrets: Iterable[str] = ()) -> Model:
+def validate(
+    model: type[Model],
+    tree: dict,
+    source: str,
+    secrets: Iterable[str] = (),
+    way_to_add: Callable[[str], str] | None = None,
+) -> Model:
     """Build `model` from a nested dict.
 
     Args:
@@ -140,6 +157,7 @@ def validate(model: type[Model], tree: dict, source: str, secrets: Iterable[str]
       tree: the nested dict.
       source: where it comes from, for the message.
       secrets: values that the message must not show, besides those of keys such as `api_key`.
+      way_to_add: tells, for the path of a missing key, how to give it. None: in the source.
 
     Raises:
       UserError: lists all mistakes, with secrets masked.
@@ -149,9 +167,10 @@ def validate(model: type[Model], tree: dict, source: str, secrets: Iterable[str]
     except ValidationError as error:
         problems = error.errors()
     hide = hider_of({*secrets, *secrets_in(tree)})
+    way_to_add = way_to_add or (lambda key: f"add it to {shorten(source)}")
     lines = []
     for problem in problems:
-        for line in explain(model, problem, hide):
+        for line in explain(model, problem, hide, way_to_add):
             lines.append(shorten(hide(line), LONGEST_MESSAGE))
     count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
     raise UserError(_message(f"{shorten(source)} has {count}:", lines))

@@ -6,7 +6,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fgrlhf.config_schema import keys_at, keys_of, paths_of, sections_at, tags_of, without_tags
+from fgrlhf.config_schema import (
+    choices_at,
+    keys_at,
+    keys_of,
+    paths_of,
+    sections_at,
+    tags_of,
+    without_tags,
+)
 from fgrlhf.errors import shorten, suggestion
 from fgrlhf.secrets import MASK, looks_secret
 
@@ -82,7 +90,10 @@ class Mistakes(ValueError):  # noqa: N818
 
 
 def explain(
-    model: type[BaseModel], problem: Mapping[str, Any], hide: Callable[[str], str]
+    model: type[BaseModel],
+    problem: Mapping[str, Any],
+    hide: Callable[[str], str],
+    way_to_add: Callable[[str], str],
 ) -> list[str]:
     """The message of one of pydantic's errors: one line, or several for `Mistakes`.
 
@@ -91,6 +102,7 @@ def explain(
       problem: an entry of `ValidationError.errors()`. Its `loc` is the location of the value, and
         its `type` says which of pydantic's rules the value breaks.
       hide: masks the secrets in a text.
+      way_to_add: tells, for the path of a missing key, how to give it.
     """
     location, section = without_tags(model, problem["loc"])
     path = ".".join(str(part) for part in location)
@@ -109,10 +121,9 @@ def explain(
         hint = other_place(model, path) or _hint_for_key(str(location[-1]), known)
         return [f"{shorten(path)}: unknown key; {hint}"]
     if rule == "missing":
-        return [
-            f"{path}: missing; give {path}=... on the command line, or set it in the config file"
-            " if there is one"
-        ]
+        choices = choices_at(model, [str(part) for part in location])
+        known = f"; known: {', '.join(choices)}" if choices else ""
+        return [f"{path}: missing; {way_to_add(path)}{known}"]
 
     # Any other rule has a message of its own. "value_error" is a `ValueError` of a validator, which
     # names the value itself where that helps.
@@ -122,6 +133,9 @@ def explain(
     message = message[:1].lower() + message[1:]
     if rule != "value_error":
         message += f" (got {shorten(hide(repr(problem['input'])))})"
+    if rule == "literal_error" and isinstance(problem["input"], str):
+        close = _close_to(problem["input"], choices_at(model, [str(part) for part in location]))
+        message += f"; did you mean `{close}`?" if close else ""
     return [f"{shorten(path)}: {message}"]
 
 
@@ -149,12 +163,17 @@ def other_place(model: type[BaseModel], path: str) -> str | None:
 
 def _hint_for_key(key: str, known: Sequence[str]) -> str:
     """How to fix an unknown key, given the keys that its section has."""
-    close = difflib.get_close_matches(key[:100], known, n=1)
+    close = _close_to(key, known)
     if close:
-        return f"did you mean `{close[0]}`?"
+        return f"did you mean `{close}`?"
     if known:
         return f"known here: {', '.join(known)}"
     return "remove it"
+
+
+def _close_to(name: str, known: Sequence[str]) -> str | None:
+    """The known name that is most similar, if one is similar."""
+    return next(iter(difflib.get_close_matches(name[:100], known, n=1)), None)
 
 
 # ---- secrets -------------------------------------------------------------------------------------

@@ -39,6 +39,15 @@ def holds_only_text(allowed: Sequence[Any]) -> bool:
     return bool(not_null) and all(_is_text(annotation) for annotation in not_null)
 
 
+def choices_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """The texts that a `Literal` at a path allows; [] for values of other types."""
+    choices = []
+    for annotation in types_at(model, path):
+        if typing.get_origin(annotation) is typing.Literal:
+            choices += [value for value in typing.get_args(annotation) if isinstance(value, str)]
+    return choices
+
+
 def _is_text(annotation: Any) -> bool:
     """Whether a type is str, Path, or a `Literal` of strings."""
     if annotation in (str, Path):

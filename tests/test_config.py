@@ -131,7 +131,8 @@ def test_every_mistake_is_reported_at_once(tmp_path):
         "train.lr: input should be a valid number, unable to parse string as a number (got 'fast')",
         "train.stepz: unknown key; did you mean `steps`?",
         "train.flag:",
-        "reward.a.weight: missing; give reward.a.weight=... on the command line",
+        "reward.a.weight: missing; give reward.a.weight=... on the command line, or set it in the"
+        " config file",
         "reward.a.wieght: unknown key; did you mean `weight`?",
         "reward.b:",
         "sizes.1:",

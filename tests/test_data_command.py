@@ -387,7 +387,12 @@ def test_agreement_of_files(tmp_path, capsys):
         (["check"], "fgrlhf data check needs FILE"),
         (["check", "format=prompts"], "fgrlhf data check needs FILE"),
         (["convert", "a.json", "format=prompts"], "fgrlhf data convert needs IN and OUT"),
-        (["check", "a.json"], "format: missing"),
+        (
+            ["check", "a.json"],
+            "format: missing; give format=... on the command line; known: prompts, demonstrations,"
+            " comparisons, spans, steps, judgements",
+        ),
+        (["check", "a.json", "format=span"], "(got 'span'); did you mean `spans`?"),
         (["check", "a.json", "c.json", "format=prompts"], "needs FILE, and got a.json c.json"),
         (
             ["check", "a.json", "format=pairs"],

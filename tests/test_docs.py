@@ -272,13 +272,13 @@ class Programs:
         An abbreviated command may lack required keys.
         """
 
-        def validate_and_stop(model, tree, source, secrets=()):
+        def validate_and_stop(model, tree, source, secrets=(), way_to_add=None):
             try:
                 model.model_validate(tree)
             except ValidationError as error:
                 kinds = {problem["type"] for problem in error.errors()}
                 if not (is_abbreviated and kinds == {"missing"}):
-                    validate(model, tree, source, secrets)
+                    validate(model, tree, source, secrets, way_to_add)
             raise Parsed
 
         def parse_and_stop(parser):

@@ -66,6 +66,17 @@ def test_mistakes_are_named(tmp_path, change, message):
     assert message in broken(tmp_path, change)
 
 
+def test_missing_keys_belong_into_the_schema_file(tmp_path):
+    def without_keys(tree):
+        del tree["row"], tree["unit"]
+
+    message = broken(tmp_path, without_keys)
+    path = tmp_path / "schema.js"
+    assert f"  row: missing; add it to {path}" in message
+    assert f"  unit: missing; add it to {path}; known: word, sentence" in message
+    assert "command line" not in message
+
+
 def test_unknown_keys_are_named(tmp_path):
     message = broken(tmp_path, lambda tree: tree["errors"][1].update(colour="red"))
     assert "errors[1].colour" in message.replace(".1.", "[1].")
