@@ -43,6 +43,13 @@ class ItemError(ValueError):
         super().__init__("; ".join(f"{field}: {reason}" for field, reason in self.complaints))
 
 
+class BlankItemError(ItemError):
+    """A row without judgements in which an output is blank, as some samples are.
+
+    It is left out: there is nothing to judge in it, and nobody made a mistake.
+    """
+
+
 @dataclass(frozen=True)
 class Item:
     """The texts that annotators judge, with the feedback on them.
@@ -94,6 +101,7 @@ class FeedbackFormat(Protocol):
           reference: the reference output of a sample, which is not in its row.
 
         Raises:
+          BlankItemError: an output is blank, and nothing else is wrong.
           ItemError: the row is not an item. The caller checks the texts themselves.
         """
         ...

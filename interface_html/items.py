@@ -23,9 +23,9 @@ from fgrlhf.data.problems import (
     source_list_problems,
     text_problems,
 )
-from fgrlhf.errors import run_main
+from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
-from interface_html.format import ITEM_KEYS, Item, ItemError
+from interface_html.format import ITEM_KEYS, BlankItemError, Item, ItemError
 from interface_html.schema import Schema
 from interface_html.submitted import submitted_problems
 from interface_html.suggestions import item_suggestion_problems
@@ -38,7 +38,9 @@ PROMPTS_HELP = "the prompts of the samples, if they have the reference outputs"
 def read_items(
     task: FeedbackTask, path: str | Path, prompts: str | Path | None = None
 ) -> list[Item]:
-    """The items of a file.
+    """The items of a file. Prints how many rows without judgements have a blank output.
+
+    These rows are left out: a policy that is sampled sometimes says nothing.
 
     Args:
       task: the task of the file.
@@ -47,15 +49,19 @@ def read_items(
 
     Raises:
       DataError: malformed rows, with all their problems.
-      UserError: a file cannot be read.
+      UserError: a file cannot be read, or all its rows are blank.
     """
     references = task.format.references(prompts) if prompts else {}
     items: list[Item] = []
     problems: list[Problem] = []
+    n_blank = 0
     first_of_id: dict[str, tuple[int, Item]] = {}
     for number, row in enumerate(task.format.read(path)):
         try:
             item = _item(task, row, number, references)
+        except BlankItemError:
+            n_blank += 1
+            continue
         except ItemError as error:
             problems += [Problem(str(path), number, *complaint) for complaint in error.complaints]
             continue
@@ -69,6 +75,13 @@ def read_items(
         items.append(item)
     if problems:
         raise DataError(problems)
+    if n_blank and not items:
+        raise UserError(
+            f"{path} has a blank text to judge in each of its rows, so no item is left: sample"
+            " again, with a policy that answers"
+        )
+    if n_blank:
+        print(f"{path}: left out {counted(n_blank, 'row')} with a blank text to judge")
     return items
 
 

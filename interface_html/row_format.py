@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.data.problems import (
+    BLANK,
     Complaint,
     filled_value_problems,
     is_int,
@@ -46,7 +47,15 @@ from interface_html.conversations import (
     title_messages,
     title_of,
 )
-from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, RATINGS, Item, ItemError, read_rows
+from interface_html.format import (
+    FEEDBACK_KEYS,
+    ITEM_KEYS,
+    RATINGS,
+    BlankItemError,
+    Item,
+    ItemError,
+    read_rows,
+)
 from interface_html.ratings import (
     ratings_of_row,
     row_field,
@@ -64,11 +73,12 @@ from interface_html.rules import (
     preference_problems,
     sentences,
 )
-from interface_html.schema import Schema
+from interface_html.schema import MOST_OUTPUTS, Schema
 from interface_html.suggestions import decision_problems
 
-# The names of a document's fields in a row, for messages.
 OTHER_SPANS = "other_spans"
+JUDGEMENTS = ("spans", OTHER_SPANS, "missing", "correction", "preferences", "ratings")
+# The names of a document's fields in a row, for messages.
 ERROR_PLACE = re.compile(r"feedback\.errors\[(\d+)\]")
 ROW_NAMES = {
     "feedback.errors": "spans",
@@ -99,7 +109,9 @@ class RowFormat:
         if schema.mark_outputs and "spans" in row:
             complaints += _other_spans_problems(schema, row)
         if complaints:
-            raise ItemError(complaints)
+            raise (
+                BlankItemError(complaints) if _is_blank(row, complaints) else ItemError(complaints)
+            )
         fields = schema.fields
         title, messages = title_of(row["prompt"])
         texts = {fields.title: title, **dict(zip(fields.outputs, _outputs(row)))}
@@ -215,7 +227,7 @@ def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complain
     if not isinstance(outputs, list):
         yield "responses", not_a(list, outputs)
     elif len(outputs) != count:
-        yield "responses", f"has {len(outputs)} entries, must have {count}"
+        yield "responses", _count_reason(len(outputs), count)
     else:
         yield from list_problems(outputs, "responses", filled_value_problems)
     if schema.fields.context:
@@ -224,6 +236,14 @@ def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complain
         yield "references", "must be an array of strings"
     if schema.ratings and "ratings" in row:
         yield from row_shape_problems(schema, row["ratings"])
+
+
+def _count_reason(given: int, needed: int) -> str:
+    """Why a row with another number of responses than the schema has outputs is no item."""
+    ways_out = [f"sample {needed} per prompt (`fgrlhf generate` with num_samples={needed})"]
+    if 0 < given <= MOST_OUTPUTS:
+        ways_out.append(f"list {given} outputs in `fields.outputs` of the task's schema.js")
+    return f"has {given} entries, must have {needed}: {', or '.join(ways_out)}"
 
 
 def _name_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
@@ -263,6 +283,14 @@ def _other_spans_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Co
         for i, span in enumerate(spans if isinstance(spans, list) else []):
             if isinstance(span, dict) and "output" in span:
                 yield f"{name}[{i}].output", "is not known: the list says which output it is"
+
+
+def _is_blank(row: Mapping[str, Any], complaints: Sequence[Complaint]) -> bool:
+    """Whether a row without judgements is no item only because some of its outputs are blank."""
+    is_judged = any(key in row for key in JUDGEMENTS)
+    return not is_judged and all(
+        field.startswith("responses[") and reason == BLANK for field, reason in complaints
+    )
 
 
 def _outputs(row: Mapping[str, Any]) -> Any:

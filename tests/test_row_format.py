@@ -93,6 +93,37 @@ def test_references_come_from_the_prompts_of_samples(full, tmp_path):
         full.format.references(write(tmp_path / "prompts.json", [{"id": "f"}]))
 
 
+def test_samples_with_a_blank_response_are_left_out(full, tmp_path, capsys):
+    sample = {key: FULL[key] for key in ("prompt", "context", "references", "responses")}
+    blank = sample | {"responses": ["a", " \n", "c", ""]}
+    path = write(tmp_path / "samples.json", [sample, blank, sample, blank])
+    assert [item.id for item in read_items(full, path)] == ["0", "2"]  # numbered as in the file
+    assert capsys.readouterr().out == (f"{path}: left out 2 rows with a blank text to judge\n")
+    with pytest.raises(UserError, match="blank text to judge in each of its rows"):
+        read_items(full, write(path, [blank]))
+    # what somebody judged, or what has another mistake, is never left out silently
+    for row in (blank | {"preferences": FULL["preferences"]}, blank | {"context": [3]}):
+        with pytest.raises(DataError, match=r"row 1, responses\[1\]: is blank"):
+            read_items(full, write(path, [sample, row]))
+
+
+def test_another_number_of_responses_is_one_message_with_the_ways_out(full, tmp_path):
+    rows = [{**FULL, "id": str(i), "responses": ["a", "b"], "spans": ...} for i in range(30)]
+    rows = [{key: value for key, value in row.items() if value is not ...} for row in rows]
+    with pytest.raises(DataError) as raised:
+        read_items(full, write(tmp_path / "rows.json", rows))
+    head, line, _ = str(raised.value).split("\n")
+    assert head.startswith("30 mistakes in 30 rows")
+    assert line.strip() == (
+        f"{tmp_path}/rows.json, rows 0, 1, 2, 3 and 26 more, responses: has 2 entries, must have 4:"
+        " sample 4 per prompt (`fgrlhf generate` with num_samples=4), or list 2 outputs in"
+        " `fields.outputs` of the task's schema.js"
+    )
+    with pytest.raises(DataError, match=r"must have 4: sample 4 per prompt \(.*=4\)\n") as raised:
+        read_items(full, write(tmp_path / "rows.json", [{**rows[0], "responses": ["a"] * 10}]))
+    assert "fields.outputs" not in str(raised.value)  # the pages show nine at most
+
+
 def changed_row(**changes) -> dict:
     row = copy.deepcopy(FULL) | changes
     return {key: value for key, value in row.items() if value is not ...}

@@ -12,7 +12,7 @@ from test_feedback import row, span
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.data.comparisons import MAX_EQUAL_PAIRS, new_words
-from fgrlhf.data.problems import shown
+from fgrlhf.data.problems import Problem, shown
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.text_types import Prompt
@@ -354,9 +354,24 @@ def test_shown_never_raises():
     )
 
 
+def test_a_problem_of_many_rows_is_one_line():
+    few = [Problem("f", row, "a", "wrong") for row in range(4)]
+    many = [Problem("f", row, "b", "worse", "line") for row in (3, 4, 7, 8, 12, 30)]
+    lines = str(DataError([*few[:2], *many, *few[2:]])).splitlines()
+    assert lines[0].startswith("10 mistakes in 9 rows")
+    assert lines[1:-1] == [
+        "  f, row 0, a: wrong",
+        "  f, row 1, a: wrong",
+        "  f, lines 3, 4, 7, 8 and 2 more, b: worse",
+        "  f, row 2, a: wrong",
+        "  f, row 3, a: wrong",
+    ]
+
+
 def test_a_message_lists_twenty_problems(tmp_path):
-    for count, last in ((20, "answer[0]"), (21, "... and 1 more"), (5000, "... and 4980 more")):
-        write_json(tmp_path / "f.json", [{**GOOD, "answer": [3]}] * count)
+    for count, last in ((20, "answer[19]"), (21, "... and 1 more"), (1200, "... and 1180 more")):
+        rows = [{**GOOD, "answer": ["a"] * number + [3]} for number in range(count)]
+        write_json(tmp_path / "f.json", rows)
         with pytest.raises(DataError) as caught:
             load_examples(tmp_path / "f.json")
         lines = str(caught.value).splitlines()

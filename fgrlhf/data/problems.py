@@ -5,12 +5,15 @@ raises one `DataError` with all of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from fgrlhf.errors import UserError, first_problems, shorten
 
 Complaint = tuple[str, str]  # field, reason
+
+BLANK = "is blank: it must hold a text"
+SAME_IN_MANY = 5  # rows from which on the same problem is one line
 
 _JSON_NAMES = {
     dict: "an object",
@@ -41,7 +44,10 @@ class Problem:
 
 
 class DataError(UserError):
-    """Malformed rows. `problems` has all of them; the message lists the first ones."""
+    """Malformed rows. `problems` has all of them; the message lists the first ones.
+
+    A problem that many rows have is one line, which names the first of these rows.
+    """
 
     def __init__(self, problems: Sequence[Problem]):
         self.problems = tuple(problems)
@@ -52,8 +58,27 @@ class DataError(UserError):
             f"{counted(len(problems), 'mistake')} in {counted(len(rows), 'row')} of the data"
             f" ({places}, field, reason):"
         )
-        lines = "\n  ".join([head, *first_problems([str(problem) for problem in problems])])
+        lines = "\n  ".join([head, *first_problems(_lines(problems))])
         super().__init__(f"{lines}\nCorrect or remove these rows; nothing was written.")
+
+
+def _lines(problems: Sequence[Problem]) -> list[str]:
+    """A line for each problem, or one for all rows of a file that have the same."""
+    rows_of: dict[Problem, list[int]] = {}
+    for problem in problems:
+        rows_of.setdefault(replace(problem, row=0), []).append(problem.row)
+    lines = []
+    for problem in problems:
+        rows = rows_of[replace(problem, row=0)]
+        if len(rows) < SAME_IN_MANY:
+            lines.append(str(problem))
+        elif problem.row == rows[0]:
+            named = rows[: SAME_IN_MANY - 1]
+            lines.append(
+                f"{problem.file}, {problem.place}s {', '.join(map(str, named))} and"
+                f" {len(rows) - len(named):,} more, {problem.field}: {problem.reason}"
+            )
+    return lines
 
 
 def counted(number: int, noun: str) -> str:
@@ -137,7 +162,7 @@ def text_value_problems(value: Any, field: str) -> Iterator[Complaint]:
 def filled_value_problems(value: Any, field: str) -> Iterator[Complaint]:
     yield from text_value_problems(value, field)
     if isinstance(value, str) and not value.strip():
-        yield field, "is blank: it must hold a text"
+        yield field, BLANK
 
 
 def is_int(value: Any) -> TypeGuard[int]:
