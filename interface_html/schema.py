@@ -120,7 +120,11 @@ class Reference(StrictModel):
 
 
 class Fields(StrictModel):
-    """The keys of an item's texts in a row, and their names on the pages."""
+    """The keys of an item's texts, and their names on the pages.
+
+    The keys are names of the task's choice. A file in the default format has keys of its own: its
+    `prompt` becomes the title, its `responses` become the outputs, in the same order.
+    """
 
     title: str = Field(description="key of the text at the top of the page")
     context: Context | None
@@ -128,8 +132,8 @@ class Fields(StrictModel):
     outputs: tuple[str, ...] = Field(
         min_length=1,
         max_length=MOST_OUTPUTS,
-        description="keys of the texts to judge: all are compared and rated, and spans are marked"
-        " in the first, with `mark_outputs` in all",
+        description="keys of the texts to judge, one for each response of a sample: all are"
+        " compared and rated, and spans are marked in the first, with `mark_outputs` in all",
     )
     noun: str = Field(description="name of an output")
 
@@ -184,7 +188,10 @@ class Schema(StrictModel):
     faq: tuple[Case, ...] = Field((), description="what annotators ask, with the answers")
     unit: Literal["word", "sentence"] = Field(description="the unit of spans")
     fields: Fields
-    row: tuple[str, ...] = Field(description="keys of an item's texts, in the order of a file")
+    row: tuple[str, ...] = Field(
+        description="the keys that `fields` names, each once, in the order in which an item has its"
+        " texts: those of the title, the context, the reference and the outputs"
+    )
     errors: tuple[ErrorType, ...] = Field(description="kinds of mark; []: spans are not marked")
     missing: tuple[MissingType, ...] = Field(description="kinds of missing information")
     correction: bool = Field(description="whether the annotator corrects the text")
@@ -273,6 +280,16 @@ class Schema(StrictModel):
         if not self.pages:
             raise ValueError(
                 "there is nothing to judge: set `errors`, `missing`, `comparison` or `ratings`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_other_keys(self) -> "Schema":
+        more = sorted(set(self.row) - {*self.text_keys, *self.context_keys})
+        if more:
+            raise ValueError(
+                f"`row` has {', '.join(more)}, which `fields` does not name: remove it; files may"
+                " have more keys than `row`"
             )
         return self
 

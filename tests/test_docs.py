@@ -9,6 +9,7 @@ import argparse
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import re
 import shlex
@@ -32,6 +33,8 @@ from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.task import Task, load_task, rl_config
 from fgrlhf.text_types import Prompt
+from interface_html.row_format import RowFormat
+from interface_html.schema import ASSIGNMENT, load_schema
 from reward_modeling.run_fg_rm import SegmentRMConfig
 from sft.config import SFTConfig
 
@@ -440,6 +443,24 @@ def test_the_yaml_of_the_rewards_is_valid():
     }
     config = validate(rl_config(Task("any")), tree | yaml.safe_load(block), "docs/rewards.md")
     assert len(config.reward) == 6
+
+
+def test_the_schema_of_the_feedback_guide_is_complete(tmp_path):
+    """It takes samples with two responses, and no key can be left out."""
+    (block,) = blocks(ROOT / "interface_html" / "README.md", "js")
+    path = tmp_path / "schema.js"
+    path.write_text(block, encoding="utf-8")
+    schema = load_schema(path)
+    assert schema.pages == ("annotation", "comparison")
+    sample = {"prompt": "p", "responses": ["a", "b"]}
+    item = RowFormat().item_row(schema, sample, "")
+    assert item == {"prompt": "p", "poem 1": "a", "poem 2": "b"} and tuple(item) == schema.row
+    tree = json.loads(block.partition("=")[2].strip().removesuffix(";"))
+    for key in tree:
+        rest = {name: value for name, value in tree.items() if name != key}
+        path.write_text(f"{ASSIGNMENT} {json.dumps(rest)};", encoding="utf-8")
+        with pytest.raises(UserError, match=f"{key}: missing; add it to .*schema.js"):
+            load_schema(path)
 
 
 def test_relative_links_lead_somewhere():

@@ -58,6 +58,7 @@ def test_a_task_may_only_compare(tmp_path):
         (lambda tree: tree["fields"].update(context=None), "refer to sentences"),
         (lambda tree: tree["row"].remove("gold"), "`row` lacks gold"),
         (lambda tree: tree["row"].remove("passages"), "`row` lacks passages"),
+        (lambda tree: tree["row"].append("source"), "`row` has source, which `fields` does not"),
         (lambda tree: tree["fields"].update(outputs=["prediction 1"]), "two or more `fields.out"),
         (lambda tree: tree.update(errors=[], missing=[], comparison=None), "nothing to judge"),
     ],
