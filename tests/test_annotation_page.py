@@ -319,6 +319,32 @@ def test_another_task_is_one_schema_file(chromium, tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    "task, code, label",
+    [
+        ("qa_feedback", "en", "No error, nothing missing"),
+        ("detoxification", "en", "No error"),
+        ("detoxification", "de", "Kein Fehler"),
+        ("detoxification", "ar", "لا خطأ"),
+    ],
+)
+def test_nothing_missing_is_confirmed_only_where_it_is_asked_for(
+    chromium, tmp_path, task, code, label
+):
+    row = ITEM if task == "qa_feedback" else {"id": "t", "prompt": "Say", "response": "Hello."}
+    items, out = str(write(tmp_path, [row])), str(tmp_path / "page.html")
+    path = write_page(Settings(task=task, items=items, out=out, language=code))
+    with opened(chromium, where=path) as tab:
+        assert tab.inner_text("label:has(#no-error) span") == label
+        press(tab, "Escape", "?")
+        keys = dict(
+            tab.locator("#help tr").evaluate_all(
+                "rows => rows.map((row) => [row.cells[0].innerText, row.cells[1].innerText])"
+            )
+        )
+        assert keys["N"].casefold() == label.casefold()
+
+
 @pytest.mark.parametrize("page", ["annotation", "comparison"])
 @pytest.mark.parametrize("width, scheme", [*LOOKS, (640, "light")])
 def test_nothing_serious_for_axe_and_nothing_wider_than_the_window(

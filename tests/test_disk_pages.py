@@ -124,6 +124,15 @@ def test_a_name_is_needed_and_checked(chromium, tmp_path):
         rename(tab, "anna")
         tab.evaluate("localStorage.clear(); sessionStorage.clear()")
         reload(tab, "#name")
+        gaps = """() => {
+            const edges = (query) => document.querySelector(query).getBoundingClientRect(),
+                name = edges("#name"), { outlineWidth, outlineOffset } =
+                    getComputedStyle(document.querySelector("#name:focus-visible"));
+            return [parseFloat(outlineWidth) + parseFloat(outlineOffset),
+                name.top - edges("#empty label").bottom, edges("#start").top - name.bottom];
+        }"""
+        ring, above, below = tab.evaluate(gaps)
+        assert ring == 5 and above > ring and below > ring  # the ring touches neither
         for bad, reason in (("  ", "type a name"), ("x" * 61, "at most 60")):
             tab.fill("#name", bad)
             tab.click("#start")

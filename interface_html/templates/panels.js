@@ -123,7 +123,7 @@ window.FG = window.FG || {};
       ...FG.suggestionHelp(schema.unit),
       ["Alt+← / Alt+→", t("move the end of this error; with Shift its start")],
       [". / ,", t("where annotations are decided between: go to the next or the previous difference")],
-      ["N", t("no error, nothing missing")],
+      ["N", schema.missing.length ? t("no error, nothing missing") : t("no error")],
       ...FG.severityHelp(schema),
       ...(schema.correction ? [["C", t("go to the correction")]] : []),
       ...(FG.hasSources(schema) ? [["P", t("go to the texts beside")]] : []),
