@@ -2,7 +2,7 @@
 
 import pytest
 
-from fgrlhf.metrics.paired import by_prompt, paired_difference, paired_gain
+from fgrlhf.metrics.paired import MOST_OWN, by_prompt, own_metrics, paired_difference, paired_gain
 from fgrlhf.metrics.pooled import corpus_ter
 from fgrlhf.stats import paired_bootstrap, paired_pooled_bootstrap, paired_ratio_bootstrap
 
@@ -96,3 +96,14 @@ def test_what_depends_on_the_number_of_samples_needs_equal_numbers():
         {"x": 0.5}, {"x": 0.25}
     )
     assert paired_gain(rows(0.5, 0.1), rows(0.25), "toxic") is not None
+
+
+def test_own_metrics_are_those_that_only_a_task_can_have_written():
+    library = {"kl": 0.1, "length": 3, "rougeLsum": 40.0, "bleu": 0.2, "bleu/bleu_counts": [1, 2]}
+    rewards = {"reward": 1.0, "reward/style": 1.0, "style/segments": 2, "style/error_free": 1}
+    row = {"id": 7, "sample": 0, "prompt": "p", "segments": {}, **library, **rewards}
+    first = row | {"solved": None, "moves": 3, "oracle/gold": 0.5, "is_short": True}
+    assert own_metrics([first, row | {"solved": 1}]) == ["moves", "oracle/gold", "solved"]
+    many = {f"m{i}": 1 for i in range(MOST_OWN)}
+    assert own_metrics([many]) == list(many)
+    assert own_metrics([many | {"more": 1}]) == []

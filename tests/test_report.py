@@ -313,6 +313,23 @@ def test_token_rewards_and_their_segments():
     ]
 
 
+def test_a_judged_segment_worth_nothing_is_underlined_unlike_text_that_nobody_judged():
+    segments = [Segment(start=0, end=2, value=0.0, label="O"), Segment(start=3, end=5, value=1.0)]
+    pieces = segment_pieces("ab cd ef", segments, top=1.0)
+    assert [(piece.text, piece.css, piece.tip) for piece in pieces] == [
+        ("ab", "u0", "O"),
+        (" ", "", ""),
+        ("cd", "p", "+1.000"),
+        (" ef", "", ""),
+    ]
+    pieces = token_pieces("ab cd ef", ["ab", " cd", " ef"], [0.0, 1.0, 0.0], 1.0, segments)
+    assert [(piece.text, piece.css) for piece in pieces if piece.text.strip()] == [
+        ("ab", "u0"),
+        ("cd", "p up"),
+        ("ef", ""),
+    ]
+
+
 def test_a_segment_that_starts_after_a_space_underlines_its_first_word():
     segments = [Segment(start=0, end=1, value=1.0), Segment(start=2, end=4, value=-1.0)]
     pieces = token_pieces("a bc", ["a", " bc"], [1.0, -1.0], 1.0, segments)
@@ -394,10 +411,14 @@ def test_a_task_that_gives_nothing_has_a_good_report(tmp_path):
     html = (tmp_path / "r.html").read_text(encoding="utf-8")
     text = "".join(Page(html).text)
     assert "ppo over sft, reward" in text and "+0.667" in text
+    assert "Metrics that are shares" in text  # the heading of the chart
+    # the task's own metric is compared, although no Display names it
+    paired = text[text.index("Paired differences") : text.index("Differences on the same prompts")]
+    assert "solved" in paired and "+0.333" in paired
     assert "disc 0" in text and "reward 2.00" in text and "<ul>" not in html
     labels = re.findall(r'role="img" aria-label="([^"]*)"', html)
     assert labels == [
-        "Shares, with 95% intervals",
+        sections.SHARES,
         "solved",
         "ppo: reward",
         "reward: a, over √KL",
@@ -429,6 +450,11 @@ def test_the_task_comes_from_the_command_line_or_from_the_outputs(tmp_path, caps
     assert not shown() and "tasks.gone" in capsys.readouterr().err
     write_json(tmp_path / "summary.json", {"task": "qa_feedback"})
     assert shown()
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"<title>fgrlhf · qa_feedback · {tmp_path.name}</title>" in page
+    (tmp_path / "summary.json").unlink()
+    run_json.unlink()
+    assert shown("task=tasks.qa_feedback")  # the title names it too, if only the command does
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"<title>fgrlhf · qa_feedback · {tmp_path.name}</title>" in page
     with pytest.raises(UserError, match="no task `tasks.gone`"):

@@ -137,12 +137,14 @@ def test_runs_without_a_kl_have_no_such_section(tmp_path):
 def test_rewards_of_different_runs_are_in_different_groups(tmp_path):
     for name, reward in (("a", "one"), ("b", "two")):
         lines = [{"step": 0, "episodes": 4, "reward/total": 1.0, f"reward/{reward}": 1.0}]
+        lines[0]["eval/reward"] = 1.0
         write_jsonl(tmp_path / name / "metrics.jsonl", lines)
     outputs = read_outputs(tmp_path, Display())
     groups = curves.learning_curves(outputs, sections.Naming(outputs, Display()))
     assert [(group.title, [chart.title for chart in group.charts]) for group in groups] == [
+        ("Rewards in training, a", ["a: one"]),  # the order of all tables
         ("Rewards in training, b", ["b: two"]),
-        ("Rewards in training, a", ["a: one"]),
+        ("Total reward on dev prompts", ["a: reward", "b: reward"]),
     ]
     assert all("its own unit" in group.note for group in groups)
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from fgrlhf.metrics.config import METRICS, RESERVED_COLUMNS
 from fgrlhf.metrics.pooled import (
     ANY,
     CORPUS,
@@ -22,6 +23,7 @@ from fgrlhf.stats import (
     paired_ratio_bootstrap,
 )
 
+MOST_OWN = 5  # metrics of a task that are compared without being headline metrics
 Counts = dict[str, tuple[float, float]]  # prompt -> its error-free segments and all its segments
 
 
@@ -43,6 +45,26 @@ def paired_difference(a: Mapping[str, float], b: Mapping[str, float]) -> Interva
     if not shared:
         return None
     return paired_bootstrap([a[prompt] for prompt in shared], [b[prompt] for prompt in shared])
+
+
+def own_metrics(rows: Iterable[Mapping]) -> list[str]:
+    """The columns that only the task's own metrics can have written, if they are few.
+
+    A comparison shows them without being asked: whoever wrote a metric wants to see it. Rewards and
+    metrics of the library have to be named in `Display.headline`.
+
+    Args:
+      rows: of an evaluation.
+    """
+    names: dict[str, None] = {}
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                names[name] = None
+    rewards = {name.removeprefix("reward/") for name in names if name.startswith("reward/")}
+    others = {*RESERVED_COLUMNS, *METRICS, *rewards}
+    own = [name for name in names if name.partition("/")[0] not in others]
+    return own if len(own) <= MOST_OWN else []
 
 
 def paired_gain(a: Sequence[Mapping], b: Sequence[Mapping], metric: str) -> Interval | None:

@@ -43,7 +43,7 @@ TRAIN_COLOUR, DEV_COLOUR = 0, 2
 def learning_curves(outputs: Outputs, naming: Naming) -> list[Group]:
     """Metrics of the RL runs over episodes: in training, then on dev prompts."""
     runs = outputs.runs
-    groups = [_training_rewards(run, naming) for run in reversed(runs)]
+    groups = [_training_rewards(run, naming) for run in runs]
     groups.append(_policy_curves(runs, naming))
     groups.append(_dev_curves(runs, naming))
     groups.append(_dev_rewards(runs, naming))
@@ -83,7 +83,7 @@ def _dev_curves(runs: Sequence[Run], naming: Naming) -> Group:
 def _dev_rewards(runs: Sequence[Run], naming: Naming) -> Group:
     """A chart for each run: the totals of different runs cannot be compared."""
     charts = []
-    for run in reversed(runs):
+    for run in runs:
         if "eval/reward" in run.keys:
             title = f"{naming.display.name(run.name)}: reward"
             charts.append(_chart(title, "eval/reward", [run], naming, marks=True))

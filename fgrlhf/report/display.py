@@ -53,8 +53,8 @@ class Display:
         in the config).
       metrics: display names of metrics, by their name in evaluation rows, e.g. `oracle/gold`.
       definitions: what metrics measure, in a few words, by their name in evaluation rows.
-      headline: the most important metrics. Policies are compared by them, and they are shown with
-        each sampled response.
+      headline: the most important metrics. Policies are compared by them and by the task's own
+        metrics, if these are few, and they are shown with each sampled response.
       order: policies and reward models that come first; the others follow by name.
       colours: series colours of policies; the others use the remaining colours in turn.
       prompt_parts: splits a prompt for display. The text of the first part is the title of a

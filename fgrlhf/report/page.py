@@ -47,6 +47,7 @@ def write_report(
     html_path: str | Path,
     display: Display | None = None,
     prompts_shown: int = PROMPTS_SHOWN,
+    task: str | None = None,
 ) -> None:
     """Write the report of an outputs folder, or of a single RL run's folder.
 
@@ -55,6 +56,7 @@ def write_report(
     Args:
       display: names, order and colours; None: the defaults.
       prompts_shown: prompts whose responses are shown, the first ones of the evaluation.
+      task: named in the title; None: the task recorded in the outputs.
 
     Raises:
       UserError: the folder is missing, has nothing to report, or has a broken file.
@@ -65,7 +67,7 @@ def write_report(
     compared = gains(outputs, display)
     headlines = tiles(compared, naming)
     page = page_template(HERE, "report.html.j2").render(
-        title=_title(outputs),
+        title=_title(outputs, task or recorded_task(outputs.folder)),
         style=stylesheet(),
         label=display.name,
         signed=signed,
@@ -111,10 +113,9 @@ def _parts(
     return {name: part for name, part in parts.items() if part}
 
 
-def _title(outputs: Outputs) -> str:
-    """`fgrlhf · <task> · <folder>`, without the task if it is not recorded."""
+def _title(outputs: Outputs, task: str | None) -> str:
+    """`fgrlhf · <task> · <folder>`, without the task if it is not known."""
     words = ["fgrlhf"]
-    task = recorded_task(outputs.folder)
     if task:
         words.append(task.rpartition(".")[2])
     words.append(outputs.folder.resolve().name)
@@ -138,7 +139,7 @@ def stylesheet() -> Markup:
 
 
 def _rollouts(outputs: Outputs, display: Display) -> dict[str, samples.RunView]:
-    runs = [run for run in reversed(outputs.runs) if run.samples]
+    runs = [run for run in outputs.runs if run.samples]
     return {run.name: samples.rollouts(run, display) for run in runs}
 
 
@@ -225,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UserError(USAGE)
     folder = Path(paths[0])
     target = Path(paths[1]) if len(paths) == 2 else folder / "report.html"
-    write_report(folder, target, display_for(folder, task), prompts_shown)
+    write_report(folder, target, display_for(folder, task), prompts_shown, task)
     print(f"report: {target}")
 
 

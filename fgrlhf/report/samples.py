@@ -20,6 +20,7 @@ class Piece:
       value: the reward of the token or segment.
       strength: of the fill, from 0 to 1: |value| / the aspect's largest |value|.
       under: value of the segment that contains this token.
+      zero: whether a segment that is worth 0 contains the text: it is judged, unlike plain text.
       label: of the segment.
       special: a token that is not text, such as the end of the sequence.
       whole: the value is that of the whole response, so it is shown even if it is zero.
@@ -29,6 +30,7 @@ class Piece:
     value: float = 0.0
     strength: float = 0.0
     under: float = 0.0
+    zero: bool = False
     label: str = ""
     special: bool = False
     whole: bool = False
@@ -41,6 +43,8 @@ class Piece:
             classes.append("p" if self.value > 0 else "n")
         if self.under != 0:
             classes.append("up" if self.under > 0 else "un")
+        elif self.zero:
+            classes.append("u0")
         if self.special:
             classes.append("special")
         return " ".join(classes)
@@ -180,6 +184,7 @@ def segment_pieces(text: str, segments: Sequence[Segment], top: float) -> list[P
                 text[start:end],
                 segment.value,
                 _strength(segment.value, top),
+                zero=segment.value == 0,
                 label=segment.label,
                 whole=segment.end is None,
             )
@@ -212,13 +217,14 @@ def token_pieces(
         # A segment starts at its first word, which may be after the start of its first token.
         around_blank = _segment_at(start, segments)
         around_word = _segment_at(start + len(blank), segments)
-        pieces.append(Piece(blank, under=around_blank.value))
+        pieces.append(Piece(blank, under=around_blank.value, zero=_is_zero(around_blank)))
         pieces.append(
             Piece(
                 word,
                 value,
                 _strength(value, top),
                 under=around_word.value,
+                zero=_is_zero(around_word),
                 label=around_word.label,
                 special=end == start,
             )
@@ -233,6 +239,11 @@ def _segment_at(place: int, segments: Sequence[Segment]) -> Segment:
         if segment.start <= place and (segment.end is None or place < segment.end):
             return segment
     return NO_SEGMENT
+
+
+def _is_zero(segment: Segment) -> bool:
+    """Whether there is a segment, and it is worth 0."""
+    return segment is not NO_SEGMENT and segment.value == 0
 
 
 def token_ends(text: str, tokens: Sequence[str]) -> list[int]:

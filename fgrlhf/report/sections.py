@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fgrlhf.metrics.config import METRICS
-from fgrlhf.metrics.paired import paired_gain
+from fgrlhf.metrics.paired import own_metrics, paired_gain
 from fgrlhf.report.charts import Chart, calibration_chart, interval_chart
 from fgrlhf.report.data import Outputs
 from fgrlhf.report.display import NOT_APPLICABLE, Display
@@ -25,7 +25,7 @@ SEQUENCE_NUMBERS = (
     ("pair accuracy", "accuracy", "pair_accuracy"),
     ("first response is better", "first_accuracy", ""),
 )
-SHARES = "Shares, with 95% intervals"
+SHARES = "The value of each policy on the prompts of the evaluation, with its 95% interval"
 WHOLE = "whole"  # entry of stages.json: the pipeline itself
 FIRST_MODEL_COLOUR = 2  # series colour of the first reward model
 # names of the baselines in reward_modeling/baselines.py
@@ -85,7 +85,7 @@ def gains(outputs: Outputs, display: Display) -> dict[str, dict[str, Gain]]:
 
 
 def _gains_of_evaluations(outputs: Outputs, display: Display) -> dict[str, dict[str, Gain]]:
-    """Every policy compared with the first one, by the headline metrics."""
+    """Every policy compared with the first one: the headline metrics, then the task's others."""
     rows: dict[str, list[dict]] = {}
     for name, policy_rows in outputs.evaluations.items():
         rows[name] = [
@@ -98,7 +98,7 @@ def _gains_of_evaluations(outputs: Outputs, display: Display) -> dict[str, dict[
     differences: dict[str, dict[str, Gain]] = {}
     for name in others:
         metrics = {}
-        for metric in display.headline:
+        for metric in dict.fromkeys([*display.headline, *own_metrics(rows[first])]):
             interval = paired_gain(rows[name], rows[first], metric)
             if interval is not None:
                 metrics[metric] = Gain(**interval.as_dict())
