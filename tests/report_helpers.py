@@ -132,7 +132,7 @@ def write_run(folder, aspects, rng, wild=""):
             "command": f"python -m tasks.qa_feedback.training.{folder.name} config.yml",
             "seed": 42,
             "versions": {"python": "3.11.7", "torch": "2.13.0"},
-            "git_commit": "0123456789abcdef",
+            "git_commit": "0123456789abcdef-modified",
             "resumed_at": [],
         },
     )

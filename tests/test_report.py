@@ -68,6 +68,7 @@ def test_every_section_is_there(whole):
         "Step 39, after 39 updates",
         "train_sft",
         "the mini world",
+        "0123456789ab-modified",  # the commit is short, and still says that the code differed
     ):
         assert expected in text, expected
     assert whole.count("<svg") == 1 + (4 + 1) + 6 + (1 + 2) + (2 + 2) + 4, (

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -212,6 +213,30 @@ def test_outside_a_git_checkout_there_is_no_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(runlog, "__file__", str(tmp_path / "fgrlhf" / "runlog.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert runlog.git_commit() is None
+
+
+def test_the_commit_says_if_the_code_differs_from_it(tmp_path, monkeypatch):
+    def git(*arguments):
+        names = ("-c", "user.name=n", "-c", "user.email=e")
+        subprocess.run(["git", *names, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    code = tmp_path / "fgrlhf" / "runlog.py"
+    write_text(code, "")
+    write_text(tmp_path / ".gitignore", "outputs/")
+    git("init", "-q")
+    git("config", "status.showUntrackedFiles", "no")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    monkeypatch.setattr(runlog, "__file__", str(code))
+    commit = runlog.git_commit()
+    assert commit is not None and re.fullmatch("[0-9a-f]{40}", commit)
+    write_text(tmp_path / "outputs" / "run.json", "{}")
+    assert runlog.git_commit() == commit
+    write_text(tmp_path / "tasks" / "new.py", "")
+    assert runlog.git_commit() == f"{commit}-modified"
+    (tmp_path / "tasks" / "new.py").unlink()
+    write_text(code, "pass")
+    assert runlog.git_commit() == f"{commit}-modified"
 
 
 # ---- damaged logs, failing trackers, secrets -----------------------------------------------------

@@ -152,7 +152,8 @@ def _run_facts(outputs: Outputs, display: Display) -> dict:
         info = outputs.runs[-1].info
         versions = summary.versions or info.versions
         facts["seed"] = info.seed if summary.seed is None else summary.seed
-        facts["commit"] = (info.git_commit or "")[:12]
+        commit, dash, modified = (info.git_commit or "").partition("-")
+        facts["commit"] = commit[:12] + dash + modified
     else:
         versions = summary.versions or {}
         facts["seed"] = summary.seed

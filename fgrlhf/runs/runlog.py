@@ -290,8 +290,14 @@ def versions() -> dict[str, str]:
     return version_of
 
 
+MODIFIED = "-modified"  # after a commit: the code was not exactly that of the commit
+
+
 def git_commit() -> str | None:
-    """The commit of the code, plus "-modified" if files differ; None outside a git checkout."""
+    """The commit of the code, plus `MODIFIED` if files differ; None outside a git checkout.
+
+    New files count too, unless git ignores them: a task that is not committed yet is code.
+    """
 
     def git(*arguments: str) -> str | None:
         try:
@@ -309,7 +315,8 @@ def git_commit() -> str | None:
     commit = git("rev-parse", "HEAD")
     if not commit:
         return None
-    return commit + ("-modified" if git("status", "--porcelain", "--untracked-files=no") else "")
+    # the user's settings may leave out new files
+    return commit + (MODIFIED if git("status", "--porcelain", "--untracked-files=normal") else "")
 
 
 def command_line() -> str:
