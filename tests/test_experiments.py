@@ -118,7 +118,7 @@ def test_cores_are_shared_by_lanes(monkeypatch, tmp_path):
         def __init__(self, stages, root, folder, environment, lanes, launcher=None):
             seen.append(environment)
 
-        def run(self):
+        def run(self, told=()):
             pass
 
     monkeypatch.setattr(module, "Pipeline", Stages)

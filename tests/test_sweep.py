@@ -142,7 +142,7 @@ class Stages:
         self.stages = stages
         self.folder = folder
 
-    def run(self):
+    def run(self, told=()):
         for stage in self.stages:
             keys = dict(part.partition("=")[::2] for part in stage.command if "=" in part)
             score = float(keys["train.lr"]) + float(keys["train.seed"])

@@ -22,7 +22,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -152,8 +152,12 @@ class Pipeline:
         self.started = self.sampled = self.pulse = time.monotonic()
         self.width = 0  # of the progress line on the terminal
 
-    def run(self) -> None:
+    def run(self, told: Collection[str] = ()) -> None:
         """Bring every stage up to date.
+
+        Args:
+          told: stages that an earlier pipeline of this program brought up to date. It said so:
+            that they are reused is printed for the others only.
 
         Raises:
           UserError: another pipeline works in the folder, or a stage failed. The message has the
@@ -161,15 +165,15 @@ class Pipeline:
         """
         with hold(self.folder):
             self._read_state()  # another pipeline may have ended since
-            self._run()
+            self._run(told)
 
-    def _run(self) -> None:
+    def _run(self, told: Collection[str]) -> None:
         self.started = self.sampled = self.pulse = time.monotonic()
         waiting = list(self.stages)
         self.running = []
         try:
             while waiting or self.running:
-                self._start_ready(waiting)
+                self._start_ready(waiting, told)
                 time.sleep(0.1)
                 for entry in list(self.running):
                     self._finish_if_ended(entry)
@@ -220,14 +224,15 @@ class Pipeline:
     def _path(self) -> Path:
         return self.folder / "pipeline.json"
 
-    def _start_ready(self, waiting: list[Stage]) -> None:
+    def _start_ready(self, waiting: list[Stage], told: Collection[str]) -> None:
         for stage in list(waiting):
             if not set(stage.needs) <= self.done:
                 continue
             if self._is_current(stage):
                 waiting.remove(stage)
                 self.done.add(stage.name)
-                self._say(f"{stage.name}: nothing changed, reused")
+                if stage.name not in told:
+                    self._say(f"{stage.name}: nothing changed, reused")
             elif len(self.running) < len(self.lanes):
                 waiting.remove(stage)
                 busy = {entry.lane for entry in self.running}
