@@ -355,7 +355,9 @@ def test_mqm_json(tmp_path):
         **{"exact offset": 1, "searched verbatim": 1, "not found": 1, "outside the text": 1},
     }
     assert places(report.problems) == [(0, "annotations[2]"), (0, "annotations[3]")]
-    assert "`annotations`: must be a list, it is null" in malformed(tmp_path, "mqm_json", row)
+    assert "`annotations`: must be a list, it is null or missing" in malformed(
+        tmp_path, "mqm_json", row
+    )
 
 
 def test_esa(tmp_path):
@@ -929,6 +931,11 @@ def test_records_of_argilla_1_are_named(tmp_path, key):
     record = {"fields": {"text": "abc"}, key: [{"user_id": "u", "values": {"q": {"value": "a"}}}]}
     message = malformed(tmp_path, "argilla", record)
     assert f"`{key}`: must be an object, it is a list: this is a record of Argilla 1" in message
+
+
+def test_rows_of_another_tool_lack_the_key_of_label_studio(tmp_path):
+    message = malformed(tmp_path, "label_studio", {"id": 1, "text": "abc", "label": [[0, 1, "A"]]})
+    assert "`data`: must be an object, it is null or missing" in message
 
 
 def test_label_studio_without_results_or_labels(tmp_path):

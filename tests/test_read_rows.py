@@ -129,7 +129,7 @@ def test_a_name_that_cannot_be_written(tmp_path):
         ),
         ("rows.tsv", r"is a table, but rows are.*read_csv\(FILE, sep='\\t'\)"),
         ("", "is a folder: give a file that ends in"),
-        ("gone.json", r"gone\.json does not exist: check the path, and set DATA_DIR"),
+        ("gone.json", r"gone\.json does not exist: check the path$"),
         ("gone.jsonl.gz", "does not exist"),
         ("gone.parquet", "does not exist"),
         ("a\0b.json", "does not exist"),
@@ -145,6 +145,20 @@ def test_sources_that_are_none(tmp_path, name, message):
     with pytest.raises(UserError, match=message) as error:
         read_rows(source)
     assert len(str(error.value)) < 700
+
+
+def test_a_missing_file_in_data_dir_gets_a_hint_at_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
+    hint = f"check the path, and set DATA_DIR, which is {tmp_path}/data, to the folder of the data"
+    with pytest.raises(UserError, match=re.escape(hint)):
+        read_rows(tmp_path / "data" / "train.json")
+    for path in (tmp_path / "train.json", tmp_path / "database" / "train.json"):
+        with pytest.raises(UserError, match="check the path$"):
+            read_rows(path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATA_DIR", "data")
+    with pytest.raises(UserError, match="set DATA_DIR, which is data,"):
+        read_rows("data/train.json")
 
 
 def test_a_missing_file_gets_a_suggestion(tmp_path):

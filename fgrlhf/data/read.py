@@ -222,9 +222,16 @@ def _check_exists(path: Path) -> None:
         return
     if missing:
         raise UserError(
-            f"{shorten(path)} does not exist: {_similar_file(path)}check the path, and set DATA_DIR"
-            " to the folder of the data if the config uses it"
+            f"{shorten(path)} does not exist: {_similar_file(path)}check the path{_data_dir(path)}"
         )
+
+
+def _data_dir(path: Path) -> str:
+    """A hint at DATA_DIR, which many configs begin their paths with, if the path is in it."""
+    folder = os.environ.get("DATA_DIR")
+    if not folder or not path.absolute().is_relative_to(Path(folder).absolute()):
+        return ""
+    return f", and set DATA_DIR, which is {shorten(folder)}, to the folder of the data"
 
 
 def _similar_file(path: Path) -> str:

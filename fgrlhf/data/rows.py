@@ -159,10 +159,15 @@ def check_columns(columns: Columns, names: Sequence[str], source: str) -> None:
 # ---- checks of values ----------------------------------------------------------------------------
 
 
+def _found(value: Any) -> str:
+    """What a value of the wrong type is. Readers get None for a key that a row does not have."""
+    return "null or missing" if value is None else type_name(value)
+
+
 def check_text(key: str, value: Any, may_be_blank: bool = False) -> str:
     """Return `value` if it is a text. Raises `RowError`, which names `key`, if it is not."""
     if value is None:
-        raise RowError(key, "must be a text, it is null or missing")
+        raise RowError(key, f"must be a text, it is {_found(value)}")
     problem = text_problem(value, may_be_blank)
     if problem is not None:
         raise RowError(key, problem)
@@ -178,21 +183,21 @@ def check_texts(key: str, value: Any, may_be_blank: bool = False) -> tuple[str, 
 def check_list(key: str, value: Any) -> list[Any]:
     """Return `value` if it is a list. Raises `RowError` if it is not."""
     if not isinstance(value, list):
-        raise RowError(key, f"must be a list, it is {type_name(value)}")
+        raise RowError(key, f"must be a list, it is {_found(value)}")
     return value
 
 
 def check_object(key: str, value: Any) -> Mapping[str, Any]:
     """Return `value` if it is an object. Raises `RowError` if it is not."""
     if not isinstance(value, Mapping):
-        raise RowError(key, f"must be an object, it is {type_name(value)}")
+        raise RowError(key, f"must be an object, it is {_found(value)}")
     return value
 
 
 def check_number(key: str, value: Any) -> float:
     """`value` as a finite number; true is 1, false is 0. Raises `RowError` if it is not one."""
     if not isinstance(value, int | float):
-        raise RowError(key, f"must be a number, it is {type_name(value)}")
+        raise RowError(key, f"must be a number, it is {_found(value)}")
     try:
         number = float(value)
     except OverflowError:
@@ -212,7 +217,7 @@ def check_place(key: str, value: Any, below: int, bound: str) -> int:
       RowError: it is not such a number.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RowError(key, f"must be a whole number, it is {type_name(value)}")
+        raise RowError(key, f"must be a whole number, it is {_found(value)}")
     if not 0 <= value < below:
         raise RowError(key, f"is {shorten(value, 40)}, but {bound}")
     return value
