@@ -117,8 +117,9 @@ def ratio_bootstrap(
 ) -> Interval:
     """Interval of sum(numerators) / sum(denominators), with one of each per prompt.
 
-    An example is the number of error-free segments over all segments. Prompts with the denominator
-    0 say nothing about the ratio and are left out; if all prompts have it, the ratio is 0.
+    An example is the number of error-free segments over all segments. Prompts for which both are 0
+    say nothing about the ratio and are left out, and so are samples whose denominators are all 0.
+    If all prompts have the denominator 0, the ratio is 0.
     """
     above = _values("numerators", numerators)
     below = _values("denominators", denominators)
@@ -126,7 +127,7 @@ def ratio_bootstrap(
         raise ValueError(
             f"as many numerators as denominators are needed: {above.size} and {below.size} given"
         )
-    above, below = _with_denominators(above, below)
+    above, below = _without_zeros([above, below])
     estimate = _ratio(above.sum(), below.sum())
     return _interval(estimate, _ratio_replicates(above, below, n, seed))
 
@@ -136,8 +137,8 @@ def paired_ratio_bootstrap(
 ) -> Interval:
     """Interval of the ratio of a minus the ratio of b, as in `ratio_bootstrap`.
 
-    Prompts with the denominator 0 on both sides are left out, and so are samples in which one side
-    has no ratio because all its denominators are 0.
+    Prompts for which all four numbers are 0 are left out, and so are samples in which one side has
+    no ratio, because all its denominators are 0.
 
     Args:
       a, b: (numerators, denominators), a number of each per prompt.
@@ -148,11 +149,7 @@ def paired_ratio_bootstrap(
     columns = [_values("numerators and denominators", column) for column in (*a, *b)]
     if len({column.size for column in columns}) != 1:
         raise ValueError("paired ratios must be of the same prompts")
-    table = np.stack(columns)
-    known = (table[1] != 0) | (table[3] != 0)  # on one side at least
-    if known.any():
-        table = table[:, known]
-    above_a, below_a, above_b, below_b = table
+    above_a, below_a, above_b, below_b = _without_zeros(columns)
     estimate = _ratio(above_a.sum(), below_a.sum()) - _ratio(above_b.sum(), below_b.sum())
     # The same seed draws the same prompts for both sides.
     drawn_a = _ratio_replicates(above_a, below_a, n, seed)
@@ -184,7 +181,7 @@ def independent_ratio_bootstrap(
                 "as many numerators as denominators are needed:"
                 f" {above.size} and {below.size} given"
             )
-        above, below = _with_denominators(above, below)
+        above, below = _without_zeros([above, below])
         estimates.append(_ratio(above.sum(), below.sum()))
         replicates.append(_ratio_replicates(above, below, n, generator))
     return _interval(estimates[0] - estimates[1], replicates[0] - replicates[1])
@@ -204,10 +201,11 @@ def _ratio_replicates(
     return _replicates(ratio, above.size, n, seed)
 
 
-def _with_denominators(above: np.ndarray, below: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The prompts whose denominator is not 0, or all prompts if there are none."""
-    known = below != 0
-    return (above[known], below[known]) if known.any() else (above, below)
+def _without_zeros(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """The columns without the prompts for which all of them are 0; all prompts if none is left."""
+    table = np.stack(columns)
+    says_something = table.any(0)
+    return table[:, says_something] if says_something.any() else table
 
 
 def _ratio(numerator, denominator):

@@ -282,7 +282,7 @@ def test_an_encoder_decoder_has_limited_positions():
         generated(policy, ["the cat"], sampling)
     with pytest.raises(
         UserError,
-        match="responses of up to 65 need 65 positions.*BartFor.*has 64.*env.max_generated_len",
+        match="responses of up to 65 need 65 positions.*BartFor.*has 64.*max_generated_len",
     ):
         generated(policy, ["the cat"], Sampling(65, do_sample=False))
     policy = T5Policy(policy.model, policy.tokenizer, max_input_len=70)
@@ -420,7 +420,7 @@ def test_a_decoder_refuses_padding_on_the_right_and_too_long_sequences():
     policy = tiny.policy("gpt2")
     with pytest.raises(UserError, match="input_padding_side"):
         CausalPolicy(policy.model, policy.tokenizer, padding_side="right")
-    with pytest.raises(UserError, match="256.*env.max_generated_len"):
+    with pytest.raises(UserError, match="256.*max_generated_len"):
         policy.generate(*policy.encode(["the cat"]), Sampling(255, do_sample=False))
 
 

@@ -85,6 +85,8 @@ def test_prompts_without_a_denominator_do_not_widen_the_interval_of_a_ratio():
     one, other = ([1.0, 0.0, 0.0], [2.0, 3.0, 0.0]), ([1.0, 3.0, 0.0], [2.0, 3.0, 0.0])
     first_two = [tuple(column[:2] for column in side) for side in (one, other)]
     assert paired_ratio_bootstrap(one, other) == paired_ratio_bootstrap(*first_two)
+    # but a numerator without a denominator does: three seconds for no mark, one for one mark
+    assert ratio_bootstrap([3, 1], [0, 1]).mean == 4
     nothing = ([0.0, 0.0], [0.0, 0.0])
     assert paired_ratio_bootstrap(nothing, nothing) == Interval(0.0, 0.0, 0.0)
     against_nothing = paired_ratio_bootstrap(([1.0, 1.0], [2.0, 2.0]), nothing)

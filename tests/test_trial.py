@@ -326,5 +326,5 @@ def test_the_positions_of_each_stack_are_a_limit(stack, P, T):
     ids_1P = torch.full((1, P), 5)
     allowed = Sampling(8, do_sample=False)
     policy.generate(ids_1P[:, :16], torch.ones_like(ids_1P[:, :16]), allowed)
-    with pytest.raises(UserError, match=f"positions in the {stack}, LED.* lower env.max_input_len"):
+    with pytest.raises(UserError, match=f"positions in the {stack}, LED.* lower max_input_len"):
         policy.generate(ids_1P, torch.ones_like(ids_1P), Sampling(T, do_sample=False))

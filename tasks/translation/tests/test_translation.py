@@ -422,7 +422,7 @@ def test_malformed_rows_are_named(changes, message, tmp_path):
 class FakeScorer:
     """Calls every word but the first a major error."""
 
-    spec = SimpleNamespace(judged_labels=("major", "minor", "O"))
+    spec = SimpleNamespace(judged_labels=("major", "minor", "O"), level="word")
 
     def score(self, prompts, texts):
         results = []
