@@ -25,7 +25,7 @@ SEQUENCE_NUMBERS = (
     ("pair accuracy", "accuracy", "pair_accuracy"),
     ("first response is better", "first_accuracy", ""),
 )
-SHARES = "The value of each policy on the prompts of the evaluation, with its 95% interval"
+SHARES = "Each policy, with its 95% interval"
 WHOLE = "whole"  # entry of stages.json: the pipeline itself
 FIRST_MODEL_COLOUR = 2  # series colour of the first reward model
 # names of the baselines in reward_modeling/baselines.py
