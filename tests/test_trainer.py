@@ -63,6 +63,24 @@ def test_it_learns(kind, place, steps, tmp_path):
     assert len(curve) == steps and end > 1.5 and end > 3 * start, (start, end)
 
 
+def test_a_run_says_what_it_continues_and_where_its_policies_are(tmp_path, capsys):
+    cfg = config(tmp_path, train__total_episodes=18, train__save_interval=1)
+    per_step = trainer(cfg).episodes_per_step
+    assert 18 % per_step, "the last step has more episodes than asked for"
+    printed = capsys.readouterr()
+    rounded = -(-18 // per_step) * per_step
+    note = f"the run has {rounded} instead of train.total_episodes=18"
+    assert note in printed.out + printed.err
+
+    trainer(cfg).train(until=1)
+    assert "continuing" not in capsys.readouterr().out
+    trainer(cfg).train()
+    printed = capsys.readouterr()
+    text = printed.out + printed.err
+    assert f"{tmp_path}: continuing from step 1 of {rounded // per_step}" in text
+    assert f"done: the last one in {tmp_path / 'final'}" in text
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_ratio_is_one(kind, tmp_path):
     cfg = config(
