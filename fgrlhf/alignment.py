@@ -114,7 +114,7 @@ def _ends_of_prefixes(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ..
 
 
 def texts_of(tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
-    """The texts of rows of token ids, the same as those of `char_ends`, without the ends."""
+    """The text of each row of token ids, without special tokens; the same text as `char_ends`."""
     special = set(getattr(tokenizer, "all_special_ids", ()))
     return _decode_rows(tokenizer, [[i for i in ids if i not in special] for ids in rows])
 

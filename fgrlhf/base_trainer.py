@@ -132,16 +132,15 @@ class BaseTrainer(ABC):
                 f"{self.folder}: continuing from step {self.step} of {self.total_steps}", flush=True
             )
 
-    def _say_done(self, bar: tqdm) -> None:
-        """Name the policies that the run leaves."""
+    def _say_where_policies_are(self, bar: tqdm) -> None:
+        """Print where the run has saved its policies."""
         if self.accelerator.is_main_process:
-            best = ""
             if self.best is not None:
-                best = (
-                    f"the best policy (step {self.best['step']}, dev {self.best['metric']}"
-                    f" {self.best['value']:.4f}) is in {self.folder / 'best'}, "
+                bar.write(
+                    f"best policy (step {self.best['step']}, dev {self.best['metric']}"
+                    f" {self.best['value']:.4f}): {self.folder / 'best'}"
                 )
-            bar.write(f"done: {best}the last one in {self.folder / 'final'}")
+            bar.write(f"last policy: {self.folder / 'final'}")
 
     def _parameter_groups(self) -> list[dict]:
         trained = [p for p in self.actor_critic.policy.parameters() if p.requires_grad]

@@ -160,7 +160,7 @@ class DPOTrainer(BaseTrainer):
         if self.step == self.total_steps:
             self._evaluate(bar)  # the last policy, even if no evaluation is due at this step
             self._save_policy("final")
-            self._say_done(bar)
+            self._say_where_policies_are(bar)
         bar.close()
         self.log.close()
 

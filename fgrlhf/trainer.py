@@ -560,7 +560,7 @@ class OnPolicyTrainer(BaseTrainer):
         """Evaluate and save the last policy, and report where the policies are."""
         self._evaluate(bar)
         self._save_policy("final")
-        self._say_done(bar)
+        self._say_where_policies_are(bar)
         if self.stopped and self.accelerator.is_main_process:
             bar.write(
                 f"stopped at step {self.step}: the KL from the reference exceeded"

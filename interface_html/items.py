@@ -77,11 +77,11 @@ def read_items(
         raise DataError(problems)
     if n_blank and not items:
         raise UserError(
-            f"{path} has a blank text to judge in each of its rows, so no item is left: sample"
+            f"{path} has a blank response in every row, so no item is left: sample"
             " again, with a policy that answers"
         )
     if n_blank:
-        print(f"{path}: left out {counted(n_blank, 'row')} with a blank text to judge")
+        print(f"{path}: left out {counted(n_blank, 'row')} with a blank response")
     return items
 
 

@@ -127,7 +127,8 @@ def _describe_segments(path: Path, segmenter: Segmenter, level: str) -> None:
     """Write which segmenter and level the segments of the folder's files have."""
     description = path.parent / SEGMENTER_FILE
     before = read_json(description) if description.exists() else {}
-    levels = {**before.get("levels", {}), path.name: level}
+    known = before.get("levels", {}) if isinstance(before, dict) else {}
+    levels = {**known, path.name: level}
     write_json(description, {**segmenter.describe(), "levels": levels})
 
 

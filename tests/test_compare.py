@@ -140,8 +140,8 @@ class Stages:
         Stages.environment = environment
         self.folder = folder
 
-    def run(self, told=()):
-        Stages.told = list(told)
+    def run(self, reported=()):
+        Stages.reported = list(reported)
         for stage in Stages.last:
             keys = dict(part.partition("=")[::2] for part in stage.command if "=" in part)
             if "policy" in keys:
@@ -332,9 +332,9 @@ def test_an_unknown_metric_is_an_error_before_any_training(configs, tmp_path):
 def test_the_evaluation_that_checks_the_metric_is_reported_once(configs, tmp_path):
     arguments = ["qa_feedback", configs[0], f"output_dir={tmp_path}/o"]
     pipeline_compare.main([*arguments, "reward=false"])  # with a first pipeline for the check
-    assert Stages.told == ["evaluate-sft"] and len(Stages.last) > 1
+    assert Stages.reported == ["evaluate-sft"] and len(Stages.last) > 1
     pipeline_compare.main(arguments)
-    assert Stages.told == []
+    assert Stages.reported == []
 
 
 def test_help_lists_the_keys(capsys):

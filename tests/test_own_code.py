@@ -46,7 +46,7 @@ def my_rewards(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def qa_free_config(tmp_path, **reward):
+def config_with(tmp_path, **reward):
     """The config of an RL run with these rewards."""
     tree = config(tmp_path).model_dump(exclude={"reward"}, exclude_unset=True)
     return validate(rl_config(Task(name="t")), {**tree, "reward": reward}, "a test")
@@ -60,14 +60,14 @@ def test_classes_are_found_at_every_place():
 
 
 def test_the_file_of_a_class_is_an_input_of_evaluations(my_rewards, tmp_path):
-    read = qa_free_config(tmp_path, polite=REWARD)
+    read = config_with(tmp_path, polite=REWARD)
     assert own_code(read) == {"my_rewards.kind": "my_rewards/kind.py"}
     settings = Settings(policy="p", config="c.yml", output_dir="o", name="n")
     assert "my_rewards/kind.py" in inputs_of(Task(name="t"), settings, read)
 
 
 def test_a_change_of_a_class_is_noted_in_a_run_that_was_killed(my_rewards, tmp_path, capsys):
-    read = qa_free_config(tmp_path, polite=REWARD)
+    read = config_with(tmp_path, polite=REWARD)
     run = tmp_path / "run"
     note_changed_code(Task(name="t"), read, run)  # the run begins; then it is killed
     (run / "checkpoints" / "step-5").mkdir(parents=True)

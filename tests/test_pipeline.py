@@ -122,12 +122,14 @@ def test_nothing_changed_nothing_runs(root):
     assert read_json(root / "out" / "stages.json") == before and line.whole == before["whole"]
 
 
-def test_what_an_earlier_pipeline_told_is_not_told_again(root):
+def test_what_an_earlier_pipeline_reported_is_not_reported_again(root):
     run(root, CHAIN)
     line = Pipeline(CHAIN, root, root / "out", {"OUT": str(root / "out")}, out=io.StringIO())
-    line.run(told=["one", "two"])
-    told = line.out.getvalue()
-    assert told.count("reused") == 2 and "three: nothing" in told and "apart: nothing" in told
+    line.run(reported=["one", "two"])
+    printed = line.out.getvalue()
+    assert (
+        printed.count("reused") == 2 and "three: nothing" in printed and "apart: nothing" in printed
+    )
 
 
 def test_a_changed_file_runs_its_stage_and_those_after_it(root):

@@ -69,7 +69,7 @@ def test_the_limit_that_is_enough_for_all_rows_is_named():
     with pytest.raises(
         UserError,
         match=f"row 0: .* has {lengths[0]} tokens, but max_input_len is 2:"
-        f" set max_input_len={max(lengths)} or more, or remove this and 2 other rows",
+        f" set max_input_len={max(lengths)} or more, or remove the 3 rows that are too long",
     ):
         check_prompts_fit(policy_of("t5", 2), prompts, lambda prompt: prompt.text, "train.json")
 

@@ -98,8 +98,8 @@ def test_samples_with_a_blank_response_are_left_out(full, tmp_path, capsys):
     blank = sample | {"responses": ["a", " \n", "c", ""]}
     path = write(tmp_path / "samples.json", [sample, blank, sample, blank])
     assert [item.id for item in read_items(full, path)] == ["0", "2"]  # numbered as in the file
-    assert capsys.readouterr().out == (f"{path}: left out 2 rows with a blank text to judge\n")
-    with pytest.raises(UserError, match="blank text to judge in each of its rows"):
+    assert capsys.readouterr().out == (f"{path}: left out 2 rows with a blank response\n")
+    with pytest.raises(UserError, match="has a blank response in every row"):
         read_items(full, write(path, [blank]))
     # what somebody judged, or what has another mistake, is never left out silently
     for row in (blank | {"preferences": FULL["preferences"]}, blank | {"context": [3]}):

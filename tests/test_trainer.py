@@ -78,7 +78,7 @@ def test_a_run_says_what_it_continues_and_where_its_policies_are(tmp_path, capsy
     printed = capsys.readouterr()
     text = printed.out + printed.err
     assert f"{tmp_path}: continuing from step 1 of {rounded // per_step}" in text
-    assert f"done: the last one in {tmp_path / 'final'}" in text
+    assert f"last policy: {tmp_path / 'final'}" in text
 
 
 @pytest.mark.parametrize("kind", KINDS)

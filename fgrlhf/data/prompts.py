@@ -38,7 +38,7 @@ def check_prompts_fit(
     too_long = [place for place, length in enumerate(lengths) if length > policy.max_input_len]
     if too_long:
         first = too_long[0]
-        rows = "the row" if len(too_long) == 1 else f"this and {len(too_long) - 1} other rows"
+        rows = "the row" if len(too_long) == 1 else f"the {len(too_long)} rows that are too long"
         raise UserError(
             f"{file}, row {shorten(cut[first].id, 80)}: the part that must not be cut has"
             f" {lengths[first]} tokens, but max_input_len is {policy.max_input_len}: set"

@@ -102,11 +102,11 @@ def compare(
     if name in [run.name for run in runs]:
         raise UserError(f"the reference policy and a run are both named {name}: rename the run")
     stages = [*before, experiment.evaluation_stage(plan, name, reference)]
-    told: list[str] = []
+    reported: list[str] = []
     if metric != "reward" or not plan.reward:
         # an unknown metric is an error before any training
         experiment.run(stages, lanes)
-        told = [stage.name for stage in stages]
+        reported = [stage.name for stage in stages]
         paired_scores({name: [evaluation_rows(experiment.out, name, plan.split)]}, metric)
     for seed in seeds:
         for run in runs:
@@ -116,7 +116,7 @@ def compare(
             stages.append(
                 experiment.evaluation_stage(plan, run.evaluation(seed), policy, (trained.name,))
             )
-    experiment.run(stages, lanes, told)
+    experiment.run(stages, lanes, reported)
     result = compare_runs(experiment.out, name, runs, seeds, metric, plan.split, metrics)
     write_json(experiment.out / "summary.json", result.as_dict())
     write_text(experiment.out / "index.html", page(result, display, read_source(reference)))

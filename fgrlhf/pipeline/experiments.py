@@ -374,13 +374,13 @@ class Experiment:
             modules=(*modules, *own_modules(read_yaml(plan.config))),
         )
 
-    def run(self, stages: Sequence[Stage], lanes: int, told: Collection[str] = ()) -> None:
+    def run(self, stages: Sequence[Stage], lanes: int, reported: Collection[str] = ()) -> None:
         """Bring all stages up to date.
 
         Lanes on a CPU share its cores, unless OMP_NUM_THREADS is set.
 
         Args:
-          told: stages that an earlier call brought up to date; see `Pipeline.run`.
+          reported: stages that an earlier call brought up to date; see `Pipeline.run`.
 
         Raises:
           UserError: a stage failed, another pipeline works in the folder, or jobs cannot be
@@ -394,7 +394,7 @@ class Experiment:
         elif "OMP_NUM_THREADS" not in {**os.environ, **environment} and not visible_gpus():
             cores = len(os.sched_getaffinity(0))
             environment["OMP_NUM_THREADS"] = str(max(1, cores // lanes))
-        Pipeline(stages, Path.cwd(), self.out, environment, lanes, launcher=launcher).run(told)
+        Pipeline(stages, Path.cwd(), self.out, environment, lanes, launcher=launcher).run(reported)
 
     def config_value(self, config: str, overrides: Iterable[str], key: str) -> Any:
         """The value of a dotted key, as the overrides or else the config's file have it.

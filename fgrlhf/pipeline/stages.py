@@ -152,12 +152,12 @@ class Pipeline:
         self.started = self.sampled = self.pulse = time.monotonic()
         self.width = 0  # of the progress line on the terminal
 
-    def run(self, told: Collection[str] = ()) -> None:
+    def run(self, reported: Collection[str] = ()) -> None:
         """Bring every stage up to date.
 
         Args:
-          told: stages that an earlier pipeline of this program brought up to date. It said so:
-            that they are reused is printed for the others only.
+          reported: stages that an earlier pipeline of this program has reported. They are not
+            reported again if they are reused.
 
         Raises:
           UserError: another pipeline works in the folder, or a stage failed. The message has the
@@ -165,15 +165,15 @@ class Pipeline:
         """
         with hold(self.folder):
             self._read_state()  # another pipeline may have ended since
-            self._run(told)
+            self._run(reported)
 
-    def _run(self, told: Collection[str]) -> None:
+    def _run(self, reported: Collection[str]) -> None:
         self.started = self.sampled = self.pulse = time.monotonic()
         waiting = list(self.stages)
         self.running = []
         try:
             while waiting or self.running:
-                self._start_ready(waiting, told)
+                self._start_ready(waiting, reported)
                 time.sleep(0.1)
                 for entry in list(self.running):
                     self._finish_if_ended(entry)
@@ -224,14 +224,14 @@ class Pipeline:
     def _path(self) -> Path:
         return self.folder / "pipeline.json"
 
-    def _start_ready(self, waiting: list[Stage], told: Collection[str]) -> None:
+    def _start_ready(self, waiting: list[Stage], reported: Collection[str]) -> None:
         for stage in list(waiting):
             if not set(stage.needs) <= self.done:
                 continue
             if self._is_current(stage):
                 waiting.remove(stage)
                 self.done.add(stage.name)
-                if stage.name not in told:
+                if stage.name not in reported:
                     self._say(f"{stage.name}: nothing changed, reused")
             elif len(self.running) < len(self.lanes):
                 waiting.remove(stage)

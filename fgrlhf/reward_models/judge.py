@@ -53,7 +53,7 @@ SCORES = (
 
 
 class BadAnswer(OSError):  # noqa: N818
-    """An answer without the scores that were asked for: a transient fault like a lost link."""
+    """An answer without the requested scores: a transient fault, like a lost connection."""
 
 
 class JudgeClient:
