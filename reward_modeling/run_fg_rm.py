@@ -233,24 +233,22 @@ def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
 
     `segmenter.json` in the folder of the training file describes it; without that file it is the
     default segmenter.
-
-    Raises:
-      UserError: the file says that the segments are of another level than `data.level`.
     """
-    train_file = Path(config.data.train_file)
-    path = train_file.parent / "segmenter.json"
-    if not path.exists():
-        return load_segmenter("auto").describe()
-    description = read_json(path)
+    path = Path(config.data.train_file).with_name("segmenter.json")
+    return load_segmenter(read_json(path) if path.exists() else "auto").describe()
+
+
+def check_level(file: str, level: str) -> None:
+    """Raise `UserError` if `segmenter.json` beside a segment file gives it another level."""
+    path = Path(file).with_name("segmenter.json")
+    description = read_json(path) if path.exists() else None
     levels = description.get("levels") if isinstance(description, dict) else None
-    level = levels.get(train_file.name) if isinstance(levels, dict) else None
-    if level not in (None, config.data.level):
+    recorded = levels.get(Path(file).name) if isinstance(levels, dict) else None
+    if recorded not in (None, level):
         raise UserError(
-            f"data.level={config.data.level}, but the segments in {train_file} are of the level"
-            f" `{level}` ({path}): RL would judge other segments than training. Set"
-            f" data.level={level}"
+            f"data.level={level}, but the segments in {file} are of the level `{recorded}`"
+            f" ({path}): RL would judge other segments than training. Set data.level={recorded}"
         )
-    return load_segmenter(description).describe()
 
 
 def train(config: SegmentRMConfig, task: Task = NO_TASK) -> Path:
@@ -261,6 +259,8 @@ def train(config: SegmentRMConfig, task: Task = NO_TASK) -> Path:
 
 def _train(config: SegmentRMConfig, task: Task) -> Path:
     names = config.labels.names
+    for file in (config.data.train_file, config.data.dev_file):
+        check_level(file, config.data.level)
     rows = _read_rows(config, task, config.data.train_file)
     dev_rows = _read_rows(config, task, config.data.dev_file)
     check_context(rows, config, task)

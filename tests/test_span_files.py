@@ -5,12 +5,13 @@ from typing import cast
 
 import pytest
 
+from fgrlhf.config import validate
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_jsonl
 from fgrlhf.reward_utils import load_segmenter
 from reward_modeling import command
 from reward_modeling.data import read_segment_rows
-from reward_modeling.run_fg_rm import SegmentRMConfig, segmenter_of
+from reward_modeling.run_fg_rm import SegmentRMConfig, check_level, segmenter_of, train
 
 ROWS = [
     {
@@ -55,6 +56,9 @@ def test_the_file_is_what_training_reads(spans, capsys):
     assert " ".join(first.text.prefix.all_words) == "Name two primes."
     description = {**load_segmenter().describe(), "levels": {"train.json": "sentence"}}
     assert read_json(out.parent / "segmenter.json") == description
+    data = SimpleNamespace(train_file=str(out))
+    config = cast(SegmentRMConfig, SimpleNamespace(data=data))
+    assert segmenter_of(config) == load_segmenter().describe()
 
 
 def test_a_model_of_another_level_than_its_file_is_refused(spans):
@@ -62,15 +66,33 @@ def test_a_model_of_another_level_than_its_file_is_refused(spans):
     words = [f"source={spans}", f"output={out.parent / 'words.json'}", "level=word"]
     command.main(["span_files", "numbers", *words, "tags={wrong: ERROR}"])
 
-    def segmenter(file: str, level: str):
-        data = SimpleNamespace(train_file=str(out.parent / file), level=level)
-        return segmenter_of(cast(SegmentRMConfig, SimpleNamespace(data=data)))
-
     for file, level in (("train.json", "sentence"), ("words.json", "word"), ("b.json", "step")):
-        assert segmenter(file, level) == load_segmenter().describe()
+        check_level(str(out.parent / file), level)
     for file, level in (("train.json", "subsentence"), ("words.json", "sentence")):
         with pytest.raises(UserError, match=f"data.level={level}, but the segments in .*{file}"):
-            segmenter(file, level)
+            check_level(str(out.parent / file), level)
+
+
+def test_training_checks_the_level_of_both_files(spans):
+    out = write(spans, "level=sentence", "tags={wrong: ERROR}")
+    words = out.parent / "words.json"
+    text = [f"source={spans}", f"output={words}", "level=word", "tags={wrong: ERROR}"]
+    command.main(["span_files", "numbers", *text])
+    for train_file, dev_file in ((out, words), (words, out)):
+        tree = {
+            "model": {"ckpt": "none", "max_length": 64},
+            "data": {
+                "train_file": str(train_file),
+                "dev_file": str(dev_file),
+                "level": "sentence",
+                "with_context": False,
+            },
+            "labels": {"error": "ERROR"},
+            "logging": {"run_name": "levels", "save_dir": str(out.parent / "model")},
+        }
+        config = validate(SegmentRMConfig, tree, "test config")
+        with pytest.raises(UserError, match="the segments in .*words.json are of the level `word`"):
+            train(config)
 
 
 @pytest.mark.parametrize("level", ["sentence", "whole"])
