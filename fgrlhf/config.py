@@ -50,6 +50,10 @@ def _check_conversion(value: Any, result: Any) -> None:
         for item, converted in zip(value, result):
             _check_conversion(item, converted)
         return
+    if isinstance(value, dict) and isinstance(result, dict) and value.keys() == result.keys():
+        for key in value:
+            _check_conversion(value[key], result[key])
+        return
     kind = type(result)
     if kind in (int, float) and isinstance(value, bool):
         raise ValueError(f"a number is needed, not {str(value).lower()}")

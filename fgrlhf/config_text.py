@@ -35,10 +35,10 @@ def value_from_text(model: type[BaseModel], path: Sequence[str], text: str) -> A
         return None
     if holds_only_text(allowed):
         return text
-    return _parsed_or_text(text)
+    return parsed_or_text(text)
 
 
-def _parsed_or_text(text: str) -> Any:
+def parsed_or_text(text: str) -> Any:
     """The text as YAML. Text that cannot be parsed stays text, which the key's type rejects."""
     if len(text) > MOST_CHARACTERS:
         return text
@@ -116,7 +116,7 @@ class Environment:
         expanded = re.sub(r"\$\{(\w+)\}", lambda match: self._value_of(match[1], shown_path), text)
         if expanded == text or holds_only_text(types_at(self.model, path)):
             return expanded
-        return _parsed_or_text(expanded)  # for keys such as `steps: ${STEPS}`
+        return parsed_or_text(expanded)  # for keys such as `steps: ${STEPS}`
 
     def _value_of(self, variable: str, shown_path: str) -> str:
         value = os.environ.get(variable)

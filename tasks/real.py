@@ -120,7 +120,6 @@ def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stag
     ready = tuple(stage.name for stage in before)
     modules = (f"tasks.{task}.task", f"tasks.{task}.lexicons")
     configs = f"tasks/{task}/training/small_*_config.yml"
-    weights = str(model / "model.safetensors")
     result = [*before]
     for run, name in RUNS.items():
         result.append(
@@ -131,7 +130,7 @@ def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stag
                 modules=("fgrlhf.cli.rl", *modules),
                 needs=ready,
                 outputs=(run,),
-                reads=(configs, weights),
+                reads=(configs,),
             )
         )
     policies = {"initial": model} | {run: out / run / "final" for run in RUNS}
@@ -145,7 +144,7 @@ def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stag
                 modules=("fgrlhf.cli.evaluate", *modules),
                 needs=(*ready, RUNS[policy]) if policy in RUNS else ready,
                 outputs=(f"eval/{policy}-test",),
-                reads=(configs, weights),
+                reads=(configs,),
             )
         )
     result.append(

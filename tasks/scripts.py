@@ -3,10 +3,12 @@
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fgrlhf.errors import UserError
 from fgrlhf.kernels.choice import processor_name
+from fgrlhf.pipeline.experiments import input_files
 from fgrlhf.pipeline.stages import Pipeline, Stage
 
 ROOT = Path(__file__).parents[1]
@@ -78,7 +80,7 @@ def pipeline_of(
       data: folder of the rows.
       lanes: stages at the same time, a thread each.
       scale: whose configs the scripts use.
-      model: folder of the pretrained language model, at small scale.
+      model: folder of the pretrained language model, at small scale; an input of every stage.
     """
     environment = {
         "SCALE": scale,
@@ -88,6 +90,8 @@ def pipeline_of(
     }
     if model is not None:
         environment["FGRLHF_SMALL_MODEL"] = str(model)
+        files = input_files(model)
+        stages = [replace(stage, reads=(*stage.reads, *files)) for stage in stages]
     return Pipeline(stages, ROOT, folder, environment, lanes)
 
 

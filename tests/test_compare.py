@@ -11,8 +11,8 @@ from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import load_config
 from fgrlhf.config_yaml import dump_yaml, read_yaml
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
-from fgrlhf.metrics.config import MetricConfig, is_higher_better
+from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl, write_text
+from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.source import ModelSource
 from fgrlhf.pipeline import compare as pipeline_compare
 from fgrlhf.pipeline.compare import CompareSettings, reference_name, runs_of
@@ -26,7 +26,7 @@ from fgrlhf.pipeline.comparison import (
     efficiencies,
 )
 from fgrlhf.pipeline.comparison_page import band, explained, page, table
-from fgrlhf.pipeline.experiments import Experiment, Point, Run
+from fgrlhf.pipeline.experiments import Experiment, Point, Run, lower_is_better
 from fgrlhf.report.display import Display
 from fgrlhf.report.plots import Band, panels
 from fgrlhf.runs.dpo_config import DPOConfig
@@ -261,6 +261,13 @@ def test_settings_of_single_runs(configs, tmp_path):
     (tmp_path / "s.yml").write_text("grpo: {logging: {save_dir: x}}\n")
     with pytest.raises(UserError, match="logging.save_dir=x cannot be an override: .* output_dir"):
         runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+    (tmp_path / "s.yml").write_text("grpo: {algorithm: {name: rloo}}\n")
+    with pytest.raises(UserError, match="algorithm.name=rloo cannot be an override: .*algorithms="):
+        runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+    (tmp_path / "s.yml").write_text("{}\n")
+    for override in ("algorithm.name=rloo", "algorithm={name: rloo}"):
+        with pytest.raises(UserError, match=f"{override} cannot be an override"):
+            runs_of(Experiment("t", tmp_path), configs[:1], (override,), settings)
     (tmp_path / "s.yml").write_text("grpo: 3\n")
     with pytest.raises(UserError, match="`grpo` must be a mapping"):
         runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
@@ -376,6 +383,7 @@ def result(tmp_path):
         )
         for name in ("ppo", "rloo"):
             write_jsonl(tmp_path / name / f"seed-{seed}" / "metrics.jsonl", LOG)
+            write_text(tmp_path / name / f"seed-{seed}" / "config.yaml", "{}\n")
         write_json(tmp_path / "ppo" / f"seed-{seed}" / "best" / "best.json", {"step": 0})
     write_json(
         tmp_path / "stages.json",
@@ -445,6 +453,12 @@ def test_the_page_tells_common_settings_from_those_of_a_run(result):
         (("{a: {weight: 1}}", "{a: {weight: 1}, b: {}}"), "reward", False),
         (("{a: {weight: 1}}", "{a: {weight: 1}, b: {}}"), "reward/a", True),
         (("{a: {weight: 1}}", "{a: {weight: 2}}"), "oracle/gold", True),
+        (("{a: {ckpt: one}}", "{a: {ckpt: two}}"), "a/score", False),
+        (("{b: {}, a: {ckpt: one}}", "{a: {ckpt: one}}"), "a/score", True),
+        (("{}", "{}\ndata: {dev_file: other.json}"), "oracle/gold", False),
+        (("{}", "{}\ntrain: {eval_examples: 8}"), "oracle/gold", False),
+        (("{}", "{}\nevaluation_metrics: [{name: bleu, key: null}]"), "oracle/gold", True),
+        (("{}", "{}\nevaluation_metrics: [{name: score, key: judge}]"), "judge/max", False),
     ],
 )
 def test_dev_rewards_of_different_rewards_are_not_compared(tmp_path, rewards, metric, is_same):
@@ -486,9 +500,10 @@ def test_the_direction_of_a_metric_does_not_depend_on_noise():
         return RunResult("", "", [], {0: SeedResult(scores[-1], 0, 0, None, curve)})
 
     runs = {"flat": run(0.4, 0.5, 0.39), "better": run(0.3, 0.6, 0.8)}
-    known = efficiencies(runs, is_higher_better("reward"))
-    assert (known["flat"].episodes, known["better"].episodes) == (0, 64)
-    assert is_higher_better("ter/corpus") is False and is_higher_better("oracle/gold") is None
+    for metric in ("reward", "oracle/gold"):  # of the task's own metric, nothing is known
+        known = efficiencies(runs, not lower_is_better(metric, []))
+        assert (known["flat"].episodes, known["better"].episodes) == (0, 64)
+    assert lower_is_better("ter/corpus", []) and lower_is_better("loss", [])
 
 
 def test_the_direction_of_a_metric_with_another_key_is_known_too(result, tmp_path):

@@ -383,6 +383,15 @@ def test_other_types_are_not_converted_to_numbers_and_switches(tree, part):
     assert validate(Kinds, {"number": 3}, "file").number == 3.0  # an integer is a valid float
 
 
+def test_mappings_are_checked_inside():
+    class Section(StrictModel):
+        values: dict[str, float]
+
+    for wrong in (True, "0.3"):
+        with pytest.raises(UserError, match="values: a number is needed"):
+            validate(Section, {"values": {"error": -0.5, "ok": wrong}}, "file")
+
+
 def test_lists_are_checked_inside(tmp_path):
     for wrong in ("1.0", "'1'", "true"):
         with pytest.raises(UserError, match="sizes: a"):

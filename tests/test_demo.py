@@ -18,7 +18,7 @@ from tasks import scripts
 from tasks.qa_feedback import demo
 from tasks.qa_feedback.demo import MINI, SCALES, SMALL, DemoConfig, stages
 from tasks.qa_feedback.task import TASK
-from tasks.scripts import ROOT
+from tasks.scripts import ROOT, pipeline_of
 
 BOTH = pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 
@@ -122,6 +122,17 @@ def test_small_scale_fetches_its_model_before_the_stages(tmp_path, monkeypatch, 
     assert Line.environments[-1]["SCALE"] == "small"
     assert Line.environments[-1]["FGRLHF_SMALL_MODEL"] == str(ROOT / scripts.MODEL)
     assert read_json(tmp_path / "small" / "summary.json")["scale"] == "paper"
+
+
+def test_another_model_runs_all_stages_again(tmp_path):
+    def fingerprints(text: str) -> dict[str, str]:
+        (tmp_path / "model.safetensors").write_text(text)
+        all_stages = stages(SMALL, tmp_path / "out", 2)
+        return pipeline_of(all_stages, tmp_path / "out", tmp_path, 2, model=tmp_path).fingerprints
+
+    before, after = fingerprints("one"), fingerprints("another")
+    assert before.keys() == after.keys()
+    assert not before.items() & after.items()
 
 
 def test_folders_and_mistakes():

@@ -16,10 +16,10 @@ def test_the_first_evaluation_at_the_level_counts():
     assert efficiency(slow, fast) == Efficiency(None, None, None)
 
 
-def test_the_direction_can_be_given():
+def test_the_direction_is_that_of_the_metric_and_not_of_the_baseline():
     """A baseline that became worse is reached at once."""
     worse, better = [curve(0.5, 0.4, 0.3)], [curve(0.5, 0.6, 0.7)]
-    assert efficiency(better, worse, higher_is_better=True).episodes == 0.0
+    assert efficiency(better, worse).episodes == 0.0
     assert efficiency(better, worse, higher_is_better=False).episodes is None
 
 
@@ -36,9 +36,10 @@ def test_the_mean_over_seeds_reaches_the_level():
     assert efficiency(slow, fast) == Efficiency(None, None, None)
 
 
-def test_the_baseline_tells_which_direction_is_better():
+def test_lower_scores_can_be_better():
     slow, fast = [curve(0.9, 0.8, 0.3)], [curve(0.9, 0.2, 0.1)]
-    assert efficiency(fast, slow) == Efficiency(100.0, 100.0, 100.0)
+    lower = {"higher_is_better": False}
+    assert efficiency(fast, slow, **lower) == Efficiency(100.0, 100.0, 100.0)
 
 
 def test_a_bound_may_be_never():

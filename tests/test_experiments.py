@@ -20,6 +20,7 @@ from fgrlhf.pipeline.experiments import (
     read_log,
     split_arguments,
 )
+from fgrlhf.pipeline.stages import Pipeline, Stage
 
 
 @pytest.fixture
@@ -66,8 +67,37 @@ def test_a_run_depends_on_the_files_that_its_config_names(folder):
 
 def test_files_written_by_its_own_stages_do_not_trigger_a_new_run(folder):
     """The first time such a file does not exist yet; the second time it does."""
-    experiment = Experiment("t", folder, {"HERE": str(folder)})
-    assert experiment.named_files(str(folder / "c.yml")) == []
+
+    def current(written: str) -> str:
+        """The fingerprint of a run if a stage before it writes this folder."""
+        before = Stage("before", ("true",), outputs=(written,))
+        experiment = Experiment("t", folder, {"HERE": str(folder)})
+        run = experiment.training_stage(Run("a", "rl", str(folder / "c.yml")), 0)
+        return Pipeline([before, run], folder, folder, {}, 1).fingerprints[run.name]
+
+    first = current("sft"), current("other")
+    (folder / "sft" / "model.safetensors").write_text("trained again")
+    assert current("sft") == first[0]
+    assert current("other") != first[1]  # it lies in the output folder, but no stage writes it
+
+
+def test_a_run_depends_on_the_variables_of_its_config(folder, monkeypatch):
+    config = folder / "c.yml"
+    config.write_text("train: {lr: '${LR}'}\nlogging: {run_name: '${USER}'}\n")
+    experiment = Experiment("t", folder / "out")
+    plan = EvaluationPlan(str(config), None)
+    for value in ("1e-4", "3e-2"):
+        monkeypatch.setenv("LR", value)
+        run = experiment.training_stage(Run("a", "rl", str(config)), 0)
+        for stage in (run, experiment.evaluation_stage(plan, "a", "policy")):
+            assert stage.variables == (f"LR={value}",)
+
+
+def test_overrides_of_sections_name_files_too(folder):
+    experiment = Experiment("t", folder / "out")
+    override = f"reward.a={{kind: sequence_scorer, ckpt: {folder}/sft}}"
+    files = experiment.named_files(str(folder / "c.yml"), [override])
+    assert f"{folder}/sft/model.safetensors" in files
 
 
 def test_values_of_a_config(folder):

@@ -392,6 +392,35 @@ def test_a_file_elsewhere_counts_by_its_contents(tmp_path):
     assert first != fingerprint(tmp_path / "repo", ["run"], [str(tmp_path / "model")], [], [])
 
 
+def test_a_file_whose_name_looks_like_a_pattern_counts(tmp_path):
+    file = tmp_path / "c[1].yml"
+    file.write_text("1")
+    first = fingerprint(tmp_path, ["run"], ["c[1].yml"], [], [])
+    file.write_text("20")
+    assert first != fingerprint(tmp_path, ["run"], ["c[1].yml"], [], [])
+
+
+def test_relative_imports_are_followed(tmp_path):
+    package = tmp_path / "mine" / "deep"
+    package.mkdir(parents=True)
+    (tmp_path / "mine" / "__init__.py").write_text("")
+    (package / "task.py").write_text(
+        "from .reward import R\nfrom . import metric\nfrom .. import up"
+    )
+    for path in (package / "reward.py", package / "metric.py", tmp_path / "mine" / "up.py"):
+        path.write_text("x = 1\n")
+    names = {path.name for path in imported_files(tmp_path, ["mine.deep.task"])}
+    assert names == {"__init__.py", "task.py", "reward.py", "metric.py", "up.py"}
+
+
+def test_the_value_of_a_variable_counts(tmp_path):
+    def of(*variables: str) -> str:
+        return fingerprint(tmp_path, ["run"], [], [], [], variables)
+
+    assert of("LR=1") == of("LR=1") != of("LR=2")
+    assert of(f"OUT={tmp_path}/a") == fingerprint(Path("/b"), ["run"], [], [], [], ["OUT=/b/a"])
+
+
 def test_a_second_pipeline_in_the_folder_is_refused(root):
     with hold(root / "out"), pytest.raises(UserError, match="another process works in"):
         run(root, CHAIN)

@@ -110,7 +110,7 @@ def test_inputs_that_were_not_recorded_count_as_the_same(stage):
     assert finished(stage / "out", Config(), [stage / "more.json"]) == {"best": 3}
 
 
-def test_digest_of_a_checkpoint_is_that_of_its_weights(tmp_path):
+def test_digest_of_a_checkpoint_is_that_of_its_model(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_text("a")
     before = digest(tmp_path)
@@ -118,6 +118,11 @@ def test_digest_of_a_checkpoint_is_that_of_its_weights(tmp_path):
     assert digest(tmp_path) == before
     (tmp_path / "model.safetensors").write_text("b")
     assert digest(tmp_path) != before
+    # they change what the model reads and where it stops
+    for name in ("chat_template.jinja", "tokenizer_config.json", "generation_config.json"):
+        before = digest(tmp_path)
+        (tmp_path / name).write_text("{}")
+        assert digest(tmp_path) != before
     assert digest("t5-large") == "name:t5-large"
 
 

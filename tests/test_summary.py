@@ -397,6 +397,9 @@ def test_a_summary_of_any_task(tmp_path, capsys):
                 for i, value in enumerate(values)
             ],
         )
+    other = tmp_path / "eval" / "ppo-hard-dev"  # of ppo on the split `hard-dev`
+    write_jsonl(other / "rows.jsonl", [{"id": "0", "sample": 0, "reward": 9.0}])
+    write_text(other / "config.yaml", "split: hard-dev\n")
     write_json(tmp_path / "ppo" / "run.json", {"seed": 3})
     write_json(tmp_path / "ppo" / "stages.json", {"ppo": {"seconds": 90.0, "peak_mb": 10.0}})
     for name, kind, metrics in (

@@ -48,6 +48,12 @@ USAGE = """usage: fgrlhf compare TASK CONFIG ... output_dir=DIR [key=value ...]
 
 TRAINING_ONLY = ("train.", "algorithm.", "logging.")  # sections that an evaluation does not read
 
+# overrides that a comparison with `algorithms` sets itself -> what to do instead
+SET_BY_ALGORITHMS = {
+    "algorithm": "algorithms=... sets it for every run, so override its keys one by one",
+    "algorithm.name": "every run is trained with one of the algorithms in algorithms=...",
+}
+
 
 class CompareSettings(SubmittedSettings):
     """Settings of a comparison."""
@@ -164,7 +170,11 @@ def runs_of(
     _check_names(runs, settings.settings)
     runs = [with_settings(run, settings.settings) for run in runs]
     for run in runs:
-        check_overrides(run.overrides)
+        if run.program == "rl" and algorithms:
+            _, *given = run.overrides  # the first one names the run's algorithm
+            check_overrides(given, SET_BY_ALGORITHMS)
+        else:
+            check_overrides(run.overrides)
     return runs
 
 

@@ -4,19 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fgrlhf.config_yaml import read_yaml
 from fgrlhf.data.problems import counted
 from fgrlhf.files import read_json
-from fgrlhf.metrics.config import MetricConfig, is_higher_better
+from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
 from fgrlhf.pipeline.experiments import (
     Point,
     Run,
     evaluation_rows,
     learning_curve,
+    lower_is_better,
     paired_scores,
     read_log,
 )
@@ -88,8 +90,9 @@ class Comparison:
       differences: `a_vs_b` -> a minus b, for all pairs.
       efficiency: run -> when it reached the final dev score of the first run; {} if there is a
         single run, if the first run counts no episodes (SFT), or without `same_on_dev`.
+      lower_is_better: whether `efficiency` takes lower dev scores for better ones.
       same_on_dev: whether the metric on dev is the same for all runs. With different rewards, each
-        run's dev reward is its own.
+        run's dev reward is its own; with different dev files, so is every metric.
       left_out: prompts for which an evaluation has no value, so that no score includes them.
     """
 
@@ -101,6 +104,7 @@ class Comparison:
     runs: dict[str, RunResult]
     differences: dict[str, Difference]
     efficiency: dict[str, Efficiency] = field(default_factory=dict)
+    lower_is_better: bool = False
     same_on_dev: bool = True
     left_out: int = 0
 
@@ -186,7 +190,8 @@ def compare_runs(
             by_seed[seed] = _seed_result(out, run, seed, float(np.mean(values)), metric)
         results[run.name] = RunResult(run.group, run.algorithm, list(run.overrides), by_seed)
     same_on_dev = _is_same_on_dev(out, runs, seeds[0], metric)
-    reached = efficiencies(results, is_higher_better(metric, metrics)) if same_on_dev else {}
+    is_lower_better = lower_is_better(metric, metrics)
+    reached = efficiencies(results, not is_lower_better) if same_on_dev else {}
     return Comparison(
         metric=metric,
         split=split,
@@ -196,14 +201,13 @@ def compare_runs(
         runs=results,
         differences=differences(scores),
         efficiency=reached,
+        lower_is_better=is_lower_better,
         same_on_dev=same_on_dev,
         left_out=len(prompts) - len(scores[reference][0]),
     )
 
 
-def efficiencies(
-    runs: Mapping[str, RunResult], higher_is_better: bool | None = None
-) -> dict[str, Efficiency]:
+def efficiencies(runs: Mapping[str, RunResult], higher_is_better: bool) -> dict[str, Efficiency]:
     """When each run reached the final dev score of the first one.
 
     Runs that count no episodes with one of the seeds (SFT) are left out. Without the first run, or
@@ -224,19 +228,36 @@ def efficiencies(
 
 
 def _is_same_on_dev(out: Path, runs: Sequence[Run], seed: int, metric: str) -> bool:
-    """Whether the metric on dev is the same for all runs.
-
-    It is not if the metric is a reward and the RL runs have different ones in their configs.
-    """
-    section, _, name = metric.partition("/")
-    if section != "reward":
-        return True
-    rewards = []
+    """Whether the metric on dev is the same for all RL runs: one measure, of the same prompts."""
+    measures = []
     for run in runs:
         if run.program == "rl":  # the dev scores of other programs have no reward
-            reward = read_yaml(out / run.folder(seed) / "config.yaml").get("reward", {})
-            rewards.append(reward.get(name) if name else reward)
-    return all(reward == rewards[0] for reward in rewards)
+            config = read_yaml(out / run.folder(seed) / "config.yaml")
+            measures.append(_measure_on_dev(config, metric))
+    return all(measure == measures[0] for measure in measures)
+
+
+def _measure_on_dev(config: Mapping[str, Any], metric: str) -> tuple:
+    """The parts of a run's recorded config that determine what a metric on dev means.
+
+    These are the dev prompts, and the settings of the reward or of the evaluation metric that
+    computes it: `completeness/score` comes from the reward `completeness`.
+    """
+    prompts = [
+        config.get("data", {}).get("dev_file"),
+        config.get("train", {}).get("eval_examples"),
+    ]
+    rewards = config.get("reward", {})
+    first, _, rest = metric.partition("/")
+    if metric == "reward":
+        return (*prompts, rewards)
+    if first == "reward":
+        return (*prompts, rewards.get(rest))
+    metrics = []
+    for settings in config.get("evaluation_metrics", []):
+        if first in (settings["name"], settings.get("key")):
+            metrics.append(settings)
+    return (*prompts, rewards.get(first), metrics)
 
 
 def _seed_result(out: Path, run: Run, seed: int, score: float, metric: str) -> SeedResult:

@@ -91,9 +91,10 @@ def efficiency_line(comparison: Comparison) -> str | None:
     """
     if not comparison.same_on_dev:
         return (
-            "The runs are trained with different rewards, and each run's dev reward is its own, so"
-            " their learning curves cannot be compared. Choose another metric=... that is measured"
-            " on dev."
+            f"The runs' learning curves cannot be compared: on dev, {comparison.metric} is"
+            " not the same for all of them. Their configs differ in the reward or metric that"
+            " computes it, or in the dev prompts. Choose another metric=... that is the same on"
+            " dev."
         )
     if not comparison.efficiency:
         return None
@@ -110,9 +111,10 @@ def efficiency_line(comparison: Comparison) -> str | None:
     else:
         score = "the mean dev score of the seeds"
         explanation = " (95% interval over seeds)"
+    direction = "lower" if comparison.lower_is_better else "higher"
     return (
-        f"Episodes until {score} first reaches the final one of {comparison.first}{explanation}:"
-        f" {', '.join(runs)}."
+        f"Episodes until {score} ({direction} is better) first reaches the final one of"
+        f" {comparison.first}{explanation}: {', '.join(runs)}."
     )
 
 

@@ -29,7 +29,7 @@ class Efficiency:
 def efficiency(
     curves: Sequence[Sequence[Point]],
     baseline: Sequence[Sequence[Point]],
-    higher_is_better: bool | None = None,
+    higher_is_better: bool = True,
 ) -> Efficiency:
     """The episodes after which a run first reaches the last score of a baseline.
 
@@ -39,8 +39,8 @@ def efficiency(
     Args:
       curves, baseline: for each seed the evaluations on dev. `efficiency(baseline, baseline)` tells
         when the baseline itself first reached its last score.
-      higher_is_better: None: the direction in which the baseline has moved from its first
-        evaluation to its last one.
+      higher_is_better: whether a score reaches a level from below. It is a property of the metric:
+        the curves cannot tell, since a baseline may have become worse.
 
     Raises:
       ValueError: the numbers of seeds differ, or a curve has no point.
@@ -50,9 +50,6 @@ def efficiency(
     episodes_N, scores_SN = _on_common_grid(curves)
     _, baseline_SN = _on_common_grid(baseline)
     seeds = len(curves)
-    mean_N = baseline_SN.mean(0)
-    if higher_is_better is None:
-        higher_is_better = bool(mean_N[-1] >= mean_N[0])
     sign = 1 if higher_is_better else -1
 
     def reached(seeds_S: np.ndarray) -> float:

@@ -20,17 +20,19 @@ from pydantic import BaseModel, Field, field_validator
 
 from fgrlhf.config import FilePath, StrictModel, load_config
 from fgrlhf.config_errors import other_place
+from fgrlhf.config_text import parsed_or_text
 from fgrlhf.config_yaml import read_yaml
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import numbered_jsonl
+from fgrlhf.metrics.config import MetricConfig, is_higher_better
 from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.metrics.rows import ROWS, read_rows
 from fgrlhf.own_code import own_modules
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
 from fgrlhf.report.records import episodes_per_step
-from fgrlhf.runs.stage import WEIGHTS
+from fgrlhf.runs.stage import model_files
 from fgrlhf.task import load_task, rl_config
 
 # program -> its module; the task is the first argument
@@ -302,14 +304,14 @@ class Experiment:
         folder = run.folder(seed)
         overrides = self._overrides(run, seed)
         command, modules = program(self.task, run.program, run.config, *overrides)
-        reads = (run.config, *self.named_files(run.config, run.overrides))
         return Stage(
             folder,
             command,
             needs=run.needs,
             outputs=(folder,),
-            reads=reads,
+            reads=(run.config, *self.named_files(run.config, run.overrides)),
             modules=(*modules, *own_modules(read_yaml(run.config))),
+            variables=self.variables(run.config),
         )
 
     def _overrides(self, run: Run, seed: int) -> list[str]:
@@ -359,9 +361,9 @@ class Experiment:
             arguments.append("do_sample=true")
         if plan.data_dir is not None:
             arguments.append(f"data_dir={plan.data_dir}")
-            reads += _files(Path(plan.data_dir) / f"{plan.split}.json")
+            reads += input_files(Path(plan.data_dir) / f"{plan.split}.json")
         if not needs:  # a policy from elsewhere
-            reads += _files(policy)
+            reads += input_files(policy)
         command, modules = program(self.task, "evaluate", *arguments)
         output = str(Path(folder) / "eval" / f"{name}-{plan.split}")
         stage = str(Path(folder) / f"evaluate-{name}")
@@ -372,6 +374,7 @@ class Experiment:
             outputs=(output,),
             reads=tuple(reads),
             modules=(*modules, *own_modules(read_yaml(plan.config))),
+            variables=self.variables(plan.config),
         )
 
     def run(self, stages: Sequence[Stage], lanes: int, reported: Collection[str] = ()) -> None:
@@ -417,34 +420,51 @@ class Experiment:
     def named_files(self, config: str, overrides: Iterable[str] = ()) -> list[str]:
         """The existing files and checkpoints that a config or its overrides name.
 
-        A run depends on their contents. Outputs of the experiment's own stages are excluded,
-        because a run depends on them by its `needs`.
+        A run depends on their contents.
 
         Raises:
           UserError: the config cannot be read.
         """
-        tree = read_yaml(config)
-        tree.pop("logging", None)
-        texts = [*_texts(tree), *(override.partition("=")[2] for override in overrides)]
+        texts = [*_config_texts(config)]
+        for override in overrides:
+            texts += _texts(parsed_or_text(override.partition("=")[2]))
         files: set[str] = set()
         for text in texts:
             if text:
-                files |= set(_files(self._filled(text)))
-        return sorted(file for file in files if not Path(file).is_relative_to(self.out))
+                files |= set(input_files(self._filled(text)))
+        return sorted(files)
+
+    def variables(self, config: str) -> tuple[str, ...]:
+        """`NAME=value` of the environment variables in a config, as its program sees them.
+
+        Raises:
+          UserError: the config cannot be read.
+        """
+        names = set()
+        for text in _config_texts(config):
+            names |= set(re.findall(r"\$\{(\w+)\}", text))
+        values = {**os.environ, **self.environment}
+        return tuple(f"{name}={values.get(name, '')}" for name in sorted(names))
 
     def _filled(self, text: str) -> str:
         return Template(text).safe_substitute({**os.environ, **self.environment})
 
 
-def _files(path: str | Path) -> list[str]:
-    """The file itself, or the weights and configs in a checkpoint's folder; [] for other names."""
+def input_files(path: str | Path) -> list[str]:
+    """The file itself, or the files of a checkpoint's folder; [] for other names."""
     try:
         if Path(path).is_file():
             return [str(Path(path).absolute())]
-        files = [file for pattern in WEIGHTS for file in Path(path).glob(pattern)]
+        return [str(file.absolute()) for file in model_files(Path(path))]
     except (OSError, ValueError):  # not a valid file name
         return []
-    return sorted(str(file.absolute()) for file in files)
+
+
+def _config_texts(config: str) -> Iterable[str]:
+    """The texts in a config, without those of its section `logging`."""
+    tree = read_yaml(config)
+    tree.pop("logging", None)
+    return _texts(tree)
 
 
 def _texts(tree: Any) -> Iterable[str]:
@@ -510,6 +530,17 @@ def _metrics(rows: Mapping[str, Sequence[Sequence[Mapping]]]) -> list[str]:
                 if isinstance(value, int | float) and name not in ("id", "sample"):
                     names[name] = None
     return list(names)
+
+
+def lower_is_better(metric: str, metrics: Sequence[MetricConfig]) -> bool:
+    """Whether lower values of a dev metric are better.
+
+    Nothing is known about a task's own metric, such as `oracle/gold`: higher counts as better.
+
+    Args:
+      metrics: the `evaluation_metrics` of the config.
+    """
+    return is_higher_better(metric, metrics) is False or metric.endswith("loss")
 
 
 # ---- learning curves -----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ def fingerprint(
     reads: Iterable[str],
     modules: Iterable[str],
     upstream: Iterable[str],
+    variables: Iterable[str] = (),
 ) -> str:
     """Digest of a command, the files it reads, its code, and the digests of earlier stages.
 
@@ -32,11 +33,13 @@ def fingerprint(
         another pipeline.
       modules: the modules that the command runs; their imports are followed.
       upstream: digests of the stages that the command needs.
+      variables: `NAME=value` of environment variables that affect the result.
     """
     files: set[Path] = set()
     for pattern in reads:
-        if Path(pattern).is_absolute():
-            files.add(Path(pattern))
+        file = root / pattern  # an absolute path stays what it is
+        if Path(pattern).is_absolute() or file.is_file():
+            files.add(file)
         else:
             files |= set(root.glob(pattern))
     file_digests = {}
@@ -51,6 +54,7 @@ def fingerprint(
         "code": code_digests,
         "versions": versions(),
         "upstream": list(upstream),
+        "variables": [variable.replace(str(root), "") for variable in variables],
     }
     return _digest(json.dumps(parts, sort_keys=True))
 
@@ -66,7 +70,8 @@ def imported_files(root: Path, modules: Iterable[str]) -> set[Path]:
         if path in visited:
             continue
         visited.add(path)
-        for name in _imported_names(_Version.of(path)):
+        package = _package_of(path, root)
+        for name in _imported_names(_Version.of(path), package):
             to_visit += _files_of(root, name)
     return visited
 
@@ -86,18 +91,30 @@ class _Version:
 
 
 @cache
-def _imported_names(file: _Version) -> tuple[str, ...]:
+def _imported_names(file: _Version, package: tuple[str, ...]) -> tuple[str, ...]:
     tree = ast.parse(file.path.read_text(encoding="utf-8"))
-    return tuple(name for node in ast.walk(tree) for name in _names(node))
+    return tuple(name for node in ast.walk(tree) for name in _names(node, package))
 
 
-def _names(node: ast.AST) -> list[str]:
-    """The modules that a statement imports; `from a import b` may import the module a.b."""
+def _names(node: ast.AST, package: tuple[str, ...]) -> list[str]:
+    """The modules that a statement imports; `from a import b` may import the module a.b.
+
+    Args:
+      package: the package of the module, to which `from .a import b` is relative.
+    """
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return []
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    # one dot is the package itself, each further one the package above
+    above = package[: len(package) - node.level + 1] if node.level else ()
+    module = ".".join([*above, *([node.module] if node.module else [])])
+    return [module, *(f"{module}.{alias.name}" for alias in node.names)]
+
+
+def _package_of(file: Path, root: Path) -> tuple[str, ...]:
+    """The package that a file belongs to, as its parts."""
+    return Path(_relative_path(file, root)).parent.parts
 
 
 def _files_of(root: Path, name: str) -> list[Path]:

@@ -86,6 +86,7 @@ class Stage:
       outputs: paths in the outputs folder that only this stage writes.
       reads: glob patterns in the repository of files whose contents affect the result.
       modules: the modules that the command runs; their imports are followed.
+      variables: `NAME=value` of the environment variables that affect the result.
       threads: OpenMP threads, for a stage beside which no other one can run; None: OMP_NUM_THREADS
         of the environment.
     """
@@ -97,6 +98,7 @@ class Stage:
     outputs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
     threads: int | None = None
 
 
@@ -215,10 +217,16 @@ class Pipeline:
                     f"stage {stage.name} needs {sorted(unknown)}, which no stage before it provides"
                 )
             upstream = [digests[name] for name in stage.needs]
+            reads = [path for path in stage.reads if not self._is_output(path)]
             digests[stage.name] = fingerprint(
-                self.root, stage.command, stage.reads, stage.modules, upstream
+                self.root, stage.command, reads, stage.modules, upstream, stage.variables
             )
         return digests
+
+    def _is_output(self, path: str) -> bool:
+        """Whether a stage writes this file. Others depend on it by their `needs`."""
+        outputs = (self.folder / output for stage in self.stages for output in stage.outputs)
+        return any(Path(path).is_relative_to(output) for output in outputs)
 
     @property
     def _path(self) -> Path:

@@ -23,6 +23,7 @@ from fgrlhf.kernels.choice import processor_name
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.metrics.rows import ROWS
 from fgrlhf.pipeline.experiments import evaluation_rows
+from fgrlhf.report.data import split_of
 from fgrlhf.report.display import ASPECT_METRICS, TRUTH, Display
 from fgrlhf.report.records import (
     RewardModel,
@@ -60,7 +61,8 @@ def evaluated_policies(output: Path, split: str, display: Display) -> list[str]:
     """
     ending = f"-{split}"
     folders = [path.parent for path in output.glob(f"eval/*{ending}/{ROWS}")]
-    names = [folder.name.removesuffix(ending) for folder in folders]
+    # the split may also be `hard-test`
+    names = [folder.name.removesuffix(ending) for folder in folders if split_of(folder) == split]
     if not names:
         raise UserError(
             f"{output}/eval has no evaluation on {split}: run `fgrlhf evaluate` on a policy first"

@@ -25,7 +25,6 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
 from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.files import write_json, write_text
-from fgrlhf.metrics.config import MetricConfig, is_higher_better
 from fgrlhf.pipeline.comparison_page import band
 from fgrlhf.pipeline.experiments import (
     Experiment,
@@ -35,6 +34,7 @@ from fgrlhf.pipeline.experiments import (
     check_overrides,
     check_settings,
     learning_curve,
+    lower_is_better,
     parse_config,
     read_log,
     seeds_text,
@@ -111,17 +111,6 @@ class Sweep:
     def has_several_seeds(self) -> bool:
         """Whether the best run is marked: one seed does not show the noise of training."""
         return len(self.seeds) > 1
-
-
-def lower_is_better(metric: str, metrics: Sequence[MetricConfig]) -> bool:
-    """Whether lower values of a dev metric are better.
-
-    Nothing is known about a task's own metric: its highest value counts as the best.
-
-    Args:
-      metrics: the `evaluation_metrics` of the config.
-    """
-    return is_higher_better(metric, metrics) is False or metric.endswith("loss")
 
 
 # ---- runs ----------------------------------------------------------------------------------------

@@ -312,7 +312,7 @@ def _evaluations_by_split(folder: Path) -> dict[str, dict[str, Path]]:
     """Split -> policy -> the rows of its evaluation."""
     by_split: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.glob("eval/*/rows.jsonl")):
-        split = _split_of(path.parent)
+        split = split_of(path.parent)
         if split:
             name = path.parent.name.removesuffix(f"-{split}")
             by_split.setdefault(split, {})[name] = path
@@ -351,13 +351,13 @@ def _evaluations(paths: Mapping[str, Path], display: Display) -> dict[str, list[
 def _policies(folder: Path, split: str, display: Display) -> Policies:
     policies: Policies = {}
     for path in folder.glob("eval/*/summary.json"):
-        if split and _split_of(path.parent) == split:
+        if split and split_of(path.parent) == split:
             name = path.parent.name.removesuffix(f"-{split}")
             policies[name] = dict(read_record(path, dict[str, Interval]))
     return _in_order(policies, display)
 
 
-def _split_of(evaluation: Path) -> str:
+def split_of(evaluation: Path) -> str:
     """The split of the evaluation in `eval/<name>-<split>`; "" if the folder holds something else.
 
     Names and splits may contain hyphens, so the recorded settings say which part is the split.

@@ -21,7 +21,7 @@ ASPECT_METRICS = {  # the last part of `<aspect>/<part>`
     "score": "z-score by its model",
 }
 DEFINITIONS = {  # by the names of the metrics
-    "reward": "the sum of the rewards that the policy is trained on",
+    "reward": "the sum of the rewards in the config of the evaluation",
     "rougeLsum": "overlap with the reference: ROUGE-L F1 over sentences, from 0 to 100",
     "length": "words of a response",
     "kl": "log-probability of a response under the policy, minus that under the reference",

@@ -30,7 +30,7 @@ from fgrlhf.reward_models.reward_protocol import (
     read_request,
     read_scores,
 )
-from fgrlhf.runs.stage import WEIGHTS
+from fgrlhf.runs.stage import model_files
 from fgrlhf.runs.step_metrics import segment_rows
 from fgrlhf.secrets import mask_secrets
 
@@ -59,9 +59,9 @@ NOT_OF_VALUES: Any = {
 def model_sha256(config: RewardKind, dtype: str) -> str:
     """SHA-256 of all that a reward's values depend on: its files, its settings, and the dtype.
 
-    The files are those whose digests stages record: config.json, tokenizer.json, the weights and
-    the description of a reward model. Where a folder lies and on which device it computes does not
-    count, and neither do `weight` and `place`, which belong to the run.
+    The files are those whose digests stages record (`MODEL_FILES`). Where a folder lies and on
+    which device it computes does not count, and neither do `weight` and `place`, which belong to
+    the run.
 
     Raises:
       UserError: a model is not a folder on this machine.
@@ -75,8 +75,7 @@ def model_sha256(config: RewardKind, dtype: str) -> str:
                 " so a model of the hub must be in a folder: download it (`hf download NAME"
                 " --local-dir FOLDER`), then give ckpt=FOLDER"
             )
-        paths = sorted(path for pattern in WEIGHTS for path in Path(folder).glob(pattern))
-        files.append({path.name: sha256(path) for path in paths})
+        files.append({path.name: sha256(path) for path in model_files(Path(folder))})
     settings = config.model_dump(mode="json", exclude=NOT_OF_VALUES)
     return content_hash(_without_places(settings, folders), files, dtype)
 

@@ -30,10 +30,15 @@ from fgrlhf.secrets import mask_secrets, mask_tree
 
 LOCK = ".lock"
 
-WEIGHTS = (
-    "config.json",
-    "tokenizer.json",
+# the files of a model's folder that affect what it reads, samples or scores
+MODEL_FILES = (
     "*.safetensors",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template*",
     "reward_model.json",
     "linear_scorer.json",
 )
@@ -273,8 +278,14 @@ _digests: dict[tuple, str] = {}
 _SETTLED = 2 * 10**9
 
 
+def model_files(folder: Path) -> list[Path]:
+    """The files of a checkpoint on which results depend; [] if the folder has none."""
+    found = (file for pattern in MODEL_FILES for file in folder.glob(pattern))
+    return sorted(file for file in found if file.is_file())
+
+
 def digest(path: str | Path) -> str:
-    """Digest of a file, of a checkpoint's config, tokenizer and weights, or of a hub name.
+    """Digest of a file, of a checkpoint's files (`MODEL_FILES`), or of a hub name.
 
     This process does not read files again that have not changed.
     """
@@ -283,7 +294,7 @@ def digest(path: str | Path) -> str:
         return f"name:{path}"
     files = [path]
     if not path.is_file():
-        files = sorted(file for pattern in WEIGHTS for file in path.glob(pattern))
+        files = model_files(path)
     facts = []
     newest = 0  # the last change of any of them, in nanoseconds
     for file in files:

@@ -224,7 +224,13 @@ class Seed:
         command, modules = program(self.experiment.task, "rl", FINE_GRAINED, *overrides)
         reads = (FINE_GRAINED, *self.experiment.named_files(FINE_GRAINED, overrides))
         return Stage(
-            name, command, needs=tuple(needs), outputs=(name,), reads=reads, modules=modules
+            name,
+            command,
+            needs=tuple(needs),
+            outputs=(name,),
+            reads=reads,
+            modules=modules,
+            variables=self.experiment.variables(FINE_GRAINED),
         )
 
     def policy(self, arm: str, part: int) -> Path:
