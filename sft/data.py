@@ -18,7 +18,7 @@ from fgrlhf.models.loading import max_positions
 from fgrlhf.models.shared_rows import position_arguments
 from fgrlhf.policy import EncoderDecoderPolicy, Policy, count_cut
 from fgrlhf.runs.batching import shuffled_batches
-from fgrlhf.text_types import ASSISTANT, Prompt
+from fgrlhf.text_types import ASSISTANT, USER, Prompt
 
 IGNORED = -100  # the label that the losses of transformers ignore
 
@@ -56,13 +56,15 @@ class Unseen:
 def every_turn(demonstration: Demonstration) -> list[Demonstration]:
     """An example for every turn of the assistant in a dialog, the last one included.
 
-    Its prompt is the dialog up to that turn. Blank turns are left out.
+    Its prompt is the dialog up to that turn. Blank turns are left out, and so is a greeting, to
+    which no user's message leads.
     """
     prompt = demonstration.prompt
     examples = []
     for place, (role, text) in enumerate(prompt.messages):
-        if role == ASSISTANT and text.strip():
-            before = prompt.messages[:place]
+        before = prompt.messages[:place]
+        is_answer = any(earlier == USER for earlier, _ in before)
+        if role == ASSISTANT and text.strip() and is_answer:
             turn = Prompt(f"{prompt.id}/{place}", dialog_text(before), (text,), messages=before)
             examples.append(Demonstration(turn, text))
     return [*examples, demonstration]

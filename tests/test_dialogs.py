@@ -113,6 +113,9 @@ def test_a_long_dialog_keeps_its_system_message():
     assert written == dialog_text([system, MESSAGES[-1]]) and len(written) <= 60
     written = fit_dialog([system, *MESSAGES], dialog_text, count, without_last, limit=35)
     assert written == dialog_text([system, ("user", "a b")])
+    # no part of the last message would be left beside the system message
+    written = fit_dialog([system, *MESSAGES], dialog_text, count, without_last, limit=32)
+    assert written == dialog_text([("user", "a bird")]) and len(written) <= 32
     # a limit below the speakers' names cannot be kept
     written = fit_dialog(MESSAGES, dialog_text, count, without_last, limit=3)
     assert written == dialog_text([("user", "")])
@@ -139,6 +142,15 @@ def test_the_last_message_is_never_cut(template, limit, capsys):
         check_prompts_fit(policy, [long], whole_text, "train.json")
 
 
+def test_a_system_message_counts_with_the_last_message(capsys):
+    """Together they exceed the limit, although each of them is within it."""
+    policy = tiny.chat(max_input_len=10)
+    messages = (("system", "red " * 5), *MESSAGES)
+    dialog = Prompt("2", dialog_text(messages), messages=messages)
+    with pytest.raises(UserError, match="row 2: the part that must not be cut has 1[0-9] tokens"):
+        check_prompts_fit(policy, [dialog], whole_text, "train.json")
+
+
 def test_the_loss_of_a_dialog_is_on_the_answer_only():
     policy = tiny.chat()
     row = {"prompt": HH, "response": "the red cat"}
@@ -158,6 +170,10 @@ def test_every_turn_of_the_assistant():
     assert first == Demonstration(asked, "the cat")
     plain = DEMONSTRATIONS.parse(Row({"prompt": "a", "response": "b"}, {}), 0)
     assert every_turn(plain) == [plain]
+    # nobody has asked for a greeting
+    greeted = Prompt("0", "", messages=(("assistant", "two"), *MESSAGES))
+    first, _ = every_turn(Demonstration(greeted, "the red cat"))
+    assert first.prompt.messages == greeted.messages[:2] and first.response == "the cat"
 
 
 def test_sft_counts_the_turns_of_the_training_dialogs(tmp_path, capsys):

@@ -2,6 +2,7 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers.processors import TemplateProcessing
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -274,6 +275,32 @@ def test_generation_settings_of_a_bart_checkpoint_are_no_part_of_the_policy():
     assert expected[0][0] != 2 and greedy_ids.tolist() == expected
     beam_ids, _ = generated(policy, ["the red cat"], Sampling(6, do_sample=False, num_beams=2))
     assert beam_ids[0, 0] != 2
+
+
+@pytest.mark.parametrize(
+    "setting", [{"bad_words_ids": [[5]]}, {"suppress_tokens": [5]}, {"begin_suppress_tokens": [5]}]
+)
+def test_beam_search_ignores_forbidden_tokens_as_sampling_does(setting):
+    beams = Sampling(6, do_sample=False, num_beams=2)
+    expected, _ = generated(tiny.t5().eval(), TEXTS, beams)
+    forbidden = expected[0, 0].item()
+    policy = tiny.t5().eval()
+    for name, value in setting.items():
+        wrapped = [[forbidden]] if isinstance(value[0], list) else [forbidden]
+        setattr(policy.model.generation_config, name, wrapped)
+    ids, _ = generated(policy, TEXTS, beams)
+    assert ids.tolist() == expected.tolist()
+
+
+def test_a_tokenizer_that_ends_every_text_is_refused():
+    """The policy would answer after the end of the text."""
+    policy = tiny.gpt2()
+    tok = policy.tokenizer
+    tok.backend_tokenizer.post_processor = TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", tok.eos_token_id)]
+    )
+    with pytest.raises(UserError, match="appends </s> to every text.*add_eos_token"):
+        policy.encode(["the red cat"])
 
 
 def test_an_encoder_decoder_has_limited_positions():

@@ -10,12 +10,15 @@ import torch
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForSequenceClassification,
     RobertaConfig,
     RobertaForSequenceClassification,
 )
 
 from fgrlhf.config import validate
 from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.reward_models import kinds, loading
 from fgrlhf.reward_models.classifier import ClassifierReward
@@ -336,6 +339,44 @@ def test_a_classifier_gives_the_probability_or_the_log_odds_of_a_label(classifie
     (whole,) = built(a=scaled)["a"].segment_scores(PROMPTS[:1], [text])
     odds = torch.logit(torch.tensor(probability, dtype=torch.float64)).item()
     assert whole[0].value == pytest.approx(-2 * (odds - 0.5), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "padding_side, written, expected",
+    [("left", 0, 0), ("right", 1, 0), ("right", 0, 1), ("left", None, None)],
+)
+def test_a_score_does_not_depend_on_the_other_texts(padding_side, written, expected, tmp_path):
+    """A decoder-only classifier reads its last token before the padding.
+
+    Args:
+      written: the padding token of the tokenizer.
+      expected: the padding token of the model's config.
+    """
+    torch.manual_seed(0)
+    tokenizer = tiny.fresh(tiny.tokenizer())
+    tokenizer.padding_side = padding_side
+    tokenizer.pad_token = None if written is None else tokenizer.convert_ids_to_tokens(written)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_labels=2,
+        initializer_range=0.3,
+        pad_token_id=expected,
+        eos_token_id=1,
+    )
+    LlamaForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    write_json(file, read_json(file) | {"padding_side": padding_side})
+    section = {"kind": "classifier", "ckpt": str(tmp_path), "label": "LABEL_1"}
+    reward: ClassifierReward = built(a=section)["a"]
+    texts = ["the red cat", "", "the red cat sees a dog and the dog likes one bird"]
+    prompts = PROMPTS[:1] * 3
+    alone = [reward.scorer.score(prompts[:1], [text])[0] for text in texts]
+    assert reward.scorer.score(prompts, texts) == pytest.approx(alone, abs=1e-5)
 
 
 def test_differences_add_up_to_the_whole(classifier):

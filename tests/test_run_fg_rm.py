@@ -4,13 +4,20 @@ import json
 import math
 import random
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 import rm_helpers as rm
 import torch
-from accelerate.data_loader import SeedableRandomSampler
+from accelerate import PartialState
+from accelerate.data_loader import (
+    SeedableRandomSampler,
+    prepare_data_loader,
+    skip_first_batches,
+)
 from safetensors.torch import load_file
+from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.modeling_outputs import TokenClassifierOutput
 
@@ -565,10 +572,9 @@ def test_a_run_from_the_command_line(tmp_path, capsys):
 
 def test_a_step_has_the_random_sample_of_before_sorted_by_length():
     lengths = [7, 1, 5, 3, 9, 2, 8]
-    sampler = StepwiseSortedSampler(lengths, examples_per_step=3, seed=5)
     before = SeedableRandomSampler(lengths, data_seed=5)
+    sampler = StepwiseSortedSampler(lengths, 3, seed=5, epoch=lambda: before.epoch)
     for epoch in (0, 1, 0):
-        sampler.set_epoch(epoch)
         before.set_epoch(epoch)
         order, random_order = list(sampler), list(before)
         for start in (0, 3, 6):
@@ -576,6 +582,27 @@ def test_a_step_has_the_random_sample_of_before_sorted_by_length():
             assert sorted(step) == sorted(random_order[start : start + 3])
             assert [lengths[i] for i in step] == sorted((lengths[i] for i in step), reverse=True)
     assert len(sampler) == 7
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_epoch_that_is_resumed_has_its_own_order(processes):
+    """As in a Trainer: accelerate divides the batches and skips those of before."""
+    PartialState(cpu=True)
+    lengths = [1] * 12
+
+    def loader(rank: int) -> Any:
+        sampler = StepwiseSortedSampler(lengths, 4, seed=5, epoch=lambda: 3)
+        batches = DataLoader(range(12), batch_size=2, sampler=sampler, collate_fn=list)  # pyright: ignore[reportArgumentType]
+        return prepare_data_loader(
+            batches, num_processes=processes, process_index=rank, put_on_device=False
+        )
+
+    for rank in range(processes):
+        whole = loader(rank)
+        whole.set_epoch(3)
+        resumed = skip_first_batches(loader(rank), 1)
+        resumed.set_epoch(3)
+        assert list(resumed) == list(whole)[1:]
 
 
 def test_parts_of_a_step_have_less_padding(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.policy import Policy, cut_prompts
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import SYSTEM, Prompt
 
 
 def prompts_file(data_dir: str | Path | None, split: str) -> Path | None:
@@ -24,7 +24,7 @@ def check_prompts_fit(
     """Print how many prompts exceed the policy's input limit, and return that number.
 
     Such prompts are cut at their end, but never within their `core_text`. A dialog loses its oldest
-    turns instead, but no part of its last message.
+    turns instead, but no part of its system message and its last message.
 
     Args:
       core_text: prompt -> the beginning of its text that must not be cut.
@@ -55,8 +55,9 @@ def check_prompts_fit(
 
 
 def _core(prompt: Prompt, core_text: Callable[[Prompt], str]) -> Prompt | str:
-    """What must not be cut: of a dialog, its last message."""
+    """What must not be cut: of a dialog, its system message and its last message."""
     if not prompt.messages:
         return core_text(prompt)
-    last = prompt.messages[-1:]
-    return Prompt(prompt.id, dialog_text(last), messages=last)
+    system = [message for message in prompt.messages[:1] if message[0] == SYSTEM]
+    kept = (*system, prompt.messages[-1])
+    return Prompt(prompt.id, dialog_text(kept), messages=kept)

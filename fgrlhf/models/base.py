@@ -29,8 +29,16 @@ UNFORCED = {
     "forced_bos_token_id": None,
     "forced_eos_token_id": None,
     "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
     "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
     "min_length": 0,
+    "min_new_tokens": None,
+    "bad_words_ids": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
 }
 # Special tokens with which models end a text in pretraining. The generation config of an instruct
 # model may name only the end of a turn.

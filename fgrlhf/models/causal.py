@@ -4,6 +4,7 @@ Prompt (padded on the left) and response are one sequence. Where it is cheaper, 
 responses are one row, so that the prompt is computed once.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,12 +15,13 @@ from fgrlhf.errors import UserError
 from fgrlhf.kernels.install import share_cache, shares_cache
 from fgrlhf.kernels.shared_cache import SharedCache
 from fgrlhf.kernels.shared_rows import SharedRows
-from fgrlhf.models.base import Policy
+from fgrlhf.models.base import Policy, name_of
 from fgrlhf.models.decoding import Sampling, Steps
 from fgrlhf.models.frozen_layers import run_lower, run_upper
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.shared_rows import block_mask, can_share, position_arguments, sharing_pays
 from fgrlhf.models.trunk import text_config, trunk_of
+from fgrlhf.text_types import Prompt
 
 # names in `layer_types` of a config; transformers does not mark all such models as stateful
 RECURRENT_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"})
@@ -58,6 +60,28 @@ class CausalPolicy(Policy):
         super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
         if can_share(model) and model._supports_attention_backend:
             share_cache(model)
+
+    def tokenize(self, prompts: Sequence[Prompt | str], **options: Any):
+        if self.chat is None:  # a chat template writes the special tokens itself
+            self._check_end_of_prompts()
+        return super().tokenize(prompts, **options)
+
+    def _check_end_of_prompts(self) -> None:
+        """Raise `UserError` if the tokenizer ends every text with an end-of-sequence token.
+
+        The policy would answer after the end of the text.
+        """
+        bare = self.tokenizer("a", add_special_tokens=False)["input_ids"]
+        written = self.tokenizer("a")["input_ids"]
+        ends = [*self._own_eos_ids(), self.tokenizer.eos_token_id]
+        if written[-1:] != bare[-1:] and written[-1] in ends:
+            end = self.tokenizer.convert_ids_to_tokens(written[-1])
+            raise UserError(
+                f"the tokenizer of {name_of(self.tokenizer)} appends {end} to every text, so a"
+                " prompt would end before its response begins: set `add_eos_token` to false in its"
+                " tokenizer_config.json, or remove the token from the post-processor in"
+                " tokenizer.json"
+            )
 
     @property
     def _can_split(self) -> bool:

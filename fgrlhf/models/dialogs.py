@@ -52,8 +52,8 @@ def fit_dialog(
 ) -> str:
     """A dialog as text of at most `limit` tokens.
 
-    A long dialog loses its oldest turns, but not its system message. If the last message alone is
-    too long, it loses its end.
+    A long dialog loses its oldest turns, but not its system message. If the last message is still
+    too long, it loses its end; if nothing of it would be left, the system message is left out.
 
     Args:
       write: the text of messages.
@@ -72,6 +72,8 @@ def fit_dialog(
         written = write([*before, (role, content)])
         if tokens(written) <= limit:
             break
+    if before and not content:
+        return fit_dialog(messages[-1:], write, tokens, without_last_tokens, limit)
     return written
 
 

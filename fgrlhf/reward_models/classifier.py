@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification
 from fgrlhf.errors import UserError, suggestion
 from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
 from fgrlhf.reward_models.inputs import longest_input
+from fgrlhf.reward_models.loading import check_score
 from fgrlhf.reward_utils import Span, load_segmenter
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 
@@ -36,14 +37,19 @@ class LabelScorer:
         self.end_id = next((token for token in ids if token is not None), 0)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token_id = self.end_id
-        if model.config.pad_token_id is None:
-            # a decoder-only classifier looks for its last token before the padding
-            model.config.pad_token_id = tokenizer.pad_token_id
+        # A decoder-only classifier looks for its last token before the padding: it must know the
+        # token that the tokenizer writes there, and the padding must be on the right.
+        model.config.pad_token_id = tokenizer.pad_token_id
+        tokenizer.padding_side = "right"
         self.max_length = min(longest_input(model) or 2**20, tokenizer.model_max_length)
 
     @classmethod
     def load(cls, config: "ClassifierSettings", device: str, dtype: str) -> "LabelScorer":
-        """Load the classifier. Raises `UserError` if there is none or it lacks the label."""
+        """Load the classifier.
+
+        Raises:
+          UserError: there is none, it lacks the label, or padding changes its scores.
+        """
         try:
             network_config = load_config(config.ckpt)
             tokenizer = load_tokenizer(config.ckpt)
@@ -58,7 +64,10 @@ class LabelScorer:
                 f"no text classifier could be loaded from `{config.ckpt}`: {error} Give a folder or"
                 " hub name of a sequence classifier."
             ) from None
-        return cls(model.to(device).eval().requires_grad_(False), tokenizer, config)
+        scorer = cls(model.to(device).eval().requires_grad_(False), tokenizer, config)
+        with torch.no_grad():
+            check_score(model, tokenizer)
+        return scorer
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
         """The score of every text, after its prompt if the classifier reads prompts."""

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -163,7 +163,9 @@ class StageTrainer(ShardableTrainer):
         if self._lengths is None or parts == 1 or not isinstance(sampler, RandomSampler):
             return sampler
         examples_per_step = self.args.per_device_train_batch_size * parts
-        return StepwiseSortedSampler(self._lengths, examples_per_step, self.args.seed)
+        return StepwiseSortedSampler(
+            self._lengths, examples_per_step, self.args.seed, lambda: int(self.state.epoch or 0)
+        )
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         self._count_padding(inputs)
@@ -288,21 +290,27 @@ class StepwiseSortedSampler(Sampler[int]):
     Args:
       lengths: of the examples.
       examples_per_step: of all processes.
+      epoch: the current epoch. accelerate tells a sampler its epoch too, but does not reach it in
+        a run of several processes that is resumed within an epoch.
     """
 
-    def __init__(self, lengths: Sequence[int], examples_per_step: int, seed: int):
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        examples_per_step: int,
+        seed: int,
+        epoch: Callable[[], int],
+    ):
         self.lengths = lengths
         self.examples_per_step = examples_per_step
         self.random = SeedableRandomSampler(lengths, data_seed=seed)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Called by accelerate before an epoch."""
-        self.random.set_epoch(epoch)
+        self.epoch = epoch
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
+        self.random.set_epoch(self.epoch())
         order = list(self.random)
         for start in range(0, len(order), self.examples_per_step):
             step = order[start : start + self.examples_per_step]
