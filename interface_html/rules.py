@@ -115,15 +115,21 @@ def count_errors(schema: Schema, doc: Mapping[str, Any]) -> int:
 def character_labels(text: str, doc: Mapping[str, Any], side: str = RESPONSE) -> list[str | None]:
     """The error type of each character of the `text` of a side; None for unmarked characters.
 
-    Of several types, it is the last one. All marks count: see `errors_only`.
+    Of several types, it is that of the shortest mark, as on the page, whatever the order in which
+    they were marked. All marks count: see `errors_only`.
     """
     labels: list[str | None] = [None] * len(text)
-    for error in doc["errors"]:
-        if side_of(error) != side:
-            continue
+    marks = [error for error in doc["errors"] if side_of(error) == side]
+    for error in sorted(marks, key=_longest_first):
         length = error["end"] - error["start"]
         labels[error["start"] : error["end"]] = [error["error type"]] * length
     return labels
+
+
+def _longest_first(error: Mapping[str, Any]) -> tuple[int, int, str]:
+    """The place of a mark in an order in which each may cover parts of the earlier ones."""
+    start, end = error["start"], error["end"]
+    return start - end, start, error["error type"]
 
 
 def text_labels(schema: Schema, row: Mapping[str, Any], doc: Mapping[str, Any]) -> list[str | None]:

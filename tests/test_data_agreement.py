@@ -153,6 +153,23 @@ def test_responses_of_one_annotator_do_not_widen_the_interval():
     assert report({"f": items})["span F1, exact, positions"] == Interval(1.0, 1.0, 1.0)
 
 
+@pytest.mark.parametrize(
+    "marks",
+    [
+        ((0, 8, "x"), (3, 5, "y")),  # one inside the other
+        ((0, 5, "x"), (0, 5, "y")),  # two labels of the same words
+        ((0, 5, "x"), (3, 8, "y")),  # each has words of its own
+    ],
+)
+def test_overlapping_marks_agree_in_any_order(marks):
+    judgements = []
+    for annotator, given in (("a", marks), ("b", reversed(marks))):
+        judgements += [mark(*values, annotator=annotator) for values in given]
+    figures = report({"f": [judged(*judgements)]})
+    for name in ("alpha, types of words", "alpha, types of matched spans"):
+        assert figures[name].mean == 1, name
+
+
 def test_severities_need_an_order():
     pair = (mark(0, 2, annotator="a", severity="s"), mark(0, 2, annotator="b", severity="t"))
     name = "alpha, severities of matched spans (ordinal)"

@@ -243,12 +243,22 @@ class Shared:
     by_annotator: dict[str, list[Judgement]] = field(default_factory=dict)
 
     def spans(self, annotator: str) -> list[Judgement]:
-        """The errors that an annotator marked. Spans that they like are not errors."""
+        """The errors that an annotator marked. Spans that they like are not errors.
+
+        They are sorted, the longest first, so that no figure depends on the order in which they
+        were marked.
+        """
         spans = []
         for judgement in self.by_annotator[annotator]:
             if judgement.span is not None and judgement.aspect != LIKED_ASPECT:
                 spans.append(judgement)
-        return spans
+        return sorted(spans, key=_longest_first)
+
+
+def _longest_first(judgement: Judgement) -> tuple[int, int, str, str, str]:
+    start, end = judgement.span or (0, 0)
+    label = judgement.label or ""
+    return start - end, start, judgement.aspect, label, judgement.severity or ""
 
 
 def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
@@ -332,7 +342,10 @@ def _span_figure(
 
 
 def _word_units(entry: Shared, with_types: bool) -> Units:
-    """For each word of the response, the label that every annotator gave its first character."""
+    """For each word of the response, the label that every annotator gave its first character.
+
+    Of several labels, it is that of the shortest span.
+    """
     labels_of_annotators = []
     for annotator in entry.by_annotator:
         labels = [NOT_MARKED] * len(entry.response)  # of each character
