@@ -18,7 +18,7 @@ from fgrlhf.data.agreement import (
     report,
     same_type,
 )
-from fgrlhf.data.judgements import JudgedResponse, Judgement
+from fgrlhf.data.judgements import JudgedResponse, Judgement, missing_evidence
 from fgrlhf.stats import Interval
 from fgrlhf.text_types import Prompt
 
@@ -202,6 +202,32 @@ def test_verdicts():
     assert figures["span F1, exact, positions"] == (
         "undefined: no annotator of a shared response marked a span"
     )
+
+
+def missing(label, sentences, annotator):
+    places = {"passage_id": 1, "sentence_id": sentences}
+    evidence = missing_evidence({"label": label, **places}, "label")
+    return Judgement("missing", label, annotator=annotator, evidence=evidence)
+
+
+def test_missing_information_is_a_list_and_no_verdict():
+    """Anna names two pieces, Ben one of them and another one, Carla none."""
+    everything = [
+        missing("fact", [1, 2], "anna"),
+        missing("detail", [3], "anna"),
+        missing("detail", [4], "ben"),
+        missing("fact", [2, 1], "ben"),
+        Judgement("a", "no error", annotator="carla"),
+    ]
+    name = "missing information F1"
+    figures = report({"f": [judged(*everything)]})
+    assert "alpha, verdicts of missing" not in figures
+    # anna and ben: 2 of 4; anna and carla, ben and carla: 0 of 2
+    assert figures[name].mean == pytest.approx(2 / (4 + 2 + 2))
+    assert report({"f": [judged(*everything[:2])]})[name].startswith("undefined")
+    assert name not in report({"f": [judged(mark(0, 2, annotator="anna"))]})
+    explained = [Judgement("v", "yes", annotator=name, evidence="It says so.") for name in "ab"]
+    assert "alpha, verdicts of v" in report({"f": [judged(*explained)]})
 
 
 def test_nothing_is_shared():

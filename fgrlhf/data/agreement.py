@@ -4,6 +4,8 @@ A figure is an `Interval`, or the reason why it is undefined. Spans are compared
 annotators of a response, and each of the two is the reference once.
 """
 
+import json
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -11,7 +13,14 @@ from itertools import combinations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fgrlhf.data.judgements import LIKED_ASPECT, NO_ERROR, RESPONSE, JudgedResponse, Judgement
+from fgrlhf.data.judgements import (
+    LIKED_ASPECT,
+    NO_ERROR,
+    RESPONSE,
+    JudgedResponse,
+    Judgement,
+    missing_places,
+)
 from fgrlhf.stats import Interval, ratio_bootstrap
 
 Figure = Interval | str
@@ -254,6 +263,27 @@ class Shared:
                 spans.append(judgement)
         return sorted(spans, key=_longest_first)
 
+    def missing_information(self, annotator: str) -> Counter[tuple[str, str | None, str]]:
+        """What an annotator named as missing: (aspect, label, places)."""
+        named: Counter[tuple[str, str | None, str]] = Counter()
+        for judgement in self.by_annotator[annotator]:
+            if _is_missing_information(judgement):
+                named[judgement.aspect, judgement.label, _places(judgement)] += 1
+        return named
+
+
+def _is_missing_information(judgement: Judgement) -> bool:
+    """Whether a judgement of the whole text has the places where the missing facts are stated."""
+    return judgement.span is None and missing_places(judgement) is not None
+
+
+def _places(judgement: Judgement) -> str:
+    """The places of missing information as text, with lists such as its sentences in order."""
+    places = {}
+    for key, value in (missing_places(judgement) or {}).items():
+        places[key] = sorted(value, key=json.dumps) if isinstance(value, list) else value
+    return json.dumps(places, sort_keys=True)
+
 
 def _longest_first(judgement: Judgement) -> tuple[int, int, str, str, str]:
     start, end = judgement.span or (0, 0)
@@ -311,6 +341,8 @@ def report(
         nothing="no two annotators marked overlapping spans",
     )
     figures["alpha, severities of matched spans (ordinal)"] = severity_figure(shared, severities)
+    if _has_missing_information(shared):
+        figures["missing information F1"] = _missing_figure(shared)
     for aspect in _verdict_aspects(shared):
         units = [_verdict_unit(entry, aspect) for entry in shared]
         figures[f"alpha, verdicts of {aspect}"] = alpha(units)
@@ -321,23 +353,54 @@ def _span_figure(
     shared: Sequence[Shared], count: Callable[[Spans, Spans, SameType], float], fits: SameType
 ) -> Figure:
     """The ratio of what matches to all spans, over the pairs of annotators of each response."""
+
+    def compare(entry: Shared, annotator: str, other: str) -> tuple[float, int]:
+        first = entry.spans(annotator)
+        second = entry.spans(other)
+        return count(first, second, fits), len(first) + len(second)
+
+    return _ratio(shared, compare, "no annotator of a shared response marked a span")
+
+
+def _missing_figure(shared: Sequence[Shared]) -> Figure:
+    """F1 of missing information: the label and the places must be equal."""
+
+    def compare(entry: Shared, annotator: str, other: str) -> tuple[float, int]:
+        first = entry.missing_information(annotator)
+        second = entry.missing_information(other)
+        return 2.0 * (first & second).total(), first.total() + second.total()
+
+    return _ratio(shared, compare, "no annotator of a shared response named missing information")
+
+
+def _ratio(
+    shared: Sequence[Shared],
+    compare: Callable[[Shared, str, str], tuple[float, int]],
+    nothing_given: str,
+) -> Figure:
+    """The ratio of two sums over the pairs of annotators of each response.
+
+    Args:
+      compare: of a response and two of its annotators, the number of judgements that match and the
+        number of all.
+      nothing_given: the reason to give if there are none.
+    """
     matched = []
     totals = []
     for entry in shared:
         matched_here = 0.0
         total_here = 0
         for annotator, other in combinations(entry.by_annotator, 2):
-            first = entry.spans(annotator)
-            second = entry.spans(other)
-            matched_here += count(first, second, fits)
-            total_here += len(first) + len(second)
-        if total_here:  # a draw of responses without a span would have no ratio
+            matched_of_pair, total_of_pair = compare(entry, annotator, other)
+            matched_here += matched_of_pair
+            total_here += total_of_pair
+        if total_here:  # a draw of responses without a judgement would have no ratio
             matched.append(matched_here)
             totals.append(total_here)
     if not any(len(entry.by_annotator) > 1 for entry in shared):
         return f"undefined: {NOT_SHARED}"
     if not totals:
-        return "undefined: no annotator of a shared response marked a span"
+        return f"undefined: {nothing_given}"
     return ratio_bootstrap(matched, totals, DRAWS, SEED)
 
 
@@ -401,6 +464,17 @@ def severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figu
     return alpha(units, values=severities)
 
 
+def _has_missing_information(shared: Sequence[Shared]) -> bool:
+    return any(entry.missing_information(name) for entry in shared for name in entry.by_annotator)
+
+
+def _is_verdict(judgement: Judgement) -> bool:
+    """Whether a judgement labels the whole text. Missing information is a list, and no verdict."""
+    if judgement.span is not None or judgement.label is None:
+        return False
+    return not _is_missing_information(judgement)
+
+
 def _verdict_aspects(shared: Sequence[Shared]) -> list[str]:
     """The aspects with labels of whole texts, in the order in which they first occur.
 
@@ -410,7 +484,7 @@ def _verdict_aspects(shared: Sequence[Shared]) -> list[str]:
     for entry in shared:
         for judgements in entry.by_annotator.values():
             for item in judgements:
-                if item.span is None and item.label not in (None, NO_ERROR):
+                if _is_verdict(item) and item.label != NO_ERROR:
                     aspects[item.aspect] = None
     return list(aspects)
 
@@ -419,7 +493,7 @@ def _verdict_unit(entry: Shared, aspect: str) -> Units:
     """The label that each annotator gave the whole text: the first, if there are several."""
     values = []
     for judgements in entry.by_annotator.values():
-        labels = [item.label for item in judgements if item.span is None and item.aspect == aspect]
-        if labels and labels[0] is not None:
+        labels = [item.label for item in judgements if _is_verdict(item) and item.aspect == aspect]
+        if labels:
             values.append(labels[0])
     return [values]
