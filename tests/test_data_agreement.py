@@ -190,6 +190,28 @@ def test_one_file_for_each_annotator():
     assert figures["span F1, exact, positions"].mean == pytest.approx(2 / 3)
 
 
+def test_equal_responses_are_items_of_their_own():
+    """Such as those of two systems: the second copy is matched with the second one of others."""
+    name = "span F1, exact, positions"
+    both = judged(mark(0, 2, annotator="a"), mark(0, 2, annotator="b"), name="system 1/1")
+    again = judged(mark(0, 2, annotator="a"), name="system 2/1")
+    assert report({"f": [both, again]})[name].mean == 1
+    # outputs 1 and 2 of an item: a marks only the first, b only the second
+    nothing = [Judgement("a", "no error", annotator=annotator) for annotator in "ab"]
+    first = judged(mark(0, 2, annotator="a"), nothing[1])
+    second = judged(nothing[0], mark(0, 2, annotator="b"))
+    assert report({"f": [first, second]})[name].mean == 0
+    copies = [judged(mark(0, 2)), judged(mark(3, 5)), judged()]
+    shared = by_response({"a": copies, "b": copies})
+    assert [entry.by_annotator["a"] == entry.by_annotator["b"] for entry in shared] == [True] * 3
+
+
+def test_an_item_may_have_a_row_for_each_annotator():
+    rows = [judged(mark(0, 2, annotator=annotator)) for annotator in "abc"]
+    (shared,) = by_response({"f": rows})
+    assert list(shared.by_annotator) == ["a", "b", "c"]
+
+
 def test_verdicts():
     def verdicts(*labels, response):
         judgements = [Judgement("v", label, annotator=f"r{i}") for i, label in enumerate(labels)]

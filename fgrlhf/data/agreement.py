@@ -294,26 +294,35 @@ def _longest_first(judgement: Judgement) -> tuple[int, int, str, str, str]:
 def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
     """The responses of all files, with everybody who judged them.
 
-    Responses are the same if their texts, prompts and sources are. A judgement without an annotator
-    belongs to its file's only annotator, or to the file. With several files, a row without
-    judgements counts too: its annotator found nothing.
+    Responses are the same if their texts, prompts and sources are. If an annotator judged a
+    response in several rows of a file, these are copies of it, such as equal outputs of two
+    systems: the second one is then the second copy of the other annotators. A judgement without an
+    annotator belongs to its file's only annotator, or to the file. With several files, a row
+    without judgements counts too: its annotator found nothing.
     """
-    shared: dict[tuple[str, str | None, str], Shared] = {}
+    shared: dict[tuple[str, str | None, str], list[Shared]] = {}  # the copies of each response
     for file, items in files.items():
         names = {judgement.annotator for item in items for judgement in item.judgements} - {None}
         # the annotator of judgements that do not name one
         default = str(next(iter(names))) if len(names) == 1 else file
+        judged_copies: Counter[Hashable] = Counter()  # in this file, by response and annotator
         for item in items:
             # rows of spans have the prompt as their source if an annotator marked something in it
             source = None if item.source == item.prompt.text else item.source
             key = (item.prompt.text, source, item.response)
-            entry = shared.setdefault(key, Shared(item.response))
+            by_annotator: dict[str, list[Judgement]] = {}
             if not item.judgements and len(files) > 1 and len(names) <= 1:
-                entry.by_annotator.setdefault(default, [])
+                by_annotator[default] = []
             for judgement in item.judgements:
-                annotator = judgement.annotator or default
-                entry.by_annotator.setdefault(annotator, []).append(judgement)
-    return list(shared.values())
+                by_annotator.setdefault(judgement.annotator or default, []).append(judgement)
+            copy = max((judged_copies[key, name] for name in by_annotator), default=0)
+            copies = shared.setdefault(key, [])
+            if copy == len(copies):
+                copies.append(Shared(item.response))
+            for name, judgements in by_annotator.items():
+                judged_copies[key, name] = copy + 1
+                copies[copy].by_annotator.setdefault(name, []).extend(judgements)
+    return [entry for copies in shared.values() for entry in copies]
 
 
 def report(
