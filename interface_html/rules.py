@@ -531,12 +531,7 @@ def find_cycle(
     Returns:
       Indices of the outputs, or None if there is no cycle.
     """
-    better = set()
-    for (first, second), value in zip(pairs, preference):
-        if value == 1:
-            better.add((first, second))
-        elif value == 2:
-            better.add((second, first))
+    better = _better(pairs, preference)
     for start in range(count):
         paths = [[start]]  # breadth first: the shortest cycle through `start`
         while paths:
@@ -551,17 +546,42 @@ def find_cycle(
     return None
 
 
-def is_weak_order(count: int, pairs: Sequence[tuple[int, int]], preference: Sequence[int]) -> bool:
-    """Whether the preferences form a ranking with ties: "at least as good" is transitive."""
-    worse = set()
+def pairs_in_circles(
+    count: int, pairs: Sequence[tuple[int, int]], preference: Sequence[int]
+) -> list[int]:
+    """The indices of the pairs that are part of a cycle: see `find_cycle`."""
+    better = _better(pairs, preference)
+    chained = set(better)  # also over other outputs between them (Warshall's algorithm)
+    for middle in range(count):
+        for first in range(count):
+            for last in range(count):
+                if (first, middle) in chained and (middle, last) in chained:
+                    chained.add((first, last))
+    indices = []
+    for index, (first, second) in enumerate(pairs):
+        is_decided = (first, second) in better or (second, first) in better
+        if is_decided and (first, second) in chained and (second, first) in chained:
+            indices.append(index)
+    return indices
+
+
+def _better(pairs: Sequence[tuple[int, int]], preference: Sequence[int]) -> set[tuple[int, int]]:
+    """(better, worse) of each pair that is no tie."""
+    better = set()
     for (first, second), value in zip(pairs, preference):
         if value == 1:
-            worse.add((second, first))
+            better.add((first, second))
         elif value == 2:
-            worse.add((first, second))
+            better.add((second, first))
+    return better
+
+
+def is_weak_order(count: int, pairs: Sequence[tuple[int, int]], preference: Sequence[int]) -> bool:
+    """Whether the preferences form a ranking with ties: "at least as good" is transitive."""
+    better = _better(pairs, preference)
 
     def at_least_as_good(i: int, j: int) -> bool:
-        return (i, j) not in worse
+        return (j, i) not in better
 
     for i in range(count):
         for j in range(count):
