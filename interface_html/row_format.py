@@ -4,7 +4,7 @@
      "spans": [{"start": 0, "end": 12, "label": "Insult"}], "preferences": [1]}
 
   context      sources, each [title, sentence, ...]    if the schema has a context
-  references   [reference output]                      if the schema has a reference
+  references   [reference output]                      if the item has one
   response     the first output, in which spans are marked
   responses    all outputs                             if there are several
   spans        errors, with the `evidence` that their type needs, a `severity` if it was chosen, and
@@ -31,13 +31,13 @@ from typing import Any
 from fgrlhf.data.problems import (
     BLANK,
     Complaint,
+    filled_text_problems,
     filled_value_problems,
     is_int,
     key_problems,
     list_problems,
     not_a,
     source_list_problems,
-    text_problems,
 )
 from fgrlhf.errors import UserError
 from fgrlhf.text_types import Prompt
@@ -151,7 +151,7 @@ class RowFormat:
         row: dict[str, Any] = {"id": item.id, "prompt": prompt_value(schema, item.row)}
         if fields.context:
             row["context"] = item.row[fields.context.key]
-        if fields.reference:
+        if fields.reference and item.row[fields.reference.key].strip():
             row["references"] = [item.row[fields.reference.key]]
         row["response"] = outputs[0]
         if len(outputs) > 1:
@@ -221,7 +221,7 @@ def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complain
     if isinstance(row.get("prompt"), list):
         yield from conversation_problems(row)
     else:
-        yield from text_problems(row, "", "prompt")
+        yield from filled_text_problems(row, "", "prompt")
     outputs = _outputs(row)
     count = len(schema.fields.outputs)
     if not isinstance(outputs, list):
