@@ -30,6 +30,8 @@ from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 from interface_html.weighting import NO_WEIGHTS, Weights, read_weights, reliable_submissions
 
 Policy = Literal["first", "latest", "majority", "adjudicated", "all"]
+# in the row of an item, the key of the judgement of a page
+KEY_OF_PAGE = {"annotation": "feedback", "comparison": "preference", "rating": RATINGS}
 VOTES = ("majority", "adjudicated")  # policies that count votes
 Document = Mapping[str, Any]
 Labels = Sequence[Hashable]  # of the parts of an annotation
@@ -84,6 +86,24 @@ def judged_items(
         if not complete:
             left_out += 1
     return judged, left_out
+
+
+def without_skipped_judgements(
+    items: Sequence[Item], submissions: Sequence[Submission], skips: Sequence[Skip]
+) -> list[Item]:
+    """The items without the judgements that they came with, of pages that an annotator skipped.
+
+    Who skips an item says that it cannot be judged, so its earlier judgement does not count either.
+    If there is a submission on the page, it counts in any case.
+    """
+    submitted = {(entry.item, entry.page) for entry in submissions}
+    skipped = {(skip.item, skip.page) for skip in skips} - submitted
+    kept = []
+    for item in items:
+        keys = {key for page, key in KEY_OF_PAGE.items() if (item.id, page) in skipped}
+        row = {key: value for key, value in item.row.items() if key not in keys}
+        kept.append(Item(item.id, row))
+    return kept
 
 
 def _documents(
@@ -338,7 +358,6 @@ def export(settings: Settings) -> int:
     task = feedback_of(settings.task)
     pages = needed_pages(task.schema, settings.pages)
     study = read_fitting_study(settings.db, task.schema)
-    items = study.items
     submissions = study.submissions
     skips = [skip for skip in study.skips if skip.page in pages and skip.item not in study.hidden]
     skipped = _skipped_text(skips)
@@ -348,9 +367,10 @@ def export(settings: Settings) -> int:
         weights = read_weights(settings.weights, task.schema.task)
         submissions, unreliable = reliable_submissions(submissions, weights, settings.least_weight)
     if settings.adjudicated is not None:
-        decisions = read_decisions(task, items, settings.adjudicated)
+        decisions = read_decisions(task, study.items, settings.adjudicated)
         submissions = with_decisions(submissions, decisions)
         print(f"{settings.adjudicated}: {_decided_text(decisions)}")
+    items = without_skipped_judgements(study.items, submissions, study.skips)
     judged, left_out = judged_items(
         task.schema, items, submissions, settings.policy, pages, weights
     )
