@@ -191,7 +191,7 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         yield from complaints
         if not any("out of range" in reason for _, reason in complaints):
             spans.setdefault(side, []).append((error["start"], error["end"], i))
-            yield from _evidence(schema, error, row, f"{field}.explanation")
+            yield from _evidence(schema, error, row, side, f"{field}.explanation")
     for spans_of_side in spans.values():
         if schema.overlap:
             yield from _repeated_marks(errors, spans_of_side)
@@ -335,14 +335,14 @@ def _span(
 
 
 def _evidence(
-    schema: Schema, error: Mapping[str, Any], row: Mapping[str, Any], field: str
+    schema: Schema, error: Mapping[str, Any], row: Mapping[str, Any], side: str, field: str
 ) -> Iterator[Complaint]:
     needs = schema.error_type(error["error type"]).needs
     explanation = error["explanation"]
     if needs == "nothing" and explanation:
         yield field, f"must be empty: {error['error type']} needs no evidence"
     elif needs == "earlier text":
-        text = schema.text_of(row, side_of(error))
+        text = schema.text_of(row, side)
         yield from _earlier_text(explanation, text[: error["start"]], field)
     elif needs == "sentences" and schema.fields.context:
         keys = schema.fields.context.sentence_keys

@@ -70,6 +70,14 @@ def fields(task, document) -> list[str]:
 # ---- the schema and the rules --------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("output", [9, -1, "x", None])
+def test_an_output_is_an_unknown_key_if_a_task_marks_the_first_one_only(tmp_path, output):
+    """Also of a kind whose evidence is the text before the mark."""
+    plain = task_with(tmp_path, **KINDS)
+    repeats = {**wrong(4, 7), "error type": "Repeats", "explanation": "The", "output": output}
+    assert fields(plain, doc(repeats)) == ["feedback.errors[0].output"]
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
