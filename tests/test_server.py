@@ -11,13 +11,16 @@ import uuid
 from pathlib import Path
 
 import pytest
-from page_helpers import ITEM
+from fastapi.testclient import TestClient
+from page_helpers import ITEM, QA
 from server_helpers import ROOT, SCHEMA, Client, free_port, serving
 
 from fgrlhf.errors import UserError
 from interface_html import export
+from interface_html.database import Database
 from interface_html.guard import MAX_BODY, json_problem
 from interface_html.serve import Settings, address_of, allowed_hosts, serve
+from interface_html.server import create_app
 from tasks.qa_feedback.feedback import read_feedback
 
 ERROR = {"error type": "Irrelevant", "explanation": "", "start": 4, "end": 11, "quote": "cat sat"}
@@ -205,6 +208,23 @@ def test_a_string_that_does_not_end_is_read_once():
 def test_only_the_pages_are_files(client, path):
     status, answer = client.call("GET", path)
     assert status == 404, answer
+
+
+def test_an_answer_to_an_unexpected_error_has_the_headers(tmp_path, monkeypatch):
+    def fail(*_):
+        raise IndexError("nobody expected this")
+
+    database = Database(tmp_path / "f.sqlite", "qa_feedback")
+    monkeypatch.setattr(database, "progress", fail)
+    app = create_app(QA, database, ["testserver"], tokens=False)
+    client = TestClient(app, raise_server_exceptions=False)
+    headers = {"X-Annotator": "anna"}
+    answer = client.post("/api/next", json={"page": "annotation"}, headers=headers)
+    database.close()
+    assert answer.status_code == 500
+    assert "the server failed" in answer.json()["error"] and "nobody" not in answer.text
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert answer.headers["cache-control"] == "no-store"
 
 
 def test_every_answer_has_the_headers(server):
