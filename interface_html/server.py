@@ -262,7 +262,8 @@ def _add_work(app: FastAPI, schema: Schema, database: Database) -> None:
         is_new = database.submit(
             assignment, body.uuid, body.doc, receipt, body.submissions, body.confirmed
         )
-        return JSONResponse({"uuid": body.uuid}, 201 if is_new else 200)
+        content = {"uuid": body.uuid, "submissions": database.revision_of(body.uuid)}
+        return JSONResponse(content, 201 if is_new else 200)
 
 
 def submission_problems(schema: Schema, assignment: Assignment, body: Submit) -> list[Complaint]:

@@ -51,7 +51,8 @@ def test_an_item_from_beginning_to_file(tmp_path):
             )
             body = anna.submission(given, doc, page)
             assert anna.call("POST", "/api/submissions", body)[0] == 201
-            assert anna.call("POST", "/api/submissions", body) == (200, {"uuid": body["uuid"]})
+            stored = {"uuid": body["uuid"], "submissions": 1}
+            assert anna.call("POST", "/api/submissions", body) == (200, stored)
             assert anna.next(page) is None
         for policy in ("first", "latest", "majority", "all"):  # also while the server is running
             out = tmp_path / f"{policy}.json"
@@ -124,6 +125,24 @@ def test_others_work_is_not_seen(client, server):
     other = Client(server.port, "other")
     assert other.call("PUT", f"/api/drafts/{given['id']}", {"revision": 0, "state": {}})[0] == 404
     assert other.call("POST", "/api/submissions", other.submission(given))[0] == 404
+
+
+def test_a_page_hears_how_many_submissions_its_own_one_follows(tmp_path):
+    with serving(tmp_path, items=1) as server:
+        anna = Client(server.port, "anna")
+        given = anna.next()
+        first, second, stale = (anna.submission(given) for _ in range(3))
+        for number, body in enumerate([first, {**second, "submissions": 1}], start=1):
+            answer = {"uuid": body["uuid"], "submissions": number}
+            assert anna.call("POST", "/api/submissions", body) == (201, answer)
+        status, answer = anna.call("POST", "/api/submissions", stale)
+        assert (status, answer["submissions"]) == (409, 2)
+        answer = {"uuid": stale["uuid"], "submissions": 3}
+        confirmed = {**stale, "confirmed": True}
+        assert anna.call("POST", "/api/submissions", confirmed) == (201, answer)
+        # a repeated request hears of no submission that came after its own
+        answer = {"uuid": first["uuid"], "submissions": 1}
+        assert anna.call("POST", "/api/submissions", first) == (200, answer)
 
 
 @pytest.mark.parametrize(
