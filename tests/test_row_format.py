@@ -255,6 +255,20 @@ def test_the_browser_reads_and_writes_the_same_rows(chromium, full, tmp_path):
         assert result == rows_text([item.row, full.format.feedback_row(full.schema, item)])
 
 
+def test_other_keys_keep_their_values_in_the_browser(chromium, tmp_path):
+    """Python writes 1.0, 1e-05 and the keys in this order; a browser does not."""
+    meta = {"temperature": 1.0, "top": 1e-05, "votes": {"b": 0, "10": 1, "2": 0}}
+    page = tmp_path / "page.html"
+    items = read_items(TOXICITY, write(tmp_path / "rows.json", [{**MARKED, "meta": meta}]))
+    page.write_text(self_contained(TOXICITY, "annotation", items))
+    with opened(chromium, where=page) as tab:
+        text = downloaded(tab).decode()
+    assert json.loads(text) == [{**MARKED, "meta": meta}]
+    for written in ('"temperature": 1,', '"top": 0.00001,'):
+        assert written in text
+    assert list(json.loads(text)[0]["meta"]["votes"]) == ["2", "10", "b"]
+
+
 def test_the_formats_of_a_task_are_the_same(chromium, qa_feedback, tmp_path):
     """format.js of qa-feedback against feedback_format.py."""
     rows = json.loads((qa_feedback / "dev_feedback.json").read_text())
