@@ -136,7 +136,7 @@ class RowFormat:
             doc = {**feedback, "no-error": count_errors(schema, feedback) == 0}
             complaints = annotation_problems(schema, row, doc) + decision_problems(row, doc)
             for field, reason in complaints:
-                yield _row_field(feedback, field), reason
+                yield _row_field(schema, feedback, field), reason
         if "preference" in row:
             wrong = key_problems(row, "", "preference", list)
             for field, reason in wrong or preference_problems(schema, row["preference"]):
@@ -341,11 +341,15 @@ def _info(info: Any) -> Any:
     return {"error type": info.get("label")} | {key: info[key] for key in info if key != "label"}
 
 
-def _row_field(feedback: Mapping[str, Any], field: str) -> str:
+def _row_field(schema: Schema, feedback: Mapping[str, Any], field: str) -> str:
     """The place of a problem in the row: `spans[0].label` for `feedback.errors[0].error type`."""
     match = ERROR_PLACE.match(field)
     if match:
-        field = _span_place(feedback["errors"], int(match[1])) + field[match.end() :]
+        index = int(match[1])
+        place = f"spans[{index}]"
+        if schema.mark_outputs:
+            place = _span_place(feedback["errors"], index)
+        field = place + field[match.end() :]
     for name, row_name in ROW_NAMES.items():
         field = field.replace(name, row_name)
     return field

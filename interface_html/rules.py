@@ -212,7 +212,7 @@ def _kind_and_place(error: Mapping[str, Any], field: str, names: Sequence[str]) 
 def _text_of_mark(
     schema: Schema, error: Mapping[str, Any], field: str
 ) -> tuple[str | None, list[Complaint]]:
-    """The text that the characters of a mark are counted in; None if its keys contradict.
+    """The text that the characters of a mark are counted in; None if its keys name none.
 
     The second value has the complaints about these keys.
     """
@@ -221,9 +221,10 @@ def _text_of_mark(
     wrong_output = list(_output(schema, error, kind_side, field))
     complaints = [*wrong_side, *wrong_output]
     is_in_source = error.get("side") == SOURCE
-    if wrong_output or is_in_source != (kind_side == SOURCE):
+    is_output_unknown = "output" in error and not schema.mark_outputs
+    if wrong_output or is_output_unknown or is_in_source != (kind_side == SOURCE):
         return None, complaints
-    return side_of(error) if schema.mark_outputs else kind_side, complaints
+    return side_of(error), complaints
 
 
 def _side(schema: Schema, error: Mapping[str, Any], side: Side, field: str) -> Iterator[Complaint]:
