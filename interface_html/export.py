@@ -31,7 +31,7 @@ from interface_html.weighting import NO_WEIGHTS, Weights, read_weights, reliable
 
 Policy = Literal["first", "latest", "majority", "adjudicated", "all"]
 # in the row of an item, the key of the judgement of a page
-KEY_OF_PAGE = {"annotation": "feedback", "comparison": "preference", "rating": RATINGS}
+JUDGEMENT_KEYS = {"annotation": "feedback", "comparison": "preference", "rating": RATINGS}
 VOTES = ("majority", "adjudicated")  # policies that count votes
 Document = Mapping[str, Any]
 Labels = Sequence[Hashable]  # of the parts of an annotation
@@ -100,7 +100,7 @@ def without_skipped_judgements(
     skipped = {(skip.item, skip.page) for skip in skips} - submitted
     kept = []
     for item in items:
-        keys = {key for page, key in KEY_OF_PAGE.items() if (item.id, page) in skipped}
+        keys = {key for page, key in JUDGEMENT_KEYS.items() if (item.id, page) in skipped}
         row = {key: value for key, value in item.row.items() if key not in keys}
         kept.append(Item(item.id, row))
     return kept
@@ -253,6 +253,10 @@ def majority_preference(
     The majorities of pairs can contradict each other, as in 1 > 2 > 3 > 1, even if no annotator
     does. Of the pairs that are part of a circle, those with the smallest lead become ties, until no
     circle is left. The order of the outputs makes no difference.
+
+    Args:
+      schema: the task's schema.
+      preferences, weights: as in `majority`.
     """
     count = len(schema.fields.outputs)
     votes = _votes_by_pair(preferences, weights)
