@@ -69,7 +69,8 @@ def shared_marks(schema: Schema, text: str, annotations: Sequence[Document]) -> 
     """The annotation with the marks that all annotations have.
 
     A mark is shared if its kind and span are; its evidence and its reason are those of the first
-    annotation. It has a severity only if all have the same: otherwise the adjudicator chooses. The
+    annotation. It has a severity only if all have the same: otherwise the adjudicator chooses.
+    Missing information is shared if its kind, source and sentences are, in any order. The
     correction is the text itself: the adjudicator writes it.
     """
     first, *others = annotations
@@ -83,9 +84,10 @@ def shared_marks(schema: Schema, text: str, annotations: Sequence[Document]) -> 
         if len({mark.get("severity") for mark in same}) > 1:
             shared.pop("severity", None)
         errors.append(shared)
+    missing_of_others = [_sorted_missing(schema, other) for other in others]
     missing = []
-    for info in first["missing-info"]:
-        if all(info in other["missing-info"] for other in others):
+    for info, compared in zip(first["missing-info"], _sorted_missing(schema, first)):
+        if all(compared in listed for listed in missing_of_others):
             missing.append(info)
     return {
         "errors": errors,
@@ -96,6 +98,18 @@ def shared_marks(schema: Schema, text: str, annotations: Sequence[Document]) -> 
 
 def _span(error: Mapping[str, Any]) -> tuple[str, str, int, int]:
     return error["error type"], side_of(error), error["start"], error["end"]
+
+
+def _sorted_missing(schema: Schema, doc: Document) -> list[dict[str, Any]]:
+    """The missing information of an annotation, each with its sentences in order.
+
+    templates/adjudicating.js compares it in the same way.
+    """
+    context = schema.fields.context
+    if context is None:
+        return []
+    key = context.sentences
+    return [{**info, key: sorted(info[key])} for info in doc["missing-info"]]
 
 
 def different_preferences(comparisons: Sequence[Document]) -> float:

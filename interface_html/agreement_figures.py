@@ -32,7 +32,7 @@ from interface_html.judged import annotation_judgements
 from interface_html.judged_items import Judged
 from interface_html.ratings import Ratings
 from interface_html.rules import character_labels, errors_only, is_weak_order, output_side
-from interface_html.schema import Schema
+from interface_html.schema import PageName, Schema
 from interface_html.tasks import FeedbackTask
 
 # Reasons why a figure is undefined.
@@ -58,7 +58,8 @@ def report(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
         compared = [entry for entry in judged if entry.comparisons]
         figures |= _comparison_figures(task.schema, compared)
     figures |= rating_figures(task.schema, [list(entry.ratings.values()) for entry in judged])
-    figures["active seconds"] = _active_seconds(judged)
+    for page in task.schema.pages:
+        figures[f"active seconds, {page}"] = _active_seconds(judged, page)
     return figures
 
 
@@ -78,9 +79,9 @@ def share(parts: Sequence[tuple[float, float]], undefined: str) -> Figure:
     return ratio_bootstrap([part for part, _ in parts], [whole for _, whole in parts], DRAWS, SEED)
 
 
-def _active_seconds(judged: Sequence[Judged]) -> Figure:
-    """The median over items of the median active time of an item's annotators."""
-    seconds = [median(entry.seconds) for entry in judged if entry.seconds]
+def _active_seconds(judged: Sequence[Judged], page: PageName) -> Figure:
+    """The median over items of the median active time of an item's annotators on a page."""
+    seconds = [median(entry.seconds[page]) for entry in judged if entry.seconds.get(page)]
     if not seconds:
         return f"undefined: {NO_TIMES}"
     return bootstrap(seconds, np.median, DRAWS, SEED)

@@ -555,6 +555,15 @@ class Database:
 
         return self.write(add)
 
+    def revision_of(self, uuid: str) -> int:
+        """The place of a submission among those of its assignment: 1 for the first one."""
+        query = (
+            "SELECT COUNT(*) FROM submissions s JOIN submissions o ON o.assignment=s.assignment"
+            " AND o.number<=s.number WHERE s.uuid=?"
+        )
+        with self._commits.lock:
+            return self._connection.execute(query, (uuid,)).fetchone()[0]
+
 
 def _differing_keys(row: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """The keys that only one of two rows has, or whose values differ."""

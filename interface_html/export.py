@@ -22,7 +22,7 @@ from interface_html.checks import left_out_text as checks_text
 from interface_html.format import RATINGS, Item
 from interface_html.items import rows_text
 from interface_html.ratings import median_ratings
-from interface_html.rules import errors_only, text_labels
+from interface_html.rules import errors_only, find_cycle, pairs_in_circles, text_labels
 from interface_html.schema import PageName, Pages, Schema, needed_pages
 from interface_html.skips import Skip
 from interface_html.stored import Submission, read_fitting_study
@@ -30,6 +30,8 @@ from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 from interface_html.weighting import NO_WEIGHTS, Weights, read_weights, reliable_submissions
 
 Policy = Literal["first", "latest", "majority", "adjudicated", "all"]
+# in the row of an item, the key of the judgement of a page
+JUDGEMENT_KEYS = {"annotation": "feedback", "comparison": "preference", "rating": RATINGS}
 VOTES = ("majority", "adjudicated")  # policies that count votes
 Document = Mapping[str, Any]
 Labels = Sequence[Hashable]  # of the parts of an annotation
@@ -58,8 +60,9 @@ def judged_items(
       items: all items of the study.
       submissions: sorted by time.
       policy: `first` or `latest`: one annotation, comparison and rating of each item, by time.
-        `majority`: for each pair the value that most annotators chose (a tie if no value leads),
-        the annotation that agrees best with the others, and the median of each rating.
+        `majority`: for each pair the value that most annotators chose (a tie if no value leads;
+        see `majority_preference`), the annotation that agrees best with the others, and the median
+        of each rating.
         `adjudicated`: as `majority`; the caller has put decisions in place of the votes
         (`with_decisions`). `all`: the item once for each annotator. Of several submissions of an
         annotator the latest counts, with `first` the first.
@@ -83,6 +86,24 @@ def judged_items(
         if not complete:
             left_out += 1
     return judged, left_out
+
+
+def without_skipped_judgements(
+    items: Sequence[Item], submissions: Sequence[Submission], skips: Sequence[Skip]
+) -> list[Item]:
+    """The items without the judgements that they came with, of pages that an annotator skipped.
+
+    Who skips an item says that it cannot be judged, so its earlier judgement does not count either.
+    If there is a submission on the page, it counts in any case.
+    """
+    submitted = {(entry.item, entry.page) for entry in submissions}
+    skipped = {(skip.item, skip.page) for skip in skips} - submitted
+    kept = []
+    for item in items:
+        keys = {key for page, key in JUDGEMENT_KEYS.items() if (item.id, page) in skipped}
+        row = {key: value for key, value in item.row.items() if key not in keys}
+        kept.append(Item(item.id, row))
+    return kept
 
 
 def _documents(
@@ -149,7 +170,7 @@ def _chosen(
     return _with_feedback(
         item,
         _most_agreed_annotation(schema, item, annotations, weights),
-        _majority_preference(comparisons, weights),
+        _voted_preference(schema, comparisons, weights),
         _median_rating(schema, ratings),
     )
 
@@ -171,11 +192,28 @@ def _most_agreed_annotation(
     return documents[most_agreed_labels(labels, weights.of("annotation", annotations), missing)]
 
 
-def _majority_preference(comparisons: Mapping[str, Document], weights: Weights) -> Document | None:
+def _voted_preference(
+    schema: Schema, comparisons: Mapping[str, Document], weights: Weights
+) -> Document | None:
     if not comparisons:
         return None
     preferences = [doc["preference"] for doc in comparisons.values()]
-    return {"preference": majority(preferences, weights.of("comparison", comparisons))}
+    of_annotators = weights.of("comparison", comparisons)
+    return {"preference": majority_preference(schema, preferences, of_annotators)}
+
+
+def count_circles(
+    schema: Schema, items: Sequence[Item], submissions: Sequence[Submission], weights: Weights
+) -> int:
+    """The number of items for which the `majority` of the pairs goes in a circle."""
+    comparisons = _documents(submissions, "comparison", "majority")
+    circles = 0
+    for item in items:
+        of_item = comparisons.get(item.id, {})
+        preferences = [doc["preference"] for doc in of_item.values()]
+        values = majority(preferences, weights.of("comparison", of_item))
+        circles += find_cycle(len(schema.fields.outputs), schema.pairs, values) is not None
+    return circles
 
 
 def _median_rating(schema: Schema, ratings: Mapping[str, Document]) -> Document | None:
@@ -202,15 +240,48 @@ def majority(
       preferences: the values of all pairs, of each annotator.
       weights: of the annotators' votes; without them, each counts 1.
     """
+    return [value for value, _ in _votes_by_pair(preferences, weights)]
+
+
+def majority_preference(
+    schema: Schema,
+    preferences: Sequence[Sequence[int]],
+    weights: Sequence[float] | None = None,
+) -> list[int]:
+    """The `majority` without circles.
+
+    The majorities of pairs can contradict each other, as in 1 > 2 > 3 > 1, even if no annotator
+    does. Of the pairs that are part of a circle, those with the smallest lead become ties, until no
+    circle is left. The order of the outputs makes no difference.
+
+    Args:
+      schema: the task's schema.
+      preferences, weights: as in `majority`.
+    """
+    count = len(schema.fields.outputs)
+    votes = _votes_by_pair(preferences, weights)
+    values = [value for value, _ in votes]
+    while circular := pairs_in_circles(count, schema.pairs, values):
+        smallest = min(votes[pair][1] for pair in circular)
+        for pair in circular:
+            if votes[pair][1] == smallest:
+                values[pair] = 0
+    return values
+
+
+def _votes_by_pair(
+    preferences: Sequence[Sequence[int]], weights: Sequence[float] | None
+) -> list[tuple[int, Fraction]]:
+    """For each pair the value with the most votes, and its lead before the next value."""
     votes = _exact(weights, len(preferences))
     winners = []
     for values in zip(*preferences):
-        totals: dict[int, Fraction] = {}
+        totals = dict.fromkeys((0, 1, 2), Fraction(0))
         for value, vote in zip(values, votes, strict=True):
-            totals[value] = totals.get(value, Fraction(0)) + vote
-        most = max(totals.values())
-        leaders = [value for value, total in totals.items() if total == most]
-        winners.append(leaders[0] if len(leaders) == 1 else 0)
+            totals[value] += vote
+        first, second, _ = sorted(totals, key=lambda value: -totals[value])
+        lead = totals[first] - totals[second]
+        winners.append((first if lead else 0, lead))
     return winners
 
 
@@ -291,7 +362,6 @@ def export(settings: Settings) -> int:
     task = feedback_of(settings.task)
     pages = needed_pages(task.schema, settings.pages)
     study = read_fitting_study(settings.db, task.schema)
-    items = study.items
     submissions = study.submissions
     skips = [skip for skip in study.skips if skip.page in pages and skip.item not in study.hidden]
     skipped = _skipped_text(skips)
@@ -301,9 +371,10 @@ def export(settings: Settings) -> int:
         weights = read_weights(settings.weights, task.schema.task)
         submissions, unreliable = reliable_submissions(submissions, weights, settings.least_weight)
     if settings.adjudicated is not None:
-        decisions = read_decisions(task, items, settings.adjudicated)
+        decisions = read_decisions(task, study.items, settings.adjudicated)
         submissions = with_decisions(submissions, decisions)
         print(f"{settings.adjudicated}: {_decided_text(decisions)}")
+    items = without_skipped_judgements(study.items, submissions, study.skips)
     judged, left_out = judged_items(
         task.schema, items, submissions, settings.policy, pages, weights
     )
@@ -316,6 +387,8 @@ def export(settings: Settings) -> int:
     left_out_text = _left_out_text(pages, left_out)
     if settings.policy == "all":
         left_out_text += _incomplete_text(pages, judged, submissions)
+    if settings.policy in VOTES:
+        left_out_text += _circles_text(count_circles(task.schema, judged, submissions, weights))
     left_out_text += skipped + unreliable
     print(f"{settings.out}: {counted(len(rows), 'row')}{left_out_text}{checks_text(study.hidden)}")
     return len(rows)
@@ -403,6 +476,14 @@ def _incomplete_text(
         return ""
     asked = " or ".join(WITH_ARTICLES[page] for page in pages)
     return f"; left out {counted(lacking, 'row')} of annotators without {asked} of the item"
+
+
+def _circles_text(count: int) -> str:
+    if not count:
+        return ""
+    return (
+        f"; the majority goes in a circle in {counted(count, 'item')}: its weakest pairs are ties"
+    )
 
 
 def _decided_text(decisions: Decisions) -> str:

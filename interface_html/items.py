@@ -19,6 +19,7 @@ from fgrlhf.data.problems import (
     DataError,
     Problem,
     counted,
+    filled_text_problems,
     not_a,
     source_list_problems,
     text_problems,
@@ -103,8 +104,11 @@ def _item(task: FeedbackTask, row: Any, number: int, references: Mapping[str, st
 
 
 def item_problems(schema: Schema, row: Mapping[str, Any]) -> list[Complaint]:
-    """Missing and empty texts of an item."""
-    complaints = list(text_problems(row, "", *schema.text_keys))
+    """Missing and empty texts of an item. Only the reference may be blank."""
+    title = schema.fields.title
+    other_keys = [key for key in schema.text_keys if key != title]
+    complaints = list(filled_text_problems(row, "", title))
+    complaints += text_problems(row, "", *other_keys)
     for key in schema.context_keys:
         complaints += source_list_problems(row, key)
     for key in schema.fields.outputs:

@@ -34,12 +34,15 @@ class Comparison:
 
 @dataclass
 class Judged:
-    """An item with the judgements of its annotators, by annotator, and their active times."""
+    """An item with the judgements of its annotators, by annotator.
+
+    `seconds` has the active times of the annotators, by page.
+    """
 
     item: Item
     annotations: dict[str, Document] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
-    seconds: list[float] = field(default_factory=list)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
     ratings: dict[str, Ratings] = field(default_factory=dict)
 
 
@@ -69,8 +72,8 @@ def judged_items(items: Sequence[Item], submissions: Sequence[Submission]) -> li
         else:
             comparison = Comparison(submission.doc["preference"], submission.shown)
             entry.comparisons[submission.annotator] = comparison
-    for (item, _, _), total in seconds.items():
-        judged[item].seconds.append(total)
+    for (item, _, page), total in seconds.items():
+        judged[item].seconds.setdefault(page, []).append(total)
     return list(judged.values())
 
 
@@ -136,9 +139,9 @@ def _add_judgements(
             entry.comparisons[annotator] = Comparison(item.preference, recorded["order"])
         if item.ratings is not None:
             entry.ratings[annotator] = item.ratings
-        for value in recorded["seconds"].values():
+        for page, value in recorded["seconds"].items():
             if value is not None:
-                entry.seconds.append(float(value))
+                entry.seconds.setdefault(page, []).append(float(value))
 
 
 # ---- records of feedback files -------------------------------------------------------------------

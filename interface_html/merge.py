@@ -3,12 +3,14 @@
     fgrlhf feedback merge NAME files=round1.json,round2.json out=train_feedback.json
 
 Rows about the same texts become one row. If both rounds judged them, the later file counts: its
-annotation replaces the earlier annotation, its comparison the earlier comparison. Files are listed
-from the first round to the last. `<out>.rounds.json` has, for each row, the file and the row number
+annotation replaces the earlier annotation, its comparison the earlier comparison. Texts with other
+sources are other texts, because evidence names sentences of the sources. Files are listed from the
+first round to the last. `<out>.rounds.json` has, for each row, the file and the row number
 of its annotation and of its comparison. Rows about other texts with the id of an earlier row, such
 as new responses to the same prompt, get a new id: `7-2` for the second row with the id `7`.
 """
 
+import json
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import count
@@ -26,6 +28,7 @@ from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 # for the feedback in each of FEEDBACK_KEYS, its file and the number of its row
 Origin = dict[str, dict[str, str | int]]
+Texts = tuple[str, ...]
 
 
 class Settings(StrictModel):
@@ -60,15 +63,15 @@ def merge_items(task: FeedbackTask, rounds: Sequence[tuple[str, Sequence[Item]]]
     Raises:
       UserError: two rows of a file have the same kind of judgement of an item.
     """
-    merged: dict[tuple[str, ...], Item] = {}
-    origins: dict[tuple[str, ...], Origin] = {}
+    merged: dict[Texts, Item] = {}
+    origins: dict[Texts, Origin] = {}
     replaced = 0
     ids: set[str] = set()
     for file, items in rounds:
         # of this round: a file that is listed twice does not contradict itself
-        first_rows: dict[tuple[tuple[str, ...], str], int] = {}
+        first_rows: dict[tuple[Texts, str], int] = {}
         for number, item in enumerate(items):
-            texts = task.content(item)
+            texts = _texts(task, item)
             earlier = merged.get(texts)
             feedback = {key: item.row[key] for key in FEEDBACK_KEYS if key in item.row}
             for key in feedback:
@@ -85,6 +88,11 @@ def merge_items(task: FeedbackTask, rounds: Sequence[tuple[str, Sequence[Item]]]
             for key in feedback:
                 origin[key] = {"file": file, "row": number}
     return Merged(list(merged.values()), list(origins.values()), replaced)
+
+
+def _texts(task: FeedbackTask, item: Item) -> Texts:
+    """What makes two rows the same item: the title, the texts to judge and the sources."""
+    return (*task.content(item), json.dumps(task.schema.sources(item.row)))
 
 
 def _new_id(name: str, taken: Set[str]) -> str:

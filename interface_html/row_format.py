@@ -4,7 +4,7 @@
      "spans": [{"start": 0, "end": 12, "label": "Insult"}], "preferences": [1]}
 
   context      sources, each [title, sentence, ...]    if the schema has a context
-  references   [reference output]                      if the schema has a reference
+  references   [reference output]                      if the item has one
   response     the first output, in which spans are marked
   responses    all outputs                             if there are several
   spans        errors, with the `evidence` that their type needs, a `severity` if it was chosen, and
@@ -31,13 +31,13 @@ from typing import Any
 from fgrlhf.data.problems import (
     BLANK,
     Complaint,
+    filled_text_problems,
     filled_value_problems,
     is_int,
     key_problems,
     list_problems,
     not_a,
     source_list_problems,
-    text_problems,
 )
 from fgrlhf.errors import UserError
 from fgrlhf.text_types import Prompt
@@ -136,7 +136,7 @@ class RowFormat:
             doc = {**feedback, "no-error": count_errors(schema, feedback) == 0}
             complaints = annotation_problems(schema, row, doc) + decision_problems(row, doc)
             for field, reason in complaints:
-                yield _row_field(feedback, field), reason
+                yield _row_field(schema, feedback, field), reason
         if "preference" in row:
             wrong = key_problems(row, "", "preference", list)
             for field, reason in wrong or preference_problems(schema, row["preference"]):
@@ -151,7 +151,7 @@ class RowFormat:
         row: dict[str, Any] = {"id": item.id, "prompt": prompt_value(schema, item.row)}
         if fields.context:
             row["context"] = item.row[fields.context.key]
-        if fields.reference:
+        if fields.reference and item.row[fields.reference.key].strip():
             row["references"] = [item.row[fields.reference.key]]
         row["response"] = outputs[0]
         if len(outputs) > 1:
@@ -221,7 +221,7 @@ def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complain
     if isinstance(row.get("prompt"), list):
         yield from conversation_problems(row)
     else:
-        yield from text_problems(row, "", "prompt")
+        yield from filled_text_problems(row, "", "prompt")
     outputs = _outputs(row)
     count = len(schema.fields.outputs)
     if not isinstance(outputs, list):
@@ -341,11 +341,15 @@ def _info(info: Any) -> Any:
     return {"error type": info.get("label")} | {key: info[key] for key in info if key != "label"}
 
 
-def _row_field(feedback: Mapping[str, Any], field: str) -> str:
+def _row_field(schema: Schema, feedback: Mapping[str, Any], field: str) -> str:
     """The place of a problem in the row: `spans[0].label` for `feedback.errors[0].error type`."""
     match = ERROR_PLACE.match(field)
     if match:
-        field = _span_place(feedback["errors"], int(match[1])) + field[match.end() :]
+        index = int(match[1])
+        place = f"spans[{index}]"
+        if schema.mark_outputs:
+            place = _span_place(feedback["errors"], index)
+        field = place + field[match.end() :]
     for name, row_name in ROW_NAMES.items():
         field = field.replace(name, row_name)
     return field

@@ -115,15 +115,21 @@ def count_errors(schema: Schema, doc: Mapping[str, Any]) -> int:
 def character_labels(text: str, doc: Mapping[str, Any], side: str = RESPONSE) -> list[str | None]:
     """The error type of each character of the `text` of a side; None for unmarked characters.
 
-    Of several types, it is the last one. All marks count: see `errors_only`.
+    Of several types, it is that of the shortest mark, as on the page, whatever the order in which
+    they were marked. All marks count: see `errors_only`.
     """
     labels: list[str | None] = [None] * len(text)
-    for error in doc["errors"]:
-        if side_of(error) != side:
-            continue
+    marks = [error for error in doc["errors"] if side_of(error) == side]
+    for error in sorted(marks, key=_longest_first):
         length = error["end"] - error["start"]
         labels[error["start"] : error["end"]] = [error["error type"]] * length
     return labels
+
+
+def _longest_first(error: Mapping[str, Any]) -> tuple[int, int, str]:
+    """The place of a mark in an order in which each may cover parts of the earlier ones."""
+    start, end = error["start"], error["end"]
+    return start - end, start, error["error type"]
 
 
 def text_labels(schema: Schema, row: Mapping[str, Any], doc: Mapping[str, Any]) -> list[str | None]:
@@ -185,7 +191,7 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
         yield from complaints
         if not any("out of range" in reason for _, reason in complaints):
             spans.setdefault(side, []).append((error["start"], error["end"], i))
-            yield from _evidence(schema, error, row, f"{field}.explanation")
+            yield from _evidence(schema, error, row, side, f"{field}.explanation")
     for spans_of_side in spans.values():
         if schema.overlap:
             yield from _repeated_marks(errors, spans_of_side)
@@ -206,7 +212,7 @@ def _kind_and_place(error: Mapping[str, Any], field: str, names: Sequence[str]) 
 def _text_of_mark(
     schema: Schema, error: Mapping[str, Any], field: str
 ) -> tuple[str | None, list[Complaint]]:
-    """The text that the characters of a mark are counted in; None if its keys contradict.
+    """The text that the characters of a mark are counted in; None if its keys name none.
 
     The second value has the complaints about these keys.
     """
@@ -215,9 +221,10 @@ def _text_of_mark(
     wrong_output = list(_output(schema, error, kind_side, field))
     complaints = [*wrong_side, *wrong_output]
     is_in_source = error.get("side") == SOURCE
-    if wrong_output or is_in_source != (kind_side == SOURCE):
+    is_output_unknown = "output" in error and not schema.mark_outputs
+    if wrong_output or is_output_unknown or is_in_source != (kind_side == SOURCE):
         return None, complaints
-    return side_of(error) if schema.mark_outputs else kind_side, complaints
+    return side_of(error), complaints
 
 
 def _side(schema: Schema, error: Mapping[str, Any], side: Side, field: str) -> Iterator[Complaint]:
@@ -329,14 +336,14 @@ def _span(
 
 
 def _evidence(
-    schema: Schema, error: Mapping[str, Any], row: Mapping[str, Any], field: str
+    schema: Schema, error: Mapping[str, Any], row: Mapping[str, Any], side: str, field: str
 ) -> Iterator[Complaint]:
     needs = schema.error_type(error["error type"]).needs
     explanation = error["explanation"]
     if needs == "nothing" and explanation:
         yield field, f"must be empty: {error['error type']} needs no evidence"
     elif needs == "earlier text":
-        text = schema.text_of(row, side_of(error))
+        text = schema.text_of(row, side)
         yield from _earlier_text(explanation, text[: error["start"]], field)
     elif needs == "sentences" and schema.fields.context:
         keys = schema.fields.context.sentence_keys
@@ -525,12 +532,7 @@ def find_cycle(
     Returns:
       Indices of the outputs, or None if there is no cycle.
     """
-    better = set()
-    for (first, second), value in zip(pairs, preference):
-        if value == 1:
-            better.add((first, second))
-        elif value == 2:
-            better.add((second, first))
+    better = _better(pairs, preference)
     for start in range(count):
         paths = [[start]]  # breadth first: the shortest cycle through `start`
         while paths:
@@ -545,17 +547,42 @@ def find_cycle(
     return None
 
 
-def is_weak_order(count: int, pairs: Sequence[tuple[int, int]], preference: Sequence[int]) -> bool:
-    """Whether the preferences form a ranking with ties: "at least as good" is transitive."""
-    worse = set()
+def pairs_in_circles(
+    count: int, pairs: Sequence[tuple[int, int]], preference: Sequence[int]
+) -> list[int]:
+    """The indices of the pairs that are part of a cycle: see `find_cycle`."""
+    better = _better(pairs, preference)
+    chained = set(better)  # also over other outputs between them (Warshall's algorithm)
+    for middle in range(count):
+        for first in range(count):
+            for last in range(count):
+                if (first, middle) in chained and (middle, last) in chained:
+                    chained.add((first, last))
+    indices = []
+    for index, (first, second) in enumerate(pairs):
+        is_decided = (first, second) in better or (second, first) in better
+        if is_decided and (first, second) in chained and (second, first) in chained:
+            indices.append(index)
+    return indices
+
+
+def _better(pairs: Sequence[tuple[int, int]], preference: Sequence[int]) -> set[tuple[int, int]]:
+    """(better, worse) of each pair that is no tie."""
+    better = set()
     for (first, second), value in zip(pairs, preference):
         if value == 1:
-            worse.add((second, first))
+            better.add((first, second))
         elif value == 2:
-            worse.add((first, second))
+            better.add((second, first))
+    return better
+
+
+def is_weak_order(count: int, pairs: Sequence[tuple[int, int]], preference: Sequence[int]) -> bool:
+    """Whether the preferences form a ranking with ties: "at least as good" is transitive."""
+    better = _better(pairs, preference)
 
     def at_least_as_good(i: int, j: int) -> bool:
-        return (i, j) not in worse
+        return (j, i) not in better
 
     for i in range(count):
         for j in range(count):

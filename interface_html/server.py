@@ -18,7 +18,7 @@ from fgrlhf.data.problems import Complaint
 from interface_html.checks import uniform_item
 from interface_html.database import Assignment, Database, Receipt, RefusedError
 from interface_html.format import FEEDBACK_KEYS, SUGGESTION_KEYS
-from interface_html.guard import Guard
+from interface_html.guard import HEADERS, Guard
 from interface_html.languages import ENGLISH, Language
 from interface_html.ratings import rating_problems
 from interface_html.render import TEMPLATES, page_html
@@ -262,7 +262,8 @@ def _add_work(app: FastAPI, schema: Schema, database: Database) -> None:
         is_new = database.submit(
             assignment, body.uuid, body.doc, receipt, body.submissions, body.confirmed
         )
-        return JSONResponse({"uuid": body.uuid}, 201 if is_new else 200)
+        content = {"uuid": body.uuid, "submissions": database.revision_of(body.uuid)}
+        return JSONResponse(content, 201 if is_new else 200)
 
 
 def submission_problems(schema: Schema, assignment: Assignment, body: Submit) -> list[Complaint]:
@@ -347,6 +348,7 @@ def _serve_files(app: FastAPI, files: Mapping[str, tuple[bytes, str]], start: st
 
 def _explain_errors(app: FastAPI) -> None:
     """Give all error responses the form {error, problems?}."""
+    security_headers = {name.decode(): value.decode() for name, value in HEADERS}
 
     @app.exception_handler(RefusedError)
     async def refused(_, error: RefusedError):
@@ -363,6 +365,12 @@ def _explain_errors(app: FastAPI) -> None:
             for problem in error.errors()
         ]
         return JSONResponse({"error": "the request is malformed", "problems": problems}, 422)
+
+    @app.exception_handler(Exception)
+    async def failed(_, error: Exception):
+        """A mistake in this program, which it prints. `Guard` does not see this response."""
+        reason = "the server failed, and its output says why: tell the lead of the study"
+        return JSONResponse({"error": reason}, 500, headers=security_headers)
 
     @app.exception_handler(sqlite3.Error)
     async def not_stored(_, error: sqlite3.Error):

@@ -70,6 +70,16 @@ def test_shared_marks_by_hand():
     assert shared_marks(QA.schema, "text", [suggested, a])["errors"] == [error()]
 
 
+def test_missing_information_is_shared_whatever_the_order_of_its_sentences():
+    """As in the page's list of differences."""
+    first, second = doc([], [missing(ids=(1, 2))]), doc([], [missing(ids=(2, 1))])
+    shared = shared_marks(QA.schema, "text", [first, second])
+    assert shared["missing-info"] == first["missing-info"]
+    assert shared_marks(QA.schema, "text", [first, doc()])["missing-info"] == []
+    other = doc([], [missing(ids=(1,))])
+    assert shared_marks(QA.schema, "text", [first, other])["missing-info"] == []
+
+
 @pytest.fixture
 def study(tmp_path):
     """Item 0: the same marks; item 1: different ones; item 2: a single annotation."""

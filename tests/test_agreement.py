@@ -45,7 +45,8 @@ def test_figures_by_hand():
         "a": Comparison([1, 1, 1, 1, 1, 1], [0, 1, 2, 3]),
         "b": Comparison([1, 1, 1, 1, 1, 0], [3, 2, 1, 0]),
     }
-    figures = report(QA, [Judged(Item("0", ROW), {"a": a, "b": b}, said, [10, 20])])
+    seconds = {"annotation": [100, 200], "comparison": [10, 20]}
+    figures = report(QA, [Judged(Item("0", ROW), {"a": a, "b": b}, said, seconds)])
     assert figures["span F1, exact"].mean == 0
     # [0,7) with [0,11) both ways; Unverifiable alone
     assert figures["span F1, overlap"].mean == pytest.approx(2 / 3)
@@ -55,7 +56,8 @@ def test_figures_by_hand():
     assert figures["share won by the output shown first"].mean == pytest.approx(6 / 11)
     assert figures["share won by the output listed first"].mean == 1
     assert figures["ties"].mean == pytest.approx(1 / 12)
-    assert figures["active seconds"].mean == 15
+    assert figures["active seconds, annotation"].mean == 150
+    assert figures["active seconds, comparison"].mean == 15
     assert overlap_matches(a["errors"], b["errors"]) == 2
 
 

@@ -272,6 +272,7 @@ def test_a_bad_file_is_refused_with_row_and_reason(chromium, tmp_path):
             ("{", "not valid JSON"),
             ("[]", "at least one row"),
             (json.dumps([ITEM, {**ITEM, "gold": 1}]), "row 1 of the file: `gold` must be text"),
+            (json.dumps([{**ITEM, "question": " "}]), "`question` is blank: it must hold a text"),
             (json.dumps([{**ITEM, "id": 7}]), "row 0 of the file: `id` must be a text"),
             (json.dumps([{**ITEM, "tweet": 2**60 + 1}]), f"`tweet` is {2**60 + 1}, which"),
         ):

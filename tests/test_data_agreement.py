@@ -18,7 +18,7 @@ from fgrlhf.data.agreement import (
     report,
     same_type,
 )
-from fgrlhf.data.judgements import JudgedResponse, Judgement
+from fgrlhf.data.judgements import JudgedResponse, Judgement, missing_evidence
 from fgrlhf.stats import Interval
 from fgrlhf.text_types import Prompt
 
@@ -153,6 +153,23 @@ def test_responses_of_one_annotator_do_not_widen_the_interval():
     assert report({"f": items})["span F1, exact, positions"] == Interval(1.0, 1.0, 1.0)
 
 
+@pytest.mark.parametrize(
+    "marks",
+    [
+        ((0, 8, "x"), (3, 5, "y")),  # one inside the other
+        ((0, 5, "x"), (0, 5, "y")),  # two labels of the same words
+        ((0, 5, "x"), (3, 8, "y")),  # each has words of its own
+    ],
+)
+def test_overlapping_marks_agree_in_any_order(marks):
+    judgements = []
+    for annotator, given in (("a", marks), ("b", reversed(marks))):
+        judgements += [mark(*values, annotator=annotator) for values in given]
+    figures = report({"f": [judged(*judgements)]})
+    for name in ("alpha, types of words", "alpha, types of matched spans"):
+        assert figures[name].mean == 1, name
+
+
 def test_severities_need_an_order():
     pair = (mark(0, 2, annotator="a", severity="s"), mark(0, 2, annotator="b", severity="t"))
     name = "alpha, severities of matched spans (ordinal)"
@@ -173,6 +190,28 @@ def test_one_file_for_each_annotator():
     assert figures["span F1, exact, positions"].mean == pytest.approx(2 / 3)
 
 
+def test_equal_responses_are_items_of_their_own():
+    """Such as those of two systems: the second copy is matched with the second one of others."""
+    name = "span F1, exact, positions"
+    both = judged(mark(0, 2, annotator="a"), mark(0, 2, annotator="b"), name="system 1/1")
+    again = judged(mark(0, 2, annotator="a"), name="system 2/1")
+    assert report({"f": [both, again]})[name].mean == 1
+    # outputs 1 and 2 of an item: a marks only the first, b only the second
+    nothing = [Judgement("a", "no error", annotator=annotator) for annotator in "ab"]
+    first = judged(mark(0, 2, annotator="a"), nothing[1])
+    second = judged(nothing[0], mark(0, 2, annotator="b"))
+    assert report({"f": [first, second]})[name].mean == 0
+    copies = [judged(mark(0, 2)), judged(mark(3, 5)), judged()]
+    shared = by_response({"a": copies, "b": copies})
+    assert [entry.by_annotator["a"] == entry.by_annotator["b"] for entry in shared] == [True] * 3
+
+
+def test_an_item_may_have_a_row_for_each_annotator():
+    rows = [judged(mark(0, 2, annotator=annotator)) for annotator in "abc"]
+    (shared,) = by_response({"f": rows})
+    assert list(shared.by_annotator) == ["a", "b", "c"]
+
+
 def test_verdicts():
     def verdicts(*labels, response):
         judgements = [Judgement("v", label, annotator=f"r{i}") for i, label in enumerate(labels)]
@@ -185,6 +224,32 @@ def test_verdicts():
     assert figures["span F1, exact, positions"] == (
         "undefined: no annotator of a shared response marked a span"
     )
+
+
+def missing(label, sentences, annotator):
+    places = {"passage_id": 1, "sentence_id": sentences}
+    evidence = missing_evidence({"label": label, **places}, "label")
+    return Judgement("missing", label, annotator=annotator, evidence=evidence)
+
+
+def test_missing_information_is_a_list_and_no_verdict():
+    """Anna names two pieces, Ben one of them and another one, Carla none."""
+    everything = [
+        missing("fact", [1, 2], "anna"),
+        missing("detail", [3], "anna"),
+        missing("detail", [4], "ben"),
+        missing("fact", [2, 1], "ben"),
+        Judgement("a", "no error", annotator="carla"),
+    ]
+    name = "missing information F1"
+    figures = report({"f": [judged(*everything)]})
+    assert "alpha, verdicts of missing" not in figures
+    # anna and ben: 2 of 4; anna and carla, ben and carla: 0 of 2
+    assert figures[name].mean == pytest.approx(2 / (4 + 2 + 2))
+    assert report({"f": [judged(*everything[:2])]})[name].startswith("undefined")
+    assert name not in report({"f": [judged(mark(0, 2, annotator="anna"))]})
+    explained = [Judgement("v", "yes", annotator=name, evidence="It says so.") for name in "ab"]
+    assert "alpha, verdicts of v" in report({"f": [judged(*explained)]})
 
 
 def test_nothing_is_shared():

@@ -81,18 +81,20 @@ def test_mistakes_are_told_with_row_and_field(tmp_path):
         3,
         {**good, "gold": None},
         {"question": "{"},
+        {**good, "question": " "},
         good,
     ]
     write_json(tmp_path / "rows.json", rows)
     with pytest.raises(DataError) as raised:
         read_items(QA, tmp_path / "rows.json")
     result = [(problem.row, problem.field) for problem in raised.value.problems]
-    assert result[:5] == [
+    assert result[:6] == [
         (1, "prediction 2"),
         (2, "passages[0]"),
         (3, "row"),
         (4, "gold"),
         (5, "question"),
+        (6, "question"),
     ]
 
 

@@ -70,6 +70,29 @@ def fields(task, document) -> list[str]:
 # ---- the schema and the rules --------------------------------------------------------------------
 
 
+def test_an_output_is_an_unknown_key_if_a_task_marks_the_first_one_only(chromium, tmp_path):
+    """Also of a kind whose evidence is the text before the mark, and nothing else is checked."""
+    plain = task_with(tmp_path, **KINDS)
+    repeats = {**wrong(4, 7), "error type": "Repeats", "explanation": "The"}
+    docs = [doc({**repeats, "output": output}) for output in (9, -1, "x", None)]
+    docs += [doc({**repeats, "explanation": "absent", "output": 1})]
+    unknown = ["feedback.errors[0].output"]
+    assert [fields(plain, one) for one in docs] == [unknown] * 5
+    row = plain.format.item_row(plain.schema, OUTPUTS_ROW, "")
+    with opened(chromium, where=page_with(plain, [OUTPUTS_ROW])) as tab:
+        found = tab.evaluate(
+            "([row, docs]) => docs.map((doc) =>"
+            " FG.annotationProblems(FG_SCHEMA, row, doc).map(({ field }) => field))",
+            [row, docs],
+        )
+    assert found == [unknown] * 5
+    span = {"start": 4, "end": 7, "label": "Repeats", "evidence": "The", "output": 9}
+    path = tmp_path / "rows.json"
+    write_json(path, [{**OUTPUTS_ROW, "spans": [span]}])
+    with pytest.raises(UserError, match=r"row 0, spans\[0\]\.output: is not known"):
+        read_items(plain, path)
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

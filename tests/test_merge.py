@@ -72,6 +72,19 @@ def test_a_comparison_joins_an_annotation_of_another_round(merge):
     assert "0 judgements replaced" in printed
 
 
+def test_other_sources_make_another_item(merge):
+    """Evidence names sentences of the sources, so it stays with those of its own round."""
+    first = row_with(item("a"), WRONG, FIRST)
+    found = Item("", {**ROW, "question": "a", "passages": [["Dog", "A dog sat.", "It was red."]]})
+    second = row_with(found, WORSE, SECOND)
+    rows, origins, printed = merge([first], [second])
+    assert rows == [first, second]
+    assert [origin["feedback"]["file"] for origin in origins] == [1, 2]
+    assert "2 rows of 2 files; 0 judgements replaced" in printed
+    compared = row_with(found, preference=SECOND)
+    assert merge([first], [row_with(found, annotation=WORSE)], [compared])[0] == rows
+
+
 def test_two_judgements_of_an_item_in_one_file_are_refused(merge):
     """Such as those of policy=all: one of the two annotators would be lost."""
     anna = row_with(item("a"), WRONG, FIRST)

@@ -6,6 +6,10 @@ import pytest
 from made_tasks import ROW, page_with, saved, task_with
 from page_helpers import QA, drag, opened, press, violations, word
 
+from interface_html.agreement_figures import report
+from interface_html.format import Item
+from interface_html.judged_items import Judged
+from interface_html.reliability import answers_to_gold
 from interface_html.rules import annotation_problems, character_labels
 
 KINDS = [kind.name for kind in QA.schema.errors if kind.needs == "nothing"]
@@ -40,10 +44,30 @@ def test_errors_may_overlap_where_the_schema_allows_it(tmp_path):
     assert fields(free, repeated) == ["feedback.errors[2]"]
 
 
-def test_of_several_labels_the_last_counts_for_a_character():
-    document = doc(error(0, 1), error(1, 1, KINDS[1]))
-    labels = character_labels(ROW["response"][:8], document)
-    assert labels == [KINDS[0]] * 4 + [KINDS[1]] * 3 + [None]
+def test_of_several_labels_that_of_the_shortest_mark_counts_for_a_character():
+    marks = [error(0, 1), error(1, 1, KINDS[1])]
+    labels = [KINDS[0]] * 4 + [KINDS[1]] * 3 + [None]
+    assert character_labels(ROW["response"][:8], doc(*marks)) == labels
+    assert character_labels(ROW["response"][:8], doc(*reversed(marks))) == labels
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        (error(0, 2), error(1, 1, KINDS[1])),  # one inside the other
+        (error(1, 1), error(1, 1, KINDS[1])),  # two kinds of the same words
+        (error(0, 1), error(1, 2, KINDS[1])),  # each has words of its own
+    ],
+)
+def test_annotators_agree_in_whatever_order_they_marked(tmp_path, marks):
+    task = task_with(tmp_path, overlap=True)
+    item = Item("0", task.format.item_row(task.schema, ROW, ""))
+    docs = {"anna": doc(*marks), "ben": doc(*reversed(marks))}
+    figures = report(task, [Judged(item, docs)])
+    assert figures["span F1, characters"].mean == 1
+    assert figures["alpha, words"].mean == 1
+    answers = answers_to_gold(task, item, "annotation", docs["anna"], docs["ben"])
+    assert all(answer.given == answer.right for answer in answers)
 
 
 @pytest.fixture(scope="module")

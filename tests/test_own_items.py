@@ -181,11 +181,16 @@ def test_a_stale_window_replaces_a_submission_only_if_confirmed(chromium, tmp_pa
             press(tab, "Escape", "Control+Enter")
             said(tab, "next item" if tab is first else "already submitted")
         assert len(submissions_of(server)) == 1
+        stale.route("**/api/next", lambda route: route.abort(), times=1)
         stale.locator("#problems button").click()
-        said(stale, "next item")
+        said(stale, "could not be loaded")  # so the page still shows the item
         texts = [entry.doc["corrected-prediction"] for entry in submissions_of(server)]
         assert texts == ["First.", "Stale."]
-        assert all("409" in line for line in stale.noise)
+        stale.fill("#correction", "Later.")  # nobody has submitted it meanwhile
+        press(stale, "Escape", "Control+Enter")
+        said(stale, "next item")
+        assert len(submissions_of(server)) == 3
+        assert all("409" in line or "ERR_" in line for line in stale.noise)
         stale.noise.clear()
 
 

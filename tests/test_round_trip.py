@@ -176,7 +176,7 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
         judged_items.Comparison(EXPECTED, order) for order in orders
     ]
     assert [judgement.seconds for judgement in judged] == [
-        [entry["seconds"]["comparison"]] for entry in record
+        {"comparison": [entry["seconds"]["comparison"]]} for entry in record
     ]
     for wrong in (
         record[:2],

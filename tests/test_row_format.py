@@ -9,6 +9,7 @@ from page_helpers import QA, TOXICITY, downloaded, opened
 from server_helpers import Client, serving
 from test_schema import changed
 
+from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.problems import DataError
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl
@@ -93,6 +94,17 @@ def test_references_come_from_the_prompts_of_samples(full, tmp_path):
         full.format.references(write(tmp_path / "prompts.json", [{"id": "f"}]))
 
 
+@pytest.mark.parametrize("references", [..., [""], [" "]])
+def test_rows_without_a_reference_have_no_references(full, tmp_path, references):
+    """As `fgrlhf data check` reads them: a list of references has texts."""
+    (item,) = read_items(full, write(tmp_path / "rows.json", [changed_row(references=references)]))
+    row = item_json(full, item)
+    assert row == changed_row(references=...)
+    path = write(tmp_path / "out.json", [row])
+    assert len(FORMATS["spans"].read(str(path))) == 1
+    assert read_items(full, path) == [Item("f", {**item.row, "gold": ""})]
+
+
 def test_samples_with_a_blank_response_are_left_out(full, tmp_path, capsys):
     sample = {key: FULL[key] for key in ("prompt", "context", "references", "responses")}
     blank = sample | {"responses": ["a", " \n", "c", ""]}
@@ -133,6 +145,7 @@ def changed_row(**changes) -> dict:
     "row, field",
     [
         (changed_row(prompt=3), "prompt"),
+        (changed_row(prompt=" \n"), "prompt"),
         (changed_row(responses=["a", "b"]), "responses"),
         (changed_row(responses="abcd"), "responses"),
         (changed_row(responses=..., response=...), "responses"),
@@ -213,6 +226,8 @@ def random_row(rng: random.Random) -> dict:
     for key in ("references", "response", "spans", "preferences", "source"):
         if rng.random() < 0.3:
             del row[key]
+    if "references" in row:
+        row["references"] = rng.choice([["A cat."], [""], [" \n"]])
     if rng.random() < 0.3:
         del row["missing"], row["correction"]
     row["more"] = rng.choice([None, 1, "😀", {"a": [1]}])
@@ -238,6 +253,20 @@ def test_the_browser_reads_and_writes_the_same_rows(chromium, full, tmp_path):
         rest = {key: value for key, value in row.items() if key != "id"}
         item = Item(row["id"], full.format.item_row(full.schema, rest, ""))
         assert result == rows_text([item.row, full.format.feedback_row(full.schema, item)])
+
+
+def test_other_keys_keep_their_values_in_the_browser(chromium, tmp_path):
+    """Python writes 1.0, 1e-05 and the keys in this order; a browser does not."""
+    meta = {"temperature": 1.0, "top": 1e-05, "votes": {"b": 0, "10": 1, "2": 0}}
+    page = tmp_path / "page.html"
+    items = read_items(TOXICITY, write(tmp_path / "rows.json", [{**MARKED, "meta": meta}]))
+    page.write_text(self_contained(TOXICITY, "annotation", items))
+    with opened(chromium, where=page) as tab:
+        text = downloaded(tab).decode()
+    assert json.loads(text) == [{**MARKED, "meta": meta}]
+    for written in ('"temperature": 1,', '"top": 0.00001,'):
+        assert written in text
+    assert list(json.loads(text)[0]["meta"]["votes"]) == ["2", "10", "b"]
 
 
 def test_the_formats_of_a_task_are_the_same(chromium, qa_feedback, tmp_path):

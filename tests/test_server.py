@@ -11,13 +11,16 @@ import uuid
 from pathlib import Path
 
 import pytest
-from page_helpers import ITEM
+from fastapi.testclient import TestClient
+from page_helpers import ITEM, QA
 from server_helpers import ROOT, SCHEMA, Client, free_port, serving
 
 from fgrlhf.errors import UserError
 from interface_html import export
+from interface_html.database import Database
 from interface_html.guard import MAX_BODY, json_problem
 from interface_html.serve import Settings, address_of, allowed_hosts, serve
+from interface_html.server import create_app
 from tasks.qa_feedback.feedback import read_feedback
 
 ERROR = {"error type": "Irrelevant", "explanation": "", "start": 4, "end": 11, "quote": "cat sat"}
@@ -48,7 +51,8 @@ def test_an_item_from_beginning_to_file(tmp_path):
             )
             body = anna.submission(given, doc, page)
             assert anna.call("POST", "/api/submissions", body)[0] == 201
-            assert anna.call("POST", "/api/submissions", body) == (200, {"uuid": body["uuid"]})
+            stored = {"uuid": body["uuid"], "submissions": 1}
+            assert anna.call("POST", "/api/submissions", body) == (200, stored)
             assert anna.next(page) is None
         for policy in ("first", "latest", "majority", "all"):  # also while the server is running
             out = tmp_path / f"{policy}.json"
@@ -121,6 +125,24 @@ def test_others_work_is_not_seen(client, server):
     other = Client(server.port, "other")
     assert other.call("PUT", f"/api/drafts/{given['id']}", {"revision": 0, "state": {}})[0] == 404
     assert other.call("POST", "/api/submissions", other.submission(given))[0] == 404
+
+
+def test_a_page_hears_how_many_submissions_its_own_one_follows(tmp_path):
+    with serving(tmp_path, items=1) as server:
+        anna = Client(server.port, "anna")
+        given = anna.next()
+        first, second, stale = (anna.submission(given) for _ in range(3))
+        for number, body in enumerate([first, {**second, "submissions": 1}], start=1):
+            answer = {"uuid": body["uuid"], "submissions": number}
+            assert anna.call("POST", "/api/submissions", body) == (201, answer)
+        status, answer = anna.call("POST", "/api/submissions", stale)
+        assert (status, answer["submissions"]) == (409, 2)
+        answer = {"uuid": stale["uuid"], "submissions": 3}
+        confirmed = {**stale, "confirmed": True}
+        assert anna.call("POST", "/api/submissions", confirmed) == (201, answer)
+        # a repeated request hears of no submission that came after its own
+        answer = {"uuid": first["uuid"], "submissions": 1}
+        assert anna.call("POST", "/api/submissions", first) == (200, answer)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +227,23 @@ def test_a_string_that_does_not_end_is_read_once():
 def test_only_the_pages_are_files(client, path):
     status, answer = client.call("GET", path)
     assert status == 404, answer
+
+
+def test_an_answer_to_an_unexpected_error_has_the_headers(tmp_path, monkeypatch):
+    def fail(*_):
+        raise IndexError("nobody expected this")
+
+    database = Database(tmp_path / "f.sqlite", "qa_feedback")
+    monkeypatch.setattr(database, "progress", fail)
+    app = create_app(QA, database, ["testserver"], tokens=False)
+    client = TestClient(app, raise_server_exceptions=False)
+    headers = {"X-Annotator": "anna"}
+    answer = client.post("/api/next", json={"page": "annotation"}, headers=headers)
+    database.close()
+    assert answer.status_code == 500
+    assert "the server failed" in answer.json()["error"] and "nobody" not in answer.text
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert answer.headers["cache-control"] == "no-store"
 
 
 def test_every_answer_has_the_headers(server):

@@ -232,6 +232,29 @@ def test_skips_of_hidden_items_are_named_and_not_counted(tmp_path, capsys):
     assert (skip["item"], skip["check"], skip["skipped"]) == ("g", "gold", UNSURE)
 
 
+def test_a_judgement_that_came_with_a_skipped_item_is_left_out(tmp_path, capsys):
+    """As on the page from disk. A submission of another annotator counts in its place."""
+    path, out = tmp_path / "f.sqlite", tmp_path / "out.json"
+    database = Database(path, "qa_feedback", per_item=2)
+    given = {key: value for key, value in ITEM.items() if key != "id"}
+    right = {"errors": [], "missing-info": [], "corrected-prediction": ITEM["prediction 1"]}
+    given |= {"feedback": right, "preference": [1] * 6}
+    database.add_items([Item(f"i{i}", {**given, "question": f"{i}?"}) for i in range(3)])
+    for _ in range(2):
+        database.skip(database.next("anna", "annotation", 4), "unsure", "")
+    doc = {**right, "no-error": True, "corrected-prediction": ITEM["prediction 1"]}
+    database.submit(database.next("ben", "annotation", 4), "b", doc, Receipt(1.0, "1"))
+    database.close()
+    settings = {"task": "qa_feedback", "db": str(path), "out": str(out)}
+    assert export.export(export.Settings(**settings, pages="annotation")) == 2
+    rows = json.loads(out.read_text())
+    assert [row["question"] for row in rows] == ["0?", "2?"]
+    assert "left out 1 item without an annotation; 2 items skipped" in capsys.readouterr().out
+    assert export.export(export.Settings(**settings, pages="comparison")) == 3
+    rows = json.loads(out.read_text())
+    assert ["feedback" in row for row in rows] == [True, False, True]
+
+
 def skip_by_keys(tab, *keys) -> None:
     press(tab, "s")
     tab.wait_for_selector("#skip-dialog[open]")

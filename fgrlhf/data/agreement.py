@@ -4,6 +4,8 @@ A figure is an `Interval`, or the reason why it is undefined. Spans are compared
 annotators of a response, and each of the two is the reference once.
 """
 
+import json
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -11,7 +13,14 @@ from itertools import combinations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fgrlhf.data.judgements import LIKED_ASPECT, NO_ERROR, RESPONSE, JudgedResponse, Judgement
+from fgrlhf.data.judgements import (
+    LIKED_ASPECT,
+    NO_ERROR,
+    RESPONSE,
+    JudgedResponse,
+    Judgement,
+    missing_places,
+)
 from fgrlhf.stats import Interval, ratio_bootstrap
 
 Figure = Interval | str
@@ -243,37 +252,77 @@ class Shared:
     by_annotator: dict[str, list[Judgement]] = field(default_factory=dict)
 
     def spans(self, annotator: str) -> list[Judgement]:
-        """The errors that an annotator marked. Spans that they like are not errors."""
+        """The errors that an annotator marked. Spans that they like are not errors.
+
+        They are sorted, the longest first, so that no figure depends on the order in which they
+        were marked.
+        """
         spans = []
         for judgement in self.by_annotator[annotator]:
             if judgement.span is not None and judgement.aspect != LIKED_ASPECT:
                 spans.append(judgement)
-        return spans
+        return sorted(spans, key=_longest_first)
+
+    def missing_information(self, annotator: str) -> Counter[tuple[str, str | None, str]]:
+        """What an annotator named as missing: (aspect, label, places)."""
+        named: Counter[tuple[str, str | None, str]] = Counter()
+        for judgement in self.by_annotator[annotator]:
+            if _is_missing_information(judgement):
+                named[judgement.aspect, judgement.label, _places(judgement)] += 1
+        return named
+
+
+def _is_missing_information(judgement: Judgement) -> bool:
+    """Whether a judgement of the whole text has the places where the missing facts are stated."""
+    return judgement.span is None and missing_places(judgement) is not None
+
+
+def _places(judgement: Judgement) -> str:
+    """The places of missing information as text, with lists such as its sentences in order."""
+    places = {}
+    for key, value in (missing_places(judgement) or {}).items():
+        places[key] = sorted(value, key=json.dumps) if isinstance(value, list) else value
+    return json.dumps(places, sort_keys=True)
+
+
+def _longest_first(judgement: Judgement) -> tuple[int, int, str, str, str]:
+    start, end = judgement.span or (0, 0)
+    label = judgement.label or ""
+    return start - end, start, judgement.aspect, label, judgement.severity or ""
 
 
 def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
     """The responses of all files, with everybody who judged them.
 
-    Responses are the same if their texts, prompts and sources are. A judgement without an annotator
-    belongs to its file's only annotator, or to the file. With several files, a row without
-    judgements counts too: its annotator found nothing.
+    Responses are the same if their texts, prompts and sources are. If an annotator judged a
+    response in several rows of a file, these are copies of it, such as equal outputs of two
+    systems: the second one is then the second copy of the other annotators. A judgement without an
+    annotator belongs to its file's only annotator, or to the file. With several files, a row
+    without judgements counts too: its annotator found nothing.
     """
-    shared: dict[tuple[str, str | None, str], Shared] = {}
+    shared: dict[tuple[str, str | None, str], list[Shared]] = {}  # the copies of each response
     for file, items in files.items():
         names = {judgement.annotator for item in items for judgement in item.judgements} - {None}
         # the annotator of judgements that do not name one
         default = str(next(iter(names))) if len(names) == 1 else file
+        judged_copies: Counter[Hashable] = Counter()  # in this file, by response and annotator
         for item in items:
             # rows of spans have the prompt as their source if an annotator marked something in it
             source = None if item.source == item.prompt.text else item.source
             key = (item.prompt.text, source, item.response)
-            entry = shared.setdefault(key, Shared(item.response))
+            by_annotator: dict[str, list[Judgement]] = {}
             if not item.judgements and len(files) > 1 and len(names) <= 1:
-                entry.by_annotator.setdefault(default, [])
+                by_annotator[default] = []
             for judgement in item.judgements:
-                annotator = judgement.annotator or default
-                entry.by_annotator.setdefault(annotator, []).append(judgement)
-    return list(shared.values())
+                by_annotator.setdefault(judgement.annotator or default, []).append(judgement)
+            copy = max((judged_copies[key, name] for name in by_annotator), default=0)
+            copies = shared.setdefault(key, [])
+            if copy == len(copies):
+                copies.append(Shared(item.response))
+            for name, judgements in by_annotator.items():
+                judged_copies[key, name] = copy + 1
+                copies[copy].by_annotator.setdefault(name, []).extend(judgements)
+    return [entry for copies in shared.values() for entry in copies]
 
 
 def report(
@@ -301,6 +350,8 @@ def report(
         nothing="no two annotators marked overlapping spans",
     )
     figures["alpha, severities of matched spans (ordinal)"] = severity_figure(shared, severities)
+    if _has_missing_information(shared):
+        figures["missing information F1"] = _missing_figure(shared)
     for aspect in _verdict_aspects(shared):
         units = [_verdict_unit(entry, aspect) for entry in shared]
         figures[f"alpha, verdicts of {aspect}"] = alpha(units)
@@ -311,28 +362,62 @@ def _span_figure(
     shared: Sequence[Shared], count: Callable[[Spans, Spans, SameType], float], fits: SameType
 ) -> Figure:
     """The ratio of what matches to all spans, over the pairs of annotators of each response."""
+
+    def compare(entry: Shared, annotator: str, other: str) -> tuple[float, int]:
+        first = entry.spans(annotator)
+        second = entry.spans(other)
+        return count(first, second, fits), len(first) + len(second)
+
+    return _ratio(shared, compare, "no annotator of a shared response marked a span")
+
+
+def _missing_figure(shared: Sequence[Shared]) -> Figure:
+    """F1 of missing information: the label and the places must be equal."""
+
+    def compare(entry: Shared, annotator: str, other: str) -> tuple[float, int]:
+        first = entry.missing_information(annotator)
+        second = entry.missing_information(other)
+        return 2.0 * (first & second).total(), first.total() + second.total()
+
+    return _ratio(shared, compare, "no annotator of a shared response named missing information")
+
+
+def _ratio(
+    shared: Sequence[Shared],
+    compare: Callable[[Shared, str, str], tuple[float, int]],
+    nothing_given: str,
+) -> Figure:
+    """The ratio of two sums over the pairs of annotators of each response.
+
+    Args:
+      compare: of a response and two of its annotators, the number of judgements that match and the
+        number of all.
+      nothing_given: the reason to give if there are none.
+    """
     matched = []
     totals = []
     for entry in shared:
         matched_here = 0.0
         total_here = 0
         for annotator, other in combinations(entry.by_annotator, 2):
-            first = entry.spans(annotator)
-            second = entry.spans(other)
-            matched_here += count(first, second, fits)
-            total_here += len(first) + len(second)
-        if total_here:  # a draw of responses without a span would have no ratio
+            matched_of_pair, total_of_pair = compare(entry, annotator, other)
+            matched_here += matched_of_pair
+            total_here += total_of_pair
+        if total_here:  # a draw of responses without a judgement would have no ratio
             matched.append(matched_here)
             totals.append(total_here)
     if not any(len(entry.by_annotator) > 1 for entry in shared):
         return f"undefined: {NOT_SHARED}"
     if not totals:
-        return "undefined: no annotator of a shared response marked a span"
+        return f"undefined: {nothing_given}"
     return ratio_bootstrap(matched, totals, DRAWS, SEED)
 
 
 def _word_units(entry: Shared, with_types: bool) -> Units:
-    """For each word of the response, the label that every annotator gave its first character."""
+    """For each word of the response, the label that every annotator gave its first character.
+
+    Of several labels, it is that of the shortest span.
+    """
     labels_of_annotators = []
     for annotator in entry.by_annotator:
         labels = [NOT_MARKED] * len(entry.response)  # of each character
@@ -388,6 +473,17 @@ def severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figu
     return alpha(units, values=severities)
 
 
+def _has_missing_information(shared: Sequence[Shared]) -> bool:
+    return any(entry.missing_information(name) for entry in shared for name in entry.by_annotator)
+
+
+def _is_verdict(judgement: Judgement) -> bool:
+    """Whether a judgement labels the whole text. Missing information is a list, and no verdict."""
+    if judgement.span is not None or judgement.label is None:
+        return False
+    return not _is_missing_information(judgement)
+
+
 def _verdict_aspects(shared: Sequence[Shared]) -> list[str]:
     """The aspects with labels of whole texts, in the order in which they first occur.
 
@@ -397,7 +493,7 @@ def _verdict_aspects(shared: Sequence[Shared]) -> list[str]:
     for entry in shared:
         for judgements in entry.by_annotator.values():
             for item in judgements:
-                if item.span is None and item.label not in (None, NO_ERROR):
+                if _is_verdict(item) and item.label != NO_ERROR:
                     aspects[item.aspect] = None
     return list(aspects)
 
@@ -406,7 +502,7 @@ def _verdict_unit(entry: Shared, aspect: str) -> Units:
     """The label that each annotator gave the whole text: the first, if there are several."""
     values = []
     for judgements in entry.by_annotator.values():
-        labels = [item.label for item in judgements if item.span is None and item.aspect == aspect]
-        if labels and labels[0] is not None:
+        labels = [item.label for item in judgements if _is_verdict(item) and item.aspect == aspect]
+        if labels:
             values.append(labels[0])
     return [values]

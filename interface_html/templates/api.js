@@ -451,9 +451,10 @@
       clearTimeout(this.timer);
       this.unsent = null;
       if (this.sending) await this.sending;
+      let answer;
       const tenths = (seconds) => Math.round(seconds * 10) / 10;
       try {
-        await this.call("POST", "/api/submissions", {
+        answer = await this.call("POST", "/api/submissions", {
           uuid: state.pending.uuid,
           assignment: this.assignment,
           text_sha256: FG.sha256(text),
@@ -471,7 +472,7 @@
       clearTimeout(this.timer);
       this.unsent = null;
       this.unsure = [];
-      this.submissions = submissions + 1;
+      this.submissions = answer.submissions; // others may have come between, and were replaced
       this.setLease(false);
       this.revision = 0; // the submission has ended the draft
       Object.assign(state, { submitted, seconds: 0, wall: 0 }); // the submission has these times: they add up

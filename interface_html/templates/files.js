@@ -19,12 +19,13 @@ window.FG = window.FG || {};
 
   // Throws an Error with the reason if the texts or the feedback of an item have the wrong form.
   function checkItemRow(schema, row) {
-    const { context, outputs, noun } = schema.fields;
+    const { title, context, outputs, noun } = schema.fields;
     for (const key of textKeys(schema))
       if (typeof row[key] !== "string")
         throw new Error(
           row[key] === undefined ? t("`{key}` is missing", { key }) : t("`{key}` must be text", { key }),
         );
+    if (!FG.strip(row[title])) throw new Error(`\`${title}\` ${FG.reason("is blank: it must hold a text")}`);
     if (context && !isContext(row[context.key]))
       throw new Error(
         t("`{key}` must be a list: for each {source} a list of its title and its sentences", {

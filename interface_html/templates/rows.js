@@ -121,7 +121,8 @@ window.FG = window.FG || {};
         outputs = fields.outputs.map((key) => item.row[key]);
       const row = { id: item.id, prompt: messages || item.row[fields.title] };
       if (fields.context) row.context = item.row[fields.context.key];
-      if (fields.reference) row.references = [item.row[fields.reference.key]];
+      if (fields.reference && FG.strip(item.row[fields.reference.key]))
+        row.references = [item.row[fields.reference.key]];
       row.response = outputs[0];
       if (outputs.length > 1) row.responses = outputs;
       if (feedback) {
