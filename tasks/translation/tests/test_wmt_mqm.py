@@ -123,6 +123,7 @@ def test_a_subset_is_a_fixed_sample(tmp_path):
     for part in ("train", "dev", "test"):
         doc = documents(part, 1)[0]
         rows += [row("a", f"b {n}", doc=doc, system=f"S{n}") for n in range(20)]
+        rows += [row("a", "by a human", doc=doc, system="ref")]
     write(tmp_path / "x.tsv", rows)
     chosen = []
     for name, order in (("first", rows), ("second", rows[::-1])):
@@ -131,7 +132,11 @@ def test_a_subset_is_a_fixed_sample(tmp_path):
         prepare(Settings(**settings, subset_size=5))
         chosen.append(read_judgements(tmp_path / name / "judged_train.jsonl"))
     assert chosen[0] == chosen[1] and len(chosen[0]) == 5
-    assert [judgement.response for judgement in chosen[0]] != [f"b {n}" for n in range(5)]
+    responses = [judgement.response for judgement in chosen[0]]
+    assert responses != [f"b {n}" for n in range(5)]
+    assert "by a human" not in responses  # and still a reference
+    (prompt,) = read_json(tmp_path / "first" / "train.json")
+    assert prompt["references"] == ["by a human"]
 
 
 def test_a_folder_needs_one_file_and_enough_documents(tmp_path):
