@@ -41,6 +41,7 @@ from tasks.translation.mqm import (
     PUNCTUATION,
     Judgement,
     by_place,
+    is_non_translation,
     judgement_row,
 )
 
@@ -144,9 +145,13 @@ def marked_span(text: str) -> tuple[str, tuple[int, int] | None]:
 def severity_of(row: Mapping[str, str]) -> str | None:
     """The severity of an error; None if the row says that there is none.
 
+    A non-translation is major, whatever severity its row has.
+
     Raises:
       RowError: the severity is unknown.
     """
+    if is_non_translation(row["category"]):
+        return MAJOR
     severity = row["severity"].strip().lower()
     if severity == NO_ERROR:
         return None
