@@ -251,7 +251,10 @@ def prompt_rows(
     for judgement in judgements:
         meta = judgement.prompt.meta
         source = judgement.prompt.text
-        row = {"id": f"{meta['doc']}.{meta['seg_id']}", "prompt": f"{before} {source}".strip()}
+        row: dict[str, Any] = {
+            "id": f"{meta['doc']}.{meta['seg_id']}",
+            "prompt": f"{before} {source}".strip(),
+        }
         if source in references:
             row["references"] = [references[source]]
         rows.setdefault(source, row)
