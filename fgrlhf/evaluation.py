@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fgrlhf.alignment import decode, texts_of
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.evaluators import RougeLsum
-from fgrlhf.metrics.base import Metric, NamedMetric
+from fgrlhf.metrics.base import Metric, MetricFunction, NamedMetric
 from fgrlhf.metrics.config import RESERVED_COLUMNS
 from fgrlhf.metrics.pooled import (
     CORPUS,
@@ -204,12 +205,19 @@ def _text_columns(
 def metric_columns(
     metric: Metric, prompts: Sequence[Prompt], texts: Sequence[str]
 ) -> Sequence[Mapping]:
-    """The metric's columns of each response, in the order of `prompts` and `texts`."""
+    """The metric's columns of each response, in the order of `prompts` and `texts`.
+
+    Raises:
+      UserError: a task's metric returns something else, or reads a key that a prompt lacks.
+    """
     if isinstance(metric, NamedMetric):
         return metric.columns(prompts, texts)
     columns = []
     for prompt, text in zip(prompts, texts):
-        result = metric(prompt, text)
+        try:
+            result = metric(_with_named_keys(prompt), text)
+        except _MissingKeyError as error:
+            raise UserError(_missing_key(metric, prompt, error)) from None
         problem = _metric_problem(result)
         if problem is not None:
             raise UserError(
@@ -218,6 +226,58 @@ def metric_columns(
             )
         columns.append(result)
     return columns
+
+
+def check_metrics_fit(
+    metrics: Sequence[Metric], prompts: Sequence[Prompt], source: str | Path
+) -> None:
+    """Check that the prompts have the keys of `Prompt.meta` that a task's metrics read.
+
+    The metrics judge an empty response to one prompt of each set of keys, before real responses
+    are sampled.
+
+    Args:
+      source: the file of the prompts, for the message.
+    Raises:
+      UserError: a key is missing.
+    """
+    prompts_by_keys: dict[frozenset, Prompt] = {}
+    for prompt in prompts:
+        prompts_by_keys.setdefault(frozenset(prompt.meta), prompt)
+    for metric in metrics:
+        if isinstance(metric, NamedMetric):
+            continue
+        for prompt in prompts_by_keys.values():
+            try:
+                metric(_with_named_keys(prompt), "")
+            except _MissingKeyError as error:
+                raise UserError(f"{source}: {_missing_key(metric, prompt, error)}") from None
+            except Exception:  # an error with this response says nothing about real ones
+                continue
+
+
+class _MissingKeyError(KeyError):
+    """A key that `Prompt.meta` lacks."""
+
+
+class _NamedKeys(dict):
+    """A dict that distinguishes its missing keys from those of other dicts."""
+
+    def __missing__(self, key):
+        raise _MissingKeyError(key)
+
+
+def _with_named_keys(prompt: Prompt) -> Prompt:
+    return replace(prompt, meta=_NamedKeys(prompt.meta))
+
+
+def _missing_key(metric: MetricFunction, prompt: Prompt, error: _MissingKeyError) -> str:
+    keys = ", ".join(map(str, prompt.meta)) or "none"
+    return (
+        f"the metric {getattr(metric, '__name__', metric)} reads the key {error.args[0]!r} of the"
+        f" prompts (Prompt.meta), which prompt {shorten(prompt.id, 80)} lacks; its keys: {keys}."
+        " Give a file that was prepared for this task, or add the key to its rows"
+    )
 
 
 def _metric_problem(result: Any) -> str | None:

@@ -59,7 +59,8 @@ class Task:
     Args:
       name: the folder below `tasks/`.
       read: file -> prompts. The default reads rows {prompt|text, references|answer, ...}.
-      generate: (split, seed) -> prompts, for a task without files.
+      generate: (split, seed) -> prompts, for a task without files. What belongs to a split must not
+        depend on the seed: training and evaluation may have different ones.
       rewards: the task's own reward kinds by name, in addition to those of the library.
       reward_kinds: name of a reward -> its kind, for rewards whose `kind` YAML may omit.
       rm_prefix: (prompt, with context?) -> words that a reward model reads before a response.

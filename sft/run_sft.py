@@ -23,7 +23,7 @@ from transformers import PretrainedConfig, PreTrainedModel, Seq2SeqTrainer, Seq2
 from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.evaluation import Metric, metric_columns, summarize
+from fgrlhf.evaluation import Metric, check_metrics_fit, metric_columns, summarize
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.config import models_of
@@ -321,6 +321,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
         *build_metrics(config.evaluation_metrics, str(arguments.device), prefix=task.rm_prefix),
         *task.metrics(dev_prompts),
     ]
+    check_metrics_fit(metrics, dev_prompts, config.data.dev_file or "dev")
     if is_main_rank():
         begin(folder, config, inputs)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import tiny
 import yaml
@@ -202,6 +204,18 @@ def test_a_mistake_keeps_the_earlier_results(world, changes):
 def test_missing_inputs_are_named(world, changes, message):
     with pytest.raises(UserError, match=message):
         evaluate(settings(world, **changes))
+
+
+def test_a_prompt_without_a_key_of_a_metric_is_refused_before_generation(world, monkeypatch):
+    def topic(prompt, text):
+        return {"topic": float(len(prompt.meta["topic"]))}
+
+    monkeypatch.setattr(module, "load", lambda *arguments: pytest.fail("a model was loaded"))
+    task = replace(TASK, metrics=lambda prompts: (topic,))
+    with pytest.raises(
+        UserError, match=r"test\.json: the metric topic .* 'topic' .*prompt 0 lacks"
+    ):
+        module.evaluate(task, settings(world))
 
 
 def test_how_answers_are_drawn(world):

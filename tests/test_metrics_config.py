@@ -7,11 +7,20 @@ from rl_helpers import config as rl_config
 
 from fgrlhf.config import StrictModel, load_config, to_yaml, validate
 from fgrlhf.errors import UserError
-from fgrlhf.metrics.config import METRICS, EvaluationMetrics, best_metric_mistakes, models_of
+from fgrlhf.metrics.config import (
+    METRICS,
+    EvaluationMetrics,
+    best_metric_mistakes,
+    is_higher_better,
+    models_of,
+)
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.text_types import Prompt
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "metrics.md"
+
+
+LENGTH = {"kind": "python", "of": "my_package.Length"}
 
 
 class Config(StrictModel):
@@ -96,6 +105,27 @@ def test_metrics_that_cannot_pick_the_best_policy():
         assert "a lower" in text and "is better" in text
 
 
+def score(**settings):
+    return metrics([{"name": "score", "key": "judge", "scorer": LENGTH, **settings}])
+
+
+def test_the_better_scores_of_a_scorer():
+    for metric in ("judge", "judge/max"):
+        assert is_higher_better(metric, score(better="high")) is True
+        assert is_higher_better(metric, score(better="low")) is False
+        assert is_higher_better(metric, score()) is None
+    assert "better: low is not read, since `bleu`" in refused([{"name": "bleu", "better": "low"}])
+
+
+def test_a_score_picks_the_best_policy_only_if_higher_is_known_to_be_better():
+    assert best_metric_mistakes("judge", score(better="high")) == []
+    (text,) = best_metric_mistakes("judge/max", score())
+    assert "`judge/max`, and whether higher scores are better is not known: add" in text
+    assert "better: high to the metric `judge`" in text
+    (text,) = best_metric_mistakes("judge", score(better="low"))
+    assert "a lower score is better" in text
+
+
 def test_training_configs_have_the_key(tmp_path):
     assert rl_config(tmp_path).evaluation_metrics == []
     listed = rl_config(tmp_path, evaluation_metrics=["bleu"], train__best_metric="bleu/corpus")
@@ -117,13 +147,16 @@ def test_training_configs_have_the_key(tmp_path):
 # ---- docs/metrics.md -----------------------------------------------------------------------------
 
 
+DIRECTIONS = {"higher": True, "lower": False, "neither": None, "`better`": None}
+
+
 def test_the_document_lists_every_metric():
     text = DOCUMENT.read_text(encoding="utf-8")
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
     documented = {}
     for _, names, references, direction, *_ in rows:
         for name in re.findall(r"`(\w+)`", names):
-            better = {"higher": True, "lower": False, "neither": None}[direction.strip()]
+            better = DIRECTIONS[direction.strip()]
             documented[name] = (references.strip() == "yes", better)
     assert documented == {
         name: (facts.needs_references, facts.higher_is_better) for name, facts in METRICS.items()

@@ -60,7 +60,9 @@ def write_csv(path, rows):
         ("{}.jsonl", write_jsonl),
         ("{}.csv", write_csv),
         ("{}.parquet", write_parquet),
+        ("{}-00000-of-00001-e1dbe3ea1ed9b5b3.parquet", write_parquet),
         ("set_{}_data.jsonl", write_jsonl),
+        ("set.{}.jsonl", write_jsonl),
         ("default/{}/0000.parquet", write_parquet),
     ],
 )
@@ -92,6 +94,73 @@ def test_another_name_of_a_split_and_several_files(tmp_path):
     write_jsonl(tmp_path / "dev.jsonl", ROWS["validation"])
     write_jsonl(tmp_path / "test.jsonl", ROWS["test"])
     assert texts(prompt_files(SET, str(tmp_path))) == EXPECTED
+
+
+def write_splits(folder, name):
+    """Files of every split, whose names differ only in the split."""
+    for split, rows in ROWS.items():
+        write_parquet(folder / name.format(split), rows)
+
+
+def test_only_the_folder_of_the_config_is_read(tmp_path):
+    for version in ("1.0.0", "2.0.0", "3.0.0"):
+        write_splits(tmp_path, version + "/{}-00000-of-00001.parquet")
+    assert texts(prompt_files(PublishedSet("org/set", prompts, "3.0.0"), str(tmp_path))) == EXPECTED
+    with pytest.raises(UserError) as error:
+        prompt_files(SET, str(tmp_path))
+    message = str(error.value)
+    assert "several sets of files for the split `train`" in message
+    assert "1.0.0/train-00000-of-00001.parquet, 2.0.0/train-00000-of-00001.parquet" in message
+    assert "source=FOLDER" in message
+    assert texts(prompt_files(SET, str(tmp_path / "2.0.0"))) == EXPECTED
+
+
+def test_a_saved_set_in_the_folder_of_its_config(tmp_path):
+    saved = {split: datasets.Dataset.from_list(rows) for split, rows in ROWS.items()}
+    datasets.DatasetDict(saved).save_to_disk(str(tmp_path / "de-en"))
+    assert texts(prompt_files(PublishedSet("org/set", prompts, "de-en"), str(tmp_path))) == EXPECTED
+
+
+def test_splits_with_longer_names_are_others(tmp_path):
+    """GEM sets have challenge splits beside the usual ones."""
+    write_splits(tmp_path, "default/{}/0000.parquet")
+    write_splits(tmp_path, "default/challenge_{}_sample/0000.parquet")
+    assert texts(prompt_files(SET, str(tmp_path))) == EXPECTED
+    write_splits(tmp_path / "flat", "{}.parquet")
+    write_splits(tmp_path / "flat", "challenge_{}_sample.parquet")
+    assert texts(prompt_files(SET, str(tmp_path / "flat"))) == EXPECTED
+
+
+def test_a_file_has_one_split(tmp_path):
+    """The name of a file counts before the name of its folder."""
+    write_splits(tmp_path, "test/{}.parquet")
+    assert texts(prompt_files(SET, str(tmp_path))) == EXPECTED
+    write_parquet(tmp_path / "other" / "test" / "set_train_data.parquet", ROWS["test"])
+    with pytest.raises(UserError, match="no file of the split `train`"):
+        prompt_files(SET, str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("train.old/train.jsonl", r"train.jsonl, train.old/train.jsonl\. .* repeated or mixed"),
+        ("train/0000.jsonl", "train/0000.jsonl, train.jsonl"),
+        ("val.jsonl", "split `validation`: val.jsonl, validation.jsonl"),
+    ],
+)
+def test_several_sets_of_files_are_refused(tmp_path, name, message):
+    for split, rows in ROWS.items():
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    write_jsonl(tmp_path / name, ROWS["train"])
+    with pytest.raises(UserError, match=message):
+        prompt_files(SET, str(tmp_path))
+
+
+def test_a_name_with_two_splits_names_none(tmp_path):
+    write_jsonl(tmp_path / "set_train_dev.jsonl", ROWS["train"])
+    with pytest.raises(UserError, match="no file of the split `train`"):
+        prompt_files(SET, str(tmp_path))
 
 
 def test_what_save_to_disk_wrote(tmp_path):

@@ -13,7 +13,7 @@ import torch
 
 from fgrlhf.cli.rl import note_changed_code
 from fgrlhf.errors import UserError
-from fgrlhf.evaluation import metric_columns
+from fgrlhf.evaluation import check_metrics_fit, metric_columns
 from fgrlhf.files import read_json, write_jsonl
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RuleReward
@@ -221,6 +221,33 @@ def test_what_a_metric_returns_is_checked(result, message):
 
     with pytest.raises(UserError, match=f"the metric solved returned .* for prompt 7: {message}"):
         metric_columns(solved, [PROMPT], ["hello"])
+
+
+def count_facts(prompt, text):
+    return {"facts": float(len(prompt.meta["facts"]) + len(text))}
+
+
+FACTS = [Prompt("7", "x", meta={"facts": [1]}), Prompt("8", "y", meta={"topic": "z"})]
+
+
+def test_a_metric_names_the_key_that_a_prompt_lacks():
+    assert metric_columns(count_facts, FACTS[:1], ["ab"]) == [{"facts": 3.0}]
+    message = "metric count_facts reads the key 'facts' of the prompts.* prompt 8 lacks.*: topic"
+    with pytest.raises(UserError, match=message):
+        metric_columns(count_facts, FACTS, ["", ""])
+
+
+def test_another_missing_key_in_a_metric_is_an_error_of_its_code():
+    with pytest.raises(KeyError):
+        metric_columns(lambda prompt, text: {"n": {}[text]}, FACTS, ["", ""])
+
+
+def test_metrics_are_checked_before_any_response():
+    check_metrics_fit([count_facts], FACTS[:1], "dev.json")
+    with pytest.raises(UserError, match="dev.json: the metric count_facts .* prompt 8 lacks"):
+        check_metrics_fit([count_facts], FACTS, "dev.json")
+    # an error with an invented response says nothing about real ones
+    check_metrics_fit([lambda prompt, text: {"n": 1 / len(text)}], FACTS, "dev.json")
 
 
 def test_a_metric_may_not_apply():

@@ -19,7 +19,7 @@ from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.config import StrictModel, load_config, refuse
 from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.errors import UserError, first_problems, run_main
-from fgrlhf.evaluation import evaluate_rows, summarize
+from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, summarize
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
@@ -241,6 +241,8 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
             print(table(summary), flush=True)
         return folder
+    task_metrics = task.metrics(prompts)
+    check_metrics_fit(task_metrics, prompts, data or settings.split)
     policy, reference, reward = load(task, settings, config, device)
     check_prompts_fit(
         policy, prompts, task.core_text, data or settings.split, quiet=not state.is_main_process
@@ -259,7 +261,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             reward,
             sampling,
             settings.seed,
-            (*task.metrics(prompts), *named_metrics),
+            (*task_metrics, *named_metrics),
             reference,
             settings.num_samples,
             progress=state.is_main_process,

@@ -16,7 +16,7 @@ from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.cli.command_line import parse_cli, task_and_rest
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.errors import run_main
-from fgrlhf.evaluation import evaluate_rows, summarize
+from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, summarize
 from fgrlhf.files import read_json, sha256, write_json
 from fgrlhf.kernels.choice import slow_bf16_note, use_kernels
 from fgrlhf.metrics.registry import build_metrics
@@ -68,6 +68,8 @@ def dev_evaluation(
         config.evaluation_metrics, device, config.model.dtype, task.rm_prefix
     )
     metrics = (*task.metrics(own_prompts), *named_metrics)
+    # all prompts, so that the processes find the same mistake
+    check_metrics_fit(metrics, prompts[: config.train.eval_examples], config.data.dev_file or "dev")
 
     def evaluate(policy: Policy) -> dict[str, Interval]:
         with unsharded(reference):

@@ -3,8 +3,10 @@
 A task names its set in `Task.published`. The rows come from
 
     no source        the set by its name on the Hugging Face hub, through the `datasets` library
-    a folder         what `save_to_disk` of that library wrote, or files whose paths name their
-                     split: train.jsonl, validation.csv, default/train/0000.parquet, ...
+    a folder         what `save_to_disk` of that library wrote, or files that are named by their
+                     split or lie in a folder of its name: train.jsonl, validation.csv,
+                     train-00000-of-00002.parquet, default/train/0000.parquet, ...
+                     If it has a folder with the name of the set's config, only that one is read
     a file           rows without splits: 3/5 of them for train, 1/5 for dev and 1/5 for test
     `fixture`        such a file in the task's folder: a few rows, for runs without a network
 
@@ -16,6 +18,7 @@ which the hub converts them.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +34,14 @@ Rows = Any  # a list or a `Dataset` of the `datasets` library: a length, and row
 FIXTURE = "fixture"
 CONVERTED = "refs/convert/parquet"  # the branch of the Parquet files that the hub writes
 CSV = ".csv"
-# other names of a split in the paths of local files
-ALIASES = {"validation": ("validation", "valid", "val", "dev")}
+# names of a split in the paths of local files
+SPLIT_NAMES = {
+    "train": ("train",),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test",),
+}
+# the number of a file among those of its split: -00000-of-00002, with or without a hash; _0
+SHARD = re.compile(r"[-_.]\d+(-of-\d+)?(-[0-9a-f]{16})?$")
 # share of the rows of a file without splits, up to which a row belongs to the part
 FILE_SHARES = {"train": (0.0, 0.6), "dev": (0.6, 0.8), "test": (0.8, 1.0)}
 
@@ -192,6 +201,8 @@ def _hub_split(published: PublishedSet, split: str) -> Rows:
 def _local_path(published: PublishedSet, source: str | None) -> Path | None:
     """The folder or file of the rows; None: the hub.
 
+    Of a folder with several configs, it is the folder of the set's config.
+
     Raises:
       UserError: it does not exist.
     """
@@ -205,6 +216,8 @@ def _local_path(published: PublishedSet, source: str | None) -> Path | None:
             f"source={shorten(source)} does not exist: name the folder or file of a local copy of"
             f" {published.hub_name}, or leave it out to fetch the set from the hub"
         )
+    if published.config is not None and (path / published.config).is_dir():
+        return path / published.config
     return path
 
 
@@ -221,8 +234,9 @@ def _folder_split(folder: Path, split: str) -> Rows:
     suffixes += sorted({file.suffix for file in files if file.suffix != ".gz"})
     if not files:
         raise UserError(
-            f"{folder} has no file of the split `{split}`: its path must name the split, such as"
-            f" {split}.jsonl or {split}/0000.parquet, and end in {', '.join([*SUFFIXES, CSV])}"
+            f"{folder} has no file of the split `{split}`: the file or its folder must have the"
+            f" name of the split, such as {split}.jsonl or {split}/0000.parquet, and the file must"
+            f" end in {', '.join([*SUFFIXES, CSV])}"
         )
     if len(suffixes) > 1:
         raise UserError(
@@ -254,14 +268,48 @@ def _saved_split(folder: Path, split: str) -> Rows:
 
 
 def _files_of_split(folder: Path, split: str) -> list[Path]:
-    """The files below a folder whose path names the split as a word, in alphabetic order."""
-    names = set(ALIASES.get(split, (split,)))
-    files = []
+    """The files of a split below a folder, in alphabetic order.
+
+    A file belongs to the split that its name is, or else the name of its folder. If no file
+    belongs to the split in this way, one does whose name contains that of this split only, such as
+    set_train_data.jsonl.
+
+    Raises:
+      UserError: the files are several versions of the split, by their folders or names.
+    """
+    names = SPLIT_NAMES.get(split, (split,))
+    all_names = {*names, *chain.from_iterable(SPLIT_NAMES.values())}
+    named: dict[tuple[Path, str], list[Path]] = {}  # folder, name -> files
+    similar: dict[tuple[Path, str], list[Path]] = {}
     for path in sorted(folder.rglob("*")):
-        words = re.split(r"[^a-z0-9]+", path.relative_to(folder).as_posix().lower())
-        if path.name.endswith((*SUFFIXES, CSV)) and path.is_file() and names & set(words):
-            files.append(path)
-    return files
+        if not path.name.endswith((*SUFFIXES, CSV)) or not path.is_file():
+            continue
+        name = _name_without_number(path)
+        in_folder = path.parent.name.lower() if path.parent != folder else ""
+        split_words = all_names & set(re.split(r"[^a-z0-9]+", name))
+        if name not in all_names and in_folder in all_names:
+            if in_folder in names:
+                named.setdefault((path.parent, ""), []).append(path)
+        elif name in names:
+            named.setdefault((path.parent, name), []).append(path)
+        elif len(split_words) == 1 and split_words <= set(names):
+            similar.setdefault((path.parent, name), []).append(path)
+    versions = named or similar
+    if len(versions) > 1:
+        examples = [files[0].relative_to(folder).as_posix() for files in versions.values()]
+        raise UserError(
+            f"{folder} has several sets of files for the split `{split}`:"
+            f" {shorten(', '.join(examples))}. Their rows would be repeated or mixed. Name the"
+            " folder of one of them with source=FOLDER, or remove the others"
+        )
+    return [path for files in versions.values() for path in files]
+
+
+def _name_without_number(path: Path) -> str:
+    """The name of a file in lower case, without its suffix and its number among several files."""
+    name = path.name.lower()
+    suffix = next(suffix for suffix in (*SUFFIXES, CSV) if path.name.endswith(suffix))
+    return SHARD.sub("", name.removesuffix(suffix))
 
 
 def _file_rows(path: Path) -> list[Any]:

@@ -7,7 +7,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -21,7 +21,7 @@ class MetricFacts:
     """Properties of a metric that do not depend on its settings.
 
     Args:
-      higher_is_better: None if neither direction is better.
+      higher_is_better: None if neither direction is better, or it depends on the settings.
       needs_references: whether the metric is null (not applicable) without references.
       reads: settings that it reads besides its name.
       requires: those of them without a default.
@@ -60,7 +60,7 @@ METRICS: dict[str, MetricFacts] = {
     ),
     "score": MetricFacts(
         higher_is_better=None,
-        reads=frozenset({"scorer", "threshold", "key"}),
+        reads=frozenset({"scorer", "threshold", "better", "key"}),
         requires=frozenset({"scorer"}),
         is_share=None,
     ),
@@ -108,6 +108,9 @@ class MetricConfig(StrictModel):
         default=None,
         description="score: also report the maximum over samples, and how often it reaches this",
     )
+    better: Literal["high", "low"] | None = Field(
+        default=None, description="score: which scores are good; null: not known"
+    )
     n: int = Field(default=4, ge=1, le=100, description="repetition: words of an n-gram")
 
     @model_validator(mode="before")
@@ -137,6 +140,13 @@ class MetricConfig(StrictModel):
         """The metric's key in rows and summaries."""
         return self.key or self.name
 
+    @property
+    def higher_is_better(self) -> bool | None:
+        """None if neither direction is better, or it is not known."""
+        if self.better is not None:
+            return self.better == "high"
+        return METRICS[self.name].higher_is_better
+
 
 def _different_columns(metrics: list[MetricConfig]) -> list[MetricConfig]:
     columns = [metric.column for metric in metrics]
@@ -162,11 +172,12 @@ def is_higher_better(metric: str, metrics: Sequence[MetricConfig] = ()) -> bool 
       metrics: the `evaluation_metrics` of the config, which may give a metric another key.
     """
     column = metric.partition("/")[0]
-    names = {config.column: config.name for config in metrics}
-    name = names.get(column, column)
-    if name == "reward":
+    for config in metrics:
+        if config.column == column:
+            return config.higher_is_better
+    if column == "reward":
         return True
-    return METRICS[name].higher_is_better if name in METRICS else None
+    return METRICS[column].higher_is_better if column in METRICS else None
 
 
 def models_of(metrics: Sequence[MetricConfig]) -> list[str]:
@@ -187,7 +198,7 @@ def best_metric_mistakes(
 ) -> list[str]:
     """Problems with a metric whose highest value selects the best policy.
 
-    The metric must be computed, and higher values must be better.
+    The metric must be computed, and higher values must be better. Of a `score` this must be known.
 
     Args:
       best_metric: a key of the summary, e.g. "reward", "bleu" or "bleu/corpus".
@@ -195,16 +206,23 @@ def best_metric_mistakes(
       key: the key of the config that names `best_metric`.
     """
     column = best_metric.partition("/")[0]
-    by_column = {metric.column: metric.name for metric in metrics}
+    by_column = {metric.column: metric for metric in metrics}
     if column in METRICS and column not in by_column and column not in ALWAYS_COMPUTED:
         return [
             f"{key} is `{best_metric}`, which is not computed: add {column} to"
             " evaluation_metrics, or choose another metric"
         ]
-    name = by_column.get(column)
-    if name is not None and METRICS[name].higher_is_better is False:
+    metric = by_column.get(column)
+    if metric is None:
+        return []
+    if metric.higher_is_better is False:
         return [
             f"{key} is `{best_metric}`, but the policy with the highest value is kept"
-            f" as the best one, and a lower {name} is better: choose another metric"
+            f" as the best one, and a lower {metric.name} is better: choose another metric"
+        ]
+    if metric.name == "score" and metric.better is None:
+        return [
+            f"{key} is `{best_metric}`, and whether higher scores are better is not known: add"
+            f" better: high to the metric `{column}`, or choose another metric"
         ]
     return []

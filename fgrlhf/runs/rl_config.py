@@ -291,7 +291,7 @@ class DataConfig(StrictModel):
     dev_file: FilePath | None = Field(
         default=None, description="prompts to evaluate on; null: the task generates them"
     )
-    seed: Seed = Field(default=0, description="of generated prompts")
+    seed: Seed = Field(default=0, description="of generated prompts: their order, or a sample")
 
 
 class ParallelConfig(StrictModel):

@@ -11,7 +11,10 @@ SIZES = {"train": 200, "dev": 40, "test": 100}
 
 
 def prompts(split: str, seed: int) -> list[Prompt]:
-    """Half of the prompts ask for increasing numbers above a given one, half for a date."""
+    """Half of the prompts ask for increasing numbers above a given one, half for a date.
+
+    There are only eleven different texts, so all splits have the same ones.
+    """
     rng = random.Random(f"numbers {split} {seed}")
     result = []
     for i in range(SIZES[split] // 2):

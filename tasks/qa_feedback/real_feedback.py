@@ -5,8 +5,10 @@
 `data_dir` has the published rows or some of them: {train,dev}.json with questions and reference
 answers, and {train,dev}_feedback.json. Nobody knows the truth about these answers, so the feedback
 is divided: one half trains the reward models and DPO, the other half trains the judges, four reward
-models that only compare the policies, on dev questions. The last weights of every run are
-evaluated, so nothing was selected by the questions that are compared.
+models that only compare the policies, on dev questions. The last weights of every run of RL and DPO
+are evaluated, so no checkpoint of these policies was selected by the questions that are compared.
+Those of the reward models and judges were, and so was the number of epochs of R1: the rows of
+dev_feedback.json are answers to the questions of dev.json.
 
 Run it again to continue after an interruption or a changed setting; unchanged stages are reused.
 """

@@ -1,7 +1,7 @@
 """Reads the answer of a solution and compares answers as numbers.
 
-GSM8K ends a solution with `#### 72`. In a solution without that mark, the answer is its last
-number.
+GSM8K ends a solution with `#### 72`. In a solution without that mark, or with nothing after it, the
+answer is its last number.
 """
 
 import re
@@ -9,23 +9,31 @@ from fractions import Fraction
 
 MARK = "####"
 # an integer with or without commas, a decimal such as 0.5 or .5, or a fraction; a sign belongs to
-# it only if no digit or word is before it, as in `5-3`
+# it only if no digit, word or bracket is before it, as in `5-3`
 _NUMBER = re.compile(
-    r"(?<![\w.])-?(?:\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?|\.\d+)"
+    r"(?<![\w.)%])-?(?:\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?|\.\d+)"
     r"|(?<=[-+*/=$€£])(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
 )
+_CURRENCY_AFTER_MINUS = re.compile(r"-[$€£][ \t]*(?=[\d.])")
+# after anything else, a minus with blanks is a subtraction, a dash or an item of a list
+_MINUS_BEFORE_BLANKS = re.compile(rf"({MARK}|=)[ \t]*-[ \t]*(?:[$€£][ \t]*)?(?=[\d.])")
 
 
 def answer_of(text: str) -> Fraction | None:
     """The number that a solution gives as its answer; None if there is none.
 
     It is the first number after the last `####`, else the last number of the text. Currency signs,
-    commas between thousands, units and per cent signs are not read: `$1,080 per week` is 1080.
+    commas between thousands, units and per cent signs are not read: `$1,080 per week` is 1080. The
+    sign may be a hyphen or U+2212, also before a currency sign: `-$5` is -5. Blanks may follow it
+    after `####` and `=`.
     """
+    text = text.replace("\N{MINUS SIGN}", "-")
+    text = _MINUS_BEFORE_BLANKS.sub(r"\1 -", text)
+    text = _CURRENCY_AFTER_MINUS.sub("-", text)
     _, mark, after = text.rpartition(MARK)
-    if mark:
-        match = _NUMBER.search(after.split("\n")[0])
-        return None if match is None else number(match[0])
+    first = _NUMBER.search(after) if mark else None
+    if first is not None:
+        return number(first[0])
     matches = _NUMBER.findall(text)
     return number(matches[-1]) if matches else None
 

@@ -12,11 +12,24 @@ SPLITS = {"dev": slice(0, 40), "test": slice(40, 104), "train": slice(104, None)
 
 
 def openings(split: str, seed: int) -> list[Prompt]:
-    """The openings of a split: 40 for dev, 64 for test, the others for train."""
+    """The openings of a split: 40 for dev, 64 for test, the others for train.
+
+    The splits are the same for every seed, which orders the openings.
+    """
     lines = OPENINGS.read_text(encoding="utf-8").splitlines()
+    of_split = set(_shuffled(lines, 0)[SPLITS[split]])
+    prompts = []
+    for number, line in _shuffled(lines, seed):
+        if (number, line) in of_split:
+            prompts.append(Prompt(f"opening {number}", line))
+    return prompts
+
+
+def _shuffled(lines: list[str], seed: int) -> list[tuple[int, str]]:
+    """The lines with their numbers, in random order."""
     numbered = list(enumerate(lines, 1))
     random.Random(f"sentiment {seed}").shuffle(numbered)
-    return [Prompt(f"opening {number}", line) for number, line in numbered[SPLITS[split]]]
+    return numbered
 
 
 TASK = Task(

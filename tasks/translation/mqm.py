@@ -8,7 +8,8 @@ A judgement marks errors in a translation, and omissions in its source. A row ha
      "omissions": [{"start": 10, "end": 16, "severity": "minor"}]}
 
 The score of a translation is minus the sum of its errors' weights (Freitag et al. 2021, table 1):
-major 5, minor 1, minor punctuation 0.1, at most 25.
+major 5, minor 1, minor punctuation 0.1, at most 25. A non-translation, a text that has nothing to
+do with its source, is one mark of the severity major with a weight of 25.
 
 A span with `"side": "source"` is an omission too. The task's feedback pages write severities as
 labels: `major`, and `major omission` in the source.
@@ -29,7 +30,8 @@ from fgrlhf.text_types import Prompt
 
 MAJOR, MINOR, PUNCTUATION = "major", "minor", "punctuation"
 WEIGHTS = {MAJOR: 5.0, MINOR: 1.0, PUNCTUATION: 0.1}  # the worst first
-MOST = 25.0  # the weight of a translation that has nothing to do with its source
+MOST = 25.0  # the greatest weight of a translation, and the weight of a non-translation
+NON_TRANSLATION = "non-translation"  # its label starts with this, in any case
 MOST_MARKS = 5  # of a rater in a segment
 OMISSION = "omission"  # the label of a mark in the source
 OMISSIONS, COMPLETE = "omissions", "complete"  # keys of a row
@@ -79,8 +81,20 @@ class Judgement:
 
 
 def mqm_score(marks: Iterable[LabelledSpan]) -> float:
-    """-min(25, sum_i w_i) with the weight w_i of each mark's severity."""
-    return -min(MOST, sum(WEIGHTS[str(mark.severity)] for mark in marks))
+    """-min(25, sum_i w_i) with the weight w_i of each mark.
+
+    It is 25 for a non-translation, otherwise that of the severity.
+    """
+    return -min(MOST, sum(_weight(mark) for mark in marks))
+
+
+def _weight(mark: LabelledSpan) -> float:
+    return MOST if is_non_translation(mark.label) else WEIGHTS[str(mark.severity)]
+
+
+def is_non_translation(category: str) -> bool:
+    """Whether this category of an error is that of a non-translation, such as Non-translation!."""
+    return category.strip().lower().startswith(NON_TRANSLATION)
 
 
 def by_place(marks: Iterable[LabelledSpan]) -> tuple[LabelledSpan, ...]:

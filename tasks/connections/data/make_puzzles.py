@@ -36,7 +36,7 @@ class Settings(Design):
     error_rate: float = Field(
         default=0.5, ge=0, le=1, description="share of demonstrations with two wrong groups"
     )
-    seed: Seed = Field(default=0, description="of everything random")
+    seed: Seed = Field(default=0, description="of everything random, except the splits' words")
 
 
 def demonstrate(prompt: Prompt, error_rate: float, rng: random.Random) -> Demonstration:

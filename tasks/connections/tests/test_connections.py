@@ -183,8 +183,21 @@ def test_the_splits_of_mini_puzzles_share_words_but_no_group():
     assert groups["dev"].isdisjoint(groups["test"])
     assert words["test"] <= words["train"] and len(words["train"]) == 48
     # each of the 8 categories has 20 groups of 3 of its 6 words
-    sizes = [sum(map(len, groups_of(split, 0, MINI).values())) for split in SPLITS]
+    sizes = [sum(map(len, groups_of(split, MINI).values())) for split in SPLITS]
     assert sizes == [96, 24, 40]
+
+
+@pytest.mark.parametrize("design", [Design(), MINI])
+def test_the_splits_do_not_depend_on_the_seed(design):
+    """Training with one seed and evaluating with another must not share a group."""
+    train = {
+        frozenset(group)
+        for prompt in make_puzzles("train", 1, 100, design)
+        for group in prompt.meta["groups"]
+    }
+    for split in ("dev", "test"):
+        for prompt in make_puzzles(split, 0, 50, design):
+            assert train.isdisjoint(map(frozenset, prompt.meta["groups"]))
 
 
 def test_puzzles_are_a_function_of_split_and_seed():

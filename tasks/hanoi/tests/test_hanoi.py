@@ -81,6 +81,7 @@ def test_the_splits_share_no_puzzle():
     ids = [prompt.id for split in ("train", "dev", "test") for prompt in puzzles(split, 0)]
     assert len(set(ids)) == len(ids) == 27 * 26
     assert puzzles("test", 0) == puzzles("test", 0) != puzzles("test", 1)
+    assert {prompt.id for prompt in puzzles("test", 0)} == {p.id for p in puzzles("test", 1)}
     for prompt in puzzles("test", 0):
         assert verified(prompt, prompt.references[0])["solved"] == 1.0
 

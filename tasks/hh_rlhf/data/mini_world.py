@@ -137,8 +137,11 @@ def quality(talk: Talk, answer: str) -> float:
 
 
 def _sentences(text: str) -> list[str]:
-    """The sentences of an answer; a last one without a full stop counts too."""
-    return [part.strip() for part in re.findall(r"[^.]+\.?", text) if part.strip()]
+    """The sentences of an answer; the last one may lack its full stop, and gets it."""
+    sentences = [part.strip() for part in re.findall(r"[^.]+\.?", text) if part.strip()]
+    if sentences and not sentences[-1].endswith("."):
+        sentences[-1] += " ."
+    return sentences
 
 
 @cache

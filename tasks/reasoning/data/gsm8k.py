@@ -98,7 +98,8 @@ def _problem(row: Any) -> str | None:
     for key in ("question", "answer"):
         if not isinstance(row.get(key), str) or not row[key].strip():
             return f"`{key}`: must be a text that is not blank"
-    if MARK not in row["answer"] or answer_of(row["answer"]) is None:
+    _, mark, after = row["answer"].rpartition(MARK)
+    if not mark or answer_of(after) is None:
         return f"`answer`: must end with `{MARK}` and a number"
     return None
 

@@ -11,6 +11,6 @@ evaluate() {
     launch -m fgrlhf.cli.evaluate "tasks.$TASK" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" \
         config="$(config_for training/process_config.yml)" policy="$OUTPUT_DIR/sft" do_sample=true "$@"
 }
-evaluate name=samples num_samples="$samples" evaluation_metrics="[{name: score, key: prm, scorer: $scorer}]" "$@"
+evaluate name=samples num_samples="$samples" evaluation_metrics="[{name: score, key: prm, scorer: $scorer, better: high}]" "$@"
 python -m fgrlhf.pipeline.best_of_n output_dir="$OUTPUT_DIR" source=samples metric=prm
 evaluate name=search search="{scorer: $scorer, beams: 2, samples: $((samples / 2))}" "$@"

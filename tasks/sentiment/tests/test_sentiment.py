@@ -46,6 +46,7 @@ def test_the_splits_share_no_opening():
     assert len(set(texts)) == len(texts) == len(OPENINGS.read_text().splitlines())
     assert [len(parts[split]) for split in ("dev", "test")] == [40, 64]
     assert openings("test", 0) == parts["test"] != openings("test", 1)
+    assert {prompt.id for prompt in parts["test"]} == {p.id for p in openings("test", 1)}
 
 
 # ---- scorers -------------------------------------------------------------------------------------

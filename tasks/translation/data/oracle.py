@@ -14,6 +14,7 @@ Every mark covers one word.
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,9 +33,6 @@ from tasks.translation.data.language import (
 )
 from tasks.translation.mqm import MAJOR, MINOR, OMISSION, PUNCTUATION, WEIGHTS, mqm_score
 
-# A word that is right elsewhere in the sentence is no mistranslation: it costs more than an
-# addition and an omission together, which are later found to be one word in the wrong place.
-ELSEWHERE = 2 * WEIGHTS[MAJOR] + 1
 NEVER = 1e9
 
 Marks = tuple[list[LabelledSpan], list[LabelledSpan]]  # in the translation, in the source
@@ -144,14 +142,15 @@ def align(words: Sequence[Word], slots: Sequence[Slot]) -> dict[int, int]:
 
     C[i, j], the cost of the first i words and j slots, is the least of
 
-        C[i-1, j] + cost of an addition, C[i, j-1] + cost of an omission,
+        C[i-1, j] + cost of word i without a slot, C[i, j-1] + cost of slot j without a word,
         C[i-1, j-1] + cost of word i in slot j
 
     Of equally cheap alignments, the one is chosen that pairs the last words.
     """
-    added = [WEIGHTS[PUNCTUATION if word.is_mark else MAJOR] for word in words]
-    omitted = [WEIGHTS[PUNCTUATION if slot.kind == MARK else MAJOR] for slot in slots]
-    paired = [[_pair_cost(word, slot, slots) for slot in slots] for word in words]
+    surplus = _surplus(words, slots)
+    added = [_cost_alone(word.is_mark, _surplus_of(word, slots, surplus)) for word in words]
+    omitted = [_cost_alone(slot.kind == MARK, surplus[slot.stems]) for slot in slots]
+    paired = [[_pair_cost(word, slot, slots, surplus) for slot in slots] for word in words]
     cost = [[0.0] * (len(slots) + 1) for _ in range(len(words) + 1)]
     for i in range(len(words) + 1):
         for j in range(len(slots) + 1):
@@ -178,16 +177,42 @@ def align(words: Sequence[Word], slots: Sequence[Slot]) -> dict[int, int]:
     return slot_of
 
 
-def _pair_cost(word: Word, slot: Slot, slots: Sequence[Slot]) -> float:
+def _surplus(words: Sequence[Word], slots: Sequence[Slot]) -> Counter[tuple[str, ...]]:
+    """Stems of a slot -> number of words that fit it, minus number of slots with these stems."""
+    surplus = Counter({slot.stems: 0 for slot in slots})
+    surplus.subtract(slot.stems for slot in slots)
+    for word in words:
+        surplus.update({slot.stems for slot in slots if word.fits(slot)})
+    return surplus
+
+
+def _surplus_of(word: Word, slots: Sequence[Slot], surplus: Counter[tuple[str, ...]]) -> int:
+    """How many more words there are like this one than slots for them."""
+    return next((surplus[slot.stems] for slot in slots if word.fits(slot)), 1)
+
+
+def _cost_alone(is_mark: bool, surplus: int) -> float:
+    """The cost of a word without a slot, or of a slot without a word."""
+    if is_mark:
+        return WEIGHTS[PUNCTUATION]
+    if surplus == 0:  # neither is missing: the word has moved, and its slot costs the other half
+        return WEIGHTS[MINOR] / 2
+    return WEIGHTS[MAJOR]
+
+
+def _pair_cost(
+    word: Word, slot: Slot, slots: Sequence[Slot], surplus: Counter[tuple[str, ...]]
+) -> float:
     if word.fits(slot):
         return 0.0
     if word.is_mark and slot.kind == MARK:
         return WEIGHTS[PUNCTUATION]
     if word.is_mark or slot.kind == MARK:
         return NEVER
-    if any(word.fits(other) for other in slots):
-        return ELSEWHERE
-    return WEIGHTS[MAJOR]
+    # only a word that is too many is a mistranslation, and only of one that is missing
+    if _surplus_of(word, slots, surplus) > 0 and surplus[slot.stems] < 0:
+        return WEIGHTS[MAJOR]
+    return NEVER
 
 
 # ---- metrics -------------------------------------------------------------------------------------

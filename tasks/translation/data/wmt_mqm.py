@@ -41,6 +41,7 @@ from tasks.translation.mqm import (
     PUNCTUATION,
     Judgement,
     by_place,
+    is_non_translation,
     judgement_row,
 )
 
@@ -144,9 +145,13 @@ def marked_span(text: str) -> tuple[str, tuple[int, int] | None]:
 def severity_of(row: Mapping[str, str]) -> str | None:
     """The severity of an error; None if the row says that there is none.
 
+    A non-translation is major, whatever severity its row has.
+
     Raises:
       RowError: the severity is unknown.
     """
+    if is_non_translation(row["category"]):
+        return MAJOR
     severity = row["severity"].strip().lower()
     if severity == NO_ERROR:
         return None
@@ -224,23 +229,35 @@ def part_of(document: str) -> str:
     return next(part for part, limit in PARTS.items() if share <= limit)
 
 
-def prompt_rows(judgements: Sequence[Judgement], before: str = "") -> list[dict[str, Any]]:
-    """The different sources, with the human translation as reference if there is one.
+def references_of(judgements: Sequence[Judgement]) -> dict[str, str]:
+    """Source -> its human translation, for sources that have one."""
+    references: dict[str, str] = {}
+    for judgement in judgements:
+        if judgement.prompt.meta["system"] == HUMAN:
+            references.setdefault(judgement.prompt.text, judgement.response)
+    return references
+
+
+def prompt_rows(
+    judgements: Sequence[Judgement], references: Mapping[str, str], before: str = ""
+) -> list[dict[str, Any]]:
+    """The different sources, with their references.
 
     Args:
+      references: source -> its human translation.
       before: the first word of every prompt.
     """
-    references: dict[str, str] = {}
     rows: dict[str, dict[str, Any]] = {}
     for judgement in judgements:
         meta = judgement.prompt.meta
         source = judgement.prompt.text
-        if meta["system"] == HUMAN:
-            references.setdefault(source, judgement.response)
-        prompt = f"{before} {source}".strip()
-        rows.setdefault(source, {"id": f"{meta['doc']}.{meta['seg_id']}", "prompt": prompt})
-    for source, reference in references.items():
-        rows[source]["references"] = [reference]
+        row: dict[str, Any] = {
+            "id": f"{meta['doc']}.{meta['seg_id']}",
+            "prompt": f"{before} {source}".strip(),
+        }
+        if source in references:
+            row["references"] = [references[source]]
+        rows.setdefault(source, row)
     return list(rows.values())
 
 
@@ -265,11 +282,12 @@ def prepare(settings: Settings) -> None:
                 f"{files[0]}: no document falls into the part {part}, because it has too few"
                 " documents: use the whole file"
             )
+        references = references_of(chosen)  # also of human translations outside the subset
         if settings.subset_size is not None:
             chosen.sort(key=lambda judgement: hash_share(judgement.prompt.id))
             chosen = chosen[: settings.subset_size]
         write_jsonl(folder / f"judged_{part}.jsonl", [judgement_row(x) for x in chosen])
-        prompts = prompt_rows(chosen, settings.before_source)
+        prompts = prompt_rows(chosen, references, settings.before_source)
         write_json(folder / f"{part}.json", prompts)
         marks = sum(len(x.errors) + len(x.omissions) for x in chosen)
         capped = sum(x.is_capped for x in chosen)

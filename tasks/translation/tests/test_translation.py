@@ -162,10 +162,35 @@ def marks_of(translation: str):
             [],
         ),
         ("dane , xyz vekon silva ve lito pelo ramen .", [("xyz", "mistranslation", MAJOR)], []),
+        (  # foxes are in the source, but not twice
+            "dane , miron vekon silva ve miro pelo ramen .",
+            [("miro", "mistranslation", MAJOR)],
+            [],
+        ),
+        (  # a word in the wrong place, and another one
+            "dane , miron vekon ramen navo ve lito pelo .",
+            [("ramen", "order", MINOR), ("navo", "mistranslation", MAJOR)],
+            [],
+        ),
     ],
 )
 def test_the_oracle_marks_every_error(translation, errors, omissions):
     assert marks_of(translation) == (errors, omissions)
+
+
+def test_a_wrong_word_is_one_error_whichever_word_it_is():
+    """Another word of the sentence in the place of one is an error like any other word there."""
+    rng = random.Random(0)
+    for _ in range(500):
+        sentence = make_sentence(rng)
+        words = right_words(rng, slots_of(sentence)[0])
+        places = [i for i, word in enumerate(words) if word not in (",", ".", "!")]
+        wrong, other = rng.sample(places, 2)
+        words[wrong] = words[other]
+        marks = judge(sentence.text, " ".join(words))
+        assert marks is not None and marks[1] == []
+        major = [mark.label for mark in marks[0] if mark.severity == MAJOR]
+        assert major in (["mistranslation"], [])  # none: an adjective for an equal one
 
 
 def test_a_blank_translation_omits_everything():

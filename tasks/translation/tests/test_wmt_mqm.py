@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_text
+from fgrlhf.files import read_json, write_jsonl, write_text
 from tasks.translation.data.wmt_mqm import COLUMNS, Settings, part_of, prepare, read_mqm
-from tasks.translation.mqm import MAJOR, MINOR, PUNCTUATION, read_judgements
+from tasks.translation.mqm import MAJOR, MINOR, PUNCTUATION, judgement_row, read_judgements
+from tasks.translation.reward_modeling.create_rm_files import severity_tags
 
 
 def row(source, target, category="No-error", severity="No-error", **place) -> dict[str, str]:
@@ -41,6 +42,19 @@ def test_marks_are_offsets_of_the_text_without_tags(tmp_path):
     assert first.score == pytest.approx(-(1 + 5 + 0.1 + 5))
     assert (second.errors, second.omissions, second.score) == ((), (), 0.0)
     assert losses.describe() == "no segment was left out"
+
+
+@pytest.mark.parametrize("severity", ["Major", "Minor", "neutral"])
+@pytest.mark.parametrize("category", ["Non-translation!", "non-translation"])
+def test_a_non_translation_has_the_greatest_weight(category, severity, tmp_path):
+    """25 for one mark (Freitag et al. 2021, table 1); its words count as major errors."""
+    path = write(tmp_path / "x.tsv", [row("a", "<v>b c</v>", category, severity)])
+    ((judgement,), _) = read_mqm(path)
+    assert judgement.score == -25.0
+    write_jsonl(tmp_path / "x.jsonl", [judgement_row(judgement)])
+    (read,) = read_judgements(tmp_path / "x.jsonl")
+    assert read.score == -25.0
+    assert severity_tags(read.response, read.errors, read.is_capped) == [MAJOR, MAJOR]
 
 
 FAULTS = [
@@ -123,6 +137,7 @@ def test_a_subset_is_a_fixed_sample(tmp_path):
     for part in ("train", "dev", "test"):
         doc = documents(part, 1)[0]
         rows += [row("a", f"b {n}", doc=doc, system=f"S{n}") for n in range(20)]
+        rows += [row("a", "by a human", doc=doc, system="ref")]
     write(tmp_path / "x.tsv", rows)
     chosen = []
     for name, order in (("first", rows), ("second", rows[::-1])):
@@ -131,7 +146,11 @@ def test_a_subset_is_a_fixed_sample(tmp_path):
         prepare(Settings(**settings, subset_size=5))
         chosen.append(read_judgements(tmp_path / name / "judged_train.jsonl"))
     assert chosen[0] == chosen[1] and len(chosen[0]) == 5
-    assert [judgement.response for judgement in chosen[0]] != [f"b {n}" for n in range(5)]
+    responses = [judgement.response for judgement in chosen[0]]
+    assert responses != [f"b {n}" for n in range(5)]
+    assert "by a human" not in responses  # and still a reference
+    (prompt,) = read_json(tmp_path / "first" / "train.json")
+    assert prompt["references"] == ["by a human"]
 
 
 def test_a_folder_needs_one_file_and_enough_documents(tmp_path):
