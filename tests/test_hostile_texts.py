@@ -117,7 +117,7 @@ def hostile_items(texts=HOSTILE) -> list[dict]:
     return [
         {
             "id": f"{text[:150]}{i}",
-            "question": text,
+            "question": text if text.strip() else f"{text}?",  # blank ones are refused
             "passages": [[text, text + ".", "A " + text], [""]],
             "gold": text,
             "prediction 1": f"{text} and. {text}",
