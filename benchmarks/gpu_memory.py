@@ -53,7 +53,7 @@ REHEARSAL_MODEL = Qwen2Config(
 def measure(config: PretrainedConfig, method: str, size: Size) -> dict[str, float]:
     """GB that the sum expects, and the peaks of both halves of the second step."""
     lora, static = METHODS[method]
-    tokens = tokenizer(size.vocab)
+    tokens = tokenizer(size.vocab, add_eos=False)
 
     def policy(adapters: LoRAConfig | None) -> CausalPolicy:
         with weights_device():
@@ -88,7 +88,9 @@ def piece(rehearsal: bool) -> dict[str, Any]:
             print(f"{model}, {method}: {rows[f'{model}, {method}']}", flush=True)
         except torch.OutOfMemoryError:
             rows[f"{model}, {method}"] = "out of memory"
-        except UserError:
+        except UserError as error:
+            if "bitsandbytes" not in str(error):
+                raise
             rows[f"{model}, {method}"] = "needs bitsandbytes"
         gc.collect()
         if torch.cuda.is_available():

@@ -187,18 +187,20 @@ def words(vocab: int) -> tuple[str, ...]:
     return tuple(_word(i) for i in range(vocab - len(SPECIAL) - len(MARKS)))
 
 
-def tokenizer(vocab: int) -> PreTrainedTokenizerFast:
-    """A tokenizer with one token per word that appends `</s>`.
+def tokenizer(vocab: int, add_eos: bool = True) -> PreTrainedTokenizerFast:
+    """A tokenizer with one token per word. Policies and reward models share the vocabulary.
 
-    Policies and reward models share the vocabulary.
+    Args:
+      add_eos: append `</s>` to every text, as encoder-decoders expect.
     """
     listed = [*SPECIAL, *("▁" + word for word in (*MARKS, *words(vocab)))]
     model = Tokenizer(WordLevel({token: i for i, token in enumerate(listed)}, unk_token="<unk>"))
     model.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
     model.decoder = decoders.Metaspace(prepend_scheme="always")
-    model.post_processor = processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", 1)]
-    )
+    if add_eos:
+        model.post_processor = processors.TemplateProcessing(
+            single="$A </s>", special_tokens=[("</s>", 1)]
+        )
     return PreTrainedTokenizerFast(
         tokenizer_object=model,
         pad_token="<pad>",

@@ -142,9 +142,10 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
 
 def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
     with serving(tmp_path, items=2) as server, visiting(chromium, server) as tab:
-        tab.route("**/api/submissions", lose, times=1)
+        tab.route("**/api/submissions", lose)  # every time: the page may try again by itself
         press(tab, "n", "Control+Enter")
         said(tab, "cannot be reached")
+        tab.unroute("**/api/submissions")
         press(tab, "Control+Enter")
         said(tab, "next item")
         assert len(read_database(server.db, "qa_feedback").submissions) == 1
@@ -260,9 +261,10 @@ def lose(route):
 
 def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_path):
     with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
-        tab.route("**/api/submissions", lose, times=1)
+        tab.route("**/api/submissions", lose)  # every time: the page may try again by itself
         press(tab, "n", "Control+Enter")
         said(tab, "cannot be reached")
+        tab.unroute("**/api/submissions")
         tab.route("**/api/drafts/*", lambda route: route.abort())
         reload(tab, "#empty:not([hidden])")
         tab.click("#previous")

@@ -527,7 +527,9 @@ def test_rewards_and_metrics_of_dev_are_computed_as_in_training(tmp_path):
     run.train()
     AcceleratorState._reset_state(reset_partial_state=True)
     # two steps and three evaluations
-    assert seen["reward"] == [False] * 5 and seen["metric"] == [False] * 3 * len(PROMPTS)
+    assert seen["reward"] == [False] * 5
+    # before them, the metric is tried with an empty response
+    assert seen["metric"] == [False] * (1 + 3 * len(PROMPTS))
     assert seen["policy"] and all(seen["policy"])
 
 

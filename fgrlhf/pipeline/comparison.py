@@ -241,7 +241,7 @@ def _measure_on_dev(config: Mapping[str, Any], metric: str) -> tuple:
     """The parts of a run's recorded config that determine what a metric on dev means.
 
     These are the dev prompts, and the settings of the reward or of the evaluation metric that
-    computes it: `completeness/score` comes from the reward `completeness`.
+    computes it: `politeness/score` comes from the reward `politeness`.
     """
     prompts = [
         config.get("data", {}).get("dev_file"),
