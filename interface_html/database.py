@@ -511,8 +511,8 @@ class Database:
           confirmed: whether to add it although there are newer ones.
 
         Raises:
-          RefusedError: (409) another submission has this uuid, or there is a newer submission than
-            the page knows and the annotator has not confirmed that this one replaces it.
+          RefusedError: (409) another submission has this uuid, or there are submissions that the
+            page does not know of, and the annotator has not confirmed that this one replaces them.
         """
         text = json.dumps(doc)
         digest = _sha(json.dumps([assignment.id, doc, receipt.guideline], sort_keys=True))

@@ -93,8 +93,8 @@ def without_skipped_judgements(
 ) -> list[Item]:
     """The items without the judgements that they came with, of pages that an annotator skipped.
 
-    Who skips an item says that it cannot be judged, so its earlier judgement does not count either.
-    If there is a submission on the page, it counts in any case.
+    An annotator who skips an item says that it cannot be judged, so its earlier judgement does not
+    count either. Submissions count in any case.
     """
     submitted = {(entry.item, entry.page) for entry in submissions}
     skipped = {(skip.item, skip.page) for skip in skips} - submitted
@@ -482,7 +482,8 @@ def _circles_text(count: int) -> str:
     if not count:
         return ""
     return (
-        f"; the majority goes in a circle in {counted(count, 'item')}: its weakest pairs are ties"
+        f"; in {counted(count, 'item')}, the majority went in a circle: its weakest pairs became"
+        " ties"
     )
 
 

@@ -84,6 +84,6 @@ def test_a_circle_does_not_prevent_the_export(name, tmp_path, monkeypatch, capsy
     rows = json.loads((tmp_path / "o.json").read_text())
     key = "preference" if name == "qa_feedback" else "preferences"
     assert [row[key] for row in rows] == [[0, 0, 1, 0, 1, 1], CIRCLE[0]]
-    assert "the majority goes in a circle in 1 item" in capsys.readouterr().out
+    assert "in 1 item, the majority went in a circle" in capsys.readouterr().out
     export.export(export.Settings(**values, policy="latest", pages="comparison"))
-    assert "goes in a circle" not in capsys.readouterr().out
+    assert "in a circle" not in capsys.readouterr().out

@@ -342,20 +342,24 @@ def test_a_classifier_gives_the_probability_or_the_log_odds_of_a_label(classifie
 
 
 @pytest.mark.parametrize(
-    "padding_side, written, expected",
+    "padding_side, of_tokenizer, of_config",
     [("left", 0, 0), ("right", 1, 0), ("right", 0, 1), ("left", None, None)],
 )
-def test_a_score_does_not_depend_on_the_other_texts(padding_side, written, expected, tmp_path):
+def test_a_score_does_not_depend_on_the_other_texts(
+    padding_side, of_tokenizer, of_config, tmp_path
+):
     """A decoder-only classifier reads its last token before the padding.
 
     Args:
-      written: the padding token of the tokenizer.
-      expected: the padding token of the model's config.
+      padding_side: in the tokenizer's folder.
+      of_tokenizer, of_config: the padding tokens of the tokenizer and of the model's config.
     """
     torch.manual_seed(0)
     tokenizer = tiny.fresh(tiny.tokenizer())
     tokenizer.padding_side = padding_side
-    tokenizer.pad_token = None if written is None else tokenizer.convert_ids_to_tokens(written)
+    tokenizer.pad_token = (
+        None if of_tokenizer is None else tokenizer.convert_ids_to_tokens(of_tokenizer)
+    )
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=32,
@@ -364,7 +368,7 @@ def test_a_score_does_not_depend_on_the_other_texts(padding_side, written, expec
         num_attention_heads=4,
         num_labels=2,
         initializer_range=0.3,
-        pad_token_id=expected,
+        pad_token_id=of_config,
         eos_token_id=1,
     )
     LlamaForSequenceClassification(config).save_pretrained(tmp_path)

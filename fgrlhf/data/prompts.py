@@ -24,7 +24,7 @@ def check_prompts_fit(
     """Print how many prompts exceed the policy's input limit, and return that number.
 
     Such prompts are cut at their end, but never within their `core_text`. A dialog loses its oldest
-    turns instead, but no part of its system message and its last message.
+    turns instead. Its system message and its last message stay whole.
 
     Args:
       core_text: prompt -> the beginning of its text that must not be cut.

@@ -61,7 +61,7 @@ def evaluated_policies(output: Path, split: str, display: Display) -> list[str]:
     """
     ending = f"-{split}"
     folders = [path.parent for path in output.glob(f"eval/*{ending}/{ROWS}")]
-    # the split may also be `hard-test`
+    # `rl-hard-test` may be the policy `rl` on the split `hard-test`
     names = [folder.name.removesuffix(ending) for folder in folders if split_of(folder) == split]
     if not names:
         raise UserError(
