@@ -61,19 +61,16 @@ def fingerprint(
 
 def imported_files(root: Path, modules: Iterable[str]) -> set[Path]:
     """Files in `root` and the library that importing `modules` may run, directly or indirectly."""
-    visited: set[Path] = set()
-    to_visit: list[Path] = []
-    for module in modules:
-        to_visit += _files_of(root, module)
+    files: set[Path] = set()
+    names = set(modules)
+    to_visit = list(names)
     while to_visit:
-        path = to_visit.pop()
-        if path in visited:
-            continue
-        visited.add(path)
-        package = _package_of(path, root)
-        for name in _imported_names(_Version.of(path), package):
-            to_visit += _files_of(root, name)
-    return visited
+        for path in set(_files_of(root, to_visit.pop())) - files:
+            files.add(path)
+            imported = _imported_names(_Version.of(path), _package_of(path, root)) - names
+            names |= imported
+            to_visit += imported
+    return files
 
 
 @dataclass(frozen=True)
@@ -91,9 +88,9 @@ class _Version:
 
 
 @cache
-def _imported_names(file: _Version, package: tuple[str, ...]) -> tuple[str, ...]:
+def _imported_names(file: _Version, package: tuple[str, ...]) -> frozenset[str]:
     tree = ast.parse(file.path.read_text(encoding="utf-8"))
-    return tuple(name for node in ast.walk(tree) for name in _names(node, package))
+    return frozenset(name for node in ast.walk(tree) for name in _names(node, package))
 
 
 def _names(node: ast.AST, package: tuple[str, ...]) -> list[str]:
@@ -121,6 +118,8 @@ def _files_of(root: Path, name: str) -> list[Path]:
     """The file of a module and the `__init__` of its packages; [] outside root and library."""
     parts = name.split(".")
     folder = root if (root / parts[0]).exists() else LIBRARY
+    if not (folder / parts[0]).exists() and len(parts) > 1:
+        return []  # a module of another package, such as torch.nn
     above = [folder.joinpath(*parts[:i], "__init__.py") for i in range(1, len(parts) + 1)]
     candidates = [*above, folder.joinpath(*parts).with_suffix(".py")]
     return [path for path in candidates if path.exists()]
