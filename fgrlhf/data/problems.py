@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
+from fgrlhf.data.checks import SAME_IN_MANY, first_rows
 from fgrlhf.errors import UserError, first_problems, shorten
 
 Complaint = tuple[str, str]  # field, reason
 
 BLANK = "is blank: it must hold a text"
-SAME_IN_MANY = 5  # rows from which on the same problem is one line
 
 _JSON_NAMES = {
     dict: "an object",
@@ -73,10 +73,9 @@ def _lines(problems: Sequence[Problem]) -> list[str]:
         if len(rows) < SAME_IN_MANY:
             lines.append(str(problem))
         elif problem.row == rows[0]:
-            named = rows[: SAME_IN_MANY - 1]
             lines.append(
-                f"{problem.file}, {problem.place}s {', '.join(map(str, named))} and"
-                f" {len(rows) - len(named):,} more, {problem.field}: {problem.reason}"
+                f"{problem.file}, {problem.place}s {first_rows(rows)}, {problem.field}:"
+                f" {problem.reason}"
             )
     return lines
 

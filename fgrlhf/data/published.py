@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.data.checks import refuse_rows, type_name
+from fgrlhf.data.checks import by_problem, refuse_rows, type_name
 from fgrlhf.data.formats import PROMPTS
 from fgrlhf.data.read import SUFFIXES, plain, read_rows
 from fgrlhf.data.rows import Row, RowError
@@ -104,7 +104,7 @@ def prompt_files(
     """
     files = {}
     labelled = []
-    problems = []
+    problems: list[tuple[int | str, str]] = []
     for name in published.parts:
         prompts = []
         for row_id, values in part_rows(published, name, source, subset_size):
@@ -114,10 +114,10 @@ def prompt_files(
                     for text, label in published.labelled(Row(values, {})):
                         labelled.append({"text": text, "label": label})
             except RowError as error:
-                problems.append(f"row {row_id}, {error}")
+                problems.append((row_id, str(error)))
         files[f"{name}.json"] = prompts
     origin = f"hub:{published.hub_name}" if source is None else source
-    refuse_rows(origin, problems, "turned into prompts")
+    refuse_rows(origin, by_problem(problems), "turned into prompts")
     for name in published.parts:
         if not files[f"{name}.json"]:
             raise UserError(

@@ -22,11 +22,15 @@ MOST_KEYS_SHOWN = 8  # of a row, in a message
 
 
 class RowError(ValueError):
-    """A row does not fit its format: the key, as in the user's file, and the reason."""
+    """A row does not fit its format: the key, as in the user's file, and the reason.
 
-    def __init__(self, key: str, reason: str):
+    `missing` are names of the format that the row needs and does not have.
+    """
+
+    def __init__(self, key: str, reason: str, missing: Sequence[str] = ()):
         self.key = key
         self.reason = reason
+        self.missing = tuple(missing)
         super().__init__(f"`{shorten(key, 80)}`: {reason}")
 
 
@@ -79,9 +83,9 @@ class Row:
         for each in names:
             if each in self.columns:
                 raise RowError(self.key(each), "must not be null")
-        raise RowError(name, self._missing(names))
+        raise RowError(name, self._without(names), names)
 
-    def _missing(self, names: Sequence[str]) -> str:
+    def _without(self, names: Sequence[str]) -> str:
         """The reason of an error: the row has none of these names."""
         keys = [shorten(key, 40) for key in list(self.values)[:MOST_KEYS_SHOWN]]
         if len(self.values) > MOST_KEYS_SHOWN:
@@ -92,12 +96,7 @@ class Row:
             others = f", and so is {alternatives[0]}"
         elif alternatives:
             others = f", and so are {' and '.join(alternatives)}"
-        columns = " or ".join(f"columns.{name}=..." for name in names)
-        return (
-            f"missing{others}; the row has {', '.join(keys) or 'no keys'}."
-            f" Name its key with {columns}; a command without `columns` reads the file that"
-            " `fgrlhf data convert` writes with them"
-        )
+        return f"missing{others}; the row has {', '.join(keys) or 'no keys'}"
 
     def key(self, name: str) -> str:
         """The key of this name in the user's file, for messages."""

@@ -107,7 +107,8 @@ def split_dialogs(chosen: str, rejected: str) -> tuple[PromptText, str, str]:
         raise RowError(
             "prompt",
             "missing, and `chosen` and `rejected` do not begin with the same dialog up to"
-            " `Assistant:`. Name its key with columns.prompt=...",
+            " `Assistant:`",
+            missing=("prompt",),
         )
     end = place + len(NEXT_TURN)
     return PromptText.of(shared[:end]), chosen[end:].strip(), rejected[end:].strip()
