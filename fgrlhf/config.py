@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fgrlhf.config_errors import Mistakes, explain, hider_of, secrets_in
+from fgrlhf.config_schema import keys_of
 from fgrlhf.config_text import Environment, apply_override
 from fgrlhf.config_yaml import dump_yaml, read_yaml
 from fgrlhf.errors import UserError, first_problems, shorten
@@ -177,7 +178,19 @@ def validate(
         for line in explain(model, problem, hide, way_to_add):
             lines.append(shorten(hide(line), LONGEST_MESSAGE))
     count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
-    raise UserError(_message(f"{shorten(source)} has {count}:", lines))
+    head = f"{shorten(source)} has {count}{_other_command(model, tree)}:"
+    raise UserError(_message(head, lines))
+
+
+def _other_command(model: type[StrictModel], tree: dict) -> str:
+    """A hint if the sections are those of another command's config."""
+    unknown = sorted(str(name) for name in tree.keys() - set(keys_of(model)))
+    needed = {key for key, field in model.model_fields.items() if field.is_required()}
+    missing = sorted(needed - tree.keys())
+    if not unknown or not missing:
+        return ""
+    sections = f"it has {', '.join(unknown)} and lacks {', '.join(missing)}"
+    return f" and may be the config of another command ({shorten(sections)})"
 
 
 def _message(head: str, lines: Sequence[str]) -> str:

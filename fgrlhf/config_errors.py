@@ -19,6 +19,7 @@ from fgrlhf.errors import shorten, suggestion
 from fgrlhf.secrets import MASK, looks_secret
 
 MOST_PLACES = 3  # of a misplaced key in a hint
+MOST_SHOWN = 250  # characters of a list of known keys
 
 # keys of other libraries (transformers, TRL, OpenRLHF, verl) -> ends of our keys' paths
 OTHER_NAMES = {
@@ -42,6 +43,7 @@ OTHER_NAMES = {
     "max_new_tokens": ("max_generated_len",),
     "max_prompt_length": ("max_input_len",),
     "max_seq_length": ("max_input_len", "max_length"),
+    "max_steps": ("total_episodes",),
     "model_name_or_path": ("ckpt",),
     "num_epochs": ("epochs", "total_episodes"),
     "num_generations": ("train_num_samples_per_input", "num_samples"),
@@ -118,7 +120,7 @@ def explain(
         return [f"{path}.{key}: missing; known: {', '.join(sorted(known))}"]
     if rule == "extra_forbidden":
         known = sorted(keys_of(section)) if section else keys_at(model, location[:-1])
-        hint = other_place(model, path) or _hint_for_key(str(location[-1]), known)
+        hint = other_place(model, path) or _hint_for_key(model, path, known)
         return [f"{shorten(path)}: unknown key; {hint}"]
     if rule == "missing":
         choices = choices_at(model, [str(part) for part in location])
@@ -161,19 +163,31 @@ def other_place(model: type[BaseModel], path: str) -> str | None:
     return f"did you mean {' or '.join(f'`{place}`' for place in places)}?"
 
 
-def _hint_for_key(key: str, known: Sequence[str]) -> str:
+def _hint_for_key(model: type[BaseModel], path: str, known: Sequence[str]) -> str:
     """How to fix an unknown key, given the keys that its section has."""
+    section, _, key = path.rpartition(".")
     close = _close_to(key, known)
     if close:
-        return f"did you mean `{close}`?"
-    if known:
-        return f"known here: {', '.join(known)}"
-    return "remove it"
+        return f"did you mean `{section}.{close}`?" if section else f"did you mean `{close}`?"
+    names = [place.rpartition(".")[2] for place in paths_of(model)]
+    close = _close_to(key, names, similarity=0.8)
+    elsewhere = other_place(model, close) if close else None
+    return elsewhere or f"known here: {_first_names(known)}" if known else "remove it"
 
 
-def _close_to(name: str, known: Sequence[str]) -> str | None:
-    """The known name that is most similar, if one is similar."""
-    return next(iter(difflib.get_close_matches(name[:100], known, n=1)), None)
+def _first_names(names: Sequence[str]) -> str:
+    """The names, or the first of them and the number of the others if the list is long."""
+    shown: list[str] = []
+    for name in names:
+        if len(", ".join([*shown, name])) > MOST_SHOWN:
+            return f"{', '.join(shown)} and {len(names) - len(shown)} more"
+        shown.append(name)
+    return ", ".join(shown)
+
+
+def _close_to(name: str, known: Sequence[str], similarity: float = 0.6) -> str | None:
+    """The known name that is most similar, if its similarity (0 to 1) is at least that."""
+    return next(iter(difflib.get_close_matches(name[:100], known, n=1, cutoff=similarity)), None)
 
 
 # ---- secrets -------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def apply_override(model: type[BaseModel], tree: dict, override: str) -> str:
     """Set the key of an override ("a.b=c") in the nested dict `tree`, and return the key's path."""
     path, equals, text = override.partition("=")
     path = path.strip()
-    if not equals or not path:
+    if not equals or not path or path.startswith("-"):
         raise UserError(
             f"`{shorten(override)}` is not an override: write it as section.key=value, e.g."
             " train.lr=1e-5, in quotes if it contains spaces or braces"

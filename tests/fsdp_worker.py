@@ -48,7 +48,7 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
         {"model__value_model": {"ckpt": "tiny", "freeze_value_model": True}},
     ),
     "still": ("t5", True, {}),  # with learning rate 0
-    "loaded-t5": ("t5", True, {}),  # as fgrlhf/cli/rl.py does: only the first process reads files
+    "loaded-t5": ("t5", True, {}),  # as fgrlhf/train_rl.py does: only the first process reads files
     "loaded-llama": ("llama", True, {}),
     "lora": ("t5", True, {}),
     "lora-llama": (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from fgrlhf.cli import completion, env
+from fgrlhf.cli import completion, env, rl
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.cli.main import COMMANDS, usage
 from fgrlhf.config import StrictModel
@@ -149,6 +149,13 @@ def test_completion_in_bash(line, capsys):
 def test_a_mistaken_key_of_env_is_answered_with_the_key_as_it_is_written():
     with pytest.raises(UserError, match="jsn: unknown key; did you mean `json`"):
         settings_from(env.Settings, ["jsn=true"])
+
+
+def test_a_forgotten_config_and_a_flag_are_said():
+    with pytest.raises(UserError, match="the config file is missing: it comes before `train.lr=1`"):
+        rl.main(["numbers", "train.lr=1"])
+    with pytest.raises(UserError, match="`--train.lr=1` is not an override: write it as section"):
+        rl.main(["numbers", "tasks/numbers/mini_rl_config.yml", "--train.lr=1"])
 
 
 def test_an_argument_in_another_encoding_is_refused():

@@ -129,11 +129,11 @@ def test_every_mistake_is_reported_at_once(tmp_path):
     for part in (
         "trian: unknown key; did you mean `train`?",
         "train.lr: input should be a valid number, unable to parse string as a number (got 'fast')",
-        "train.stepz: unknown key; did you mean `steps`?",
+        "train.stepz: unknown key; did you mean `train.steps`?",
         "train.flag:",
         "reward.a.weight: missing; give reward.a.weight=... on the command line, or set it in the"
         " config file",
-        "reward.a.wieght: unknown key; did you mean `weight`?",
+        "reward.a.wieght: unknown key; did you mean `reward.a.weight`?",
         "reward.b:",
         "sizes.1:",
         "sizes.2:",
@@ -205,7 +205,7 @@ def test_overrides(tmp_path):
             load(tmp_path, "{}", wrong)
     with pytest.raises(UserError, match="sets a key of `train`, which has a value and is no"):
         load(tmp_path, "train: 3", "train.lr=3")
-    with pytest.raises(UserError, match="train.lrr: unknown key; did you mean `lr`"):
+    with pytest.raises(UserError, match="train.lrr: unknown key; did you mean `train.lr`"):
         load(tmp_path, "{}", "train.lrr=3")
 
 

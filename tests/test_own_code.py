@@ -6,11 +6,11 @@ import pytest
 from rl_helpers import config
 
 from fgrlhf.cli.evaluate import Settings, inputs_of
-from fgrlhf.cli.rl import note_changed_code
 from fgrlhf.config import validate
 from fgrlhf.own_code import own_code, own_modules
 from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, Run
 from fgrlhf.task import Task, rl_config
+from fgrlhf.train_rl import note_changed_code
 
 REWARD = {"kind": "python", "of": "my_rewards.kind.Politeness"}
 TREE = {

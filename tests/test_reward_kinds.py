@@ -188,6 +188,7 @@ class Politeness:
 
 
 def test_a_class_of_the_user_is_a_reward(monkeypatch):
+    monkeypatch.setattr(Politeness, "__module__", "mine")
     monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(Politeness=Politeness, Empty=object))
     reward = built(a={"kind": "python", "of": "mine.Politeness", "args": {"threshold": 0.7}})["a"]
     assert reward.threshold == 0.7

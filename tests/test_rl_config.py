@@ -161,7 +161,7 @@ def test_the_name_of_a_statistic_is_no_name_of_a_reward(name):
 @pytest.mark.parametrize(
     "section, change, part",
     [
-        ("value_model", {}, "needs its own trunk: set model.value_model.ckpt"),
+        ("value_model", {}, "needs a critic: set model.value_model.ckpt"),
         (
             "value_model",
             {"ckpt": "x", "freeze_value_model": True, "policy_value_sharing": True},
@@ -436,7 +436,7 @@ def test_only_an_algorithm_with_a_critic_needs_one():
     tree = published("fine_grained")
     del tree["model"]["value_model"]
     (line,) = refused(tree)
-    assert line.startswith("model.value_model: the critic of `ppo` needs its own trunk")
+    assert line.startswith("model.value_model: `ppo` needs a critic")
     assert refused(tree | {"algorithm": {"name": "rloo"}}) == []
 
 
@@ -652,12 +652,23 @@ def test_both_variants_say_which_they_are(name):
         ("model.max_new_tokens", "env.max_generated_len"),
         ("model_name_or_path", "model.policy_model.ckpt` or `model.value_model.ckpt"),
         ("train.lora_dropout", "model.policy_model.lora.dropout"),
-        ("train.lrr", "lr"),
+        ("train.lrr", "train.lr"),
+        ("train.num_samples_per_input", "env.train_num_samples_per_input"),
+        ("train.max_steps", "train.total_episodes"),
     ],
 )
 def test_a_key_of_another_library_or_section_has_a_hint(key, hint):
     with pytest.raises(UserError, match=re.escape(f"{key}: unknown key; did you mean `{hint}`?")):
         config_from(QAConfig, [f"{key}=1"])
+
+
+def test_a_config_of_another_command_is_named_as_such():
+    with pytest.raises(UserError) as error:
+        config_from(QAConfig, ["evaluation.metric=loss", "model.ckpt=t5-small"])
+    assert str(error.value).splitlines()[0] == (
+        "the command line has 5 mistakes and may be the config of another command (it has"
+        " evaluation and lacks logging, reward):"
+    )
 
 
 @pytest.mark.parametrize(

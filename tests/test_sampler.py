@@ -36,7 +36,6 @@ from torch import Tensor
 from faults.fake_sampler import altered, answer, cut, status, truncate
 from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weights
 from fgrlhf.background import run_parallel
-from fgrlhf.cli.rl import build_trainer
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.models.decoding import Sampling
@@ -49,6 +48,7 @@ from fgrlhf.samplers.sampler import LocalSampler
 from fgrlhf.samplers.shared_weights import VERSION_FILE, publish_weights, weights_version
 from fgrlhf.samplers.vllm import NotComplete, completion_request, read_completion
 from fgrlhf.task import load_task
+from fgrlhf.train_rl import build_trainer
 from fgrlhf.types import Advantages, PolicyOutput, Response, TokenReward
 
 SAMPLING = Sampling(6)

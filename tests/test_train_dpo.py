@@ -9,8 +9,8 @@ import torch
 from rl_helpers import metrics
 from test_policy import sampled
 
-from fgrlhf.cli import data
-from fgrlhf.cli import dpo as train_dpo
+from fgrlhf import train_dpo
+from fgrlhf.cli import data, dpo
 from fgrlhf.config import load_config
 from fgrlhf.data.comparisons import new_words
 from fgrlhf.dpo import load_comparisons
@@ -221,7 +221,7 @@ YML = {"corrected": "mini_fine_grained_dpo_config.yml", "preference": "mini_dpo_
 @pytest.mark.parametrize("pairs", YML)
 def test_the_entry_point_trains(kind, pairs, world, capsys):
     tiny.POLICIES[kind]("bpe").save(world / "sft")
-    train_dpo.main(
+    dpo.main(
         ["tasks.qa_feedback", str(TRAINING / YML[pairs]), *SMALL, f"logging.save_dir={world}/dpo"]
     )
     rows = metrics(world / "dpo")
@@ -318,7 +318,7 @@ def test_refused_before_anything_is_loaded(argument, message, world, monkeypatch
         train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded")
     )
     with pytest.raises(UserError, match=message):
-        train_dpo.main(
+        dpo.main(
             ["tasks.qa_feedback", str(TRAINING / "mini_fine_grained_dpo_config.yml"), argument]
         )
     assert not (world / "fine_grained_dpo").exists()
@@ -336,7 +336,7 @@ def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, monkeypat
         UserError,
         match="has no pairs to learn from: it has 4 rows, and no row has a corrected answer",
     ):
-        train_dpo.main(["tasks.qa_feedback", str(TRAINING / "mini_fine_grained_dpo_config.yml")])
+        dpo.main(["tasks.qa_feedback", str(TRAINING / "mini_fine_grained_dpo_config.yml")])
     assert not (world / "fine_grained_dpo").exists()
 
 
@@ -398,7 +398,7 @@ def test_adapters_are_trained_through_the_entry_point(kind, world, monkeypatch):
 
     monkeypatch.setattr(train_dpo, "build_trainer", remember)
     monkeypatch.setattr(Policy, "copy_sharing_frozen", lambda self: pytest.fail("a second copy"))
-    train_dpo.main(
+    dpo.main(
         [
             "tasks.qa_feedback",
             str(TRAINING / "mini_dpo_config.yml"),

@@ -9,8 +9,9 @@ import torch
 from rl_helpers import CountWord, metrics
 from slow import with_slow
 
+from fgrlhf import train_rl
 from fgrlhf.algorithms.registry import ALGORITHMS
-from fgrlhf.cli import rl as train_rl
+from fgrlhf.cli import rl
 from fgrlhf.config import load_config
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
@@ -66,7 +67,7 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
     critic = (
         [] if name in ("ppo", "a2c", "trpo", "nlpo") else ["model.value_model.ckpt=no/such/model"]
     )
-    train_rl.main(
+    rl.main(
         [
             "tasks.qa_feedback",
             str(TRAINING / "mini_oracle_config.yml"),
@@ -110,7 +111,7 @@ def bandit(tmp_path, monkeypatch, policy, *overrides):
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
     monkeypatch.setattr(train_rl, "build_reward", lambda *_: CombinedReward({"gold": CountWord()}))
-    train_rl.main(
+    rl.main(
         [
             "tasks.qa_feedback",
             str(TRAINING / "mini_oracle_config.yml"),

@@ -5,6 +5,7 @@ A key that holds text takes the text after `=` as it is; see `fgrlhf.config_text
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from fgrlhf.cli.key_help import describe
@@ -64,8 +65,9 @@ def parse_cli(model: type[Model], argv: Sequence[str] | None = None, usage: str 
     if any(argument in ("-h", "--help") for argument in argv):
         print("\n".join([usage, "keys:", *describe(model)]))
         sys.exit(0)
-    if not argv:
-        raise UserError(f"the config file is missing\n{usage}\n`--help` lists every key")
+    if not argv or ("=" in argv[0] and not Path(argv[0]).exists()):
+        before = f": it comes before `{shorten(argv[0])}`" if argv else ""
+        raise UserError(f"the config file is missing{before}\n{usage}\n`--help` lists every key")
     return load_config(model, argv[0], argv[1:])
 
 

@@ -1,121 +1,26 @@
 """DPO on a task: `fgrlhf dpo TASK dpo_config.yml [key=value ...]`.
 
 Reads a file of feedback or comparisons; no reward model is trained or loaded. Ordinary and
-fine-grained DPO differ only in their YAML.
+fine-grained DPO differ only in their YAML (fgrlhf/train_dpo.py).
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-
-from accelerate import Accelerator
-from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import parse_cli, task_and_rest
-from fgrlhf.cli.rl import dev_evaluation, dtype_notes, note_changed_code
-from fgrlhf.data.prompts import check_prompts_fit
-from fgrlhf.data.token_comparisons import TokenComparison, encode_comparisons
-from fgrlhf.dpo import DPOTrainer, load_comparisons
 from fgrlhf.errors import run_main
-from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.models import frozen_layers
-from fgrlhf.models.lora import AdapterFree
-from fgrlhf.policy import Policy, load_policy
-from fgrlhf.runs.distributed import shard_over_processes, shards_models, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.runs.stage import check_writable
-from fgrlhf.task import Task
-from fgrlhf.utils import seeded
 
 USAGE = "usage: fgrlhf dpo TASK config.yml [section.key=value ...]"
-
-
-def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
-    """Load everything that a run needs. Nothing is written yet.
-
-    Raises:
-      UserError: pairs, files or checkpoints are missing or broken.
-    """
-    data = config.data
-    settings = config.model.policy_model
-    comparisons = load_comparisons(config, task.comparisons, task.prompts)
-    dev_prompts = task.prompts(data.dev_file, "dev")
-    accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
-    use_kernels(config.model.kernels, config.logging.save_dir)
-    sharded = shards_models(config.parallel, accelerator)
-
-    def load() -> Policy:
-        with seeded(config.train.seed, "init"):  # of new adapters
-            return load_policy(
-                settings.ckpt,
-                "fp32",
-                config.env.max_input_len,
-                settings.input_padding_side,
-                lora=settings.lora,
-                # the first process sends the others their parts of sharded models
-                empty=sharded and not accelerator.is_main_process,
-                top_layers=settings.train_top_layers,
-                decoder_prefix=settings.decoder_prefix,
-            )
-
-    policy = stop_together(accelerator, load)
-    if not sharded:
-        policy.to(accelerator.device)
-    train_prompts = list({c.prompt.id: c.prompt for c in comparisons}.values())
-    train_file = data.train_file or data.feedback_file
-    dev_used = dev_prompts[: config.train.eval_examples]
-    quiet = not accelerator.is_main_process
-    check_prompts_fit(policy, train_prompts, task.core_text, train_file, quiet)
-    check_prompts_fit(policy, dev_used, task.core_text, data.dev_file or "dev", quiet)
-    encoded = encode_comparisons(
-        policy, comparisons, config.env.max_generated_len, config.dpo.span_weight
-    )
-    if accelerator.is_main_process:
-        pairs = sum(len(comparison.pairs) for comparison in encoded)
-        answers = sum(len(comparison.answer_ids) for comparison in encoded)
-        print(f"{pairs} pairs of {answers} answers to {len(encoded)} prompts", flush=True)
-    if not keeps_frozen_states(policy, encoded, accelerator.num_processes):
-        policy.frozen = None
-    if settings.lora is None:
-        reference = policy.copy_sharing_frozen().eval().requires_grad_(False)
-    else:
-        reference = AdapterFree(policy)
-    if sharded:
-        shard_over_processes(reference, accelerator, config.model.dtype)
-    evaluate = dev_evaluation(task, config, dev_prompts, None, reference, accelerator)
-    with seeded(config.train.seed, "init"):
-        return DPOTrainer(config, policy, encoded, evaluate, accelerator)
-
-
-def keeps_frozen_states(
-    policy: Policy, comparisons: Sequence[TokenComparison], num_processes: int
-) -> bool:
-    """Whether what the frozen layers compute is kept from the reference's pass for training.
-
-    All states must fit: forgotten ones would be computed again in other batches, which differ by
-    rounding, and a resumed run would not continue bit for bit. For the same reason there must be
-    one process. Each of several processes reads only a part of the data in the reference's pass.
-    """
-    if policy.frozen is None or num_processes > 1:
-        return False
-    tokens = 0
-    for comparison in comparisons:
-        tokens += len(comparison.prompt_ids) + sum(map(len, comparison.answer_ids))
-    bytes_per_token = policy.hidden_size * policy.model.dtype.itemsize
-    return tokens * bytes_per_token <= frozen_layers.CAPACITY
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a task, a YAML file and key=value overrides."""
     task, rest = task_and_rest(argv, USAGE)
     config = parse_cli(DPOConfig, rest, USAGE)
-    check_writable(config.logging.save_dir)
-    transformers_logging.disable_progress_bar()
-    trainer = build_trainer(task, config)
-    if trainer.accelerator.is_main_process:
-        for note in (*config.logging.notes(), *dtype_notes(config.model.dtype, trainer)):
-            print(note, flush=True)
-    note_changed_code(task, config, Path(config.logging.save_dir))
-    trainer.train()
+    # imports transformers, which takes seconds: mistakes in the arguments are reported before
+    from fgrlhf.train_dpo import train
+
+    train(task, config)
 
 
 if __name__ == "__main__":

@@ -1,229 +1,25 @@
 """RL on a task: `fgrlhf rl TASK config.yml [key=value ...]`.
 
-Trains the policy of the YAML file and saves the one that is best on dev.
+Trains the policy of the YAML file and saves the one that is best on dev (fgrlhf/train_rl.py).
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
-from torch import nn
-from transformers.utils import logging as transformers_logging
-
-from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.cli.command_line import parse_cli, task_and_rest
-from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.errors import run_main
-from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, summarize
-from fgrlhf.files import read_json, sha256, write_json
-from fgrlhf.kernels.choice import slow_bf16_note, use_kernels
-from fgrlhf.metrics.registry import build_metrics
-from fgrlhf.models.lora import AdapterFree
-from fgrlhf.models.sharding import unsharded
-from fgrlhf.own_code import own_code
-from fgrlhf.policy import Policy, load_policy
-from fgrlhf.reward import BasicReward
-from fgrlhf.runs.distributed import shards_models, share_of, stop_together
-from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.runs.runlog import is_main_rank
-from fgrlhf.runs.stage import check_writable, hold
-from fgrlhf.samplers.make import make_sampler
-from fgrlhf.stats import Interval
-from fgrlhf.task import Task, build_reward, code_of, rl_config
-from fgrlhf.text_types import Prompt
-from fgrlhf.trainer import OnPolicyTrainer, make_trainer
-from fgrlhf.utils import seeded
-from fgrlhf.value import ActorCritic, Value, load_value
+from fgrlhf.task import rl_config
 
 USAGE = "usage: fgrlhf rl TASK config.yml [section.key=value ...]"
-
-
-def dev_evaluation(
-    task: Task,
-    config: RLConfig | DPOConfig,
-    prompts: Sequence[Prompt],
-    reward: BasicReward | None,
-    reference: nn.Module,
-    accelerator: Accelerator,
-) -> DevEvaluation:
-    """A function policy -> dev metrics with 95% intervals over prompts.
-
-    The processes share the prompts; metrics cover all of them. A sharded policy must be called
-    within `unsharded`; the reference is unsharded here. The KL has the same temperature as
-    in training: `logprob_temperature` in an RL run, 1 in DPO.
-    """
-    sampling = config.model.policy_model.eval_generation_kwargs.sampling(
-        config.env.max_generated_len
-    )
-    temperature = config.logprob_temperature if isinstance(config, RLConfig) else 1.0
-    own_prompts = share_of(
-        prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes
-    )
-
-    device = str(accelerator.device)
-    named_metrics = build_metrics(
-        config.evaluation_metrics, device, config.model.dtype, task.rm_prefix
-    )
-    metrics = (*task.metrics(own_prompts), *named_metrics)
-    # all prompts, so that the processes find the same mistake
-    check_metrics_fit(metrics, prompts[: config.train.eval_examples], config.data.dev_file or "dev")
-
-    def evaluate(policy: Policy) -> dict[str, Interval]:
-        with unsharded(reference):
-            rows = stop_together(
-                accelerator,
-                lambda: evaluate_rows(
-                    policy,
-                    own_prompts,
-                    reward,
-                    sampling,
-                    config.train.seed,
-                    metrics,
-                    reference,
-                    progress=accelerator.is_main_process,
-                    temperature=temperature,
-                ),
-            )
-        rows = gather_object(rows) if accelerator.num_processes > 1 else rows
-        return summarize(rows)
-
-    return evaluate
-
-
-def _policy(config: RLConfig, **more) -> Policy:
-    """Load the config's policy, with further arguments of `load_policy`."""
-    settings = config.model.policy_model
-    return load_policy(
-        settings.ckpt,
-        "fp32",
-        config.env.max_input_len,
-        settings.input_padding_side,
-        chat_template=settings.chat_template,
-        decoder_prefix=settings.decoder_prefix,
-        **more,
-    )
-
-
-def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
-    """Load everything that a run needs. Nothing is written yet.
-
-    Raises:
-      UserError: a file or checkpoint is missing or broken.
-    """
-    accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
-    use_kernels(config.model.kernels, config.logging.save_dir)
-    if config.train.cuda_deterministic:
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = False
-    model = config.model
-    device = str(accelerator.device)
-    # without weights, to find mistakes before anything large is loaded
-    trained = {"lora": model.policy_model.lora, "top_layers": model.policy_model.train_top_layers}
-    unloaded = _policy(config, **trained, empty=True)
-    sampler = make_sampler(config.sampler, unloaded)
-    stop_together(accelerator, sampler.check)
-    data = config.data
-    train_prompts = task.prompts(data.train_file, "train", data.seed)
-    dev_prompts = task.prompts(data.dev_file, "dev", data.seed)
-    quiet = not accelerator.is_main_process
-    check_prompts_fit(unloaded, train_prompts, task.core_text, data.train_file or "train", quiet)
-    dev_used = dev_prompts[: config.train.eval_examples]
-    check_prompts_fit(unloaded, dev_used, task.core_text, data.dev_file or "dev", quiet)
-    reward = build_reward(task, config.reward, device, config.model.dtype)
-    sharded = shards_models(config.parallel, accelerator)
-    # the trainer sends the other processes their parts of sharded models
-    empty = sharded and not accelerator.is_main_process
-
-    def load() -> tuple[Policy, Value | None, nn.Module]:
-        with seeded(config.train.seed, "init"):
-            policy = _policy(config, **trained, empty=empty)
-            value = None
-            if config.needs_values:
-                value = load_value(
-                    model.value_model.ckpt,
-                    policy,
-                    model.value_model.freeze_value_model,
-                    model.value_model.policy_value_sharing,
-                    top_layers=model.value_model.train_top_layers,
-                    same_ckpt=model.value_model.ckpt == model.policy_model.ckpt,
-                    empty=empty,
-                )
-        # fp32 weights under autocast, like the policy: with bf16 weights the KL would not be 0 at
-        # the first step
-        if model.policy_model.lora is not None:
-            return policy, value, AdapterFree(policy)
-        if model.policy_model.train_top_layers is not None:
-            return policy, value, policy.copy_sharing_frozen()
-        return policy, value, _policy(config, empty=empty)
-
-    policy, value, reference = stop_together(accelerator, load)
-    if not sharded:
-        policy.to(accelerator.device)
-        reference.to(accelerator.device)
-    evaluate = dev_evaluation(task, config, dev_prompts, reward, reference, accelerator)
-    return make_trainer(
-        config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a task, a YAML file and key=value overrides."""
     task, rest = task_and_rest(argv, USAGE)
-    train(task, parse_cli(rl_config(task), rest, USAGE))
+    config = parse_cli(rl_config(task), rest, USAGE)
+    # imports transformers, which takes seconds: mistakes in the arguments are reported before
+    from fgrlhf.train_rl import train
 
-
-def train(task: Task, config: RLConfig) -> None:
-    """Run the stage."""
-    check_writable(config.logging.save_dir)
-    transformers_logging.disable_progress_bar()
-    trainer = build_trainer(task, config)
-    if trainer.accelerator.is_main_process:
-        unused = config.unused_settings()
-        if unused:
-            print(f"note: {config.algorithm.name} does not read {', '.join(unused)}", flush=True)
-        for note in (*config.logging.notes(), *dtype_notes(config.model.dtype, trainer)):
-            print(note, flush=True)
-    folder = Path(config.logging.save_dir)
-    note_changed_code(task, config, folder)
-    trainer.train()
-
-
-def dtype_notes(dtype: str, trainer: BaseTrainer) -> list[str]:
-    """A note if `model.dtype` is slow on this machine."""
-    if dtype != "bf16":
-        return []
-    note = slow_bf16_note(trainer.accelerator.device.type, "model.dtype=fp32")
-    return [] if note is None else [note]
-
-
-def note_changed_code(task: Task, config: RLConfig | DPOConfig, folder: Path) -> None:
-    """Record the user's code, and print a note if it changed since a run began.
-
-    That is the task's code and the classes that the config names (`kind: python`). A run can be
-    continued or reused after such a change, since most changes do not affect it. `task_code.json`
-    has the digests. A run that stopped before its first checkpoint begins anew.
-    """
-    if not is_main_rank():
-        return
-    path = folder / "task_code.json"
-    files = {**code_of(task), **own_code(config)}
-    now = {name: sha256(file) for name, file in files.items()}
-    with hold(folder):
-        if not (path.is_file() and any((folder / "checkpoints").glob("step-*"))):
-            write_json(path, now)
-            return
-        before = read_json(path)
-    changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
-    if changed:
-        print(
-            f"note: {', '.join(changed)} changed since the run in {folder} began: to train with"
-            " the present files from the start, remove that folder or set another"
-            " logging.save_dir",
-            flush=True,
-        )
+    train(task, config)
 
 
 if __name__ == "__main__":

@@ -169,7 +169,12 @@ def make_object(role: str, path: str, arguments: Mapping[str, Any], method: str)
         ) from None
     object_class = getattr(module, class_name, None)
     if object_class is None:
-        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        package = module_name.partition(".")[0]
+        classes = []
+        for name, value in vars(module).items():
+            # not those that it imports from other packages
+            if isinstance(value, type) and value.__module__.partition(".")[0] == package:
+                classes.append(name)
         raise UserError(
             f"the {role} `{path}` cannot be imported: `{module_name}` has no `{class_name}`;"
             f" {suggestion(class_name, classes)}"

@@ -13,10 +13,11 @@ The header `Authorization: Bearer TOKEN` is required. A refusal has a body {"err
 JSON writes the shortest text that reads back to the same float64: values arrive bit for bit.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fgrlhf.config import StrictModel, validate
 from fgrlhf.errors import UserError, shorten
@@ -28,9 +29,18 @@ from fgrlhf.text_types import Prompt, SegmentScore
 
 PROTOCOL = 1
 LONGEST_LABEL = 1_000  # characters
-SHA256 = r"^[0-9a-f]{64}$"
 
-Sha256 = Annotated[str, Field(pattern=SHA256)]
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise ValueError(
+            f"a SHA-256 is needed, 64 digits as `fgrlhf reward-serve` prints it"
+            f" (got {shorten(value, 80)})"
+        )
+    return value
+
+
+Sha256 = Annotated[str, AfterValidator(_sha256)]
 Scores = list[SegmentScore] | None
 
 

@@ -393,9 +393,8 @@ class RLConfig(StrictModel):
         warmup = self.train.n_critic_warmup_steps
         if self.needs_values and value.ckpt is None and not value.policy_value_sharing:
             return [
-                f"model.value_model: the critic of `{name}` needs its own trunk: set"
-                " model.value_model.ckpt, or model.value_model.policy_value_sharing=true to read"
-                " the policy's hidden states"
+                f"model.value_model: `{name}` needs a critic: set model.value_model.ckpt, a model"
+                " of its own, or model.value_model.policy_value_sharing=true, a head on the policy"
             ]
         if not self.needs_values and warmup:
             with_critic = [key for key, algorithm in ALGORITHMS.items() if algorithm.needs_values]
