@@ -11,7 +11,7 @@ messages.
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -27,7 +27,13 @@ LONGEST_MESSAGE = 400  # characters of the message about one mistake
 
 
 class StrictModel(BaseModel):
-    """Base of every config section: immutable, with declared keys only."""
+    """Base of every config section: immutable, with declared keys only.
+
+    `may_change` names the keys that affect no result, such as a timeout: a run may be resumed with
+    other values.
+    """
+
+    may_change: ClassVar[tuple[str, ...]] = ()
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False

@@ -171,7 +171,7 @@ def _hint_for_key(model: type[BaseModel], path: str, known: Sequence[str]) -> st
         return f"did you mean `{section}.{close}`?" if section else f"did you mean `{close}`?"
     names = [place.rpartition(".")[2] for place in paths_of(model)]
     close = _close_to(key, names, similarity=0.8)
-    elsewhere = other_place(model, close) if close else None
+    elsewhere = other_place(model, close) if close and close != key else None
     return elsewhere or f"known here: {_first_names(known)}" if known else "remove it"
 
 

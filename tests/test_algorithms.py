@@ -736,7 +736,7 @@ def test_its_settings_are_those_of_its_config_class(outside, tmp_path):
         ({"bonus": "much"}, ["algorithm.bonus: ", "got 'much'"]),
         ({"bonus": None}, ["algorithm.bonus: "]),
         ({"side": "up"}, ["algorithm.side: input should be 'left' or 'right'"]),
-        ({"bonsu": 1}, ["algorithm.bonsu: unknown key; did you mean `algorithm.bonus`?"]),
+        ({"bonsu": 1}, ["algorithm.bonsu: unknown key; did you mean `bonus`?"]),
         ({"clip_low": 0.1}, ["algorithm.clip_low: unknown key"]),
         ({"kl_coef": -1}, ["algorithm.kl_coef: "]),
         ({"of": "Sign"}, ["algorithm.of: `Sign` has no module"]),

@@ -9,7 +9,7 @@ from rl_helpers import CountWord, config, metrics, trainer
 from safetensors.torch import load_file
 from slow import with_slow
 
-from fgrlhf.config import load_config
+from fgrlhf.config import load_config, validate
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.reward import CombinedReward
@@ -444,6 +444,57 @@ def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, caps
     ):
         with pytest.raises(UserError, match="made with other settings"):
             resumed(processes, **changes)
+
+
+SERVER = {
+    "kind": "http",
+    "url": "http://127.0.0.1:8770",
+    "model_sha256": "0" * 64,
+    "batch_size": 8,
+}
+JUDGE = {"kind": "judge", "url": "https://a.org/v1", "model": "m", "criterion": "how polite"}
+PERSPECTIVE = {
+    "kind": "increment",
+    "better": "low",
+    "scorer": {"kind": "perspective", "attribute": "TOXICITY", "cache": "a", "empty": 0.0},
+}
+CLASSIFIER = {"kind": "sequence_scorer", "ckpt": "a"}
+
+
+@pytest.mark.parametrize(
+    "reward, key, value, may_change",
+    [
+        (SERVER, "url", "http://127.0.0.1:8771", True),
+        (SERVER, "timeout_s", 600.0, True),
+        (SERVER, "cache", "answers.jsonl", True),
+        (SERVER, "batch_size", 4, True),
+        (SERVER, "model_sha256", "1" * 64, False),
+        (JUDGE, "token_env", "TOKEN", True),
+        (JUDGE, "parallel", 1, True),
+        (JUDGE, "criterion", "how short", False),
+        (JUDGE, "url", "https://b.org/v1", False),
+        (PERSPECTIVE, "scorer.queries_per_second", 0.5, True),
+        (PERSPECTIVE, "scorer.attribute", "INSULT", False),
+        (CLASSIFIER, "device", "cuda:1", True),
+        (CLASSIFIER, "scale", 2.0, False),
+    ],
+)
+def test_what_affects_no_reward_may_change(reward, key, value, may_change, tmp_path):
+    def run_with(section):
+        run = make(tmp_path)
+        settings = {**run.config.model_dump(mode="json"), "reward": {"r": section}}
+        run.config = validate(rl_config(load_task("numbers")), settings, "test")
+        return run
+
+    run_with(reward).train(until=1)
+    changed = json.loads(json.dumps(reward))
+    *parents, leaf = key.split(".")
+    (changed[parents[0]] if parents else changed)[leaf] = value
+    if may_change:
+        assert checkpoint.load_latest(run_with(changed))
+        return
+    with pytest.raises(UserError, match=f"reward.r.{key}: "):
+        checkpoint.load_latest(run_with(changed))
 
 
 def test_a_folder_appears_when_it_is_on_disk(tmp_path, monkeypatch):

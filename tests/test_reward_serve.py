@@ -11,14 +11,27 @@ from pathlib import Path
 import pytest
 from reward_service import CONTEXT, VARIABLE, save_model
 
-from fgrlhf.cli.reward_serve import listener, settings_from, token_of
+from fgrlhf.cli.reward_serve import (
+    TOKEN_KEYS,
+    ServerSettings,
+    listener,
+    settings_from,
+    token_of,
+)
 from fgrlhf.errors import UserError
-from fgrlhf.reward_models.kinds import Http, Length, SegmentClassifier, SequenceScorer
+from fgrlhf.reward_models.kinds import (
+    LIBRARY_REWARDS,
+    Http,
+    Length,
+    SegmentClassifier,
+    SequenceScorer,
+)
 from fgrlhf.reward_models.reward_server import model_sha256
 from fgrlhf.text_types import Prompt
 
 ROOT = Path(__file__).parents[1]
 LENGTH = ["kind=length", "value=-1", "max_words=3"]
+JUDGE = ["kind=judge", "url=http://127.0.0.1:1/v1", "model=m", "criterion=polite"]
 TEXTS = ["the red cat sees", "a dog likes one green bird and"]
 PROMPTS = [Prompt("0", "the red cat"), Prompt("1", "a dog")]
 
@@ -99,7 +112,7 @@ def test_the_kinds_of_a_task():
     "arguments, message",
     [
         (["kind=length"], "reward.value: missing"),
-        ([*LENGTH, "max_wrds=3"], "max_wrds: unknown key; did you mean `max_words`"),
+        ([*LENGTH, "max_wrds=3"], "max_wrds: unknown key; did you mean `reward.max_words`"),
         ([*LENGTH, "weight=2"], "reward.weight: 2.0 is not read, set it in the config of the run"),
         ([*LENGTH, "place=end"], "reward.place: end is not read"),
         ([*LENGTH, "host=0.0.0.0"], "can be reached from other machines.*other_machines=true"),
@@ -109,11 +122,26 @@ def test_the_kinds_of_a_task():
         (["ckpt=no/such/folder"], "kind"),
         (["port=9"], "reward: missing"),
         (["a.yml", "b.yml"], "b.yml. is not a setting"),
+        ([*JUDGE, "token_env=KEY"], "token_env: .*`judge` both have .* write reward.token_env=..."),
+        ([*JUDGE, "token_file=key"], "token_file: .*`judge` both have"),
     ],
 )
 def test_settings_that_are_refused(arguments, message):
     with pytest.raises(UserError, match=message):
         settings_from(arguments)
+
+
+def test_the_token_of_a_judge_is_not_that_of_the_clients():
+    settings, reward = settings_from([*JUDGE, "reward.token_env=KEY"])
+    assert (settings.token_env, reward.token_env) == (VARIABLE, "KEY")
+
+
+def test_no_other_key_is_of_both_the_server_and_a_reward():
+    shared = set()
+    for name, kind in LIBRARY_REWARDS.items():
+        if name != "http":
+            shared |= kind.model_fields.keys() & ServerSettings.model_fields.keys()
+    assert shared == {*TOKEN_KEYS, "device"}  # `device` of the reward is refused
 
 
 def test_another_host_can_be_allowed():

@@ -46,6 +46,7 @@ usage: fgrlhf reward-serve ckpt=FOLDER [key=value ...]
        fgrlhf reward-serve [TASK] [config.yml] [key=value ...]
 Keys of the reward can be given without `reward.`. A folder with reward_model.json needs no `kind`.
 TASK adds the reward kinds of a task."""
+TOKEN_KEYS = ("token_file", "token_env")
 KIND_OF_MODEL = {"segment": "segment_classifier", "sequence": "sequence_scorer"}
 
 
@@ -141,7 +142,16 @@ def settings_from(argv: Sequence[str]) -> tuple[ServerSettings, RewardKind]:
             first = word.partition("=")[0].partition(".")[0].strip()
             overrides.append(word if first in model.model_fields else f"reward.{word}")
     settings = load_config(model, files[0], overrides) if files else config_from(model, overrides)
-    return settings, getattr(settings, "reward")  # noqa: B009
+    reward: RewardKind = getattr(settings, "reward")  # noqa: B009
+    for key in TOKEN_KEYS:
+        is_given = any(word.partition("=")[0].strip() == key for word in overrides)
+        if is_given and key in type(reward).model_fields:
+            raise UserError(
+                f"{key}: the server and its reward `{reward.kind}` both have this key. For the"
+                f" reward's token, write reward.{key}=...; for the clients' token, set {key} in a"
+                " YAML file of the server"
+            )
+    return settings, reward
 
 
 def token_of(settings: ServerSettings) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from fgrlhf.models.base import Policy, name_of
 from fgrlhf.models.decoding import Sampling, Steps
 from fgrlhf.models.frozen_layers import run_lower, run_upper
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
+from fgrlhf.models.loading import max_positions
 from fgrlhf.models.shared_rows import block_mask, can_share, position_arguments, sharing_pays
 from fgrlhf.models.trunk import text_config, trunk_of
 from fgrlhf.text_types import Prompt
@@ -90,7 +91,7 @@ class CausalPolicy(Policy):
     @property
     def positions(self) -> int | None:
         """The most tokens that a padded prompt and its response can have; None: no limit."""
-        return getattr(text_config(self.model), "max_position_embeddings", None)
+        return max_positions(text_config(self.model), "decoder")
 
     def hidden(
         self,

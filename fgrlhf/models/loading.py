@@ -80,10 +80,15 @@ def check_vocabulary(tokenizer, model: Any) -> None:
 def max_positions(config: PretrainedConfig, stack: Literal["encoder", "decoder"]) -> int | None:
     """The most tokens that a stack can read; None: no limit.
 
-    LED has a number for each stack. XLNet has -1, because its positions are relative.
+    LED has a number for each stack. XLNet has -1, because its positions are relative. A model with
+    LongRoPE (Phi-3) is limited to its original length: one longer text would change the positions
+    of all texts of its batch.
     """
     positions = getattr(config, "max_position_embeddings", None)
     positions = getattr(config, f"max_{stack}_position_embeddings", positions)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        positions = rope["original_max_position_embeddings"]
     return positions if positions is not None and positions > 0 else None
 
 

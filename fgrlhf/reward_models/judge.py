@@ -165,8 +165,8 @@ class JudgeClient:
         except GivenUp as error:
             message = (
                 f"{judge} gave no score in {error}. No score was invented. Check the service and"
-                " its quota, try another model or a clearer `criterion`, then run the same command"
-                " again"
+                " its quota, then run the same command again; or start another run with another"
+                " model or a clearer `criterion`"
             )
         except TooLong as error:
             message = f"{judge}: {error}. Check `url`"

@@ -69,6 +69,8 @@ class OnDevice(StrictModel):
     Scores are numbers in Python, so nothing else depends on the device.
     """
 
+    may_change = ("device",)
+
     device: Annotated[str, AfterValidator(_device)] | None = Field(
         default=None, description="of this model, such as cuda:1; null: the policy's"
     )

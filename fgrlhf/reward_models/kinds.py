@@ -292,7 +292,12 @@ class MissingEos(RewardKind):
 
 
 class Http(RemoteSettings, RewardKind):
-    """A reward of a server (`fgrlhf reward-serve`): docs/rewards.md, Rewards as a service."""
+    """A reward of a server (`fgrlhf reward-serve`): docs/rewards.md, Rewards as a service.
+
+    `model_sha256` pins the model, so the server may move, and `batch_size` affects rounding only.
+    """
+
+    may_change = (*RemoteSettings.may_change, "url", "token_env", "batch_size")
 
     kind: Literal["http"] = "http"
     model_sha256: Sha256 = Field(

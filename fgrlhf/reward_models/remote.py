@@ -123,6 +123,8 @@ def without(message: str, token: str | None) -> str:
 class ServiceSettings(StrictModel):
     """How to reach a service: address, token, deadline, attempts."""
 
+    may_change = ("token_file", "timeout_s", "retries", "plain_http")
+
     url: Address = Field(description="address of the service, without a path below it")
     token_file: FilePath | None = Field(
         default=None, description="file with the bearer token; used instead of token_env"
@@ -147,6 +149,8 @@ class ServiceSettings(StrictModel):
 
 class RemoteSettings(ServiceSettings):
     """How to reach a service whose answers can be stored."""
+
+    may_change = (*ServiceSettings.may_change, "cache")
 
     cache: FilePath | None = Field(
         default=None, description="JSONL file of known answers; none is asked for twice"

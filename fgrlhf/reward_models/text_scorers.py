@@ -164,6 +164,8 @@ class PerspectiveScorerKind(TextScorerKind):
     The environment variable PERSPECTIVE_API_KEY has the key.
     """
 
+    may_change = ("cache", "queries_per_second", "parallel", "attempts", "timeout")
+
     kind: Literal["perspective"] = "perspective"
     attribute: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")] = Field(
         description="what is scored, by its name in the API, such as INSULT"
@@ -200,6 +202,8 @@ class PerspectiveScorerKind(TextScorerKind):
 
 class JudgeSettings(RemoteSettings):
     """How a language model judges. `url` ends before `/chat/completions`."""
+
+    may_change = (*RemoteSettings.may_change, "token_env", "parallel")
 
     model: str = Field(min_length=1, description="name of the language model at the service")
     criterion: str = Field(

@@ -31,6 +31,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 
+from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.files import read_json, sha256, sync, write_json
 from fgrlhf.models.lora import names_under_adapters
@@ -45,21 +46,8 @@ CHECKPOINTS_KEPT = 2
 FILES = ("model.safetensors", "optimizer.safetensors")
 SHARED_STATE = ("qmap1", "qmap2")  # of 8-bit AdamW: the values of its 256 codes
 PENDING = "pending.safetensors"
-# settings that may change when a run is resumed
-MAY_CHANGE_ON_RESUME = (
-    "logging.",
-    "train.save_interval:",
-    "parallel",
-    "sampler.url:",
-    "sampler.plain_http:",
-    "sampler.token_file:",
-    "sampler.token_env:",
-    "sampler.timeout_s:",
-    "sampler.retries:",
-    "sampler.parallel:",
-    "sampler.sync_dir:",
-    "sampler.max_gap:",
-)
+# settings that may change when a run is resumed, besides those in `StrictModel.may_change`
+MAY_CHANGE_ON_RESUME = ("logging.", "train.save_interval:", "parallel")
 # settings that may also change if the number of processes does and the global batch does not
 PER_PROCESS = ("train.sampling_batch_size_per_card:", "train.training_batch_size_per_card:")
 
@@ -344,6 +332,19 @@ def _differences(old, new, path: str = "") -> list[str]:
     return [] if old == new else [f"{path}: {shorten(repr(old))} then, {shorten(repr(new))} now"]
 
 
+def _may_change(section: StrictModel, path: str = "") -> list[str]:
+    """The paths of the keys below a section that affect no result."""
+    paths = [f"{path}{key}" for key in section.may_change]
+    for name, value in section:
+        if isinstance(value, StrictModel):
+            paths += _may_change(value, f"{path}{name}.")
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                if isinstance(inner, StrictModel):
+                    paths += _may_change(inner, f"{path}{name}.{key}.")
+    return paths
+
+
 def _check_same_run(trainer, state: dict, folder: Path) -> None:
     """Raise `UserError` if the checkpoint's settings differ from the trainer's."""
     old = with_new_keys(state["config"], trainer.config)
@@ -351,7 +352,8 @@ def _check_same_run(trainer, state: dict, folder: Path) -> None:
     old_processes = state["num_processes"]
     processes = trainer.accelerator.num_processes
     differences = _differences(mask_tree(old), new)
-    changed = [line for line in differences if not line.startswith(MAY_CHANGE_ON_RESUME)]
+    may_change = (*MAY_CHANGE_ON_RESUME, *(f"{key}:" for key in _may_change(trainer.config)))
+    changed = [line for line in differences if not line.startswith(may_change)]
     if processes != old_processes:
         if _same_updates(old, old_processes, new, processes):
             changed = [line for line in changed if not line.startswith(PER_PROCESS)]

@@ -18,6 +18,15 @@ class LocalSamplerConfig(StrictModel):
 class VllmSamplerConfig(ServiceSettings):
     """A vLLM server samples; for decoder-only policies: docs/scale.md."""
 
+    may_change = (
+        *ServiceSettings.may_change,
+        "url",
+        "token_env",
+        "parallel",
+        "sync_dir",
+        "max_gap",
+    )
+
     kind: Literal["vllm"] = "vllm"
     token_env: VariableName | None = Field(
         default=None, description="environment variable with the server's API key; null: none"
