@@ -114,7 +114,8 @@ class DPOTrainer(BaseTrainer):
         self.comparisons = comparisons
         # comparison -> answer -> tokens, under the initial policy; None: not computed yet
         self.ref_logprobs: list[list[Tensor]] | None = None
-        self._pass: tuple[int, list[list[int]]] = (-1, [])  # the current epoch and its batches
+        self._epoch = -1  # whose batches `_epoch_batches` has
+        self._epoch_batches: list[list[int]] = []
         self._check_sizes()
 
     # ---- the loop --------------------------------------------------------------------------------
@@ -152,7 +153,7 @@ class DPOTrainer(BaseTrainer):
                 self._evaluate(bar)
             with seeded(self.config.train.seed, "step", self.step):
                 started = perf_counter()
-                metrics = self.update(self.batch(self.step))
+                metrics = self.update(self.batch_indices(self.step))
             self._log_step(metrics | {"time/update": perf_counter() - started}, bar)
             self.step += 1
             if self.step % self.config.train.save_interval == 0 or self.step == last:
@@ -182,20 +183,20 @@ class DPOTrainer(BaseTrainer):
         bar = progress_bar(len(order), "reference", "prompt", enabled=not self._quiet())
         results: list[tuple[int, list[Tensor]]] = []  # (index of the comparison, its answers)
         for start in range(0, len(order), size):
-            places = order[start : start + size]
-            comparisons = [self.comparisons[i] for i in places]
+            indices = order[start : start + size]
+            comparisons = [self.comparisons[i] for i in indices]
             batch = self._collate(comparisons, None)
             with self.precision():
                 logprobs_BT = self._logprobs(self.actor_critic, batch).cpu()
-            results += zip(places, _rows_of_answers(logprobs_BT, comparisons))
+            results += zip(indices, _rows_of_answers(logprobs_BT, comparisons))
             bar.update(len(comparisons))
         bar.close()
         if self.accelerator.num_processes > 1:
             results = gather_object(results)
         return [per_answer for _, per_answer in sorted(results, key=lambda item: item[0])]
 
-    def update(self, places: Sequence[int]) -> dict[str, float]:
-        """One optimiser step on the mean loss over all pairs of the comparisons at `places`.
+    def update(self, indices: Sequence[int]) -> dict[str, float]:
+        """One optimiser step on the mean loss over all pairs of the comparisons with these indices.
 
         The result does not depend on the number of micro-batches or processes.
         """
@@ -206,8 +207,8 @@ class DPOTrainer(BaseTrainer):
         self.actor_critic.train(train.dropout)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * self.lr_factor(self.step)
-        n_pairs = sum(len(self.comparisons[i].pairs) for i in places)
-        micro_batches = self._micro_batches(places)
+        n_pairs = sum(len(self.comparisons[i].pairs) for i in indices)
+        micro_batches = self._micro_batches(indices)
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
         for i, (micro, weight) in enumerate(micro_batches):
@@ -227,22 +228,22 @@ class DPOTrainer(BaseTrainer):
         metrics = self._summed(totals) | self._clip_and_step()
         return metrics | {"lr": self.optimizer.param_groups[0]["lr"]}
 
-    def _micro_batches(self, places: Sequence[int]) -> list[tuple[Sequence[int], float]]:
+    def _micro_batches(self, indices: Sequence[int]) -> list[tuple[Sequence[int], float]]:
         """The process's share of the comparisons of a step, in parts, each with its weight.
 
         The weight is 1. Sharded models communicate in every pass, so all processes must make as
         many passes as the one with most comparisons. The others add parts of the weight 0.
         """
         world = self.accelerator.num_processes
-        share = share_of(places, self.accelerator.process_index, world)
+        share = share_of(indices, self.accelerator.process_index, world)
         size = self.config.train.training_batch_size_per_card
         parts: list[tuple[Sequence[int], float]] = []
         for start in range(0, len(share), size):
             parts.append((share[start : start + size], 1.0))
         if self.sharded:
-            largest_share = math.ceil(len(places) / world)
+            largest_share = math.ceil(len(indices) / world)
             missing = math.ceil(largest_share / size) - len(parts)
-            parts += [(places[:1], 0.0)] * missing
+            parts += [(indices[:1], 0.0)] * missing
         return parts
 
     def pair_losses(
@@ -283,18 +284,20 @@ class DPOTrainer(BaseTrainer):
     def total_steps(self) -> int:
         return max(round(self.config.train.epochs * self.steps_per_epoch), 1)
 
-    def batch(self, step: int) -> list[int]:
+    def batch_indices(self, step: int) -> list[int]:
         """Indices of a step's comparisons, which have similar lengths.
 
         Every pass over the data has another order.
         """
-        epoch, place = divmod(step, self.steps_per_epoch)
-        if self._pass[0] != epoch:
+        epoch, i = divmod(step, self.steps_per_epoch)
+        if self._epoch != epoch:
             train = self.config.train
             lengths = [comparison.lengths for comparison in self.comparisons]
-            batches = shuffled_batches(len(lengths), train.batch_size, train.seed, epoch, lengths)
-            self._pass = (epoch, batches)
-        return self._pass[1][place]
+            self._epoch_batches = shuffled_batches(
+                len(lengths), train.batch_size, train.seed, epoch, lengths
+            )
+            self._epoch = epoch
+        return self._epoch_batches[i]
 
     @property
     def episodes_per_step(self) -> float:
@@ -330,7 +333,7 @@ class DPOTrainer(BaseTrainer):
         bar.update()
 
     def _write_samples(
-        self, places: Sequence[int], logprobs_BT: Tensor, batch: ComparisonBatch
+        self, indices: Sequence[int], logprobs_BT: Tensor, batch: ComparisonBatch
     ) -> None:
         """Log the step's first answers with the policy's implied reward on each token.
 
@@ -343,7 +346,7 @@ class DPOTrainer(BaseTrainer):
         log_ratios_BT = logprobs_BT - batch.ref_logprobs_BT
         rewards_BT = self.config.dpo.beta * batch.weights_BT * log_ratios_BT
         rows = []
-        for i in places:
+        for i in indices:
             comparison = self.comparisons[i]
             for k in range(len(comparison.answer_ids)):
                 row = len(rows)  # of the batch, in which a comparison's answers are consecutive

@@ -147,7 +147,7 @@ def evaluate_rows(
             kls = _kl_of_responses(
                 policy, reference, prompt_ids_GP, prompt_mask_GP, response, num_samples, temperature
             )
-        texts = _texts_of(policy, response)
+        texts = _response_texts(policy, response)
         repeated = [prompt for prompt in batch for _ in range(num_samples)]
         rows = _text_rows(repeated, texts, num_samples)
         # autocast is for the policy: outside it, rewards are those of training, and metrics those
@@ -155,7 +155,7 @@ def evaluate_rows(
         with torch.autocast(response.ids_BT.device.type, enabled=False):
             if reward is not None:
                 needs_tokens = getattr(reward, "needs_tokens", False)
-                tokens = _tokens(policy, response) if needs_tokens else None
+                tokens = _response_tokens(policy, response) if needs_tokens else None
                 _join(rows, _reward_columns(reward, repeated, texts, tokens))
             _join(rows, _text_columns(repeated, texts, rouge))
             if kls is not None:
@@ -317,7 +317,7 @@ def _response_seeds(batch: Sequence[Prompt], seed: int, num_samples: int) -> lis
     return seeds
 
 
-def _texts_of(policy: Policy, response: Response) -> list[str]:
+def _response_texts(policy: Policy, response: Response) -> list[str]:
     lengths = response.mask_BT.sum(1).tolist()
     unpadded = [ids_T[: int(length)] for ids_T, length in zip(response.ids_BT.tolist(), lengths)]
     return texts_of(policy.tokenizer, unpadded)
@@ -356,7 +356,7 @@ def _kl_of_responses(
     return kls
 
 
-def _tokens(policy: Policy, response: Response) -> list[ResponseTokens]:
+def _response_tokens(policy: Policy, response: Response) -> list[ResponseTokens]:
     """The tokens of the responses, for rewards with `needs_tokens`."""
     _, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT)
     finished = finished_responses(response, policy.eos_ids)

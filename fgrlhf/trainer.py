@@ -122,8 +122,8 @@ class OnPolicyTrainer(BaseTrainer):
         settings = config.algorithm
         self.kl = KLController(settings.kl_coef, settings.kl_target, settings.kl_horizon)
         self.high_kl_count = 0
-        # The index of the current pass over the prompts, and the order of the prompts in it.
-        self._pass: tuple[int, list[int]] = (-1, [])
+        self._pass = -1  # the pass over the prompts whose order `_pass_order` is
+        self._pass_order: list[int] = []
         self._check_sizes()
         self.cut_ids = {prompt.id for prompt in cut_prompts(self.policy, prompts)}
 
@@ -156,23 +156,23 @@ class OnPolicyTrainer(BaseTrainer):
                     self.publish_weights()
                 with clock.time("rollout"):
                     self.sample_ahead()
-                    # a difference, because the counts go on in dev evaluations
+                    # dev evaluations count inputs too, so take the difference over this step
                     inputs_before = input_counts(self.reward)
                     rollout, rewards = self.collect_and_score()
-                    inputs = inputs_since(self.reward, inputs_before)
+                    scored_inputs = inputs_since(self.reward, inputs_before)
                     gap_metrics = checked_gap(rollout, self.config.sampler, self.step)
-                    rewards_BT, advantages = self.compute_advantages(rollout, rewards)
+                    penalized_BT, advantages = self.compute_advantages(rollout, rewards)
                 with clock.time("update"):
                     update_metrics = self.update(rollout, advantages)
                 with clock.time("wait_for_sampler"):
                     self.wait_for_sampler()
 
-            metrics = rollout_metrics(rollout, rewards, rewards_BT, advantages)
+            metrics = rollout_metrics(rollout, rewards, penalized_BT, advantages)
             metrics |= update_metrics
             metrics |= gap_metrics
             metrics["kl_coef"] = self.kl.coef
             metrics["prompts/cut"] = self._share_cut(rollout)
-            metrics |= cut_shares(gathered(self.accelerator, inputs))
+            metrics |= cut_shares(gathered(self.accelerator, scored_inputs))
             metrics |= clock.seconds(self._timed_phases())
             self._log_step(metrics, rollout, rewards, advantages, bar)
 
@@ -297,13 +297,13 @@ class OnPolicyTrainer(BaseTrainer):
     def compute_advantages(
         self, rollout: Rollout, rewards: TokenReward
     ) -> tuple[Tensor, Advantages]:
-        """KL-penalised rewards_BT, and the advantages computed from them."""
+        """The KL-penalised rewards penalized_BT, and the advantages computed from them."""
         settings = self.config.algorithm
         if settings.normalize_aspects:
             rewards = normalized(rewards, self.reward.weights)
         kl_coef = self.kl.coef if settings.kl_in == "reward" else 0.0
-        rewards_BT = self.reward.penalized(rewards, rollout, kl_coef)
-        return rewards_BT, self.algorithm.advantages(rollout, rewards_BT, rewards)
+        penalized_BT = self.reward.penalized(rewards, rollout, kl_coef)
+        return penalized_BT, self.algorithm.advantages(rollout, penalized_BT, rewards)
 
     def update(self, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
         """Train on the rollouts; return the metrics of the update.
@@ -395,8 +395,8 @@ class OnPolicyTrainer(BaseTrainer):
     def micro_batches(self, rows: Tensor) -> list[Tensor]:
         """The rank's rows of a minibatch, in parts of `training_batch_size_per_card`."""
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        places = share_of(range(len(rows)), rank, world)
-        share = rows[list(places)]
+        indices = share_of(range(len(rows)), rank, world)
+        share = rows[list(indices)]
         return list(share.split(self.config.train.training_batch_size_per_card))
 
     # ---- pure functions of (config, step) --------------------------------------------------------
@@ -431,19 +431,19 @@ class OnPolicyTrainer(BaseTrainer):
         """The rank's prompts of a step, and a seed for each of their responses."""
         batch = self.batch(step)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        places = share_of(range(len(batch)), rank, world)
+        indices = share_of(range(len(batch)), rank, world)
         num_samples = self.config.env.train_num_samples_per_input
-        seeds = response_seeds(self.config.train.seed, step, places[0], len(places), num_samples)
-        return [batch[i] for i in places], seeds
+        seeds = response_seeds(self.config.train.seed, step, indices[0], len(indices), num_samples)
+        return [batch[i] for i in indices], seeds
 
     def _order(self, pass_index: int) -> list[int]:
         """The order of the prompts in a pass over them."""
-        if self._pass[0] != pass_index:
+        if self._pass != pass_index:
             seed = derive_seed(self.config.train.seed, "pass", pass_index)
             generator = torch.Generator().manual_seed(seed)
-            order = torch.randperm(len(self.prompts), generator=generator).tolist()
-            self._pass = (pass_index, order)
-        return self._pass[1]
+            self._pass_order = torch.randperm(len(self.prompts), generator=generator).tolist()
+            self._pass = pass_index
+        return self._pass_order
 
     def minibatches(self, n_rows: int, epoch: int) -> list[Tensor]:
         """The rows of each optimiser step of an epoch, as indices into the global batch."""

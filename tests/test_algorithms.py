@@ -653,8 +653,8 @@ class Sign(Algorithm):
     needs_values = False
     reuses_rollouts = False
 
-    def advantages(self, rollout, rewards_BT, rewards):
-        returns_B = rewards_BT.sum(1)
+    def advantages(self, rollout, penalized_BT, rewards):
+        returns_B = penalized_BT.sum(1)
         sign_B = (returns_B - returns_B.mean()).sign() * self.config.bonus
         return Advantages(sign_B[:, None] * rollout.response_mask_BT)
 
@@ -681,8 +681,8 @@ class NoLoss(Algorithm):
     needs_values = False
     reuses_rollouts = False
 
-    def advantages(self, rollout, rewards_BT, rewards):
-        return Advantages(rewards_BT)
+    def advantages(self, rollout, penalized_BT, rewards):
+        return Advantages(penalized_BT)
 
 
 number = 3

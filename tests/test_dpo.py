@@ -14,7 +14,7 @@ from rl_helpers import metrics
 from slow import with_slow
 
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
-from fgrlhf.cli import dpo as dpo_command
+from fgrlhf import train_dpo
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
@@ -316,10 +316,14 @@ def test_every_comparison_is_seen_in_every_pass(tmp_path):
     run = trainer(config(tmp_path, train__batch_size=2, train__epochs=3))
     assert run.total_steps == 9 and run.steps_per_epoch == 3
     for epoch in range(3):
-        seen = [i for step in range(3 * epoch, 3 * epoch + 3) for i in run.batch(step)]
+        seen = [i for step in range(3 * epoch, 3 * epoch + 3) for i in run.batch_indices(step)]
         assert set(seen) == set(range(5)) and len(seen) == 6
-    assert [run.batch(step) for step in range(3)] != [run.batch(step) for step in range(3, 6)]
-    assert run.batch(1) == trainer(config(tmp_path, train__batch_size=2, train__epochs=3)).batch(1)
+    assert [run.batch_indices(step) for step in range(3)] != [
+        run.batch_indices(step) for step in range(3, 6)
+    ]
+    assert run.batch_indices(1) == trainer(
+        config(tmp_path, train__batch_size=2, train__epochs=3)
+    ).batch_indices(1)
 
 
 def evaluate(policy):
@@ -516,7 +520,7 @@ def top_layer_trainer(folder, keeps: bool = True) -> DPOTrainer:
     policy = tiny.policy("llama")
     policy.train_top_layers(1)
     encoded = encode_comparisons(policy, pairs(), cfg.env.max_generated_len)
-    assert dpo_command.keeps_frozen_states(policy, encoded, num_processes=1)
+    assert train_dpo.keeps_frozen_states(policy, encoded, num_processes=1)
     if not keeps:
         policy.frozen = None
     return DPOTrainer(cfg, policy, encoded, sample_answers, Accelerator(cpu=True))
@@ -561,12 +565,12 @@ def test_a_resumed_run_with_frozen_layers_is_the_uninterrupted_one(tmp_path):
 def test_states_that_do_not_fit_are_not_kept(monkeypatch):
     policy = tiny.policy("llama")
     encoded = encode_comparisons(policy, pairs(), 12)
-    assert not dpo_command.keeps_frozen_states(policy, encoded, num_processes=1)  # none are frozen
+    assert not train_dpo.keeps_frozen_states(policy, encoded, num_processes=1)  # none are frozen
     policy.train_top_layers(1)
-    assert not dpo_command.keeps_frozen_states(policy, encoded, num_processes=2)
+    assert not train_dpo.keeps_frozen_states(policy, encoded, num_processes=2)
     tokens = sum(len(c.prompt_ids) + sum(map(len, c.answer_ids)) for c in encoded)
     needed = tokens * policy.hidden_size * 4
     monkeypatch.setattr(frozen_layers, "CAPACITY", needed)
-    assert dpo_command.keeps_frozen_states(policy, encoded, num_processes=1)
+    assert train_dpo.keeps_frozen_states(policy, encoded, num_processes=1)
     monkeypatch.setattr(frozen_layers, "CAPACITY", needed - 1)
-    assert not dpo_command.keeps_frozen_states(policy, encoded, num_processes=1)
+    assert not train_dpo.keeps_frozen_states(policy, encoded, num_processes=1)

@@ -17,22 +17,22 @@ class ActorCriticAlgorithm(Algorithm):
     config: ActorCriticConfig
 
     def advantages(
-        self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward | None = None
+        self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward | None = None
     ) -> Advantages:
         """Whitened advantages, and the returns that the critic learns.
 
         Args:
-          rewards_BT: the penalised rewards, 0 on padding.
+          penalized_BT: the penalised rewards, 0 on padding.
         """
         config = self.config
         mask_BT = rollout.response_mask_BT
         assert rollout.values_BT is not None  # since needs_values is true
         if config.whiten_rewards:
-            rewards_BT = whiten(
-                rewards_BT, mask_BT, shift_mean=False, divide_by=config.whiten_divides_by
+            penalized_BT = whiten(
+                penalized_BT, mask_BT, shift_mean=False, divide_by=config.whiten_divides_by
             )
         advantages_BT, returns_BT = gae(
-            rewards_BT, rollout.values_BT, mask_BT, config.gamma, config.lam, config.gae_start
+            penalized_BT, rollout.values_BT, mask_BT, config.gamma, config.lam, config.gae_start
         )
         whitened_BT = whiten(advantages_BT, mask_BT, divide_by=config.whiten_divides_by)
         return Advantages(whitened_BT, returns_BT)

@@ -34,8 +34,10 @@ class GPG(GroupRelative):
     config_class = GPGConfig
     config: GPGConfig
 
-    def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward) -> Advantages:
+    def advantages(
+        self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward
+    ) -> Advantages:
         mask_BT = rollout.response_mask_BT
-        centred_BT = self.centred(rollout, rewards_BT, rewards, leave_out=False)
-        spread_B = group_spread(centred_BT, rewards_BT, mask_BT, rollout.group_B)
+        centred_BT = self.centred(rollout, penalized_BT, rewards, leave_out=False)
+        spread_B = group_spread(centred_BT, penalized_BT, mask_BT, rollout.group_B)
         return Advantages(gpg_scale(spread_B) * centred_BT)

@@ -61,7 +61,7 @@ class GroupRelative(Algorithm):
     config: GroupConfig
 
     def centred(
-        self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward, leave_out: bool
+        self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward, leave_out: bool
     ) -> Tensor:
         """advantages_BT relative to the mean over the prompt's samples.
 
@@ -72,14 +72,14 @@ class GroupRelative(Algorithm):
         group_B = rollout.group_B
         gamma = self.config.gamma
         if self.config.credit == "response":
-            return response_advantages(rewards_BT, mask_BT, group_B, gamma, leave_out)
+            return response_advantages(penalized_BT, mask_BT, group_B, gamma, leave_out)
         aspects = []
         for name, aspect_BT in rewards.by_aspect.items():
             index_BT = segments_before(rewards.segments[name], rollout.char_ends, mask_BT)
             applies_B = torch.tensor(rewards.applies(name), device=mask_BT.device)
             aspects.append((aspect_BT, index_BT, mask_BT * applies_B[:, None]))
         # The KL penalty is one more aspect, whose segments are single tokens.
-        penalty_BT = rewards_BT - rewards.total_BT
+        penalty_BT = penalized_BT - rewards.total_BT
         if bool(penalty_BT.any()):
             T = mask_BT.shape[1]
             token_index_BT = torch.arange(T, device=mask_BT.device).expand_as(mask_BT)

@@ -44,14 +44,16 @@ class GRPO(GroupRelative):
     reuses_rollouts = True
     config: GRPOConfig
 
-    def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward) -> Advantages:
-        advantages_BT = self.centred(rollout, rewards_BT, rewards, leave_out=False)
+    def advantages(
+        self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward
+    ) -> Advantages:
+        advantages_BT = self.centred(rollout, penalized_BT, rewards, leave_out=False)
         if self.config.normalize:
             # At the first token, an advantage is the return minus the mean of those to which a
             # reward applies. The returns themselves would count "does not apply" as 0.
             std_B = group_std(advantages_BT[:, 0], rollout.group_B)
             spread_B = group_spread(
-                advantages_BT, rewards_BT, rollout.response_mask_BT, rollout.group_B
+                advantages_BT, penalized_BT, rollout.response_mask_BT, rollout.group_B
             )
             divisor_B = torch.maximum(std_B, spread_B) + EPS
             # without any spread the advantages are rounding errors

@@ -44,11 +44,13 @@ class Algorithm(Protocol):
         self.config = config
 
     @abstractmethod
-    def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward) -> Advantages:
+    def advantages(
+        self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward
+    ) -> Advantages:
         """Advantages (and, with a critic, returns) of a step's rollouts, 0 on padding.
 
         Args:
-          rewards_BT: the sum over the aspects, minus the KL penalty unless `kl_in` is `loss`.
+          penalized_BT: the sum over the aspects, minus the KL penalty unless `kl_in` is `loss`.
           rewards: the same rewards by aspect, without the penalty, and their segments.
         """
         ...

@@ -51,10 +51,10 @@ class Reinforce(Algorithm):
     config: ReinforceConfig
 
     def advantages(
-        self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward | None = None
+        self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward | None = None
     ) -> Advantages:
         advantages_BT = reinforce_advantages(
-            rewards_BT, rollout.response_mask_BT, self.config.gamma, self.config.baseline
+            penalized_BT, rollout.response_mask_BT, self.config.gamma, self.config.baseline
         )
         return Advantages(advantages_BT)
 

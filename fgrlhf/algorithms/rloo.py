@@ -21,5 +21,7 @@ class RLOO(GroupRelative):
     config_class = RLOOConfig
     config: RLOOConfig
 
-    def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward) -> Advantages:
-        return Advantages(self.centred(rollout, rewards_BT, rewards, leave_out=True))
+    def advantages(
+        self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward
+    ) -> Advantages:
+        return Advantages(self.centred(rollout, penalized_BT, rewards, leave_out=True))

@@ -1,6 +1,6 @@
 """Evaluate a policy on dev or test: all metrics, one JSON line per response.
 
-    fgrlhf evaluate TASK policy=outputs/mini/sft split=test config=... data_dir=... output_dir=...
+    fgrlhf evaluate TASK policy=outputs/numbers/mini/sft config=... data_dir=... output_dir=...
 
 Writes <output_dir>/eval/<name>-<split>/{rows.jsonl, summary.json}. Results with the same settings,
 policy and data are reused.
@@ -113,7 +113,7 @@ class RecordedSettings(Settings):
 
 
 def policy_name(path: str) -> str:
-    """`outputs/mini/fine_grained/best` -> `fine_grained`, `outputs/mini/sft` -> `sft`."""
+    """`outputs/numbers/mini/rl/best` -> `rl`, `outputs/numbers/mini/sft` -> `sft`."""
     parts = [part for part in Path(path).parts if part not in ("best", "final", "checkpoints")]
     return parts[-1] if parts else path
 
@@ -272,8 +272,8 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
         rows = gather_object(rows) if state.num_processes > 1 else rows
         if state.is_main_process:
             summary = {metric: interval.as_dict() for metric, interval in summarize(rows).items()}
-            write_jsonl(folder / "rows.jsonl", rows)
-            write_json(folder / "summary.json", summary)
+            write_jsonl(folder / ROWS, rows)
+            write_json(folder / SUMMARY, summary)
     # after the log has written stages.json, because result.json marks the stage as complete
     if state.is_main_process:
         segmenter = RougeLsum().segmenter.describe()

@@ -1,6 +1,6 @@
 """Sample responses to annotate: JSON lines for one split, in the task's own format.
 
-    fgrlhf generate TASK policy=outputs/mini/sft split=train data_dir=... output_dir=...
+    fgrlhf generate TASK policy=outputs/numbers/mini/sft split=train data_dir=... output_dir=...
 
 The defaults are four samples at temperature 0.7 and top-k 20, with which the paper collects its
 feedback. Writes <output_dir>/generated/<name>-<split>/samples.jsonl; an interrupted run continues

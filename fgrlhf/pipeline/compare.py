@@ -131,7 +131,7 @@ def compare(
 
 
 def reference_name(policy: str) -> str:
-    """`outputs/mini/sft` -> `sft`, `outputs/mini/ppo/best` -> `ppo`."""
+    """`outputs/numbers/mini/sft` -> `sft`, `outputs/numbers/mini/ppo/best` -> `ppo`."""
     parts = [part for part in Path(policy).parts if part not in ("best", "final")]
     return parts[-1] if parts else policy
 
