@@ -13,8 +13,8 @@ from dpo_helpers import BETTER, TEXTS, config, fours, pairs, trainer
 from rl_helpers import metrics
 from slow import with_slow
 
-from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf import train_dpo
+from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
