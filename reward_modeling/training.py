@@ -24,7 +24,7 @@ from fgrlhf.runs.hf_checkpoints import forget_last_call, model_to_install
 from fgrlhf.runs.hf_log import use_run_log
 from fgrlhf.runs.hf_trainer import StageTrainer, training_arguments
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
-from fgrlhf.runs.stage import begin, finish, finished, last_complete_checkpoint
+from fgrlhf.runs.stage import begin, finish, last_complete_checkpoint, stored_result
 from reward_modeling.baselines import comparison
 from reward_modeling.config import RMConfig
 from reward_modeling.pair_errors import PairErrors
@@ -78,7 +78,7 @@ def reuse(config: RMConfig) -> Path | None:
     If that run was killed just after it finished, its checkpoints are removed.
     """
     folder = Path(config.logging.save_dir)
-    if finished(folder, config, config.inputs) is None:
+    if stored_result(folder, config, config.inputs) is None:
         return None
     say(f"{config.logging.run_name}: finished before, reusing {folder}")
     if is_main_rank():

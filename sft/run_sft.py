@@ -39,7 +39,7 @@ from fgrlhf.runs.hf_log import use_run_log
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
-from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
+from fgrlhf.runs.stage import begin, finish, hold, last_complete_checkpoint, stored_result
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import seeded
@@ -302,7 +302,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
     folder = Path(config.logging.save_dir)
     examples, dev = _read_examples(config)
     inputs = _inputs(config)
-    if finished(folder, config, inputs) is not None:
+    if stored_result(folder, config, inputs) is not None:
         say(f"{config.logging.run_name}: finished before, reusing {folder}")
         if is_main_rank():  # in case the stage was killed just after it was complete
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)

@@ -32,7 +32,7 @@ from fgrlhf.files import write_text
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.reward_models.kinds import Length
 from fgrlhf.reward_models.reward_server import Limits
-from fgrlhf.runs.stage import digest, finished
+from fgrlhf.runs.stage import digest, stored_result
 from fgrlhf.secrets import mask_tree
 from fgrlhf.task import Task, rl_config
 from fgrlhf.text_types import Prompt
@@ -335,11 +335,11 @@ def test_the_config_of_a_run_has_the_hash_and_no_token(server, tmp_path):
     written = mask_tree(cfg.model_dump(mode="json"))["reward"]["facts"]
     assert written.items() >= section.items()  # names of files and variables are not masked
     write_text(tmp_path / "config.yaml", to_yaml(cfg))
-    assert finished(tmp_path, cfg, []) is None
+    assert stored_result(tmp_path, cfg, []) is None
     section["model_sha256"] = "e" * 64
     other = validate(model, tree, "file")
     with pytest.raises(UserError, match=f"facts.model_sha256: {server.digest} there, e+ now"):
-        finished(tmp_path, other, [])
+        stored_result(tmp_path, other, [])
 
 
 # ---- the cache -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.runs.older_configs import with_new_keys
-from fgrlhf.runs.stage import finished
+from fgrlhf.runs.stage import stored_result
 
 
 class Local(StrictModel):
@@ -81,26 +81,26 @@ def test_a_new_list_of_sections_is_filled_in_as_json():
 def test_a_finished_stage_with_lists_and_dicts_of_sections_is_reused(metrics, tmp_path):
     write_json(tmp_path / "config.yaml", {"metrics": metrics, "rewards": {"a": metrics[0]}})
     write_json(tmp_path / "result.json", {"loss": 1})
-    assert finished(tmp_path, Many(metrics=[Server()], rewards={"a": Server()}), [])
+    assert stored_result(tmp_path, Many(metrics=[Server()], rewards={"a": Server()}), [])
     for other in (
         Many(metrics=[Server(url="there")], rewards={"a": Server()}),
         Many(metrics=[Server()], rewards={"a": Server(url="there")}),
         Many(metrics=[Server()], rewards={"a": Server(), "b": Server()}),
     ):
         with pytest.raises(UserError, match="holds a run with other settings"):
-            finished(tmp_path, other, [])
+            stored_result(tmp_path, other, [])
 
 
 @pytest.mark.parametrize("config", [new(packing=True), new(sampler=Server())])
 def test_a_finished_stage_is_reused_only_with_the_defaults(config, tmp_path):
     (tmp_path / "config.yaml").write_text("train: {lr: 0.1}\n")
     write_json(tmp_path / "result.json", {"loss": 1})
-    assert finished(tmp_path, new(), []) == {"loss": 1}
+    assert stored_result(tmp_path, new(), []) == {"loss": 1}
     with pytest.raises(UserError, match="holds a run with other settings"):
-        finished(tmp_path, config, [])
+        stored_result(tmp_path, config, [])
 
 
 def test_a_section_of_another_kind_than_the_default(tmp_path):
     (tmp_path / "config.yaml").write_text("{train: {lr: 0.1}, sampler: {kind: server, url: here}}")
     write_json(tmp_path / "result.json", {"loss": 1})
-    assert finished(tmp_path, new(sampler=Server()), []) == {"loss": 1}
+    assert stored_result(tmp_path, new(sampler=Server()), []) == {"loss": 1}

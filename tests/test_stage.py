@@ -22,10 +22,10 @@ from fgrlhf.runs.stage import (
     check_writable,
     digest,
     finish,
-    finished,
     folder_of,
     hold,
     last_complete_checkpoint,
+    stored_result,
     write_digests,
 )
 
@@ -44,18 +44,18 @@ class Config(StrictModel):
 def stage(tmp_path):
     """A finished stage in `tmp_path / "out"` that read `rows.json`."""
     (tmp_path / "rows.json").write_text("[1]")
-    assert finished(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None
+    assert stored_result(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None
     assert not (tmp_path / "out").exists()  # checking writes nothing
     begin(tmp_path / "out", Config(), [tmp_path / "rows.json"])
     RunLog(tmp_path / "out", Config()).close()
     # started, not finished
-    assert finished(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None
+    assert stored_result(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None
     finish(tmp_path / "out", {"best": 3})
     return tmp_path
 
 
 def test_same_settings_and_inputs_are_reused(stage):
-    assert finished(stage / "out", Config(), [stage / "rows.json"]) == {"best": 3}
+    assert stored_result(stage / "out", Config(), [stage / "rows.json"]) == {"best": 3}
     begin(stage / "out", Config(), [stage / "rows.json"])
     assert (stage / "out" / "config.yaml").exists()  # the work continues with its files
 
@@ -72,10 +72,10 @@ def test_same_settings_and_inputs_are_reused(stage):
 )
 def test_other_settings_are_refused_or_redone(stage, config, line):
     with pytest.raises(UserError) as error:
-        finished(stage / "out", config, [stage / "rows.json"])
+        stored_result(stage / "out", config, [stage / "rows.json"])
     assert line in str(error.value)
     assert (stage / "out" / "result.json").exists()
-    assert finished(stage / "out", config, [stage / "rows.json"], redo=True) is None
+    assert stored_result(stage / "out", config, [stage / "rows.json"], redo=True) is None
     assert (stage / "out" / "result.json").exists()  # kept until the new work begins
     begin(stage / "out", config, [stage / "rows.json"])
     assert [path.name for path in (stage / "out").iterdir()] == ["inputs.json"]
@@ -84,8 +84,8 @@ def test_other_settings_are_refused_or_redone(stage, config, line):
 def test_other_contents_are_refused_or_redone(stage):
     (stage / "rows.json").write_text("[2]")
     with pytest.raises(UserError, match="rows.json: its contents have changed since"):
-        finished(stage / "out", Config(), [stage / "rows.json"])
-    assert finished(stage / "out", Config(), [stage / "rows.json"], redo=True) is None
+        stored_result(stage / "out", Config(), [stage / "rows.json"])
+    assert stored_result(stage / "out", Config(), [stage / "rows.json"], redo=True) is None
 
 
 def test_inputs_that_come_and_go_are_refused_or_redone(stage):
@@ -97,17 +97,17 @@ def test_inputs_that_come_and_go_are_refused_or_redone(stage):
         ([], f"\n  {rows}: was an input\nRemove"),
     ):
         with pytest.raises(UserError) as error:
-            finished(stage / "out", Config(), inputs)
+            stored_result(stage / "out", Config(), inputs)
         assert lines in str(error.value)
-        assert finished(stage / "out", Config(), inputs, redo=True) is None
-    assert finished(stage / "out", Config(), [rows, rows]) == {"best": 3}
+        assert stored_result(stage / "out", Config(), inputs, redo=True) is None
+    assert stored_result(stage / "out", Config(), [rows, rows]) == {"best": 3}
     begin(stage / "out", Config(), [more])
     assert [path.name for path in (stage / "out").iterdir()] == ["inputs.json"]
 
 
 def test_inputs_that_were_not_recorded_count_as_the_same(stage):
     (stage / "out" / "inputs.json").unlink()
-    assert finished(stage / "out", Config(), [stage / "more.json"]) == {"best": 3}
+    assert stored_result(stage / "out", Config(), [stage / "more.json"]) == {"best": 3}
 
 
 def test_digest_of_a_checkpoint_is_that_of_its_model(tmp_path):
@@ -428,8 +428,8 @@ class SortedScan:
 def test_a_damaged_stage_is_refused_with_the_way_out_or_redone(stage, name, text):
     (stage / "out" / name).write_text(text)
     with pytest.raises(UserError, match=f"{name}[^$]*Remove that (folder|file)"):
-        finished(stage / "out", Config(), [stage / "rows.json"])
-    assert finished(stage / "out", Config(), [stage / "rows.json"], redo=True) is None
+        stored_result(stage / "out", Config(), [stage / "rows.json"])
+    assert stored_result(stage / "out", Config(), [stage / "rows.json"], redo=True) is None
 
 
 def test_a_finished_stage_with_a_secret_is_known_again(tmp_path, monkeypatch):
@@ -445,9 +445,9 @@ def test_a_finished_stage_with_a_secret_is_known_again(tmp_path, monkeypatch):
     finish(tmp_path, {})
     assert (tmp_path / "config.yaml").read_text() == "name: https://***@host\napi_key: '***'\n"
     assert "hf_abcdefgh" not in (tmp_path / "inputs.json").read_text()
-    assert finished(tmp_path, config, inputs) == {}
+    assert stored_result(tmp_path, config, inputs) == {}
     with pytest.raises(UserError, match="name: https://.*@host there, x now"):
-        finished(tmp_path, Secret(name="x", api_key="other"), inputs)
+        stored_result(tmp_path, Secret(name="x", api_key="other"), inputs)
 
 
 def test_a_file_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):

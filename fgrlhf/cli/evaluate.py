@@ -35,7 +35,7 @@ from fgrlhf.reward_models.text_scorers import AnyTextScorer
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog
-from fgrlhf.runs.stage import begin, changes_since, finish, finished, folder_of, hold
+from fgrlhf.runs.stage import begin, changes_since, finish, folder_of, hold, stored_result
 from fgrlhf.step_search import StepSearch
 from fgrlhf.task import Task, build_reward, code_of, rl_config
 
@@ -234,7 +234,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     device = torch.device(state.device or "cpu")
     use_kernels("auto", folder)
     inputs = inputs_of(task, settings, config)
-    if finished(folder, recorded, inputs, redo=True, files=RESULTS) is not None:
+    if stored_result(folder, recorded, inputs, redo=True, files=RESULTS) is not None:
         if state.is_main_process:
             read_rows(folder / ROWS)  # damaged results are not reused
             summary = read_summary(folder / SUMMARY)

@@ -29,7 +29,7 @@ from fgrlhf.rollout import generate_texts
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import RunLog
-from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
+from fgrlhf.runs.stage import begin, finish, folder_of, hold, stored_result
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 
@@ -170,7 +170,7 @@ def _generate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     # Unfinished samples of other settings are discarded; finished ones may be under annotation.
     is_complete = (folder / "samples.jsonl").exists()
     files = ("samples.jsonl",)
-    if finished(folder, settings, inputs, redo=not is_complete, files=files) is not None:
+    if stored_result(folder, settings, inputs, redo=not is_complete, files=files) is not None:
         if state.is_main_process:
             remove_parts(folder)  # in case the stage was killed just after it was complete
             print(f"{name}: generated before, reusing {folder}", flush=True)

@@ -25,7 +25,7 @@ from fgrlhf.evaluation import summarize
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows
 from fgrlhf.runs.runlog import RunLog
-from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
+from fgrlhf.runs.stage import begin, finish, folder_of, hold, stored_result
 
 
 class Settings(StrictModel):
@@ -85,7 +85,7 @@ def choose(settings: Settings) -> Path:
         )
     inputs = [source / ROWS]
     with hold(folder):
-        if finished(folder, settings, inputs, redo=True, files=RESULTS) is not None:
+        if stored_result(folder, settings, inputs, redo=True, files=RESULTS) is not None:
             print(f"{settings.name}: chosen before, reusing {folder}", flush=True)
             return folder
         rows = read_rows(source / ROWS)

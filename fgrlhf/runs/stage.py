@@ -321,7 +321,7 @@ def digests(inputs: Iterable[str | Path]) -> dict[str, str]:
     return {mask_secrets(str(path)): mask_secrets(digest(path)) for path in inputs}
 
 
-def finished(
+def stored_result(
     folder: str | Path,
     config: StrictModel,
     inputs: Iterable[str | Path],

@@ -38,7 +38,7 @@ from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from fgrlhf.reward_models.spec import SPEC_FILE
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.runs.runlog import RunLog, versions
-from fgrlhf.runs.stage import begin, finish, finished, hold
+from fgrlhf.runs.stage import begin, finish, hold, stored_result
 from fgrlhf.text_types import Prompt
 from reward_modeling.metrics.span_errors import auc, precision_recall_f1
 from tasks.qa_feedback.data.oracle import Judgement, judge
@@ -249,7 +249,7 @@ def reward_models(
     answers = output / "eval" / f"{judged}-{settings.split}" / "rows.jsonl"
     inputs = [answers, *folders.values()]
     with hold(folder):
-        metrics = finished(folder, settings, inputs, redo=True)
+        metrics = stored_result(folder, settings, inputs, redo=True)
         if metrics is None:
             begin(folder, settings, inputs)
             with RunLog(folder, settings) as log, log.stage("reward models against the oracle"):
