@@ -292,6 +292,24 @@ def test_beam_search_ignores_forbidden_tokens_as_sampling_does(setting):
     assert ids.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"num_beams": 2, "num_return_sequences": 2},
+        {"length_penalty": -30.0},
+        {"early_stopping": True},
+    ],
+)
+def test_a_checkpoint_does_not_change_what_beam_search_finds(setting):
+    beams = Sampling(8, do_sample=False, num_beams=3)
+    expected = generated(tiny.t5(seed=3).eval(), TEXTS, beams)
+    policy = tiny.t5(seed=3).eval()
+    for name, value in setting.items():
+        setattr(policy.model.generation_config, name, value)
+    found = generated(policy, TEXTS, beams)
+    assert [part.tolist() for part in found] == [part.tolist() for part in expected]
+
+
 def test_a_tokenizer_that_ends_every_text_is_refused():
     """The policy would answer after the end of the text."""
     policy = tiny.gpt2()

@@ -23,9 +23,12 @@ from fgrlhf.models.top_layers import count_layers, train_top_layers
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import PolicyOutput, Response
 
-# Settings of a checkpoint's generation config that force or forbid tokens. They are not part of the
-# policy, so beam search runs without them.
+# Settings of a checkpoint's generation config that force or forbid tokens, or that change what beam
+# search looks for. They are not part of the policy, so beam search runs without them.
 UNFORCED = {
+    "num_return_sequences": 1,
+    "length_penalty": 1.0,
+    "early_stopping": False,
     "forced_bos_token_id": None,
     "forced_eos_token_id": None,
     "no_repeat_ngram_size": 0,
@@ -315,7 +318,8 @@ class Policy(nn.Module, ABC):
     ) -> Response:
         """The most probable response that the beam search of transformers finds for each prompt.
 
-        A checkpoint's generation config may force or forbid tokens (BART's first token, repeated
+        Responses compete by the mean log-probability of their tokens. A checkpoint's generation
+        config may prefer longer ones, or force or forbid tokens (BART's first token, repeated
         n-grams). These settings are not part of the policy, neither here nor in sampling.
         """
         decoder_inputs = self._beam_search_inputs(prompt_ids_GP)
