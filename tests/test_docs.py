@@ -31,11 +31,13 @@ from fgrlhf.errors import UserError
 from fgrlhf.pipeline.experiments import split_arguments
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext
+from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task import Task, load_task, rl_config
 from fgrlhf.text_types import Prompt
 from interface_html.row_format import RowFormat
 from interface_html.schema import ASSIGNMENT, load_schema
 from reward_modeling.run_fg_rm import SegmentRMConfig
+from reward_modeling.run_pref_rm import PreferenceRMConfig
 from sft.config import SFTConfig
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +58,13 @@ def blocks(path: Path, language: str) -> list[str]:
     """The fenced blocks of a language."""
     text = path.read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.M | re.S)
+
+
+def configs_of_the_guide() -> dict[str, str]:
+    """The configs of docs/tasks.md: the name that the text gives each of them -> its block."""
+    text = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+\.yml)` is:\n\n```yaml\n(.*?)^```", text, flags=re.M | re.S)
+    return dict(named)
 
 
 # ---- commands ------------------------------------------------------------------------------------
@@ -164,6 +173,8 @@ class Programs:
         rest = [config if word == "config.yml" else word for word in rest]
         with self.monkeypatch.context() as patch:
             patch.setattr("sys.argv", ["fgrlhf", name, *rest])
+            if NEW_TASK in rest and name != "new-task":
+                patch.chdir(self.folder_of_the_guide())
             if name == "env" or (rest and name in ("data", "new-task")):
                 patch.chdir(self.working_folder())
                 if rest[:1] == ["model"]:
@@ -198,9 +209,7 @@ class Programs:
         script, *rest = [PLACEHOLDERS.get(word, word) for word in arguments]
         root = ROOT
         if script.startswith(f"tasks/{NEW_TASK}/"):
-            root = self.working_folder()
-            new_task.write_task(NEW_TASK, root / "tasks")
-            self.monkeypatch.setattr("tasks.__path__", [str(root / "tasks")])
+            root = self.folder_of_the_guide()
         programs = self.folder / "bin"
         programs.mkdir()
         record = self.folder / "record"
@@ -322,6 +331,15 @@ class Programs:
         write_judgement_files(root)
         return root
 
+    def folder_of_the_guide(self) -> Path:
+        """The working folder with the task of docs/tasks.md and the configs that it adds."""
+        root = self.working_folder()
+        task = new_task.write_task(NEW_TASK, root / "tasks")
+        for name, text in configs_of_the_guide().items():
+            (task / name).write_text(text)
+        self.monkeypatch.setattr("tasks.__path__", [str(root / "tasks")])
+        return root
+
 
 def _has_required_parameter(function) -> bool:
     parameters = inspect.signature(function).parameters.values()
@@ -418,11 +436,20 @@ def test_the_reward_of_the_guide_runs():
 def test_the_configs_of_the_guide_are_valid(tmp_path, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
+    texts = configs_of_the_guide()
     _, *configs = blocks(ROOT / "docs" / "tasks.md", "yaml")
-    for config_class, text in zip((SFTConfig, SegmentRMConfig), configs, strict=True):
-        path = tmp_path / "config.yml"
+    assert list(texts.values()) == configs
+    classes = {
+        "mini_sft_config.yml": SFTConfig,
+        "mini_error_rm_config.yml": SegmentRMConfig,
+        "mini_preference_rm_config.yml": PreferenceRMConfig,
+        "mini_dpo_config.yml": DPOConfig,
+    }
+    assert texts.keys() == classes.keys()
+    for name, text in texts.items():
+        path = tmp_path / name
         path.write_text(text)
-        load_config(config_class, str(path))
+        load_config(classes[name], str(path))
 
 
 def test_the_python_reward_of_the_document_runs():

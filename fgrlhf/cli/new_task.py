@@ -1,6 +1,7 @@
 """`fgrlhf new-task NAME`: write tasks/NAME, a task that trains and passes its tests.
 
-The files come from fgrlhf/cli/new_task_files: `x.py.txt` there becomes `tasks/NAME/x.py`.
+Run it in the repository's root. The files come from fgrlhf/cli/new_task_files: `x.py.txt` there
+becomes `tasks/NAME/x.py`.
 """
 
 import keyword
@@ -16,8 +17,8 @@ from fgrlhf.errors import UserError, shorten
 FILES = Path(__file__).parent / "new_task_files"
 USAGE = """usage: fgrlhf new-task NAME
 
-Writes tasks/NAME below the working directory: prompts, a reward, a config at mini scale, run.sh, a
-README and tests. NAME is a Python name in lower case, such as word_puzzles."""
+Run it in the repository's root: it writes tasks/NAME with prompts, a reward, a config at mini
+scale, run.sh, a README and tests. NAME is a Python name in lower case, such as word_puzzles."""
 
 
 def check_name(name: str) -> None:
@@ -67,6 +68,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     name = folder.name
     print(
         f"{folder} is written. Train it, then change one thing at a time (docs/tasks.md):\n"
-        f"    SCALE=mini bash tasks/{name}/run.sh\n"
+        f"    bash tasks/{name}/run.sh\n"
         f"    make test ARGS=tasks/{name}"
     )
