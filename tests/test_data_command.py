@@ -145,6 +145,25 @@ def test_check(tmp_path, capsys, rows, row_format, lines):
     assert [line.strip() for line in others] == lines
 
 
+def test_check_refuses_prompts_with_repeated_ids(tmp_path, capsys):
+    """The number of a row without an id is its id. Rows of other formats may repeat an id."""
+    rows = [{"id": "a", "prompt": "x"}, {"id": "a", "prompt": "y"}, {"id": 3, "prompt": "z"}]
+    path = tmp_path / "a.jsonl"
+    write_jsonl(path, [*rows, {"prompt": "w"}])
+    with pytest.raises(UserError) as raised:
+        data.main(["check", str(path), "format=prompts"])
+    assert str(raised.value).splitlines() == [
+        f"{path} cannot be used as prompts:",
+        "  row 1, `id`: 'a' is that of row 0 too",
+        "  row 3, `id`: '3' is that of row 2 too",
+        "An evaluation would take them for one prompt. Give every prompt its own id, or none: a row"
+        " without an id has its number, counted from 0, as its id.",
+    ]
+    assert printed(capsys, "check", path, "format=prompts", "limit=1")
+    write_jsonl(path, [row | {"response": "r"} for row in rows])
+    assert printed(capsys, "check", path, "format=demonstrations")
+
+
 def test_convert_other_keys_and_another_suffix(tmp_path, capsys):
     rows = [{"q": f"p{i}", "a": ["x", "y"], "votes": {"best": [[0, 1]]}} for i in range(3)]
     write_json(tmp_path / "in.json", rows)
