@@ -244,6 +244,11 @@ def test_convert_counts_what_it_loses(tmp_path, capsys):
             ["  lost, `spans.type`: 1", "  lost, `spans.note`: 1"],
         ),
         ({"prompt": "p", "steps": [step]}, ["format=steps"], ["  lost, `steps.note`: 1"]),
+        (
+            {"input": "p Step 1: a ки\nStep 2: b", "label": "p Step 1: a +\nStep 2: b"},
+            ["format=steps"],
+            ["  lost, texts after the last mark of a solution: 1"],
+        ),
         ({"prompt": "p", "steps": [rated]}, ["format=steps"], []),
         (pair, ["format=comparisons", "to=joined"], []),
     ]

@@ -766,8 +766,12 @@ def test_steps(tmp_path):
     )
     assert places(report.problems) == [(1, "steps")] and len(items) == 1
     shepherd = {"input": "p Step 1: a ки\nStep 2: b ки", "label": "p Step 1: a +\nStep 2: b -"}
-    (item,), _ = read_json(tmp_path, "math_shepherd", [shepherd])
+    (item,), report = read_json(tmp_path, "math_shepherd", [shepherd])
+    assert item.response == "Step 1: a\nStep 2: b" and not report.losses
+    unfinished = {key: f"{text}\nStep 3: c" for key, text in shepherd.items()}
+    (item,), report = read_json(tmp_path, "math_shepherd", [unfinished])
     assert item.response == "Step 1: a\nStep 2: b"
+    assert report.losses == {"texts after the last mark of a solution": 1}
     assert "`labels`: has 1 values for 2 steps" in malformed(
         tmp_path, "trl_stepwise", trl | {"labels": [True]}
     )
