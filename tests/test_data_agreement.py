@@ -11,6 +11,7 @@ from fgrlhf.data.agreement import (
     by_response,
     coincidences,
     exact_matches,
+    judged_in_several_files,
     mpp_credits,
     nominal_alpha,
     ordinal,
@@ -250,6 +251,19 @@ def test_equal_responses_are_items_of_their_own():
     copies = [judged(mark(0, 2)), judged(mark(3, 5)), judged()]
     shared = by_response({"a": copies, "b": copies})
     assert [entry.by_annotator["a"] == entry.by_annotator["b"] for entry in shared] == [True] * 3
+
+
+def test_a_name_in_two_files_is_not_merged():
+    """Two servers can both have a user `1`: their spans must not count for one annotator."""
+    one, two, three = (judged(mark(2, 5, annotator=name)) for name in ("1", "1", "2"))
+    files = {"g1": [one], "g2": [two], "g3": [three]}
+    figures = report(files)
+    assert figures["span F1, exact, positions"] == Interval(1, 1, 1)
+    assert judged_in_several_files(files) == 1
+    # somebody's work can be split over files
+    split = {"a": [one], "b": [judged(mark(0, 2, annotator="1"), response="x y")], "c": [three]}
+    assert judged_in_several_files(split) == 0
+    assert [list(entry.by_annotator) for entry in by_response(split)] == [["1", "2"], ["1"]]
 
 
 def test_an_item_may_have_a_row_for_each_annotator():

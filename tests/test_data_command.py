@@ -402,6 +402,10 @@ def test_agreement_of_files(tmp_path, capsys):
     # 3 shared characters of spans of 4 and 3
     assert figures["span F, MPP, positions"]["mean"] == pytest.approx((3 / 4 + 1) / 2)
     assert figures["alpha, severities of matched spans (ordinal)"].startswith("undefined: ")
+    third = tmp_path / "c.jsonl"
+    write_jsonl(third, [row])
+    note = printed(capsys, "agreement", first, second, third)[0]
+    assert note.startswith("note: 1 response judged under one annotator's name in several files.")
 
 
 @pytest.mark.parametrize(

@@ -339,34 +339,59 @@ def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
     """The responses of all files, with everybody who judged them.
 
     Responses are the same if their texts, prompts and sources are. If an annotator judged a
-    response in several rows of a file, these are copies of it, such as equal outputs of two
-    systems: the second one is then the second copy of the other annotators. A judgement without an
-    annotator belongs to its file's only annotator, or to the file. With several files, a row
-    without judgements counts too: its annotator found nothing.
+    response in several rows, these are copies of it, such as equal outputs of two systems: the
+    second one is then the second copy of the other annotators. The same holds if the rows are in
+    different files, where one name can also stand for two people. A judgement without an annotator
+    belongs to its file's only annotator, or to the file. With several files, a row without
+    judgements counts too: its annotator found nothing.
     """
-    shared: dict[tuple[str, str | None, str], list[Shared]] = {}  # the copies of each response
+    shared: dict[Hashable, list[Shared]] = {}  # the copies of each response
+    judged_copies: Counter[Hashable] = Counter()  # by response and annotator
+    for row in _judged_rows(files):
+        copy = max((judged_copies[row.key, name] for name in row.by_annotator), default=0)
+        copies = shared.setdefault(row.key, [])
+        if copy == len(copies):
+            copies.append(Shared(row.response))
+        for name, judgements in row.by_annotator.items():
+            judged_copies[row.key, name] = copy + 1
+            copies[copy].by_annotator.setdefault(name, []).extend(judgements)
+    return [entry for copies in shared.values() for entry in copies]
+
+
+def judged_in_several_files(files: Mapping[str, Sequence[JudgedResponse]]) -> int:
+    """How many responses one annotator's name judged in two files or more."""
+    files_of: dict[tuple[Hashable, str], set[str]] = {}  # by response and annotator
+    for row in _judged_rows(files):
+        for name in row.by_annotator:
+            files_of.setdefault((row.key, name), set()).add(row.file)
+    return len({key for (key, _), names in files_of.items() if len(names) > 1})
+
+
+@dataclass(frozen=True)
+class _JudgedRow:
+    """A row of a file; rows of the same response have the same key."""
+
+    file: str
+    key: Hashable
+    response: str
+    by_annotator: Mapping[str, Sequence[Judgement]]
+
+
+def _judged_rows(files: Mapping[str, Sequence[JudgedResponse]]) -> Iterator[_JudgedRow]:
     for file, items in files.items():
         names = {judgement.annotator for item in items for judgement in item.judgements} - {None}
         # the annotator of judgements that do not name one
         default = str(next(iter(names))) if len(names) == 1 else file
-        judged_copies: Counter[Hashable] = Counter()  # in this file, by response and annotator
         for item in items:
             # rows of spans have the prompt as their source if an annotator marked something in it
             source = None if item.source == item.prompt.text else item.source
-            key = (item.prompt.text, source, item.response)
             by_annotator: dict[str, list[Judgement]] = {}
             if not item.judgements and len(files) > 1 and len(names) <= 1:
                 by_annotator[default] = []
             for judgement in item.judgements:
                 by_annotator.setdefault(judgement.annotator or default, []).append(judgement)
-            copy = max((judged_copies[key, name] for name in by_annotator), default=0)
-            copies = shared.setdefault(key, [])
-            if copy == len(copies):
-                copies.append(Shared(item.response))
-            for name, judgements in by_annotator.items():
-                judged_copies[key, name] = copy + 1
-                copies[copy].by_annotator.setdefault(name, []).extend(judgements)
-    return [entry for copies in shared.values() for entry in copies]
+            key = (item.prompt.text, source, item.response)
+            yield _JudgedRow(file, key, item.response, by_annotator)
 
 
 def report(
