@@ -514,9 +514,12 @@ def test_defacto(tmp_path):
     first, second = item.judgements
     assert (first.label, first.reason, first.span) == ("intrinsic", "There were two.", None)
     assert second == Judgement("evidence", "evidence", 0, 16, side="source")
-    assert item.prompt.meta["correction"] == "Two dogs."
+    instructions = ["Replace three by two."]
+    assert item.prompt.meta == {"correction": "Two dogs.", "instructions": instructions}
     assert item.prompt.references == ("Dogs bark.",)
     assert report.spans == {"searched verbatim": 1, "not found": 1}
+    (item,), _ = read_json(tmp_path, "defacto", [row | {"annotator": "w7", "system": "s"}])
+    assert (item.prompt.meta["annotator"], item.prompt.meta["system"]) == ("w7", "s")
     clean = row | {"has_error": False, "intrinsic_error": False}
     (item,), _ = read_json(tmp_path, "defacto", [clean])
     assert item.judgements[0].label == "no error"
@@ -983,6 +986,38 @@ def test_answers_of_argilla_without_a_value(tmp_path):
     (item,), report = read_json(tmp_path, "argilla", [record])
     assert [judgement.label for judgement in item.judgements] == ["good", "one"]
     assert report.losses == {"answers without a value": 3}
+
+
+def test_what_judgements_do_not_hold_of_label_studio_is_counted(tmp_path):
+    task = {
+        **{"id": 5, "inner_id": 3, "project": 9, "meta": {"batch": "b1"}, "data": {"text": "cat"}},
+        "annotations": [{"ground_truth": True, "lead_time": 4.2, "result": [region(0, 3)]}],
+        "predictions": [{"score": 0.7, "result": [region(0, 1, score=0.4)]}],
+    }
+    (item,), report = read_json(tmp_path, "label_studio", [task])
+    assert [judgement.score for judgement in item.judgements] == [None, None]
+    assert report.losses == {
+        "`meta` of tasks": 1,
+        "`ground_truth` of annotations": 1,
+        "scores of predictions": 1,
+        "scores of predicted results": 1,
+    }
+
+
+def test_what_judgements_do_not_hold_of_argilla_is_counted(tmp_path):
+    answers = [{"value": "good", "user_id": name, "status": name} for name in ("u", "discarded")]
+    record = {
+        **{"fields": {"text": "abc"}, "vectors": {"v": [0.1]}, "responses": {"q": answers}},
+        "suggestions": {"q": {"value": "good", "score": 0.3, "agent": "m"}},
+    }
+    (item,), report = read_json(tmp_path, "argilla", [record])
+    assert item.judgements == (
+        Judgement("q", "good", annotator="u"),
+        Judgement("q", "good", origin="m"),
+    )
+    assert report.losses == {
+        **{"discarded answers": 1, "scores of suggestions": 1, "vectors of records": 1},
+    }
 
 
 @pytest.mark.parametrize("key", ["responses", "suggestions"])

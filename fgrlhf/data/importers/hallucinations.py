@@ -184,6 +184,17 @@ def _unescape(text: str) -> str:
 
 # ---- DeFacto -------------------------------------------------------------------------------------
 
+DEFACTO_READ = (
+    "doc_id",
+    "article",
+    "candidate",
+    "abstract",
+    "has_error",
+    "intrinsic_error",
+    "extrinsic_error",
+    "feedback",
+)
+
 
 def defacto(path: str | Path, report: Report) -> list[JudgedResponse]:
     """DeFacto (Liu et al. 2023): summaries with explanations, evidence and corrections.
@@ -216,10 +227,9 @@ def _defacto_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedR
         span = report.locate(number, "feedback.evidence", article, line.strip())
         if span is not None:
             judgements.append(Judgement("evidence", "evidence", *span, side=SOURCE))
-    meta = {
-        "correction": feedback.get("summary") or None,
-        "instructions": feedback.get("instruction_list") or [],
-    }
+    meta = {key: value for key, value in row.items() if key not in DEFACTO_READ}
+    meta["correction"] = feedback.get("summary") or None
+    meta["instructions"] = feedback.get("instruction_list") or []
     reference = optional_text("abstract", row.get("abstract"))
     references = (reference,) if reference else ()
     prompt = Prompt(row_id(row.get("doc_id"), number), "", references, meta)
