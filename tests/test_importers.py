@@ -1187,7 +1187,7 @@ def test_a_blank_annotator_is_none(tmp_path):
     record = {"fields": {"text": "abc"}, "responses": {"q": [{"value": "good", "user_id": " "}]}}
     (rated,), _ = read_json(tmp_path, "argilla", [record])
     judgements = [*item.judgements, *answer.judgements, *rated.judgements]
-    assert [judgement.annotator for judgement in judgements] == [None] * 4
+    assert [judgement.annotator for judgement in judgements] == [None] * 5
 
 
 JSON_IMPORTERS = [
