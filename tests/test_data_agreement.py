@@ -1,17 +1,19 @@
 """Agreement of judgements: hand-computed values, and why a figure is undefined."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from fgrlhf.data.agreement import (
     alpha,
-    alpha_of,
     any_type,
     by_response,
     coincidences,
     exact_matches,
+    judged_in_several_files,
     mpp_credits,
-    nominal,
+    nominal_alpha,
     ordinal,
     overlap_matches,
     partial_credit,
@@ -31,6 +33,10 @@ def judged(*judgements, response="aa bb cc dd", name="0"):
     return JudgedResponse(Prompt(name, ""), response, tuple(judgements))
 
 
+def nominal_of(matrix):
+    return nominal_alpha(matrix.sum(1), matrix.sum() - matrix.trace())
+
+
 # ---- alpha ---------------------------------------------------------------------------------------
 
 
@@ -40,8 +46,49 @@ def test_coincidences_and_nominal_alpha_by_hand():
     matrix = coincidences(units, {"x": 0, "y": 1})
     assert matrix.tolist() == [[2, 1], [1, 4]]
     # n = 8, n_x = 3, n_y = 5: 1 - 7 * 2 / (2 * 3 * 5)
-    assert float(alpha_of(matrix)) == pytest.approx(1 - 7 * 2 / 30)
-    assert nominal(np.array([3.0, 5.0])).tolist() == [[0, 1], [1, 0]]
+    assert float(nominal_of(matrix)) == pytest.approx(1 - 7 * 2 / 30)
+    assert alpha([units]).mean == pytest.approx(1 - 7 * 2 / 30)
+
+
+def test_nominal_alpha_and_its_interval_on_random_units():
+    """Against the formula with the coincidence matrices of all items."""
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        items = []
+        for _ in range(rng.integers(2, 9)):
+            sizes = rng.integers(1, 6, size=rng.integers(1, 4))
+            items.append([rng.choice(list("wxyz"), size).tolist() for size in sizes])
+        pairable = [[unit for unit in units if len(unit) > 1] for units in items]
+        pairable = [units for units in pairable if units]
+        if len({value for units in pairable for unit in units for value in unit}) < 2:
+            continue
+        places = {value: place for place, value in enumerate("wxyz")}
+        matrices = np.stack([coincidences(units, places) for units in pairable])
+        count = len(matrices)
+        draws = np.random.default_rng(0).integers(count, size=(2000, count))
+        replicates = []
+        for draw in draws:
+            matrix = matrices[draw].sum(0)
+            n, n_c = matrix.sum(), matrix.sum(1)
+            expected = n**2 - (n_c**2).sum()
+            if expected > 1e-9:
+                replicates.append(1 - (n - 1) * (n - matrix.trace()) / expected)
+        figure = alpha(items)
+        assert figure.mean == pytest.approx(float(nominal_of(matrices.sum(0))))
+        expected = np.percentile(replicates, [2.5, 97.5])
+        assert (figure.low, figure.high) == pytest.approx(tuple(expected))
+
+
+def test_many_different_labels_need_little_memory():
+    """Such as free texts: an array of draws, labels and labels would have 5.8 GB."""
+    items = [[[f"text {i}", f"another {i}"]] for i in range(300)]
+    tracemalloc.start()
+    figure = alpha(items)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # every coincidence is a disagreement: 1 - 599 * 600 / (600^2 - 600)
+    assert figure.mean == pytest.approx(0)
+    assert peak < 50e6
 
 
 def test_ordinal_distances_by_hand():
@@ -140,7 +187,7 @@ def test_annotators_of_one_file():
     # words of item 1: aa (both), bb (b), cc, dd (none); item 2: other (both), text (none)
     units = [["m", "m"], ["n", "m"], ["n", "n"], ["n", "n"], ["m", "m"], ["n", "n"]]
     matrix = coincidences(units, {"m": 0, "n": 1})
-    assert figures["alpha, words marked or not"].mean == pytest.approx(float(alpha_of(matrix)))
+    assert figures["alpha, words marked or not"].mean == pytest.approx(float(nominal_of(matrix)))
     severities = figures["alpha, severities of matched spans (ordinal)"]
     # (minor, major) and (minor, minor): margins 3 and 1, d = 2, o = 1 on each side
     assert severities.mean == pytest.approx(1 - 3 * 2 * 4 / (2 * 3 * 1 * 4))
@@ -204,6 +251,19 @@ def test_equal_responses_are_items_of_their_own():
     copies = [judged(mark(0, 2)), judged(mark(3, 5)), judged()]
     shared = by_response({"a": copies, "b": copies})
     assert [entry.by_annotator["a"] == entry.by_annotator["b"] for entry in shared] == [True] * 3
+
+
+def test_a_name_in_two_files_is_not_merged():
+    """Two servers can both have a user `1`: their spans must not count for one annotator."""
+    one, two, three = (judged(mark(2, 5, annotator=name)) for name in ("1", "1", "2"))
+    files = {"g1": [one], "g2": [two], "g3": [three]}
+    figures = report(files)
+    assert figures["span F1, exact, positions"] == Interval(1, 1, 1)
+    assert judged_in_several_files(files) == 1
+    # somebody's work can be split over files
+    split = {"a": [one], "b": [judged(mark(0, 2, annotator="1"), response="x y")], "c": [three]}
+    assert judged_in_several_files(split) == 0
+    assert [list(entry.by_annotator) for entry in by_response(split)] == [["1", "2"], ["1"]]
 
 
 def test_an_item_may_have_a_row_for_each_annotator():

@@ -145,6 +145,25 @@ def test_check(tmp_path, capsys, rows, row_format, lines):
     assert [line.strip() for line in others] == lines
 
 
+def test_check_refuses_prompts_with_repeated_ids(tmp_path, capsys):
+    """The number of a row without an id is its id. Rows of other formats may repeat an id."""
+    rows = [{"id": "a", "prompt": "x"}, {"id": "a", "prompt": "y"}, {"id": 3, "prompt": "z"}]
+    path = tmp_path / "a.jsonl"
+    write_jsonl(path, [*rows, {"prompt": "w"}])
+    with pytest.raises(UserError) as raised:
+        data.main(["check", str(path), "format=prompts"])
+    assert str(raised.value).splitlines() == [
+        f"{path} cannot be used as prompts:",
+        "  row 1, `id`: 'a' is that of row 0 too",
+        "  row 3, `id`: '3' is that of row 2 too",
+        "An evaluation would take them for one prompt. Give every prompt its own id, or none: a row"
+        " without an id has its number, counted from 0, as its id.",
+    ]
+    assert printed(capsys, "check", path, "format=prompts", "limit=1")
+    write_jsonl(path, [row | {"response": "r"} for row in rows])
+    assert printed(capsys, "check", path, "format=demonstrations")
+
+
 def test_convert_other_keys_and_another_suffix(tmp_path, capsys):
     rows = [{"q": f"p{i}", "a": ["x", "y"], "votes": {"best": [[0, 1]]}} for i in range(3)]
     write_json(tmp_path / "in.json", rows)
@@ -225,6 +244,11 @@ def test_convert_counts_what_it_loses(tmp_path, capsys):
             ["  lost, `spans.type`: 1", "  lost, `spans.note`: 1"],
         ),
         ({"prompt": "p", "steps": [step]}, ["format=steps"], ["  lost, `steps.note`: 1"]),
+        (
+            {"input": "p Step 1: a ки\nStep 2: b", "label": "p Step 1: a +\nStep 2: b"},
+            ["format=steps"],
+            ["  lost, texts after the last mark of a solution: 1"],
+        ),
         ({"prompt": "p", "steps": [rated]}, ["format=steps"], []),
         (pair, ["format=comparisons", "to=joined"], []),
     ]
@@ -378,6 +402,10 @@ def test_agreement_of_files(tmp_path, capsys):
     # 3 shared characters of spans of 4 and 3
     assert figures["span F, MPP, positions"]["mean"] == pytest.approx((3 / 4 + 1) / 2)
     assert figures["alpha, severities of matched spans (ordinal)"].startswith("undefined: ")
+    third = tmp_path / "c.jsonl"
+    write_jsonl(third, [row])
+    note = printed(capsys, "agreement", first, second, third)[0]
+    assert note.startswith("note: 1 response judged under one annotator's name in several files.")
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,41 @@ def test_many_equal_texts_are_one_group():
     assert near_duplicates(["a b c d"] * 500 + ["x y z w"]) == [list(range(500))]
 
 
+def test_rows_with_one_long_prompt_and_other_responses_are_no_duplicates():
+    """The prompt has nearly all word triples of these rows."""
+    rng = random.Random(0)
+    prompt = random_text(rng, 200)
+    answers = ["yes, it is", "nobody knows that", "ask the office", "that depends"]
+    pairs = [row(prompt, pair) for pair in combinations(answers, 2)]
+    assert apply_filter("duplicates", pairs) == pairs
+    assert explore(pairs).duplicate_groups == []
+    swapped = row(prompt, answers[1::-1])
+    assert apply_filter("duplicates", [*pairs, swapped]) == pairs
+
+
+def test_one_long_response_does_not_make_duplicates():
+    rng = random.Random(0)
+    long = random_text(rng, 200)
+    rows = [row("p", [long, "7"]), row("p", [long, "8"]), row("p", ["8", long])]
+    assert apply_filter("duplicates", rows) == rows[:2]
+
+
+def test_rows_with_a_changed_word_in_prompt_and_response_are_duplicates():
+    rng = random.Random(0)
+    rows = [row(random_text(rng), [random_text(rng), random_text(rng)]) for _ in range(50)]
+    repeated = []
+    for item in rows:
+        words = [text.split() for text in (item.prompt.text, *(a.text for a in item.answers))]
+        for text in words:
+            text[rng.randrange(len(text))] = "changed"
+        prompt, *answers = map(" ".join, words)
+        repeated.append(row(prompt, answers[::-1]))
+    assert apply_filter("duplicates", rows) == rows
+    assert apply_filter("duplicates", [*rows, *repeated]) == rows
+    groups = explore([*rows, *repeated]).duplicate_groups
+    assert groups == [[place, place + 50] for place in range(50)]
+
+
 # ---- statistics ----------------------------------------------------------------------------------
 
 

@@ -709,6 +709,11 @@ def completions(**step):
         (completions(completions=[3]), "`steps[0].completions[0]`: must be an object"),
         (completions(human_completion={}), "`steps[0].human_completion`: must be a text"),
         ({**MARKED, "label": "What"}, "`label`: character 37 must be + or -"),
+        (
+            {**MARKED, "label": MARKED["label"].replace("1 + 1 = 2", "5 - 4 = 1")},
+            "`label`: characters 0 to 37 are another text than in `input`",
+        ),
+        ({**MARKED, "label": MARKED["label"] + " x"}, "`label`: characters 76 to 78 are another"),
         ({**MARKED, "label": None}, "`label`: must be a text, it is null"),
         ({"input": "a ки", "label": "a +"}, "`input`: must contain `Step 1:`"),
         ({"input": "Step 1: a", "label": "a"}, "`input`: must contain `Step 1:`, or a problem"),

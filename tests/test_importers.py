@@ -328,6 +328,14 @@ NOTHING_FOUND = {
 }
 
 
+def test_a_blank_prompt_of_ragtruth_is_none(tmp_path):
+    """Rows of judgements do not have blank prompts."""
+    row = {"source_id": "1", "labels": [], "response": "The sun."}
+    write_jsonl(tmp_path / "source_info.jsonl", [{"source_id": "1", "prompt": " "}])
+    (item,), report = read_json(tmp_path, "ragtruth", [row])
+    assert item.prompt.text == "" and not report.losses
+
+
 @pytest.mark.parametrize("name", NOTHING_FOUND)
 def test_an_empty_list_says_that_nothing_was_found(tmp_path, name):
     """A list of spans that were all dropped does not."""
@@ -435,6 +443,10 @@ def test_ragtruth(tmp_path):
     write_jsonl(tmp_path / "source_info.jsonl", [{"prompt": "Whose prompt is this?"}])
     message = malformed(tmp_path, "ragtruth", row)
     assert "`source_id`: in source_info.jsonl: must not be null" in message
+    twice = [{"source_id": 1, "prompt": text} for text in ("Sum up.", "Sum up.", "Translate.")]
+    write_jsonl(tmp_path / "source_info.jsonl", twice)
+    message = malformed(tmp_path, "ragtruth", row)
+    assert "row 2, `source_id`: in source_info.jsonl: is that of row 0 too, with another" in message
     kind = "Evident Conflict"
     assert item.judgements == (
         Judgement("hallucination", kind, 4, 7, reason="why"),
@@ -502,9 +514,12 @@ def test_defacto(tmp_path):
     first, second = item.judgements
     assert (first.label, first.reason, first.span) == ("intrinsic", "There were two.", None)
     assert second == Judgement("evidence", "evidence", 0, 16, side="source")
-    assert item.prompt.meta["correction"] == "Two dogs."
+    instructions = ["Replace three by two."]
+    assert item.prompt.meta == {"correction": "Two dogs.", "instructions": instructions}
     assert item.prompt.references == ("Dogs bark.",)
     assert report.spans == {"searched verbatim": 1, "not found": 1}
+    (item,), _ = read_json(tmp_path, "defacto", [row | {"annotator": "w7", "system": "s"}])
+    assert (item.prompt.meta["annotator"], item.prompt.meta["system"]) == ("w7", "s")
     clean = row | {"has_error": False, "intrinsic_error": False}
     (item,), _ = read_json(tmp_path, "defacto", [clean])
     assert item.judgements[0].label == "no error"
@@ -646,8 +661,31 @@ def test_a_preference_of_haluquestqa_for_neither_answer(tmp_path):
     write_text(tmp_path / "h.tsv", table_text(rows, "\t"))
     items, report = imported(tmp_path / "h.tsv", "haluquestqa")
     labels = [[judgement.label for judgement in item.judgements] for item in items]
-    assert labels == [[], [], ["better"], ["worse"], [], []]
+    none = "no error"  # the annotator marked nothing
+    assert labels == [[none], [none], [none, "better"], [none, "worse"], [], []]
     assert report.losses == {"preferences other than Answer 1 and Answer 2": 1}
+
+
+def test_an_answer_of_haluquestqa_without_a_mark_has_no_error(tmp_path):
+    """Not if a mark was dropped, or is in the prompt."""
+
+    def marked(prefix, quote, target):
+        parts = {"span": quote, "reason": "r", "label": target}
+        return HALU | {f"{prefix}_{part}": f"['{value}']" for part, value in parts.items()}
+
+    rows = [
+        marked("factuality", "blue", "answer1"),
+        marked("factuality", "green", "answer1"),
+        marked("ques_misconception", "sky", "question1"),
+    ]
+    write_text(tmp_path / "h.tsv", table_text(rows, "\t"))
+    items, report = imported(tmp_path / "h.tsv", "haluquestqa")
+    nothing = Judgement("span", "no error", annotator="w")
+    labels = []
+    for item in items:
+        labels.append([each.label for each in item.judgements if each.aspect != "preference"])
+    assert labels == [["factuality"], ["no error"], [], ["no error"], *[["misconception"]] * 2]
+    assert nothing in items[1].judgements and report.dropped_spans == 1
 
 
 @pytest.mark.parametrize(
@@ -725,6 +763,26 @@ def test_raw_toxic_spans(tmp_path):
         import_items(tmp_path / "spans.csv", "toxic_spans_raw")
 
 
+def test_raw_toxic_spans_with_a_repeated_id_or_an_unknown_box(tmp_path):
+    write_text(tmp_path / "comments.csv", "comment_id,comment_text\n1,you fool\n1,nice\n2,ok\n")
+    head = "annotation,comment_id,worker,all toxic,not toxic\n"
+    boxes = ["a,1,w1,false,TRUE", "a,2,w2,,true", "b,1,w3,yes,False"]
+    write_text(tmp_path / "annotations.csv", head + "\n".join(boxes) + "\n")
+    write_text(tmp_path / "spans.csv", "annotation,type,start,end\na,Insult,4,8\n")
+    with pytest.raises(UserError) as raised:
+        import_items(tmp_path, "toxic_spans_raw")
+    assert str(raised.value).splitlines()[1:] == [
+        "  row 1, `comments.csv: comment_id`: is that of row 0 too",
+        "  row 1, `annotations.csv: annotation`: is that of row 0 too",
+        "  row 2, `annotations.csv: all toxic`: must be True, False or blank, it is 'yes'",
+    ]
+    write_text(tmp_path / "comments.csv", "comment_id,comment_text\n1,you fool\n2,ok\n")
+    write_text(tmp_path / "annotations.csv", f"{head}a,1,w1,false,TRUE\nb,2,w2,,true\n")
+    items, report = import_items(tmp_path, "toxic_spans_raw")
+    assert items[1].judgements == (Judgement("toxic", "not toxic", annotator="w2"),)
+    assert not report.losses
+
+
 # ---- steps and HelpSteer3 ------------------------------------------------------------------------
 
 
@@ -766,8 +824,12 @@ def test_steps(tmp_path):
     )
     assert places(report.problems) == [(1, "steps")] and len(items) == 1
     shepherd = {"input": "p Step 1: a ки\nStep 2: b ки", "label": "p Step 1: a +\nStep 2: b -"}
-    (item,), _ = read_json(tmp_path, "math_shepherd", [shepherd])
+    (item,), report = read_json(tmp_path, "math_shepherd", [shepherd])
+    assert item.response == "Step 1: a\nStep 2: b" and not report.losses
+    unfinished = {key: f"{text}\nStep 3: c" for key, text in shepherd.items()}
+    (item,), report = read_json(tmp_path, "math_shepherd", [unfinished])
     assert item.response == "Step 1: a\nStep 2: b"
+    assert report.losses == {"texts after the last mark of a solution": 1}
     assert "`labels`: has 1 values for 2 steps" in malformed(
         tmp_path, "trl_stepwise", trl | {"labels": [True]}
     )
@@ -924,6 +986,38 @@ def test_answers_of_argilla_without_a_value(tmp_path):
     (item,), report = read_json(tmp_path, "argilla", [record])
     assert [judgement.label for judgement in item.judgements] == ["good", "one"]
     assert report.losses == {"answers without a value": 3}
+
+
+def test_what_judgements_do_not_hold_of_label_studio_is_counted(tmp_path):
+    task = {
+        **{"id": 5, "inner_id": 3, "project": 9, "meta": {"batch": "b1"}, "data": {"text": "cat"}},
+        "annotations": [{"ground_truth": True, "lead_time": 4.2, "result": [region(0, 3)]}],
+        "predictions": [{"score": 0.7, "result": [region(0, 1, score=0.4)]}],
+    }
+    (item,), report = read_json(tmp_path, "label_studio", [task])
+    assert [judgement.score for judgement in item.judgements] == [None, None]
+    assert report.losses == {
+        "`meta` of tasks": 1,
+        "`ground_truth` of annotations": 1,
+        "scores of predictions": 1,
+        "scores of predicted results": 1,
+    }
+
+
+def test_what_judgements_do_not_hold_of_argilla_is_counted(tmp_path):
+    answers = [{"value": "good", "user_id": name, "status": name} for name in ("u", "discarded")]
+    record = {
+        **{"fields": {"text": "abc"}, "vectors": {"v": [0.1]}, "responses": {"q": answers}},
+        "suggestions": {"q": {"value": "good", "score": 0.3, "agent": "m"}},
+    }
+    (item,), report = read_json(tmp_path, "argilla", [record])
+    assert item.judgements == (
+        Judgement("q", "good", annotator="u"),
+        Judgement("q", "good", origin="m"),
+    )
+    assert report.losses == {
+        **{"discarded answers": 1, "scores of suggestions": 1, "vectors of records": 1},
+    }
 
 
 @pytest.mark.parametrize("key", ["responses", "suggestions"])
@@ -1093,7 +1187,7 @@ def test_a_blank_annotator_is_none(tmp_path):
     record = {"fields": {"text": "abc"}, "responses": {"q": [{"value": "good", "user_id": " "}]}}
     (rated,), _ = read_json(tmp_path, "argilla", [record])
     judgements = [*item.judgements, *answer.judgements, *rated.judgements]
-    assert [judgement.annotator for judgement in judgements] == [None] * 4
+    assert [judgement.annotator for judgement in judgements] == [None] * 5
 
 
 JSON_IMPORTERS = [

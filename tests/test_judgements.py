@@ -270,6 +270,27 @@ def test_steps_by_hand():
         from_steps(StepFeedback(Prompt("0", "p"), ()))
 
 
+def test_each_step_is_written_once_and_in_the_order_of_the_text():
+    """Of two annotators, the one who is named first in the list counts for every step."""
+    first = [
+        Judgement("step", None, 4, 6, score=0.0, annotator="r1"),
+        Judgement("step", None, 0, 3, score=1.0, annotator="r1"),
+    ]
+    second = [
+        Judgement("step", None, 0, 3, score=0.0, annotator="r2"),
+        Judgement("step", None, 4, 6, score=0.0, annotator="r2"),
+    ]
+    overlapping = Judgement("step", None, 2, 5, score=1.0, annotator="r1")
+    mixed = (first[0], second[0], overlapping, first[1], second[1])
+    feedback, losses = to_steps(JudgedResponse(Prompt("0", "p"), "a=1\nb=", mixed))
+    assert feedback.steps == (Step("a=1", score=1.0), Step("b=", score=0.0))
+    assert losses == {
+        "annotator": 2,
+        "further judgements of a step": 2,
+        "steps that overlap an earlier one": 1,
+    }
+
+
 @pytest.mark.parametrize(
     "score", [SegmentScore(0, 3, 1.0, "x"), SegmentScore(1, 2, -0.3), SegmentScore(0, None, 2.0)]
 )

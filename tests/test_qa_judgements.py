@@ -1,10 +1,12 @@
 """qa-feedback rows as judgements, and back byte for byte."""
 
 import json
+from pathlib import Path
 
 import pytest
 from feedback_files import write_feedback_files
 
+from fgrlhf.cli import data
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.text_types import Prompt
@@ -66,6 +68,10 @@ def test_an_empty_list_of_errors_is_a_judgement():
         {"feedback": {"errors": [], "missing-info": [], "corrected-prediction": ""}},
         {"gold": ""},
         {"id": "an item"},
+        {"id": "42"},
+        {"id": 7},
+        {"id": "²"},
+        {"id": "007"},
         {"another": {"key": [1]}},
     ],
 )
@@ -132,6 +138,16 @@ def test_what_a_row_cannot_hold_is_counted():
         "judgements of the aspect fluency": 1,
         "judgements of the aspect missing-info": 1,
     }
+
+
+def test_ids_of_rows_are_reproduced_in_a_file_where_only_some_rows_have_one(tmp_path):
+    rows = [{"id": "42", **ROW}, {"id": 1, **ROW}, {"id": "x9", **ROW}, ROW, {"id": "4", **ROW}]
+    text = json.dumps(rows, indent=2)
+    source, judged, back = (str(tmp_path / name) for name in ("a.json", "b.jsonl", "c.json"))
+    Path(source).write_text(text, encoding="utf-8")
+    data.main(["import", source, judged, "from=qa_feedback"])
+    data.main(["export", judged, back, "to=qa_feedback"])
+    assert Path(back).read_text(encoding="utf-8") == text
 
 
 def test_files_of_the_mini_world(tmp_path):

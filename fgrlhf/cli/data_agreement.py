@@ -4,6 +4,7 @@ from pydantic import Field, field_validator
 
 from fgrlhf.cli.data_exchange import read_judgements
 from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_not_input
 from fgrlhf.errors import shorten
 from fgrlhf.files import write_json
@@ -27,12 +28,20 @@ class AgreementSettings(StrictModel):
 
 def agreement(*files: str, settings: AgreementSettings) -> None:
     """Print how far annotators agree. Several files are the judgements of one annotator each."""
-    from fgrlhf.data.agreement import report  # imports scipy, which other actions do not need
+    # imports scipy, which other actions do not need
+    from fgrlhf.data.agreement import judged_in_several_files, report
 
     if settings.out is not None:
         for file in files:
             check_not_input(file, settings.out)
     judged = {file: read_judgements(file) for file in files}
+    repeated = judged_in_several_files(judged)
+    if repeated:
+        print(
+            f"note: {counted(repeated, 'response')} judged under one annotator's name in several"
+            " files. The rows of the later files count as further copies of the response. If the"
+            " name stands for several people, give each of them a name of their own"
+        )
     figures = report(judged, settings.severities)
     for name, figure in figures.items():
         print(f"{name:<44} {figure}")

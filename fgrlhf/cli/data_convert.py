@@ -16,6 +16,7 @@ from fgrlhf.data.judgements import JUDGEMENTS, Losses
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
 from fgrlhf.data.rows import Row
+from fgrlhf.data.shapes import AFTER_MARKS, text_after_marks
 from fgrlhf.data.step_rows import STEP_ROWS, step_rows
 from fgrlhf.errors import UserError, shorten, suggestion
 from fgrlhf.text_types import Prompt
@@ -101,7 +102,7 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
         rows, losses = step_rows(items, settings.to, settings.error_at_most)
     else:
         rows = [row_format.to_row(item) for item in items]
-    losses += _lost_keys(source, settings)
+    losses += _not_read(source, settings)
 
     write_rows(out, rows)
     written = "judgements" if settings.to == "judgements" else settings.format
@@ -121,8 +122,11 @@ def _lost_by_joining(items: Sequence[Comparison]) -> Losses:
     return +losses
 
 
-def _lost_keys(source: str, settings: ConvertSettings) -> Losses:
-    """The keys inside the elements of `spans` and `steps` that their format does not define."""
+def _not_read(source: str, settings: ConvertSettings) -> Losses:
+    """What the rows of `spans` and `steps` state and their format does not read.
+
+    These are unknown keys inside their elements, and text that no step mark follows.
+    """
     losses = Losses()
     name = settings.format
     if name not in ELEMENT_KEYS:
@@ -132,12 +136,15 @@ def _lost_keys(source: str, settings: ConvertSettings) -> Losses:
         path = str(settings.columns.get(f"{name}.{key}", key))
         read |= {path, path.partition(".")[0]}
     for values in read_rows(source)[: settings.limit]:
-        elements = Row(values, settings.columns).get(name)
+        row = Row(values, settings.columns)
+        if name == "steps" and not row.has("steps") and row.has("input"):
+            losses[AFTER_MARKS] += bool(text_after_marks(row.text("input")))
+        elements = row.get(name)
         for element in elements if isinstance(elements, list) else ():
             # docs/data_formats.md says which completion of a step is read
             if isinstance(element, Mapping) and "completions" not in element:
                 losses.update(f"`{name}.{key}`" for key in element if key not in read)
-    return losses
+    return +losses
 
 
 def _read_by_task(file: str, settings: ConvertSettings) -> list[Comparison]:

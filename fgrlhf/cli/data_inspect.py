@@ -9,12 +9,13 @@ from pydantic import Field
 
 from fgrlhf.cli.data_summaries import summary
 from fgrlhf.config import Count, StrictModel
-from fgrlhf.data.checks import type_name
-from fgrlhf.data.formats import FORMATS
+from fgrlhf.data.checks import by_problem, refuse_rows, type_name
+from fgrlhf.data.formats import FORMATS, PROMPTS
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.errors import shorten
+from fgrlhf.text_types import Prompt
 
 FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps", "judgements"]
 
@@ -72,8 +73,31 @@ def fits_format(name: str, rows: Sequence[Any]) -> bool:
 
 
 def check(source: str, settings: FormatSettings) -> None:
-    """Read every row in a format and print statistics."""
+    """Read every row in a format and print statistics.
+
+    Raises:
+      UserError: the file cannot be read, rows are malformed, or two rows of prompts have one id.
+    """
     items = FORMATS[settings.format].read(source, settings.columns, settings.limit)
+    if settings.format == PROMPTS.name:
+        _refuse_repeated_ids(source, items)
     print(f"{source}: {counted(len(items), 'row')} of {settings.format}, all well formed")
     for line in summary(settings.format, items):
         print(f"  {line}")
+
+
+def _refuse_repeated_ids(source: str, prompts: Sequence[Prompt]) -> None:
+    """Raise `UserError` if two prompts have the same id. Rows of other formats may have it."""
+    first_with: dict[str, int] = {}  # id -> the first row that has it
+    problems: list[tuple[int | str, str]] = []
+    for number, prompt in enumerate(prompts):
+        first = first_with.setdefault(prompt.id, number)
+        if first != number:
+            problems.append(
+                (number, f"`id`: {shorten(prompt.id, 40)!r} is that of row {first} too")
+            )
+    way_out = (
+        "An evaluation would take them for one prompt. Give every prompt its own id, or none: a row"
+        " without an id has its number, counted from 0, as its id."
+    )
+    refuse_rows(source, by_problem(problems), "used as prompts", way_out)

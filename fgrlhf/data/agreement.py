@@ -12,6 +12,7 @@ from itertools import combinations
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_array
 
 from fgrlhf.data.judgements import (
     LIKED_ASPECT,
@@ -26,8 +27,9 @@ from fgrlhf.stats import Interval, ratio_bootstrap
 Figure = Interval | str
 Units = Sequence[Sequence[Hashable]]  # for each unit of an item, the annotators' values
 Spans = Sequence[Judgement]  # judgements with a span
-Distance = Callable[[np.ndarray], np.ndarray]  # margins [..., C] -> squared distances [..., C, C]
+Alphas = Callable[[np.ndarray], np.ndarray]  # weights of N items [B, N] -> alphas [B]
 DRAWS = 2000
+DRAWS_AT_ONCE = 50  # bounds the memory
 SEED = 0
 NOT_MARKED = "none"
 NOT_SHARED = "no response was judged by two annotators"
@@ -60,12 +62,6 @@ def coincidences(units: Units, values: Mapping[Hashable, int]) -> np.ndarray:
     return matrix
 
 
-def nominal(margins: np.ndarray) -> np.ndarray:
-    """Squared distances of names: 0 to itself, 1 to any other."""
-    size = margins.shape[-1]
-    return np.broadcast_to(1.0 - np.eye(size), (*margins.shape, size))
-
-
 def ordinal(margins: np.ndarray) -> np.ndarray:
     """Squared distances of ranks.
 
@@ -78,18 +74,36 @@ def ordinal(margins: np.ndarray) -> np.ndarray:
     return (middles[..., :, None] - middles[..., None, :]) ** 2
 
 
-def alpha_of(matrix: np.ndarray, distance: Distance = nominal) -> np.ndarray:
-    """Alpha of a coincidence matrix; NaN if only one value is used.
+def ordinal_alpha(matrix: np.ndarray) -> np.ndarray:
+    """Ordinal alpha of a coincidence matrix; NaN if only one value is used.
 
         alpha = 1 - (n - 1) sum_ck o_ck d_ck^2 / sum_ck n_c n_k d_ck^2
 
     matrix: [..., C, C]. Krippendorff (2011), Computing Krippendorff's Alpha-Reliability.
     """
     margins = matrix.sum(-1)
-    n = margins.sum(-1)
-    squared = distance(margins)
+    squared = ordinal(margins)
     observed = (matrix * squared).sum((-2, -1))
     expected = (margins[..., :, None] * margins[..., None, :] * squared).sum((-2, -1))
+    return _ratio_alpha(margins.sum(-1), observed, expected)
+
+
+def nominal_alpha(margins: np.ndarray, observed: np.ndarray) -> np.ndarray:
+    """Nominal alpha; NaN if only one value is used.
+
+    The distance of two values is 1, so the sums of `ordinal_alpha` need no coincidence matrix:
+
+        sum_{c != k} n_c n_k = n^2 - sum_c n_c^2
+
+    Args:
+      margins: [..., C], how often each value was given.
+      observed: [...], the sum of the coincidences of different values.
+    """
+    n = margins.sum(-1)
+    return _ratio_alpha(n, observed, n**2 - (margins**2).sum(-1))
+
+
+def _ratio_alpha(n: np.ndarray, observed: np.ndarray, expected: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(expected > 0, 1 - (n - 1) * observed / expected, np.nan)
 
@@ -114,29 +128,59 @@ def alpha(
     if len(used) == 1:
         value = next(iter(used))
         return f"undefined: all annotators chose {value!r}, so the expected disagreement is 0"
-    order = sorted(used, key=str) if values is None else values
-    distance = nominal if values is None else ordinal
-    places = {value: i for i, value in enumerate(order)}
-    matrices = np.stack([coincidences(units, places) for units in shared])
-    low, high = _bootstrap_interval(matrices, distance)
-    return Interval(float(alpha_of(matrices.sum(0), distance)), low, high)
+    alphas_of = _nominal_alphas(shared) if values is None else _ordinal_alphas(shared, values)
+    (mean,) = alphas_of(np.ones((1, len(shared))))
+    return Interval(float(mean), *_bootstrap_interval(alphas_of, len(shared)))
 
 
-def _bootstrap_interval(matrices: np.ndarray, distance: Distance) -> tuple[float, float]:
+def _ordinal_alphas(items: Sequence[Units], values: Sequence[Hashable]) -> Alphas:
+    """Ordinal alpha as a function of the items' weights. There are few values, so C is small."""
+    places = {value: i for i, value in enumerate(values)}
+    matrices = np.stack([coincidences(units, places) for units in items])
+    return lambda weights: ordinal_alpha(np.tensordot(weights, matrices, axes=1))
+
+
+def _nominal_alphas(items: Sequence[Units]) -> Alphas:
+    """Nominal alpha as a function of the items' weights.
+
+    Labels can be free texts, so C can be large. Each item has few of them: the matrix is sparse.
+    """
+    places: dict[Hashable, int] = {}  # value -> its column
+    counts: list[int] = []
+    rows: list[int] = []
+    columns: list[int] = []
+    observed = np.zeros(len(items))
+    for row, units in enumerate(items):
+        for unit in units:
+            given = Counter(unit)
+            for value, count in given.items():
+                counts.append(count)
+                rows.append(row)
+                columns.append(places.setdefault(value, len(places)))
+            equal = sum(count**2 for count in given.values())
+            observed[row] += (len(unit) ** 2 - equal) / (len(unit) - 1)
+    margins_NC = csr_array((counts, (rows, columns)), shape=(len(items), len(places)), dtype=float)
+    return lambda weights: nominal_alpha((margins_NC.T @ weights.T).T, weights @ observed)
+
+
+def _bootstrap_interval(alphas_of: Alphas, count: int) -> tuple[float, float]:
     """The 95% interval of alpha over draws of items; NaN if every draw has only one value.
 
     Args:
-      matrices: [N, C, C], the coincidence matrices of N items.
+      count: the number of items.
     """
-    count = len(matrices)
     draws = np.random.default_rng(SEED).integers(count, size=(DRAWS, count))
-    # how often each draw contains each item: the matrix of a draw is then one weighted sum
-    weights = np.stack([np.bincount(draw, minlength=count) for draw in draws])
-    replicates = alpha_of(np.tensordot(weights, matrices, axes=1), distance)
-    replicates = replicates[np.isfinite(replicates)]
-    if replicates.size == 0:
+    replicates = []
+    for start in range(0, DRAWS, DRAWS_AT_ONCE):
+        some = draws[start : start + DRAWS_AT_ONCE]
+        # how often each draw contains each item: the sums of a draw are then weighted sums
+        weights = np.stack([np.bincount(draw, minlength=count) for draw in some])
+        replicates.append(alphas_of(weights.astype(float)))
+    values = np.concatenate(replicates)
+    values = values[np.isfinite(values)]
+    if values.size == 0:
         return np.nan, np.nan
-    low, high = np.percentile(replicates, [2.5, 97.5])
+    low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
 
 
@@ -295,34 +339,59 @@ def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
     """The responses of all files, with everybody who judged them.
 
     Responses are the same if their texts, prompts and sources are. If an annotator judged a
-    response in several rows of a file, these are copies of it, such as equal outputs of two
-    systems: the second one is then the second copy of the other annotators. A judgement without an
-    annotator belongs to its file's only annotator, or to the file. With several files, a row
-    without judgements counts too: its annotator found nothing.
+    response in several rows, these are copies of it, such as equal outputs of two systems: the
+    second one is then the second copy of the other annotators. The same holds if the rows are in
+    different files, where one name can also stand for two people. A judgement without an annotator
+    belongs to its file's only annotator, or to the file. With several files, a row without
+    judgements counts too: its annotator found nothing.
     """
-    shared: dict[tuple[str, str | None, str], list[Shared]] = {}  # the copies of each response
+    shared: dict[Hashable, list[Shared]] = {}  # the copies of each response
+    judged_copies: Counter[Hashable] = Counter()  # by response and annotator
+    for row in _judged_rows(files):
+        copy = max((judged_copies[row.key, name] for name in row.by_annotator), default=0)
+        copies = shared.setdefault(row.key, [])
+        if copy == len(copies):
+            copies.append(Shared(row.response))
+        for name, judgements in row.by_annotator.items():
+            judged_copies[row.key, name] = copy + 1
+            copies[copy].by_annotator.setdefault(name, []).extend(judgements)
+    return [entry for copies in shared.values() for entry in copies]
+
+
+def judged_in_several_files(files: Mapping[str, Sequence[JudgedResponse]]) -> int:
+    """How many responses one annotator's name judged in two files or more."""
+    files_of: dict[tuple[Hashable, str], set[str]] = {}  # by response and annotator
+    for row in _judged_rows(files):
+        for name in row.by_annotator:
+            files_of.setdefault((row.key, name), set()).add(row.file)
+    return len({key for (key, _), names in files_of.items() if len(names) > 1})
+
+
+@dataclass(frozen=True)
+class _JudgedRow:
+    """A row of a file; rows of the same response have the same key."""
+
+    file: str
+    key: Hashable
+    response: str
+    by_annotator: Mapping[str, Sequence[Judgement]]
+
+
+def _judged_rows(files: Mapping[str, Sequence[JudgedResponse]]) -> Iterator[_JudgedRow]:
     for file, items in files.items():
         names = {judgement.annotator for item in items for judgement in item.judgements} - {None}
         # the annotator of judgements that do not name one
         default = str(next(iter(names))) if len(names) == 1 else file
-        judged_copies: Counter[Hashable] = Counter()  # in this file, by response and annotator
         for item in items:
             # rows of spans have the prompt as their source if an annotator marked something in it
             source = None if item.source == item.prompt.text else item.source
-            key = (item.prompt.text, source, item.response)
             by_annotator: dict[str, list[Judgement]] = {}
             if not item.judgements and len(files) > 1 and len(names) <= 1:
                 by_annotator[default] = []
             for judgement in item.judgements:
                 by_annotator.setdefault(judgement.annotator or default, []).append(judgement)
-            copy = max((judged_copies[key, name] for name in by_annotator), default=0)
-            copies = shared.setdefault(key, [])
-            if copy == len(copies):
-                copies.append(Shared(item.response))
-            for name, judgements in by_annotator.items():
-                judged_copies[key, name] = copy + 1
-                copies[copy].by_annotator.setdefault(name, []).extend(judgements)
-    return [entry for copies in shared.values() for entry in copies]
+            key = (item.prompt.text, source, item.response)
+            yield _JudgedRow(file, key, item.response, by_annotator)
 
 
 def report(

@@ -12,7 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fgrlhf.data.comparisons import Comparison
-from fgrlhf.data.near_duplicates import near_duplicates, shingles, similarity
+from fgrlhf.data.near_duplicates import (
+    near_duplicate_rows,
+    near_duplicates,
+    shingles,
+    similarity,
+)
 from fgrlhf.stats import Interval, ratio_bootstrap
 from fgrlhf.text_types import USER
 
@@ -97,7 +102,8 @@ def explore(comparisons: Sequence[Comparison]) -> Exploration:
         raise ValueError("no decided pair")
     turns = Counter(_turns(comparison) for comparison in comparisons)
     prompts = [comparison.prompt.text for comparison in comparisons]
-    duplicates = duplicate_rows(comparisons)
+    prompt_groups = near_duplicates(prompts)
+    duplicates = _duplicate_rows(comparisons, prompt_groups)
     decided = _decided(comparisons)
     # each contradiction is found from both of its pairs
     contradicted = [texts for texts in decided if _is_contradicted(texts, decided)]
@@ -119,7 +125,7 @@ def explore(comparisons: Sequence[Comparison]) -> Exploration:
         features=[_feature(name, measure, pairs) for name, measure in FEATURES.items()],
         words=distinguishing_words(pairs),
         duplicate_groups=duplicates,
-        prompt_groups=near_duplicates(prompts),
+        prompt_groups=prompt_groups,
         filters=_filters(comparisons, decided, duplicates),
     )
 
@@ -348,7 +354,8 @@ def apply_filter(name: str, comparisons: Sequence[Comparison]) -> list[Compariso
 
 def _without_duplicates(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """The rows without those that repeat an earlier one."""
-    repeated = _repeated_rows(duplicate_rows(comparisons))
+    prompt_groups = near_duplicates([comparison.prompt.text for comparison in comparisons])
+    repeated = _repeated_rows(_duplicate_rows(comparisons, prompt_groups))
     return [item for row, item in enumerate(comparisons) if row not in repeated]
 
 
@@ -368,10 +375,14 @@ def drop_pairs(comparisons: Sequence[Comparison], names: Sequence[str]) -> list[
     return remaining
 
 
-def duplicate_rows(comparisons: Sequence[Comparison]) -> list[list[int]]:
-    """Groups of rows with nearly the same prompt and responses, whatever their order."""
-    wholes = []
-    for comparison in comparisons:
-        answers = sorted(answer.text for answer in comparison.answers)
-        wholes.append("\n".join([comparison.prompt.text, *answers]))
-    return near_duplicates(wholes)
+def _duplicate_rows(
+    comparisons: Sequence[Comparison], prompt_groups: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Groups of rows with nearly the same prompt and the same responses, whatever their order.
+
+    Args:
+      prompt_groups: groups of rows with nearly the same prompt.
+    """
+    prompts = [comparison.prompt.text for comparison in comparisons]
+    responses = [[answer.text for answer in comparison.answers] for comparison in comparisons]
+    return near_duplicate_rows(prompts, responses, prompt_groups)

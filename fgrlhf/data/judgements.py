@@ -390,16 +390,33 @@ def from_steps(feedback: StepFeedback) -> JudgedResponse:
 
 
 def to_steps(judged: JudgedResponse) -> tuple[StepFeedback, Losses]:
-    """The steps of a solution, and what they cannot hold: judgements of other aspects."""
+    """The steps of a solution in the order of the text, and what they cannot hold.
+
+    A step has one judgement: if several annotators judged it, that of the one who is named first in
+    the list. Of two steps that overlap, the later one is left out.
+    """
     losses = Losses()
-    steps = []
+    found: list[tuple[int, int, int, Judgement]] = []  # start, end, number of the annotator
+    annotators: list[str | None] = []
     for judgement in judged.judgements:
         span = judgement.span
         if judgement.aspect != STEP_ASPECT or judgement.side != RESPONSE or span is None:
             losses["judgements that are not of a step"] += 1
             continue
-        text = judged.response[span[0] : span[1]]
-        steps.append(Step(text, judgement.label, judgement.score))
+        if judgement.annotator not in annotators:
+            annotators.append(judgement.annotator)
+        found.append((*span, annotators.index(judgement.annotator), judgement))
+    steps = []
+    last: tuple[int, int] = (0, 0)  # the span of the last step
+    for start, end, _, judgement in sorted(found, key=lambda item: item[:3]):
+        if (start, end) == last:
+            losses["further judgements of a step"] += 1
+            continue
+        if start < last[1]:
+            losses["steps that overlap an earlier one"] += 1
+            continue
+        last = start, end
+        steps.append(Step(judged.response[start:end], judgement.label, judgement.score))
         for part in ("severity", "annotator", "reason", "evidence", "origin"):
             losses[part] += getattr(judgement, part) is not None
     if judged.source is not None:

@@ -206,19 +206,24 @@ def _clusters(text: str) -> list[tuple[int, int]]:
     """Spans of the characters that are composed with each other."""
     clusters = []
     start = 0
+    continues = _continuations(text)
     for i in range(1, len(text) + 1):
-        if i < len(text) and _continues(text, i):
+        if i < len(text) and continues[i]:
             continue
         clusters.append((start, i))
         start = i
     return clusters if text else []
 
 
-def _continues(text: str, i: int) -> bool:
-    """Whether character `i` is composed with the one before, across characters without width."""
-    while i < len(text) and text[i] in _INVISIBLE:
-        i += 1
-    return i < len(text) and _is_composed(text[i])
+def _continuations(text: str) -> list[bool]:
+    """Whether each character is composed with the one before, across characters without width."""
+    continues = [False] * len(text)
+    later = False  # whether the next character with a width is composed with the one before
+    for i in range(len(text) - 1, -1, -1):
+        if text[i] not in _INVISIBLE:
+            later = _is_composed(text[i])
+        continues[i] = later
+    return continues
 
 
 def _is_composed(character: str) -> bool:

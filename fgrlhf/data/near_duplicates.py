@@ -7,7 +7,7 @@ exact similarity decides.
 """
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -37,15 +37,75 @@ def similarity(first: frozenset, second: frozenset) -> float:
     return len(first & second) / together if together else 1.0
 
 
-def near_duplicates(texts: Sequence[str], threshold: float = SIMILAR) -> list[list[int]]:
+def near_duplicates(texts: Sequence[str]) -> list[list[int]]:
     """Groups of two or more similar texts, as indices in ascending order.
 
     Similar texts of similar texts are in the same group. The result does not depend on chance: the
     hash functions are fixed.
     """
     shingle_sets = [shingles(text) for text in texts]
-    # union-find: texts with the same root are in one group; a root is its own parent
-    parent = list(range(len(texts)))
+
+    def same(i: int, j: int) -> bool:
+        return similarity(shingle_sets[i], shingle_sets[j]) >= SIMILAR
+
+    return _linked(shingle_sets, same)
+
+
+def near_duplicate_rows(
+    prompts: Sequence[str],
+    responses: Sequence[Sequence[str]],
+    prompt_groups: Sequence[Sequence[int]],
+) -> list[list[int]]:
+    """Groups of two or more rows with nearly the same prompt and the same responses, in any order.
+
+    Two rows are the same if their prompts are similar, and every response of either row is similar
+    to one of the other's. A long prompt, or a long response, does not outweigh another text.
+
+    Args:
+      responses: those of each row.
+      prompt_groups: the `near_duplicates` of the prompts.
+
+    Returns:
+      The rows' indices, in ascending order.
+    """
+    groups = []
+    for rows in prompt_groups:
+        found = _groups_of_rows([prompts[row] for row in rows], [responses[row] for row in rows])
+        groups += [[rows[place] for place in group] for group in found]
+    return sorted(groups)
+
+
+def _groups_of_rows(prompts: Sequence[str], responses: Sequence[Sequence[str]]) -> list[list[int]]:
+    """The groups of `near_duplicate_rows` among rows whose prompts are one group."""
+    prompt_sets = [shingles(prompt) for prompt in prompts]
+    response_sets = [[shingles(text) for text in texts] for texts in responses]
+
+    def same(i: int, j: int) -> bool:
+        if not _same_responses(response_sets[i], response_sets[j]):
+            return False
+        return similarity(prompt_sets[i], prompt_sets[j]) >= SIMILAR
+
+    return _linked([frozenset().union(*sets) for sets in response_sets], same)
+
+
+def _same_responses(first: Sequence[frozenset], second: Sequence[frozenset]) -> bool:
+    """Whether every response of either row is similar to one of the other's."""
+    for row, other in ((first, second), (second, first)):
+        for response in row:
+            if not any(similarity(response, another) >= SIMILAR for another in other):
+                return False
+    return True
+
+
+def _linked(
+    shingle_sets: Sequence[frozenset[tuple[str, ...]]], same: Callable[[int, int], bool]
+) -> list[list[int]]:
+    """Groups of two or more indices that `same` links, directly or through others.
+
+    Only indices whose sets have the same values in a band are compared.
+    """
+    # union-find: indices with the same root are in one group; a root is its own parent
+    parent = list(range(len(shingle_sets)))
 
     def root(i: int) -> int:
         while parent[i] != i:
@@ -56,12 +116,10 @@ def near_duplicates(texts: Sequence[str], threshold: float = SIMILAR) -> list[li
     for bucket in _buckets(shingle_sets):
         for place, i in enumerate(bucket):
             for j in bucket[max(0, place - COMPARED) : place]:
-                if root(i) == root(j):
-                    continue
-                if similarity(shingle_sets[i], shingle_sets[j]) >= threshold:
+                if root(i) != root(j) and same(i, j):
                     parent[root(i)] = root(j)
     groups: dict[int, list[int]] = {}
-    for i in range(len(texts)):
+    for i in range(len(shingle_sets)):
         groups.setdefault(root(i), []).append(i)
     return sorted(group for group in groups.values() if len(group) > 1)
 

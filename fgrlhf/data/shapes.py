@@ -25,6 +25,7 @@ STEP_MARK = "ки"  # after each step of a Math-Shepherd row
 FIRST_STEPS = ("Step 1:", "step 1:")  # beginnings of the first step
 END_OF_PROBLEM = "?"  # where no step has a number
 GOOD_STEP, BAD_STEP = "+", "-"
+AFTER_MARKS = "texts after the last mark of a solution"  # in counts of what is lost
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def split_marked_steps(text: str, labels: str) -> tuple[str, list[tuple[str, boo
 
     `text` has `ки` after every step; `labels` is the same text with + or - in its place. The
     published file has a few marks inside problems, before the first step: they judge nothing, and
-    are removed.
+    are removed. Text after the last mark is not judged either (`text_after_marks`).
 
     Raises:
       RowError: the two texts do not match, or there is no step.
@@ -175,12 +176,14 @@ def split_marked_steps(text: str, labels: str) -> tuple[str, list[tuple[str, boo
     place = 0
     marks = []
     for piece in pieces[:-1]:
+        start = place
         place += len(piece)
         mark = labels[place : place + 1]
         if mark not in (GOOD_STEP, BAD_STEP):
             raise RowError(
                 "label", f"character {place} must be + or -, as `input` has a mark `{STEP_MARK}`"
             )
+        _check_same_text(piece, labels, start, place)
         marks.append(mark == GOOD_STEP)
         place += 1
     found = _first_step(pieces[:-1])
@@ -190,12 +193,28 @@ def split_marked_steps(text: str, labels: str) -> tuple[str, list[tuple[str, boo
             f"must contain `{FIRST_STEPS[0]}`, or a problem that ends with `{END_OF_PROBLEM}`, and"
             f" a mark `{STEP_MARK}` after each step",
         )
+    _check_same_text(pieces[-1], labels, place, len(labels))
     first, start = found
     problem = "".join(pieces[:first]) + pieces[first][:start]
     prompt = check_text("input", problem).strip()
     texts = [pieces[first][start:], *pieces[first + 1 : -1]]
     steps = [check_text("input", step).strip() for step in texts]
     return prompt, list(zip(steps, marks[first:]))
+
+
+def _check_same_text(piece: str, labels: str, start: int, end: int) -> None:
+    """Raise `RowError` if the labels do not repeat a piece of the text, apart from white space."""
+    if piece.split() != labels[start:end].split():
+        raise RowError(
+            "label",
+            f"characters {start} to {end} are another text than in `input`: both must be the same"
+            f" solution, with + or - in `label` for every mark `{STEP_MARK}`",
+        )
+
+
+def text_after_marks(text: str) -> str:
+    """What follows the last mark of a Math-Shepherd solution: text that nobody judged, or ""."""
+    return text.rpartition(STEP_MARK)[2].strip()
 
 
 def _first_step(pieces: Sequence[str]) -> tuple[int, int] | None:

@@ -3,6 +3,9 @@
 The errors of prediction 1 become judgements of the aspect `errors`; an empty list of them becomes
 the judgement `no error`. Missing information becomes judgements of the whole response, of the
 aspect `missing-info`, with its sentences as evidence. All other parts of a row are kept.
+
+The published rows have no ids, so a judged response has the number of its row as its id. A row's
+own id that looks like such a number, or is no text, is kept in `Prompt.meta` too.
 """
 
 from collections.abc import Mapping
@@ -27,6 +30,7 @@ TYPE = "error type"
 ERROR_KEYS = (TYPE, "explanation", "start", "end", "severity")
 RESPONSE = "prediction 1"
 FEEDBACK = "feedback"
+ROW_ID = "row id"  # key of `Prompt.meta`
 # the order of the published files; `gold` is the prompt's reference
 TEXT_KEYS = ("question", "passages", "gold", *(f"prediction {i}" for i in range(1, 5)))
 
@@ -50,12 +54,19 @@ def parse(row: Row, number: int) -> JudgedResponse:
     gold = row.get("gold")
     references = (gold,) if isinstance(gold, str) and gold.strip() else ()
     name = row.get("id")
+    if name is not None and (not isinstance(name, str) or _is_row_number(name)):
+        kept[ROW_ID] = name
     rest = row.rest()
     if gold is not None and not references:
         rest["gold"] = gold
     prompt_id = str(number) if name is None else str(name)
     prompt = Prompt(prompt_id, question, references, {**rest, **kept})
     return JudgedResponse(prompt, response, tuple(judgements))
+
+
+def _is_row_number(prompt_id: str) -> bool:
+    """Whether an id is the number of a row as Python prints it: `10`, but not `010`."""
+    return prompt_id.isascii() and prompt_id.isdigit() and str(int(prompt_id)) == prompt_id
 
 
 def _list(feedback: Mapping[str, Any], key: str) -> list[Any]:
@@ -85,7 +96,8 @@ def _missing(key: str, value: Any) -> Judgement:
 def to_row(judged: JudgedResponse) -> tuple[dict[str, Any], Losses]:
     """The row of a feedback file, with its keys in the published order, and what it cannot hold.
 
-    An id that is only a number is not written: it is the number of the row.
+    An id that is the number of a row is not written, except if the row had it. `feedback` always
+    has both lists, since the format needs them.
     """
     losses = Losses()
     meta = dict(judged.prompt.meta)
@@ -95,7 +107,9 @@ def to_row(judged: JudgedResponse) -> tuple[dict[str, Any], Losses]:
     losses["further references"] += max(len(judged.prompt.references) - 1, 0)
     losses["source texts"] += judged.source is not None
     row: dict[str, Any] = {}
-    if not judged.prompt.id.isdigit():
+    if ROW_ID in meta:
+        row["id"] = meta.pop(ROW_ID)
+    elif not _is_row_number(judged.prompt.id):
         row["id"] = judged.prompt.id
     for key in TEXT_KEYS:
         if key in values:

@@ -19,7 +19,14 @@ from fgrlhf.data.importers.files import (
 )
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.importers.tags import Untagged, untag
-from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
+from fgrlhf.data.judgements import (
+    NO_ERROR,
+    RESPONSE,
+    SOURCE,
+    SPAN_ASPECT,
+    JudgedResponse,
+    Judgement,
+)
 from fgrlhf.data.locate import CODE_POINTS, WHOLE, fold, shifted
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import RowError, check_list, check_object, check_text
@@ -64,6 +71,7 @@ def ragtruth(path: str | Path, report: Report) -> list[JudgedResponse]:
 def _ragtruth_prompts(path: Path, report: Report) -> dict[str, str]:
     """The prompts by their `source_id`; none if there is no such file."""
     prompts: dict[str, str] = {}
+    rows_of: dict[str, int] = {}  # the first row of each `source_id`
     if not path.exists():
         return prompts
     for number, row in enumerate(read_rows(path)):
@@ -75,7 +83,12 @@ def _ragtruth_prompts(path: Path, report: Report) -> dict[str, str]:
             reason = f"in {SOURCES_FILE}: must not be null or missing"
             report.malformed.append(Problem(number, "source_id", reason))
             continue
-        prompts[str(row["source_id"])] = row["prompt"]
+        source_id = str(row["source_id"])
+        prompt = optional_text("prompt", row["prompt"]) or ""
+        first_row = rows_of.setdefault(source_id, number)
+        if prompts.setdefault(source_id, prompt) != prompt:
+            reason = f"in {SOURCES_FILE}: is that of row {first_row} too, with another prompt"
+            report.malformed.append(Problem(number, "source_id", reason))
     return prompts
 
 
@@ -171,6 +184,17 @@ def _unescape(text: str) -> str:
 
 # ---- DeFacto -------------------------------------------------------------------------------------
 
+DEFACTO_READ = (
+    "doc_id",
+    "article",
+    "candidate",
+    "abstract",
+    "has_error",
+    "intrinsic_error",
+    "extrinsic_error",
+    "feedback",
+)
+
 
 def defacto(path: str | Path, report: Report) -> list[JudgedResponse]:
     """DeFacto (Liu et al. 2023): summaries with explanations, evidence and corrections.
@@ -203,10 +227,9 @@ def _defacto_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedR
         span = report.locate(number, "feedback.evidence", article, line.strip())
         if span is not None:
             judgements.append(Judgement("evidence", "evidence", *span, side=SOURCE))
-    meta = {
-        "correction": feedback.get("summary") or None,
-        "instructions": feedback.get("instruction_list") or [],
-    }
+    meta = {key: value for key, value in row.items() if key not in DEFACTO_READ}
+    meta["correction"] = feedback.get("summary") or None
+    meta["instructions"] = feedback.get("instruction_list") or []
     reference = optional_text("abstract", row.get("abstract"))
     references = (reference,) if reference else ()
     prompt = Prompt(row_id(row.get("doc_id"), number), "", references, meta)
@@ -367,6 +390,9 @@ def haluquestqa(path: str | Path, report: Report) -> list[JudgedResponse]:
     annotator prefers it (`Answer 1` or `Answer 2`; any other preference is lost). A misconception
     is marked in the source, which is the prompt. A quote `ANSWER1` or `ANSWER2` is the heading of
     that answer on the annotators' page; it means all of the answer.
+
+    A blank cell says that the annotator marked nothing of this kind. An answer has no error if no
+    cell of its row names it or the prompt. A row without any mark and preference was not judged.
     """
     rows = table(path, HALU_COLUMNS, report, TAB, optional=HALU_OPTIONAL)
     judged = []
@@ -386,6 +412,8 @@ def _halu_row(number: int, row: Mapping[str, str], report: Report) -> list[Judge
                     judgements.append(judgement)
             else:
                 judgements_of[target].append(judgement)
+    annotator = optional_text("annotator", row["annotator"])
+    named = _halu_named(row)
     preferred = row["ans_preference"].strip()
     if preferred and preferred not in HALU_PREFERENCES:
         report.losses[f"preferences other than {' and '.join(HALU_PREFERENCES)}"] += 1
@@ -395,9 +423,10 @@ def _halu_row(number: int, row: Mapping[str, str], report: Report) -> list[Judge
         if not report.has_response(number, column, response):
             continue
         judgements = judgements_of[answer]
+        if (named or preferred) and answer not in named and SOURCE not in named:
+            judgements.append(Judgement(SPAN_ASPECT, NO_ERROR, annotator=annotator))
         if preferred in HALU_PREFERENCES:
             label = "better" if preferred == HALU_PREFERENCES[place - 1] else "worse"
-            annotator = optional_text("annotator", row["annotator"])
             reason = optional_text("ans_preference_reason", row.get("ans_preference_reason"))
             judgements.append(Judgement("preference", label, annotator=annotator, reason=reason))
         meta = {
@@ -410,6 +439,15 @@ def _halu_row(number: int, row: Mapping[str, str], report: Report) -> list[Judge
         source = prompt_text if marks_source else None
         judged.append(JudgedResponse(prompt, response, tuple(judgements), source))
     return judged
+
+
+def _halu_named(row: Mapping[str, str]) -> set[str]:
+    """What the marks of a row are in, also those that are not found: answers, or the source."""
+    named = set()
+    for prefix in HALU_ASPECTS:
+        for target in list_in(f"{prefix}_label", row[f"{prefix}_label"]):
+            named.add(target if target in HALU_ANSWERS else SOURCE)
+    return named
 
 
 def _halu_spans(

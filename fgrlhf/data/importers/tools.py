@@ -52,6 +52,9 @@ def label_studio(path: str | Path, report: Report) -> list[JudgedResponse]:
     The editor counts UTF-16 code units; where a region has its `text`, code points are recognised
     too. Predictions become judgements whose origin is the `model_version`. Some exports have only
     the numbers of the predictions, which are lost.
+
+    A judgement has no place for a model's confidence, so scores of predictions are lost. So are
+    `meta` of a task and `ground_truth` of an annotation. All of these are counted.
     """
     return read_objects(path, _label_studio_task, report)
 
@@ -68,6 +71,8 @@ def _label_studio_task(
         return None
     source = optional_text("data.source", data.get(SOURCE))
     texts = {RESPONSE: response, SOURCE: source or ""}
+    if row.get("meta"):
+        report.losses["`meta` of tasks"] += 1
     judgements = [
         *_annotation_judgements(number, row, texts, report),
         *_prediction_judgements(number, row, texts, report),
@@ -90,6 +95,8 @@ def _annotation_judgements(
         if annotation.get("was_cancelled"):
             report.losses["cancelled annotations"] += 1
             continue
+        if annotation.get("ground_truth"):
+            report.losses["`ground_truth` of annotations"] += 1
         annotator = _user(annotation.get("completed_by"))
         results = _results(f"{name}.result", annotation, report)
         for judgement in _regions(number, f"{name}.result", results, texts, report):
@@ -106,6 +113,8 @@ def _prediction_judgements(
             report.losses["predictions of which the export has only the number"] += 1
             continue
         prediction = check_object(name, value)
+        if prediction.get("score") is not None:
+            report.losses["scores of predictions"] += 1
         model = optional_text(f"{name}.model_version", prediction.get("model_version"))
         results = _results(f"{name}.result", prediction, report)
         for judgement in _regions(number, f"{name}.result", results, texts, report):
@@ -141,6 +150,8 @@ def _regions(
     for i, value in enumerate(results):
         name = f"{key}[{i}]"
         result = check_object(name, value)
+        if result.get("score") is not None:
+            report.losses["scores of predicted results"] += 1
         region_id = name if result.get("id") is None else str(result["id"])
         regions.setdefault(region_id, []).append((name, result))
     for region in regions.values():
@@ -288,6 +299,8 @@ def argilla(path: str | Path, report: Report) -> list[JudgedResponse]:
     A value is a list of spans `{label, start, end}`, a label, a list of labels, or a rating. A
     ranking can also be a list of texts, and the file does not tell them apart: such lists are read
     as labels and counted. Spans have no text, so they cannot be verified.
+
+    Discarded answers are left out, and so are scores of suggestions and vectors. They are counted.
     """
     return read_objects(path, _argilla_record, report)
 
@@ -307,6 +320,9 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
         for i, value in enumerate(check_list(f"responses.{query}", answers)):
             key = f"responses.{query}[{i}]"
             answer = check_object(key, value)
+            if answer.get("status") == "discarded":
+                report.losses["discarded answers"] += 1
+                continue
             annotator = _user(answer.get("user_id"))
             value = answer.get("value")
             for judgement in _answers(number, f"{key}.value", query, value, texts, report):
@@ -314,10 +330,14 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
     for query, value in _by_name("suggestions", row).items():
         key = f"suggestions.{query}"
         answer = check_object(key, value)
+        if answer.get("score") not in (None, []):
+            report.losses["scores of suggestions"] += 1
         agent = optional_text(f"{key}.agent", answer.get("agent")) or "suggestion"
         value = answer.get("value")
         for judgement in _answers(number, f"{key}.value", query, value, texts, report):
             judgements.append(replace(judgement, origin=agent))
+    if row.get("vectors"):
+        report.losses["vectors of records"] += 1
     used = (response_key, SOURCE, "prompt")
     meta = {key: value for key, value in fields.items() if key not in used}
     meta |= check_object("metadata", row.get("metadata") or {})

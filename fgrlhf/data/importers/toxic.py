@@ -1,6 +1,6 @@
 """Toxic Spans (SemEval-2021 task 5), and the raw annotations from which it was made."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from fgrlhf.data.importers.files import (
@@ -15,7 +15,7 @@ from fgrlhf.data.importers.files import (
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.judgements import NO_ERROR, JudgedResponse, Judgement
 from fgrlhf.data.rows import RowError
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.text_types import Prompt
 
 TOXIC = "toxic"  # the aspect, and the label of spans without a type
@@ -80,6 +80,8 @@ def toxic_spans_raw(path: str | Path, report: Report) -> list[JudgedResponse]:
         folder / ANNOTATIONS, ("annotation", "comment_id", "worker", ALL_TOXIC, NOT_TOXIC), report
     )
     spans = table(folder / SPANS, ("annotation", "type", "start", "end"), report)
+    _report_repeated(posts, POSTS, "comment_id", report)
+    _report_repeated(annotations, ANNOTATIONS, "annotation", report)
     texts = {post["comment_id"]: post["comment_text"] for post in posts}
     judgements: dict[str, list[Judgement]] = {post: [] for post in texts}
     annotation_of = {annotation["annotation"]: annotation for annotation in annotations}
@@ -100,6 +102,19 @@ def toxic_spans_raw(path: str | Path, report: Report) -> list[JudgedResponse]:
     return judged
 
 
+def _report_repeated(
+    rows: Sequence[Mapping[str, str]], file: str, key: str, report: Report
+) -> None:
+    """Report rows whose id an earlier row of the file has too: other files refer to one row."""
+    first_with: dict[str, int] = {}  # id -> the first row that has it
+    for number, row in enumerate(rows):
+        first = first_with.setdefault(row[key], number)
+        if first != number:
+            report.malformed.append(
+                Problem(number, f"{file}: {key}", f"is that of row {first} too")
+            )
+
+
 def _add_box(
     number: int,
     annotation: Mapping[str, str],
@@ -113,7 +128,15 @@ def _add_box(
       marked: the annotations that have spans.
       judgements: post -> its judgements.
     """
-    ticked = [box for box in (ALL_TOXIC, NOT_TOXIC) if annotation[box].strip() == "True"]
+    ticked = []
+    for box in (ALL_TOXIC, NOT_TOXIC):
+        value = annotation[box].strip().casefold()
+        if value not in ("true", "false", ""):
+            reason = f"must be True, False or blank, it is {shorten(repr(annotation[box]), 40)}"
+            report.malformed.append(Problem(number, f"{ANNOTATIONS}: {box}", reason))
+            return
+        if value == "true":
+            ticked.append(box)
     if len(ticked) == 2:
         report.losses["annotations with both boxes ticked"] += 1
         return
