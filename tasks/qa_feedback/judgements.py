@@ -66,7 +66,8 @@ def parse(row: Row, number: int) -> JudgedResponse:
 
 def _is_row_number(prompt_id: str) -> bool:
     """Whether an id is the number of a row as Python prints it: `10`, but not `010`."""
-    return prompt_id.isascii() and prompt_id.isdigit() and str(int(prompt_id)) == prompt_id
+    is_number = prompt_id.isascii() and prompt_id.isdigit()
+    return is_number and (prompt_id == "0" or not prompt_id.startswith("0"))
 
 
 def _list(feedback: Mapping[str, Any], key: str) -> list[Any]:
