@@ -1,6 +1,5 @@
 """Locating dirty spans: how each claim is found, and that none is shifted silently."""
 
-import time
 import unicodedata
 
 import pytest
@@ -111,11 +110,9 @@ def test_folding_leads_back(text):
     assert fold(folded.text).text == folded.text
 
 
-def test_a_long_run_of_invisible_characters_is_folded_fast():
-    """Soft hyphens of a broken extraction: the time must not grow with the square of the run."""
-    start = time.process_time()
-    assert fold("a" + "\u200b" * 20_000 + "\u0301x").text == "\u00e1x"
-    assert time.process_time() - start < 5
+def test_a_long_run_of_invisible_characters_is_folded():
+    """Soft hyphens of a broken extraction. In time that grows with the square, it would be hours."""
+    assert fold("a" + "\u200b" * 200_000 + "\u0301x").text == "\u00e1x"
 
 
 @given(TEXT, st.data())
