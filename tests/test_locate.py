@@ -111,7 +111,7 @@ def test_folding_leads_back(text):
 
 
 def test_a_long_run_of_invisible_characters_is_folded():
-    """Soft hyphens of a broken extraction. In time that grows with the square, it would be hours."""
+    """A broken extraction. If the time grew with the square of the run, it would take hours."""
     assert fold("a" + "\u200b" * 200_000 + "\u0301x").text == "\u00e1x"
 
 
