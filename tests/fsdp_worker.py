@@ -17,6 +17,7 @@ from accelerate.state import AcceleratorState, PartialState
 from rl_helpers import PROMPTS, CountWord, config
 from safetensors.torch import save_file
 
+from fgrlhf import train_rl
 from fgrlhf.cli import dpo, rl
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
@@ -231,7 +232,7 @@ def run_command(name: str, data: Path, save_dir: Path, world: int) -> None:
         ]
         # with equal rewards, whitening would turn rounding errors into advantages
         reward = CombinedReward({"gold": CountWord("d")})
-        with mock.patch.object(rl, "build_reward", lambda *_: reward):
+        with mock.patch.object(train_rl, "build_reward", lambda *_: reward):
             rl.main(["tasks.qa_feedback", str(TRAINING / "mini_oracle_config.yml"), *changes])
     else:
         changes += [

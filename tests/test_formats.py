@@ -818,7 +818,7 @@ def test_every_malformed_row_is_named_at_once(tmp_path):
     assert lines[0] == f"{path} cannot be read as comparisons:"
     assert [line.split(":")[0].strip() for line in lines[1:-2]] == [
         "row 1, `preferences`",
-        "row 2, must be an object, it is a number",
+        "row 2",
         "row 3, `responses`",
         "row 4, `ranking`",
     ]

@@ -37,7 +37,7 @@ def test_a_page_without_a_name_asks_for_it(chromium, tmp_path):
             tab.wait_for_selector("#work:not([hidden])")
             assert tab.inner_text("#position").startswith(f"{name}: 0 of 2 done")
             press(tab, "n", "Control+Enter")
-            said(tab, "next item")
+            said(tab, "This is the next item")
             tab.context.close()
         given = [(entry.item, entry.annotator) for entry in submissions_of(server)]
         assert given == [("i0", "anna"), ("i0", "ben")]
@@ -106,7 +106,7 @@ def test_a_submitted_item_is_reopened_and_submitted_again(chromium, tmp_path):
         press(tab, "Escape", "Home", "1")
         tab.fill("#correction", "First.")
         press(tab, "Escape", "Control+Enter")
-        said(tab, "next item")
+        said(tab, "This is the next item")
         press(tab, "n")  # the second item is begun, not submitted
         press(tab, "[")
         wait_until(tab, "() => document.querySelector('#item-title').textContent === 'Question 0?'")
@@ -117,7 +117,7 @@ def test_a_submitted_item_is_reopened_and_submitted_again(chromium, tmp_path):
         press(tab, "Escape")
         assert "changed since submitted" in tab.inner_text("#position")
         press(tab, "Control+Enter")
-        said(tab, "next item")
+        said(tab, "This is the next item")
         assert tab.inner_text("#item-title") == "Question 1?"
         press(tab, "Control+Enter")
         tab.wait_for_selector("#empty:not([hidden])")
@@ -149,7 +149,7 @@ def test_the_times_of_revisions_add_up(chromium, tmp_path):
             said(tab, "could not be loaded")  # so the page still shows the item
             tab.click("#flag")
             press(tab, "Control+Enter")
-            said(tab, "next item")
+            said(tab, "This is the next item")
             assert all("ERR_" in line for line in tab.noise)
             tab.noise.clear()
         first, second = submissions_of(server)
@@ -179,7 +179,7 @@ def test_a_stale_window_replaces_a_submission_only_if_confirmed(chromium, tmp_pa
             press(tab, "Escape", "Home", "1")
             tab.fill("#correction", text)
             press(tab, "Escape", "Control+Enter")
-            said(tab, "next item" if tab is first else "already submitted")
+            said(tab, "This is the next item" if tab is first else "already submitted")
         assert len(submissions_of(server)) == 1
         stale.route("**/api/next", lambda route: route.abort(), times=1)
         stale.locator("#problems button").click()
@@ -188,7 +188,7 @@ def test_a_stale_window_replaces_a_submission_only_if_confirmed(chromium, tmp_pa
         assert texts == ["First.", "Stale."]
         stale.fill("#correction", "Later.")  # nobody has submitted it meanwhile
         press(stale, "Escape", "Control+Enter")
-        said(stale, "next item")
+        said(stale, "This is the next item")
         assert len(submissions_of(server)) == 3
         assert all("409" in line or "ERR_" in line for line in stale.noise)
         stale.noise.clear()

@@ -400,10 +400,11 @@ def test_a_malformed_row_is_named(tmp_path, row, message):
 
 
 def test_twenty_problems_are_shown(tmp_path):
-    (tmp_path / "rows.json").write_text(json.dumps([{"text": "x" * 10_000}] * 50))
+    rows = [{f"key {i}": "x" * 10_000} for i in range(50)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
     with pytest.raises(UserError) as error:
         DEMONSTRATIONS.read(tmp_path / "rows.json")
-    lines = str(error.value).splitlines()
+    lines = str(error.value).splitlines()[:-2]  # the last two are the way out
     assert len(lines) == 22 and lines[-1] == "  ... and 30 more" and max(map(len, lines)) < 200
 
 

@@ -128,7 +128,7 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
             said(tab, "cannot be reached")
             server.start()
             press(tab, "Control+Enter")
-            said(tab, "next item")
+            said(tab, "This is the next item")
             assert all("ERR_" in line or "Failed to load" in line for line in tab.noise)
             tab.noise.clear()
         (entry,) = read_database(server.db, "qa_feedback").submissions
@@ -147,7 +147,7 @@ def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
         said(tab, "cannot be reached")
         tab.unroute("**/api/submissions")
         press(tab, "Control+Enter")
-        said(tab, "next item")
+        said(tab, "This is the next item")
         assert len(read_database(server.db, "qa_feedback").submissions) == 1
         tab.noise.clear()
 
@@ -224,7 +224,7 @@ def test_while_the_server_is_asked_nothing_can_be_changed(chromium, tmp_path):
                 tab.keyboard.type(" Lost.")
             next_arrived()
             tab.keyboard.type(" Of the first item.")
-        said(tab, "next item")
+        said(tab, "This is the next item")
         assert tab.inner_text("#item-title") == "Question 1?"
         assert tab.input_value("#correction") == ITEM["prediction 1"]
         press(tab, "n")
@@ -328,7 +328,7 @@ def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, tmp_path):
         other.goto(f"http://127.0.0.1:{server.port}/templates/annotation.html#annotator=ben")
         other.wait_for_selector("#work:not([hidden])")
         press(tab, "n", "Control+Enter")
-        said(tab, "next item")
+        said(tab, "This is the next item")
         reload(tab)
         assert tab.inner_text("#who") == "anna"
         assert "anna: 1 of 2 done" in tab.inner_text("#position")

@@ -94,7 +94,7 @@ def _refuse_repeated_ids(source: str, prompts: Sequence[Prompt]) -> None:
         first = first_with.setdefault(prompt.id, number)
         if first != number:
             problems.append(
-                (number, f"`id`: {shorten(prompt.id, 40)!r} is that of row {first} too")
+                (number, f", `id`: {shorten(prompt.id, 40)!r} is that of row {first} too")
             )
     way_out = (
         "An evaluation would take them for one prompt. Give every prompt its own id, or none: a row"

@@ -61,7 +61,11 @@ def refuse_rows(
 
 
 def by_problem(problems: Sequence[tuple[int | str, str]]) -> list[str]:
-    """A line for each (row, problem), or one for all rows with the same if they are many."""
+    """A line for each row, or one for all rows with the same problem if they are many.
+
+    Args:
+      problems: (row, what follows it in the line), such as (3, ", `prompt`: missing").
+    """
     rows_of: dict[str, list[int | str]] = {}
     for row, problem in problems:
         rows_of.setdefault(problem, []).append(row)
@@ -69,9 +73,9 @@ def by_problem(problems: Sequence[tuple[int | str, str]]) -> list[str]:
     for row, problem in problems:
         rows = rows_of[problem]
         if len(rows) < SAME_IN_MANY:
-            lines.append(f"row {row}, {problem}")
+            lines.append(f"row {row}{problem}")
         elif row == rows[0]:
-            lines.append(f"rows {first_rows(rows)}, {problem}")
+            lines.append(f"rows {first_rows(rows)}{problem}")
     return lines
 
 

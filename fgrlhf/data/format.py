@@ -118,12 +118,12 @@ class Format(Generic[Item]):
         missing: set[str] = set()
         for number, values in enumerate(read_rows(source)[:limit]):
             if not isinstance(values, Mapping):
-                problems.append((number, f"must be an object, it is {type_name(values)}"))
+                problems.append((number, f": must be an object, it is {type_name(values)}"))
                 continue
             try:
                 items.append(self.parse(Row(values, columns), number))
             except RowError as error:
-                problems.append((number, str(error)))
+                problems.append((number, f", {error}"))
                 missing.update(error.missing)
         way_out = self._way_out(source, missing)
         refuse_rows(source, by_problem(problems), f"read as {self.name}", way_out)

@@ -114,7 +114,7 @@ def prompt_files(
                     for text, label in published.labelled(Row(values, {})):
                         labelled.append({"text": text, "label": label})
             except RowError as error:
-                problems.append((row_id, str(error)))
+                problems.append((row_id, f", {error}"))
         files[f"{name}.json"] = prompts
     origin = f"hub:{published.hub_name}" if source is None else source
     refuse_rows(origin, by_problem(problems), "turned into prompts")
