@@ -6,18 +6,13 @@ import rm_helpers as rm
 import tiny
 import torch
 from test_policy import brute_logprobs, sampled
-from transformers import (
-    AutoModelForCausalLM,
-    ByT5Tokenizer,
-    Phi3Config,
-    XLNetForSequenceClassification,
-)
+from transformers import ByT5Tokenizer, Phi3Config, XLNetForSequenceClassification
 
 from fgrlhf.errors import UserError
 from fgrlhf.models.chat import without_last_tokens
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.dialogs import dialog_text
-from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
+from fgrlhf.policy import T5Policy, load_policy
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.networks import LanguageModelScorer
@@ -112,29 +107,17 @@ def test_limits_of_length_under_other_names(family, limit, tmp_path):
             policy.generate(*policy.encode(["the"]), Sampling(40, do_sample=False))
 
 
-def test_longrope_is_limited_to_its_original_length(tmp_path):
+def test_longrope_is_limited_to_its_original_length(monkeypatch):
     """Beyond it, one long text changes the positions of the others in its batch."""
-    tok = tiny.fresh(tiny.tokenizer())
-    config = Phi3Config(
-        vocab_size=len(tok),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        original_max_position_embeddings=16,
-        rope_parameters={
-            "rope_type": "longrope",
-            "rope_theta": 10000.0,
-            "short_factor": [1.0] * 4,
-            "long_factor": [3.0, 4.0, 5.0, 6.0],
-        },
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=1,
-    )
-    policy = CausalPolicy(AutoModelForCausalLM.from_config(config), tok, max_input_len=64)
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [3.0, 4.0, 5.0, 6.0],
+    }
+    settings = {"original_max_position_embeddings": 16, "rope_parameters": rope}
+    monkeypatch.setitem(tiny.DECODERS, "phi3", (Phi3Config, settings))
+    policy = tiny.decoder("phi3")
     prompts = policy.encode(["the red cat", "a dog"])
     P = prompts[0].shape[1]
     policy.generate(*prompts, Sampling(16 - P, do_sample=False))

@@ -187,6 +187,12 @@ class Politeness:
         return [None if not text else [] for text in texts]
 
 
+def test_the_hash_of_a_served_reward_is_explained():
+    section = {"kind": "http", "url": "http://127.0.0.1:1", "model_sha256": "3b6f..."}
+    with pytest.raises(UserError, match="64 hexadecimal digits that `fgrlhf reward-serve` prints"):
+        built(a=section)
+
+
 def test_a_class_of_the_user_is_a_reward(monkeypatch):
     monkeypatch.setattr(Politeness, "__module__", "mine")
     monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(Politeness=Politeness, Empty=object))

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a task, a YAML file and key=value overrides."""
     task, rest = task_and_rest(argv, USAGE)
     config = parse_cli(DPOConfig, rest, USAGE)
-    # imports transformers, which takes seconds: mistakes in the arguments are reported before
+    # only now, since it imports transformers, which takes seconds: mistakes are reported before
     from fgrlhf.train_dpo import train
 
     train(task, config)

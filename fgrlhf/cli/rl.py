@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a task, a YAML file and key=value overrides."""
     task, rest = task_and_rest(argv, USAGE)
     config = parse_cli(rl_config(task), rest, USAGE)
-    # imports transformers, which takes seconds: mistakes in the arguments are reported before
+    # only now, since it imports transformers, which takes seconds: mistakes are reported before
     from fgrlhf.train_rl import train
 
     train(task, config)

@@ -34,8 +34,8 @@ LONGEST_LABEL = 1_000  # characters
 def _sha256(value: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{64}", value):
         raise ValueError(
-            f"a SHA-256 is needed, 64 digits as `fgrlhf reward-serve` prints it"
-            f" (got {shorten(value, 80)})"
+            "it must be the 64 hexadecimal digits that `fgrlhf reward-serve` prints as"
+            f" model_sha256, not {shorten(value, 80)}"
         )
     return value
 
