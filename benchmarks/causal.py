@@ -227,10 +227,14 @@ def checked(folder: Path, size: Size) -> float:
     return apart
 
 
-def bench(say, size: Size = SIZE) -> dict[str, dict]:
-    """`<phase>.{baseline_s, ours_s, ratio}`, `workload` and `equality`. The first step warms up."""
+def bench(say, size: Size = SIZE, check: Size | None = None) -> dict[str, dict]:
+    """`<phase>.{baseline_s, ours_s, ratio}`, `workload` and `equality`. The first step warms up.
+
+    Args:
+      check: the model with which both sides must agree; None: that of `size`.
+    """
     with TemporaryDirectory() as folder:
-        apart = checked(Path(folder) / "check", size)
+        apart = checked(Path(folder) / "check", check or size)
         say(f"{NAME}: gradients differ by {apart:.1e} of their norm")
         work = prepare(Path(folder) / "run", size)
         sides = {"baseline": Plain(work), "ours": _Timed(work)}

@@ -5,6 +5,7 @@
 """
 
 import os
+from unittest import mock
 
 import pretend_gpu
 import pytest
@@ -16,6 +17,7 @@ from pretend_gpu import DeviceError, counted_waits
 from rl_helpers import config, metrics, trainer
 
 from fgrlhf.algorithms.registry import ALGORITHMS
+from fgrlhf.models import causal, encoder_decoder, recorded_steps
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.runs.rl_config import LoRAConfig
 
@@ -152,6 +154,28 @@ def test_in_bf16_the_untrained_policy_equals_its_reference(kind, tmp_path):
     """Rollout and reference compute in the same precision, so the first KL is 0."""
     rows = trained(GPU, tmp_path, kind, bf16=True, model__dtype="bf16")
     assert abs(rows[0]["kl"]) < 1e-6 < abs(rows[1]["kl"])
+
+
+@of_a_real_gpu
+@pytest.mark.parametrize("lora", [None, LoRAConfig(r=2)])
+@pytest.mark.parametrize("kind", ["t5", "mt5", "bart", "gpt2", "llama", "qwen3", "neox"])
+def test_recorded_steps_sample_the_same(kind, lora, recwarn):
+    """See tests/test_recorded_steps.py."""
+    policy = tiny.policy(kind, lora=lora).to(GPU).eval()
+    prompts = policy.encode(["the red cat", "a dog sees the bird and one two three", "question:"])
+    sampling = Sampling(40, do_sample=True)
+    samples = {}
+    for records in (True, False):
+        with (
+            mock.patch.object(causal, "can_record", return_value=records),
+            mock.patch.object(encoder_decoder, "can_record", return_value=records),
+            mock.patch.object(recorded_steps, "record", wraps=recorded_steps.record) as record,
+        ):
+            samples[records] = policy.generate(*prompts, sampling, list(range(9)), 3)
+        assert record.call_count == records
+    assert not [warning for warning in recwarn if "cannot be recorded" in str(warning.message)]
+    assert samples[True].ids_BT.tolist() == samples[False].ids_BT.tolist()
+    torch.testing.assert_close(samples[True].logprobs_BT, samples[False].logprobs_BT)
 
 
 @of_the_pretend_gpu

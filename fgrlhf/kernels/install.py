@@ -2,6 +2,7 @@
 
 from typing import TypeVar
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -24,7 +25,17 @@ def speed_up(model: ModelT, setting: str = "auto") -> ModelT:
     """
     if kernels_off(setting):
         return model
+    avoid_cudnn_attention()
     return fast_layers(use_banded_attention(model))
+
+
+def avoid_cudnn_attention() -> None:
+    """Let PyTorch's attention choose among its other kernels on a GPU.
+
+    On Hopper and later GPUs it prefers cuDNN, which prepares a plan of 20 to 70 ms for every new
+    shape. In sampling every token is a new shape, and in training every batch.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def share_prompts(model: PreTrainedModel, setting: str = "auto") -> None:

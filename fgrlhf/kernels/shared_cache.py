@@ -34,6 +34,32 @@ from fgrlhf.kernels.shared_rows import RaggedRows, SharedRows
 SHARED_CACHE = "shared_cache"
 
 
+class Slot:
+    """Where the next token of every response is stored, if its place must be a tensor.
+
+    Steps with a slot attend to all T places, those not written yet being hidden, so that all steps
+    are alike and can be recorded (models/recorded_steps.py).
+
+    Args:
+      T: the number of places.
+      taken: how many of them are taken already.
+
+    Attributes:
+      index_1: the place of the token that is being computed.
+      unwritten_T: True for the places after it.
+    """
+
+    def __init__(self, T: int, device: torch.device, taken: int = 0):
+        self.places_T = torch.arange(T, device=device)
+        self.index_1 = torch.full((1,), taken - 1, device=device)
+        self.unwritten_T = torch.ones(T, dtype=torch.bool, device=device)
+
+    def advance(self) -> None:
+        """Go to the next place."""
+        self.index_1 += 1
+        torch.gt(self.places_T, self.index_1, out=self.unwritten_T)
+
+
 @dataclass
 class LayerCache:
     """Keys and values of one layer.
@@ -42,7 +68,8 @@ class LayerCache:
       prompt_key_GHPD, prompt_value_GHPD: of the prompts.
       response_key_BHTD, response_value_BHTD: of the responses; T is the length limit.
       hidden_G11P: the prompts' padding, which is not seen; None if there is none.
-      length: response tokens stored so far.
+      length: response tokens stored so far; not counted if there is a slot.
+      slot: see `Slot`; it is shared by all layers.
     """
 
     prompt_key_GHPD: Tensor
@@ -51,9 +78,16 @@ class LayerCache:
     response_value_BHTD: Tensor
     hidden_G11P: Tensor | None
     length: int = 0
+    slot: Slot | None = None
 
     def append(self, key_BH1D: Tensor, value_BH1D: Tensor) -> None:
         """Store the keys and values of one token per response."""
+        if self.slot is not None:
+            key_BH1D = key_BH1D.to(self.response_key_BHTD.dtype)
+            value_BH1D = value_BH1D.to(self.response_value_BHTD.dtype)
+            self.response_key_BHTD.index_copy_(2, self.slot.index_1, key_BH1D)
+            self.response_value_BHTD.index_copy_(2, self.slot.index_1, value_BH1D)
+            return
         self.response_key_BHTD[:, :, self.length] = key_BH1D[:, :, 0]
         self.response_value_BHTD[:, :, self.length] = value_BH1D[:, :, 0]
         self.length += 1
@@ -81,6 +115,7 @@ class SharedCache(Cache):
       prompt_mask_GP: 1 on real tokens of the prompts.
       num_samples: responses per prompt, K.
       max_new_tokens: length limit of the responses.
+      slot: for steps that are recorded; `keep` is not called then.
     """
 
     def __init__(
@@ -89,6 +124,7 @@ class SharedCache(Cache):
         prompt_mask_GP: Tensor,
         num_samples: int,
         max_new_tokens: int,
+        slot: Slot | None = None,
     ):
         super().__init__(layers=[])
         self.num_samples = num_samples
@@ -97,16 +133,18 @@ class SharedCache(Cache):
         self.layer_caches = []
         layers: Any = prompt_cache.layers  # every layer is one of attention
         for layer in layers:
-            key_GHPD, value_GHPD = layer.keys, layer.values
+            key_GHPD, value_GHPD = _computed(layer.keys), _computed(layer.values)
             G, H, _, D_key = key_GHPD.shape
             B = G * num_samples
             self.layer_caches.append(
                 LayerCache(
                     key_GHPD,
                     value_GHPD,
-                    key_GHPD.new_empty(B, H, max_new_tokens, D_key),
-                    value_GHPD.new_empty(B, H, max_new_tokens, value_GHPD.shape[-1]),
+                    # zeros, because a step with a slot multiplies unwritten values by 0
+                    key_GHPD.new_zeros(B, H, max_new_tokens, D_key),
+                    value_GHPD.new_zeros(B, H, max_new_tokens, value_GHPD.shape[-1]),
                     hidden_G11P,
+                    slot=slot,
                 )
             )
 
@@ -124,6 +162,12 @@ class SharedCache(Cache):
         hidden_G11P = _padding(self.prompt_mask_GP)
         for layer in self.layer_caches:
             layer.keep(groups, rows, hidden_G11P)
+
+
+def _computed(x: Tensor) -> Tensor:
+    """`x` in the dtype in which autocast would multiply it, so that no step has to convert it."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def _padding(prompt_mask_GP: Tensor) -> Tensor | None:
@@ -178,7 +222,7 @@ def attend_to_shared_cache(query_BND: Tensor, cache: LayerCache) -> Tensor:
     G, H, P, _ = cache.prompt_key_GHPD.shape
     K = B // G
     Q = N // H
-    t = cache.length
+    t = cache.length if cache.slot is None else cache.response_key_BHTD.shape[2]
     response_key = cache.response_key_BHTD[:, :, :t].flatten(0, 1)
     response_value = cache.response_value_BHTD[:, :, :t].flatten(0, 1)
 
@@ -189,6 +233,8 @@ def attend_to_shared_cache(query_BND: Tensor, cache: LayerCache) -> Tensor:
         prompt_scores = prompt_scores.view(G, H, K * Q, P)
         prompt_scores = prompt_scores.masked_fill_(cache.hidden_G11P, -torch.inf).flatten(0, 1)
     response_scores = query_BND.reshape(B * H, Q, D) @ response_key.mT
+    if cache.slot is not None:
+        response_scores = response_scores.masked_fill_(cache.slot.unwritten_T, -torch.inf)
 
     # softmax over both parts; in fp32, as PyTorch's attention does in half precision
     response_scores = _by_prompt(response_scores, G, K, H, Q)

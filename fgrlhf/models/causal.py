@@ -13,13 +13,14 @@ from transformers import DynamicCache, PreTrainedModel
 
 from fgrlhf.errors import UserError
 from fgrlhf.kernels.install import share_cache, shares_cache
-from fgrlhf.kernels.shared_cache import SharedCache
+from fgrlhf.kernels.shared_cache import SharedCache, Slot
 from fgrlhf.kernels.shared_rows import SharedRows
 from fgrlhf.models.base import Policy, name_of
 from fgrlhf.models.decoding import Sampling, Steps
 from fgrlhf.models.frozen_layers import run_lower, run_upper
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.loading import max_positions
+from fgrlhf.models.recorded_steps import Recording, all_or_none, can_record, room_for
 from fgrlhf.models.shared_rows import block_mask, can_share, position_arguments, sharing_pays
 from fgrlhf.models.trunk import text_config, trunk_of
 from fgrlhf.text_types import Prompt
@@ -231,7 +232,12 @@ class CausalPolicy(Policy):
     ) -> Steps:
         if shares_cache(self.model):
             return SharedCacheSteps(
-                self.model, prompt_ids_GP, prompt_mask_GP, num_samples, max_new_tokens
+                self.model,
+                prompt_ids_GP,
+                prompt_mask_GP,
+                num_samples,
+                max_new_tokens,
+                can_record(self.model),
             )
         return CausalSteps(self.model, prompt_ids_GP, prompt_mask_GP, num_samples)
 
@@ -296,7 +302,11 @@ class CausalSteps:
 class SharedCacheSteps:
     """`Steps` of a decoder-only model whose responses share their prompt's keys and values.
 
-    See kernels/shared_cache.py. The arguments are those of `SharedCache`.
+    See kernels/shared_cache.py.
+
+    Args:
+      recorded: whether the steps are recorded (recorded_steps.py).
+      others: those of `SharedCache`.
     """
 
     def __init__(
@@ -306,12 +316,15 @@ class SharedCacheSteps:
         prompt_mask_GP: Tensor,
         num_samples: int,
         max_new_tokens: int,
+        recorded: bool = False,
     ):
         self.model = model
         self.prompt_ids_GP = prompt_ids_GP
         self.prompt_mask_GP = prompt_mask_GP
         self.num_samples = num_samples
-        self.max_new_tokens = max_new_tokens
+        self.max_new_tokens = room_for(max_new_tokens) if recorded else max_new_tokens
+        self.slot = Slot(self.max_new_tokens, prompt_ids_GP.device) if recorded else None
+        self.recording = Recording() if recorded else None
 
     def first(self) -> Tensor:
         prompt_cache = DynamicCache(config=self.model.config)
@@ -323,7 +336,7 @@ class SharedCacheSteps:
             use_cache=True,
         ).last_hidden_state[:, -1]
         self.cache = SharedCache(
-            prompt_cache, self.prompt_mask_GP, self.num_samples, self.max_new_tokens
+            prompt_cache, self.prompt_mask_GP, self.num_samples, self.max_new_tokens, self.slot
         )
         prompt_length_G1 = self.prompt_mask_GP.sum(1, keepdim=True)
         self.next_position_B1 = prompt_length_G1.repeat_interleave(self.num_samples, 0)
@@ -332,6 +345,13 @@ class SharedCacheSteps:
         return hidden_GD.repeat_interleave(self.num_samples, 0)
 
     def next(self, ids_B: Tensor) -> Tensor:
+        if self.recording is None:
+            return self._next(ids_B)
+        return self.recording(self._next, ids_B)
+
+    def _next(self, ids_B: Tensor) -> Tensor:
+        if self.slot is not None:
+            self.slot.advance()
         hidden_BD = trunk_of(self.model)(
             input_ids=ids_B[:, None],
             attention_mask=self.unread_mask,
@@ -339,7 +359,7 @@ class SharedCacheSteps:
             past_key_values=self.cache,
             use_cache=True,
         ).last_hidden_state[:, -1]
-        self.next_position_B1 = self.next_position_B1 + 1
+        self.next_position_B1 += 1
         return hidden_BD
 
     def keepable(self, live_B: Tensor) -> Tensor:
@@ -348,6 +368,8 @@ class SharedCacheSteps:
         `SharedCache` needs the same number of responses for each prompt. So a prompt with a live
         response keeps as many as the prompt with most live ones. A prompt without any is dropped.
         """
+        if self.slot is not None:
+            return all_or_none(live_B)
         live_GK = live_B.view(-1, self.cache.num_samples)
         num_kept = int(live_GK.sum(1).max())
         # a prompt's live responses first, otherwise in their order

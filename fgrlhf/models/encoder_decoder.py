@@ -7,20 +7,24 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
 
 from fgrlhf.errors import UserError
 from fgrlhf.kernels.install import share_prompts, shares_prompts
+from fgrlhf.kernels.shared_cache import Slot
 from fgrlhf.models.base import Policy
 from fgrlhf.models.decoder_prefix import CONFIG_KEY, decoder_prefix_ids, stored_prefix
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.loading import constants_of, max_positions
 from fgrlhf.models.packing import pack_responses
+from fgrlhf.models.recorded_steps import Recording, all_or_none, can_record, room_for
 from fgrlhf.models.sharding import communicates
 from fgrlhf.models.trunk import text_config
 
-ENCODED_AT_ONCE = 4096  # prompt tokens in one pass of the encoder, padding included
+# prompt tokens in one pass of the encoder, padding included; a GPU is not busy with less
+ENCODED_AT_ONCE = 4096
+ENCODED_AT_ONCE_ON_GPU = 32_768
 # Model types whose decoder recognises padding by its token: it has no position (M2M100, NLLB), or
 # is not seen (T5Gemma).
 SKIP_PADDING = frozenset({"m2m_100", "nllb-moe", "t5gemma", "t5gemma2"})
@@ -112,6 +116,15 @@ class EncoderDecoderPolicy(Policy):
         return self._decode(input_ids_BT, encoded_GPD, mask_GP)[:, n:]
 
     @property
+    def _can_record(self) -> bool:
+        """Whether decoding steps are recorded; transformers says which models allow it."""
+        return (
+            can_record(self.model)
+            and self.model._can_compile_fullgraph
+            and not _has_windows(self.model)
+        )
+
+    @property
     def _can_pack(self) -> bool:
         return can_pack(self.model)
 
@@ -164,7 +177,12 @@ class EncoderDecoderPolicy(Policy):
         encoded, mask = self._for_decoder(encoded_GPD, prompt_mask_GP, num_samples)
         rows_per_state = num_samples if shares_prompts(self.model) else 1
         return EncoderDecoderSteps(
-            self.model, encoded, mask, rows_per_state, self.decoder_start_ids
+            self.model,
+            encoded,
+            mask,
+            rows_per_state,
+            self.decoder_start_ids,
+            max_new_tokens if self._can_record else None,
         )
 
     def _beam_search_inputs(self, prompt_ids_GP: Tensor) -> dict[str, Tensor]:
@@ -218,7 +236,9 @@ def encode_prompts(model: PreTrainedModel, ids_GP: Tensor, mask_GP: Tensor) -> T
     updates of a sharded model all of them do, because each process must make as many passes.
     """
     P = ids_GP.shape[1]
-    limit = ids_GP.numel() if communicates(model) else ENCODED_AT_ONCE
+    limit = ENCODED_AT_ONCE if ids_GP.device.type == "cpu" else ENCODED_AT_ONCE_ON_GPU
+    if communicates(model):
+        limit = ids_GP.numel()
     encoder = model.get_encoder()
     lengths_G = mask_GP.sum(1)
     order_G = lengths_G.argsort(stable=True)
@@ -246,6 +266,8 @@ class EncoderDecoderSteps:
       prompt_mask_GP: 1 on real tokens of the prompts.
       num_samples: responses per row of `encoded_GPD`. More than 1 needs `shares_prompts(model)`.
       start_ids: what the decoder reads before a response.
+      recorded_tokens: the length limit of responses whose steps are recorded (recorded_steps.py);
+        None: steps are not recorded.
     """
 
     def __init__(
@@ -255,29 +277,53 @@ class EncoderDecoderSteps:
         prompt_mask_GP: Tensor,
         num_samples: int,
         start_ids: Sequence[int],
+        recorded_tokens: int | None = None,
     ):
         self.decoder = model.get_decoder()
         self.start_ids = start_ids
         self.encoded_GPD = encoded_GPD
         self.prompt_mask_GP = prompt_mask_GP
         self.num_samples = num_samples
-        # a decoder with sliding windows (T5Gemma) keeps their last keys only
-        has_layer_types = getattr(self.decoder.config, "layer_types", None) is not None
-        config = self.decoder.config if has_layer_types else None
-        self.cache = EncoderDecoderCache(DynamicCache(config=config), DynamicCache())
+        # a decoder with sliding windows keeps their last keys only
+        config = self.decoder.config if _has_windows(model) else None
+        self.slot = None
+        self.recording = None
+        own_cache = DynamicCache(config=config)
+        if recorded_tokens is not None:
+            N = room_for(len(start_ids) + recorded_tokens)
+            self.slot = Slot(N, encoded_GPD.device, taken=len(start_ids))
+            self.recording = Recording()
+            own_cache = StaticCache(self.decoder.config, N)
+            # transformers would look at the values of a mask with two axes
+            self.prompt_mask_GP = prompt_mask_GP.bool()[:, None, None]
+        self.cache = EncoderDecoderCache(own_cache, DynamicCache())
 
     def first(self) -> Tensor:
         B = len(self.encoded_GPD) * self.num_samples
-        start_N = self.prompt_mask_GP.new_tensor(self.start_ids)
+        start_N = torch.tensor(self.start_ids, device=self.encoded_GPD.device)
         return self._read(start_N.expand(B, -1))
 
     def next(self, ids_B: Tensor) -> Tensor:
-        return self._read(ids_B[:, None])
+        if self.recording is None:
+            return self._next(ids_B)
+        return self.recording(self._next, ids_B)
 
-    def _read(self, ids_BN: Tensor) -> Tensor:
-        """The hidden state after the last of these tokens, hidden_BD."""
+    def _next(self, ids_B: Tensor) -> Tensor:
+        written_111N = None
+        if self.slot is not None:
+            self.slot.advance()
+            written_111N = ~self.slot.unwritten_T[None, None, None]
+        return self._read(ids_B[:, None], written_111N)
+
+    def _read(self, ids_BN: Tensor, mask_111N: Tensor | None = None) -> Tensor:
+        """The hidden state after the last of these tokens, hidden_BD.
+
+        Args:
+          mask_111N: which places of the cache are seen; None: all that are written.
+        """
         return self.decoder(
             input_ids=ids_BN,
+            attention_mask=mask_111N,
             encoder_hidden_states=self.encoded_GPD,
             encoder_attention_mask=self.prompt_mask_GP,
             past_key_values=self.cache,
@@ -286,6 +332,8 @@ class EncoderDecoderSteps:
 
     def keepable(self, live_B: Tensor) -> Tensor:
         """All K responses of every prompt that has a live one: they share their keys."""
+        if self.recording is not None:
+            return all_or_none(live_B)
         live_G = live_B.view(-1, self.num_samples).any(1)
         return live_G.repeat_interleave(self.num_samples).nonzero()[:, 0]
 
@@ -295,6 +343,11 @@ class EncoderDecoderSteps:
         self.prompt_mask_GP = self.prompt_mask_GP[groups]
         self.cache.self_attention_cache.batch_select_indices(rows)
         self.cache.cross_attention_cache.batch_select_indices(groups)
+
+
+def _has_windows(model: PreTrainedModel) -> bool:
+    """Whether some layers of the decoder see the last tokens only, as T5Gemma's."""
+    return getattr(model.get_decoder().config, "layer_types", None) is not None
 
 
 def _max_positions(model: PreTrainedModel) -> int | None:

@@ -31,6 +31,9 @@ from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import Span, load_segmenter
 from fgrlhf.text_types import Prompt
 
+BATCH_TOKENS = 8_192
+BATCH_TOKENS_ON_GPU = 32_768
+
 
 @dataclass(frozen=True)
 class SegmentLabels:
@@ -63,8 +66,9 @@ class _Scorer(ABC):
 
     Args:
       prefix_fn: (prompt, with_context) -> the words before the response; a task's `rm_prefix`.
-      batch_tokens: largest number of padded tokens of one forward pass. Inputs are sorted by length
-        before they are batched.
+      batch_tokens: largest number of padded tokens of one forward pass; None: BATCH_TOKENS, or
+        more on a GPU, which is not busy with so few. Inputs are sorted by length before they are
+        batched.
     """
 
     kind: Kind
@@ -75,7 +79,7 @@ class _Scorer(ABC):
         tokenizer,
         spec: RewardModelSpec,
         prefix_fn: PrefixFn,
-        batch_tokens: int = 8_192,
+        batch_tokens: int | None = None,
     ):
         if spec.kind != self.kind:
             raise UserError(
@@ -85,7 +89,8 @@ class _Scorer(ABC):
         self.model = model.eval().requires_grad_(False)
         self.spec = spec
         self.prefix_fn = prefix_fn
-        self.batch_tokens = batch_tokens
+        on_gpu = any(parameter.device.type != "cpu" for parameter in model.parameters())
+        self.batch_tokens = batch_tokens or (BATCH_TOKENS_ON_GPU if on_gpu else BATCH_TOKENS)
         self.inputs = inputs_of(model, tokenizer, spec)
 
     @property

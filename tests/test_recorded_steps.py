@@ -1,0 +1,126 @@
+"""Decoding steps that are recorded (fgrlhf/models/recorded_steps.py).
+
+A CPU cannot record. Here every "replay" computes the step again, which shows that a recorded step
+computes the same as an ordinary one, and nothing in it waits for the device. `on_gpu.py` has tests
+of true recordings.
+"""
+
+from unittest import mock
+
+import pytest
+import tiny
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fgrlhf.models import causal, encoder_decoder, recorded_steps
+from fgrlhf.models.config import LoRAConfig
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.quantized import QuantizedLinear
+from fgrlhf.models.recorded_steps import can_record
+
+TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
+K = 3
+SAMPLING = Sampling(9, do_sample=True)
+SEEDS = list(range(len(TEXTS) * K))
+# operations that wait for the device, or whose result's shape depends on values
+FORBIDDEN = {"_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "unique_consecutive"}
+
+
+class Operations(TorchDispatchMode):
+    """Refuses what a recording refuses."""
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        name = operation._schema.name.removeprefix("aten::")
+        if name in FORBIDDEN:
+            raise RuntimeError(f"{name} cannot be recorded")
+        return operation(*args, **(kwargs or {}))
+
+
+def pretended(run):
+    def replay() -> None:
+        with Operations():
+            run()
+
+    return replay
+
+
+@pytest.fixture
+def recording():
+    """Let steps be recorded on the CPU; the number of replays."""
+    replays = mock.Mock(side_effect=lambda run: run())
+
+    def record(run):
+        replay = pretended(run)
+        return lambda: replays(replay)
+
+    with (
+        mock.patch.object(causal, "can_record", return_value=True),
+        mock.patch.object(encoder_decoder, "can_record", return_value=True),
+        mock.patch.object(recorded_steps, "record", record),
+    ):
+        yield replays
+
+
+@pytest.mark.parametrize("lora", [None, LoRAConfig(r=2)])
+@pytest.mark.parametrize("kind", ["t5", "mt5", "bart", "gpt2", "llama", "qwen3", "neox"])
+def test_recorded_steps_sample_the_same(kind, lora, recording):
+    policy = tiny.policy(kind, lora=lora).eval()
+    prompt = policy.encode(TEXTS)
+    found = policy.generate(*prompt, SAMPLING, SEEDS, K)
+    steps = found.ids_BT.shape[1]
+    assert recording.call_count == steps - 2  # the first token needs no step, the second no replay
+    with (
+        mock.patch.object(causal, "can_record", return_value=False),
+        mock.patch.object(encoder_decoder, "can_record", return_value=False),
+    ):
+        expected = policy.generate(*prompt, SAMPLING, SEEDS, K)
+    assert found.ids_BT.tolist() == expected.ids_BT.tolist()
+    torch.testing.assert_close(found.logprobs_BT, expected.logprobs_BT, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
+@torch.no_grad()
+def test_recorded_steps_under_autocast(kind, recording):
+    policy = tiny.policy(kind).eval()
+    prompt = policy.encode(TEXTS)
+    tokens = torch.randint(3, 20, (6, len(TEXTS) * K), generator=torch.Generator().manual_seed(0))
+
+    def states() -> list[torch.Tensor]:
+        steps = policy._steps(*prompt, K, len(tokens) + 1)
+        return [steps.first().float(), *(steps.next(ids_B).float() for ids_B in tokens)]
+
+    expected = states()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = states()
+    assert recording.call_count == 2 * (len(tokens) - 1)
+    for a, b in zip(found, expected):
+        assert (a - b).abs().mean() < 0.03  # the states are of size 1
+
+
+def test_a_step_that_cannot_be_recorded_is_computed_every_time():
+    steps = []
+
+    def step(ids_B: torch.Tensor) -> torch.Tensor:
+        steps.append(ids_B.tolist())
+        return ids_B + 1
+
+    recording = recorded_steps.Recording()
+    with (
+        mock.patch.object(
+            recorded_steps, "record", side_effect=RuntimeError("a wait\nsecond line")
+        ),
+        pytest.warns(UserWarning, match="cannot be recorded, so sampling is slower: a wait$"),
+    ):
+        for i in range(4):
+            assert recording(step, torch.tensor([i])).tolist() == [i + 1]
+    assert steps == [[0], [1], [2], [3]]
+
+
+def test_what_is_recorded():
+    policy = tiny.policy("t5")
+    assert not can_record(policy.model)  # on a CPU
+    on_gpu = mock.Mock(device=torch.device("cuda"), spec=torch.nn.Parameter)
+    with mock.patch.object(policy.model, "parameters", side_effect=lambda: iter([on_gpu])):
+        assert can_record(policy.model)
+        policy.model.encoder.block[0].layer[0].SelfAttention.q.__class__ = QuantizedLinear
+        assert not can_record(policy.model)
