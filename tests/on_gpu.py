@@ -173,9 +173,39 @@ def test_recorded_steps_sample_the_same(kind, lora, recwarn):
         ):
             samples[records] = policy.generate(*prompts, sampling, list(range(9)), 3)
         assert record.call_count == records
-    assert not [warning for warning in recwarn if "cannot be recorded" in str(warning.message)]
+    assert not [warning for warning in recwarn if "recorded" in str(warning.message)]
     assert samples[True].ids_BT.tolist() == samples[False].ids_BT.tolist()
     torch.testing.assert_close(samples[True].logprobs_BT, samples[False].logprobs_BT)
+
+
+@of_the_pretend_gpu
+@pytest.mark.parametrize("kind", ["t5", "mt5", "bart", "gpt2", "llama", "qwen3", "neox"])
+def test_a_recorded_step_stays_on_the_gpu(kind):
+    policy = tiny.policy(kind).to(GPU).eval()
+    prompts = policy.encode(["the red cat", "a dog sees the bird and one two three", "question:"])
+    with (
+        mock.patch.object(causal, "can_record", return_value=True),
+        mock.patch.object(encoder_decoder, "can_record", return_value=True),
+        mock.patch.object(recorded_steps, "record", side_effect=lambda run: run) as record,
+    ):
+        policy.generate(*prompts, Sampling(9, do_sample=True), list(range(9)), 3)
+    record.assert_called_once()  # so the first step showed no wait
+
+
+@of_a_real_gpu
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
+def test_recorded_steps_under_autocast(kind):
+    policy = tiny.policy(kind).to(GPU).eval()
+    prompts = policy.encode(["the red cat", "a dog sees the bird and one two three", "question:"])
+    sampling = Sampling(40, do_sample=True)
+    with torch.autocast("cuda", torch.bfloat16):
+        found = policy.generate(*prompts, sampling, list(range(9)), 3)
+        scored, _ = policy(
+            *(x.repeat_interleave(3, 0) for x in prompts), found.ids_BT, found.mask_BT
+        )
+    torch.testing.assert_close(
+        found.logprobs_BT, scored * found.mask_BT, atol=0.1, rtol=0.05, check_dtype=False
+    )
 
 
 @of_the_pretend_gpu

@@ -10,36 +10,27 @@ from unittest import mock
 import pytest
 import tiny
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from fgrlhf.errors import UserError
 from fgrlhf.models import causal, encoder_decoder, recorded_steps
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.quantized import QuantizedLinear
-from fgrlhf.models.recorded_steps import can_record
+from fgrlhf.models.recorded_steps import Recording, Watch, can_record, record
 
 TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
 K = 3
 SAMPLING = Sampling(9, do_sample=True)
 SEEDS = list(range(len(TEXTS) * K))
-# operations that wait for the device, or whose result's shape depends on values
-FORBIDDEN = {"_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "unique_consecutive"}
 
 
-class Operations(TorchDispatchMode):
-    """Refuses what a recording refuses."""
+def watched(run):
+    """What a replay does on a CPU: it computes again, without waiting."""
 
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        name = operation._schema.name.removeprefix("aten::")
-        if name in FORBIDDEN:
-            raise RuntimeError(f"{name} cannot be recorded")
-        return operation(*args, **(kwargs or {}))
-
-
-def pretended(run):
     def replay() -> None:
-        with Operations():
+        with Watch() as watch:
             run()
+        assert watch.waits_in is None
 
     return replay
 
@@ -50,7 +41,7 @@ def recording():
     replays = mock.Mock(side_effect=lambda run: run())
 
     def record(run):
-        replay = pretended(run)
+        replay = watched(run)
         return lambda: replays(replay)
 
     with (
@@ -97,23 +88,50 @@ def test_recorded_steps_under_autocast(kind, recording):
         assert (a - b).abs().mean() < 0.03  # the states are of size 1
 
 
-def test_a_step_that_cannot_be_recorded_is_computed_every_time():
+@pytest.mark.parametrize(
+    ("operation", "wait"),
+    [
+        ("_local_scalar_dense", lambda ids_B: ids_B.max().item()),
+        ("nonzero", lambda ids_B: ids_B.nonzero()),
+        ("index", lambda ids_B: ids_B[ids_B > 0]),
+        ("index_put_", lambda ids_B: torch.zeros(2).index_put_([ids_B > 0], torch.ones(2))),
+        ("lift_fresh", lambda ids_B: torch.ops.aten.lift_fresh(torch.empty(1, device="meta"))),
+        ("repeat_interleave", lambda ids_B: torch.repeat_interleave(ids_B)),
+        ("_to_copy", lambda ids_B: ids_B.to("meta")),
+        ("copy_", lambda ids_B: torch.empty(2, dtype=torch.long, device="meta").copy_(ids_B)),
+    ],
+)
+def test_a_step_that_waits_is_computed_every_time(operation, wait):
     steps = []
 
     def step(ids_B: torch.Tensor) -> torch.Tensor:
-        steps.append(ids_B.tolist())
+        steps.append(ids_B)
+        wait(ids_B)
         return ids_B + 1
 
-    recording = recorded_steps.Recording()
-    with (
-        mock.patch.object(
-            recorded_steps, "record", side_effect=RuntimeError("a wait\nsecond line")
-        ),
-        pytest.warns(UserWarning, match="cannot be recorded, so sampling is slower: a wait$"),
-    ):
+    recording = Recording()
+    with pytest.warns(UserWarning, match=rf"wait for the GPU \(in {operation}\)"):
+        recording(step, torch.tensor([1, 1]))
+    for i in range(2, 4):
+        assert recording(step, torch.tensor([i, i])).tolist() == [i + 1, i + 1]
+    assert len(steps) == 3
+
+
+def test_a_step_without_waiting_is_recorded_once():
+    with mock.patch.object(recorded_steps, "record", side_effect=lambda run: run) as record:
+        recording = Recording()
         for i in range(4):
-            assert recording(step, torch.tensor([i])).tolist() == [i + 1]
-    assert steps == [[0], [1], [2], [3]]
+            assert recording(lambda ids_B: ids_B + 1, torch.tensor([i])).tolist() == [i + 1]
+        record.assert_called_once()
+
+
+def test_a_refused_recording_names_the_way_out():
+    with (
+        mock.patch.object(torch.cuda, "CUDAGraph"),
+        mock.patch.object(torch.cuda, "graph", side_effect=RuntimeError("no such thing\nlines")),
+        pytest.raises(UserError, match=r"CUDA graph \(no such thing\): set model.kernels to off"),
+    ):
+        record(lambda: None)
 
 
 def test_what_is_recorded():
