@@ -75,22 +75,25 @@ class Recording:
         Raises:
           UserError: it cannot be recorded, for a reason that the first call did not show.
         """
-        if self.recorded is None and self.is_possible:
-            self.recorded = recorded(step, ids_B)
-        if self.recorded is not None:
-            return self.recorded(ids_B)
         if self.is_possible is None:
-            with Watch() as watch:
-                hidden_BD = step(ids_B)
-            self.is_possible = watch.waits_in is None
-            if not self.is_possible:
-                warnings.warn(
-                    f"the decoding steps of this model wait for the GPU (in {watch.waits_in}), so"
-                    " they cannot be recorded and sampling is slower",
-                    stacklevel=2,
-                )
-            return hidden_BD
-        return step(ids_B)
+            return self._first(step, ids_B)
+        if not self.is_possible:
+            return step(ids_B)
+        if self.recorded is None:
+            self.recorded = recorded(step, ids_B)
+        return self.recorded(ids_B)
+
+    def _first(self, step: Step, ids_B: Tensor) -> Tensor:
+        with Watch() as watch:
+            hidden_BD = step(ids_B)
+        self.is_possible = watch.waits_in is None
+        if not self.is_possible:
+            warnings.warn(
+                f"the decoding steps of this model wait for the GPU (in {watch.waits_in}), so"
+                " they cannot be recorded and sampling is slower",
+                stacklevel=2,
+            )
+        return hidden_BD
 
 
 class Watch(TorchDispatchMode):
