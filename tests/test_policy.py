@@ -19,6 +19,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.models.causal import position_arguments, sharing_pays
 from fgrlhf.models.decoding import Sampling, draw, response_mask, uniform_rows
+from fgrlhf.models.encoder_decoder import encoded_at_once
 from fgrlhf.policy import CausalPolicy, T5Policy, count_cut, cut_prompts, load_policy
 from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
@@ -512,6 +513,12 @@ def test_prompts_of_similar_length_are_encoded_together(monkeypatch):
             parts = policy._encode(ids_GP, mask_GP)
         real = mask_GP.bool()
         torch.testing.assert_close(parts[real], whole[real], atol=1e-6, rtol=1e-5)
+
+
+def test_a_gpu_encodes_more_prompts_together_unless_they_are_long():
+    assert encoded_at_once(100, torch.device("cpu")) == 4096
+    limits = [encoded_at_once(P, torch.device("cuda")) for P in (100, 1024, 4096, 100_000)]
+    assert limits == [32_768, 32_768, 8192, 4096]
 
 
 # ---- prompts that are too long, too short or empty -----------------------------------------------

@@ -22,9 +22,11 @@ from fgrlhf.models.recorded_steps import Recording, all_or_none, can_record, roo
 from fgrlhf.models.sharding import communicates
 from fgrlhf.models.trunk import text_config
 
-# prompt tokens in one pass of the encoder, padding included; a GPU is not busy with less
+# Prompt tokens in one pass of the encoder, padding included. A GPU is not busy with so few, but T5
+# needs memory for every pair of tokens of a prompt.
 ENCODED_AT_ONCE = 4096
 ENCODED_AT_ONCE_ON_GPU = 32_768
+PAIRS_AT_ONCE_ON_GPU = ENCODED_AT_ONCE_ON_GPU * 1024
 # Model types whose decoder recognises padding by its token: it has no position (M2M100, NLLB), or
 # is not seen (T5Gemma).
 SKIP_PADDING = frozenset({"m2m_100", "nllb-moe", "t5gemma", "t5gemma2"})
@@ -236,9 +238,7 @@ def encode_prompts(model: PreTrainedModel, ids_GP: Tensor, mask_GP: Tensor) -> T
     updates of a sharded model all of them do, because each process must make as many passes.
     """
     P = ids_GP.shape[1]
-    limit = ENCODED_AT_ONCE if ids_GP.device.type == "cpu" else ENCODED_AT_ONCE_ON_GPU
-    if communicates(model):
-        limit = ids_GP.numel()
+    limit = ids_GP.numel() if communicates(model) else encoded_at_once(P, ids_GP.device)
     encoder = model.get_encoder()
     lengths_G = mask_GP.sum(1)
     order_G = lengths_G.argsort(stable=True)
@@ -255,6 +255,14 @@ def encode_prompts(model: PreTrainedModel, ids_GP: Tensor, mask_GP: Tensor) -> T
         encoded_parts.append(nn.functional.pad(encoded, (0, 0, start, P - end)))
     back_to_G = order_G.argsort()
     return torch.cat(encoded_parts)[back_to_G]
+
+
+def encoded_at_once(P: int, device: torch.device) -> int:
+    """The most tokens in one pass of the encoder, for prompts of up to P tokens."""
+    if device.type == "cpu":
+        return ENCODED_AT_ONCE
+    of_all_pairs = PAIRS_AT_ONCE_ON_GPU // P
+    return min(max(ENCODED_AT_ONCE, of_all_pairs), ENCODED_AT_ONCE_ON_GPU)
 
 
 class EncoderDecoderSteps:
