@@ -90,7 +90,7 @@ REHEARSAL = Size(
     reps=1,
 )
 # Responses per forward pass of our updates in `paper_step`; the baseline has the published 4. More
-# of them change nothing but time and memory, and these need less memory than the baseline's 4.
+# of them change time and memory, and these need less memory than the baseline's 4.
 OUR_MICRO_BATCH = 32
 # A decoder of 0.6 billion weights.
 DECODER = replace(

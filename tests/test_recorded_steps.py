@@ -1,8 +1,7 @@
 """Decoding steps that are recorded (fgrlhf/models/recorded_steps.py).
 
-A CPU cannot record. Here every "replay" computes the step again, which shows that a recorded step
-computes the same as an ordinary one, and nothing in it waits for the device. `on_gpu.py` has tests
-of true recordings.
+A CPU cannot record. `Graph` does here what a CUDA graph does: it computes the same operations
+again, on the same memory. `on_gpu.py` has tests of true recordings.
 """
 
 from unittest import mock
@@ -10,13 +9,18 @@ from unittest import mock
 import pytest
 import tiny
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import PegasusXConfig, PegasusXForConditionalGeneration
 
 from fgrlhf.errors import UserError
 from fgrlhf.models import causal, encoder_decoder, recorded_steps
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy
 from fgrlhf.models.quantized import QuantizedLinear
-from fgrlhf.models.recorded_steps import Recording, Watch, can_record, record
+from fgrlhf.models.recorded_steps import Recording, can_record, capture, never_record
+from fgrlhf.models.trial import check_recorded_steps, make_trial
 
 TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
 K = 3
@@ -24,42 +28,64 @@ SAMPLING = Sampling(9, do_sample=True)
 SEEDS = list(range(len(TEXTS) * K))
 
 
-def watched(run):
-    """What a replay does on a CPU: it computes again, without waiting."""
+class Graph(TorchDispatchMode):
+    """Writes down operations, and repeats them without the Python code that called them."""
 
-    def replay() -> None:
-        with Watch() as watch:
-            run()
-        assert watch.waits_in is None
+    def __init__(self):
+        super().__init__()
+        self.operations = []
+        self.replays = 0
 
-    return replay
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = operation(*args, **kwargs)
+        if not operation.is_view:  # a view shows what is in its memory
+            self.operations.append((operation, args, kwargs, result))
+        return result
+
+    def replay(self) -> None:
+        self.replays += 1
+        if self.replays == 1:
+            return  # other than a GPU, this has computed them while it wrote them down
+        with torch.no_grad():
+            for operation, args, kwargs, result in self.operations:
+                again = operation(*args, **kwargs)
+                if operation._schema.is_mutable:  # in place
+                    continue
+                for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                    if isinstance(old, torch.Tensor):
+                        old.copy_(new)
 
 
 @pytest.fixture
-def recording():
-    """Let steps be recorded on the CPU; the number of replays."""
-    replays = mock.Mock(side_effect=lambda run: run())
+def graphs():
+    """Let steps be recorded on the CPU; the graphs."""
+    made = []
 
-    def record(run):
-        replay = watched(run)
-        return lambda: replays(replay)
+    def capture(run, device):
+        graph = Graph()
+        with graph:
+            run()
+        made.append(graph)
+        return graph.replay
 
     with (
         mock.patch.object(causal, "can_record", return_value=True),
         mock.patch.object(encoder_decoder, "can_record", return_value=True),
-        mock.patch.object(recorded_steps, "record", record),
+        mock.patch.object(recorded_steps, "capture", capture),
     ):
-        yield replays
+        yield made
 
 
 @pytest.mark.parametrize("lora", [None, LoRAConfig(r=2)])
 @pytest.mark.parametrize("kind", ["t5", "mt5", "bart", "gpt2", "llama", "qwen3", "neox"])
-def test_recorded_steps_sample_the_same(kind, lora, recording):
+def test_recorded_steps_sample_the_same(kind, lora, graphs):
     policy = tiny.policy(kind, lora=lora).eval()
     prompt = policy.encode(TEXTS)
     found = policy.generate(*prompt, SAMPLING, SEEDS, K)
+    (graph,) = graphs
     steps = found.ids_BT.shape[1]
-    assert recording.call_count == steps - 2  # the first token needs no step, the second no replay
+    assert graph.replays == steps - 2  # the first token needs no step, the second no replay
     with (
         mock.patch.object(causal, "can_record", return_value=False),
         mock.patch.object(encoder_decoder, "can_record", return_value=False),
@@ -71,19 +97,20 @@ def test_recorded_steps_sample_the_same(kind, lora, recording):
 
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
 @torch.no_grad()
-def test_recorded_steps_under_autocast(kind, recording):
+def test_recorded_steps_under_autocast(kind, graphs):
     policy = tiny.policy(kind).eval()
     prompt = policy.encode(TEXTS)
     tokens = torch.randint(3, 20, (6, len(TEXTS) * K), generator=torch.Generator().manual_seed(0))
 
     def states() -> list[torch.Tensor]:
         steps = policy._steps(*prompt, K, len(tokens) + 1)
-        return [steps.first().float(), *(steps.next(ids_B).float() for ids_B in tokens)]
+        states = [steps.first().float()]
+        return [*states, *(steps.next(ids_B).float().clone() for ids_B in tokens)]
 
     expected = states()
     with torch.autocast("cpu", torch.bfloat16):
         found = states()
-    assert recording.call_count == 2 * (len(tokens) - 1)
+    assert [graph.replays for graph in graphs] == [len(tokens) - 1] * 2
     for a, b in zip(found, expected):
         assert (a - b).abs().mean() < 0.03  # the states are of size 1
 
@@ -94,6 +121,7 @@ def test_recorded_steps_under_autocast(kind, recording):
         ("_local_scalar_dense", lambda ids_B: ids_B.max().item()),
         ("nonzero", lambda ids_B: ids_B.nonzero()),
         ("index", lambda ids_B: ids_B[ids_B > 0]),
+        ("index", lambda ids_B: torch.empty(2, device="meta")[ids_B]),
         ("index_put_", lambda ids_B: torch.zeros(2).index_put_([ids_B > 0], torch.ones(2))),
         ("lift_fresh", lambda ids_B: torch.ops.aten.lift_fresh(torch.empty(1, device="meta"))),
         ("repeat_interleave", lambda ids_B: torch.repeat_interleave(ids_B)),
@@ -109,35 +137,116 @@ def test_a_step_that_waits_is_computed_every_time(operation, wait):
         wait(ids_B)
         return ids_B + 1
 
-    recording = Recording()
+    model = tiny.policy("t5").model
+    recording = Recording(model)
     with pytest.warns(UserWarning, match=rf"wait for the GPU \(in {operation}\)"):
         recording(step, torch.tensor([1, 1]))
     for i in range(2, 4):
         assert recording(step, torch.tensor([i, i])).tolist() == [i + 1, i + 1]
     assert len(steps) == 3
+    assert model in recorded_steps._unrecordable  # later batches have ordinary steps
 
 
-def test_a_step_without_waiting_is_recorded_once():
-    with mock.patch.object(recorded_steps, "record", side_effect=lambda run: run) as record:
-        recording = Recording()
-        for i in range(4):
-            assert recording(lambda ids_B: ids_B + 1, torch.tensor([i])).tolist() == [i + 1]
-        record.assert_called_once()
+def test_a_step_without_waiting_is_recorded_once(graphs):
+    recording = Recording(tiny.policy("t5").model)
+    for i in range(4):
+        assert recording(lambda ids_B: ids_B + 1, torch.tensor([i])).tolist() == [i + 1]
+    (graph,) = graphs
+    assert graph.replays == 3
 
 
-def test_a_refused_recording_names_the_way_out():
+@pytest.mark.parametrize("stage", ["while recording", "at the end too"])
+def test_a_refused_recording_names_the_reason_and_the_way_out(stage):
+    class Refusing:
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *error):
+            if stage == "at the end too":
+                raise RuntimeError("a previous error")
+
+    def run() -> None:
+        raise RuntimeError("no such thing\nlines")
+
     with (
         mock.patch.object(torch.cuda, "CUDAGraph"),
-        mock.patch.object(torch.cuda, "graph", side_effect=RuntimeError("no such thing\nlines")),
-        pytest.raises(UserError, match=r"CUDA graph \(no such thing\): set model.kernels to off"),
+        mock.patch.object(torch.cuda, "device"),
+        mock.patch.object(torch.cuda, "Stream"),
+        mock.patch.object(torch.cuda, "graph", return_value=Refusing()),
+        pytest.raises(
+            UserError, match=r"CUDA graph \(no such thing\): set .* FGRLHF_KERNELS to off"
+        ),
     ):
-        record(lambda: None)
+        capture(run, torch.device("cuda", 0))
+
+
+def test_a_full_gpu_is_reported_as_such():
+    with (
+        mock.patch.object(torch.cuda, "CUDAGraph"),
+        mock.patch.object(torch.cuda, "device"),
+        mock.patch.object(torch.cuda, "Stream"),
+        mock.patch.object(torch.cuda, "graph", side_effect=torch.OutOfMemoryError("full")),
+        pytest.raises(torch.OutOfMemoryError, match="full"),
+    ):
+        capture(lambda: None, torch.device("cuda", 0))
+
+
+def eager_policy() -> EncoderDecoderPolicy:
+    """Its attention adds masks, so masks of True and False would hide nothing."""
+    tokenizer = tiny.fresh(tiny.tokenizer())
+    torch.manual_seed(0)
+    config = PegasusXConfig(
+        vocab_size=len(tokenizer),
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        block_size=8,
+        num_global_tokens=2,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+        init_std=0.5,
+    )
+    return EncoderDecoderPolicy(PegasusXForConditionalGeneration(config), tokenizer)
+
+
+def test_a_model_whose_attention_adds_masks_is_not_recorded():
+    policy = eager_policy().eval()
+    with mock.patch.object(encoder_decoder, "can_record", return_value=True):
+        assert not policy._can_record
+        assert tiny.policy("bart")._can_record
+
+
+@pytest.mark.parametrize(
+    ("policy", "agree"),
+    [
+        *((tiny.policy(kind), True) for kind in ("t5", "bart", "gpt2", "llama", "qwen3", "neox")),
+        *((tiny.translator(kind), True) for kind in ("marian", "mbart")),
+        (eager_policy(), False),
+    ],
+    ids=lambda value: type(value.model).__name__ if hasattr(value, "model") else None,
+)
+def test_models_that_compute_something_else_are_not_recorded(policy, agree):
+    policy.eval()
+    with mock.patch.object(recorded_steps, "_unrecordable", set()) as unrecordable:
+        with torch.no_grad():
+            check_recorded_steps(policy, make_trial(policy))
+        assert unrecordable == (set() if agree else {policy.model})
 
 
 def test_what_is_recorded():
     policy = tiny.policy("t5")
     assert not can_record(policy.model)  # on a CPU
     on_gpu = mock.Mock(device=torch.device("cuda"), spec=torch.nn.Parameter)
+    with mock.patch.object(policy.model, "parameters", side_effect=lambda: iter([on_gpu])):
+        assert can_record(policy.model)
+        never_record(policy.model)
+        assert not can_record(policy.model)
+        policy = tiny.policy("t5")
     with mock.patch.object(policy.model, "parameters", side_effect=lambda: iter([on_gpu])):
         assert can_record(policy.model)
         policy.model.encoder.block[0].layer[0].SelfAttention.q.__class__ = QuantizedLinear

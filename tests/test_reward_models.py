@@ -10,7 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
-from transformers import LongformerForSequenceClassification, LongformerForTokenClassification
+from transformers import (
+    LongformerForSequenceClassification,
+    LongformerForTokenClassification,
+    PreTrainedModel,
+)
 
 from fgrlhf.errors import UserError
 from fgrlhf.models.logprobs import logprobs_and_margins
@@ -26,7 +30,12 @@ from fgrlhf.reward_models.networks import (
     scorer_batch,
 )
 from fgrlhf.reward_models.prefix import RMText
-from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer, SequenceScorer
+from fgrlhf.reward_models.scoring import (
+    SegmentLabels,
+    SegmentScorer,
+    SequenceScorer,
+    _default_batch_tokens,
+)
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from fgrlhf.text_types import Prompt
@@ -448,6 +457,20 @@ def test_equal_prefixes_are_read_once():
 
 
 # ---- scoring -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "attention", "expected"),
+    [("cpu", "sdpa", 8192), ("meta", "sdpa", 32_768), ("meta", "eager", 8192)],
+)
+def test_a_gpu_scores_more_at_a_time_unless_attention_stores_scores(
+    tmp_path, device, attention, expected
+):
+    model = scorer(tmp_path, "seq2seq").model.to(device)
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            module.config._attn_implementation = attention
+    assert _default_batch_tokens(model) == expected
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)

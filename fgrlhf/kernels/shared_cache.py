@@ -35,7 +35,7 @@ SHARED_CACHE = "shared_cache"
 
 
 class Slot:
-    """Where the next token of every response is stored, if its place must be a tensor.
+    """The position in the cache of the token being decoded, as a tensor on the device.
 
     Steps with a slot attend to all T places, those not written yet being hidden, so that all steps
     are alike and can be recorded (models/recorded_steps.py).
@@ -130,6 +130,8 @@ class SharedCache(Cache):
         self.num_samples = num_samples
         self.prompt_mask_GP = prompt_mask_GP
         hidden_G11P = _padding(prompt_mask_GP)
+        # a step with a slot multiplies unwritten values by 0, so they must be numbers
+        empty = Tensor.new_empty if slot is None else Tensor.new_zeros
         self.layer_caches = []
         layers: Any = prompt_cache.layers  # every layer is one of attention
         for layer in layers:
@@ -140,9 +142,8 @@ class SharedCache(Cache):
                 LayerCache(
                     key_GHPD,
                     value_GHPD,
-                    # zeros, because a step with a slot multiplies unwritten values by 0
-                    key_GHPD.new_zeros(B, H, max_new_tokens, D_key),
-                    value_GHPD.new_zeros(B, H, max_new_tokens, value_GHPD.shape[-1]),
+                    empty(key_GHPD, (B, H, max_new_tokens, D_key)),
+                    empty(value_GHPD, (B, H, max_new_tokens, value_GHPD.shape[-1])),
                     hidden_G11P,
                     slot=slot,
                 )

@@ -424,8 +424,14 @@ class Policy(nn.Module, ABC):
         prompt_mask_GP: Tensor,
         num_samples: int,
         max_new_tokens: int,
+        recorded: bool | None = None,
     ) -> Steps:
-        """Step-by-step decoding of `num_samples` responses per prompt."""
+        """Step-by-step decoding of `num_samples` responses per prompt.
+
+        Args:
+          recorded: whether steps are recorded, where that is possible (recorded_steps.py); None: if
+            `can_record` allows it.
+        """
 
     def _beam_search_inputs(self, prompt_ids_GP: Tensor) -> dict[str, Tensor]:
         """Arguments of transformers' `generate` besides the prompt."""

@@ -229,6 +229,7 @@ class CausalPolicy(Policy):
         prompt_mask_GP: Tensor,
         num_samples: int,
         max_new_tokens: int,
+        recorded: bool | None = None,
     ) -> Steps:
         if shares_cache(self.model):
             return SharedCacheSteps(
@@ -237,7 +238,7 @@ class CausalPolicy(Policy):
                 prompt_mask_GP,
                 num_samples,
                 max_new_tokens,
-                can_record(self.model),
+                can_record(self.model) if recorded is None else recorded,
             )
         return CausalSteps(self.model, prompt_ids_GP, prompt_mask_GP, num_samples)
 
@@ -306,7 +307,8 @@ class SharedCacheSteps:
 
     Args:
       recorded: whether the steps are recorded (recorded_steps.py).
-      others: those of `SharedCache`.
+
+    The other arguments are those of `SharedCache`.
     """
 
     def __init__(
@@ -324,7 +326,7 @@ class SharedCacheSteps:
         self.num_samples = num_samples
         self.max_new_tokens = room_for(max_new_tokens) if recorded else max_new_tokens
         self.slot = Slot(self.max_new_tokens, prompt_ids_GP.device) if recorded else None
-        self.recording = Recording() if recorded else None
+        self.recording = Recording(model) if recorded else None
 
     def first(self) -> Tensor:
         prompt_cache = DynamicCache(config=self.model.config)

@@ -119,7 +119,12 @@ class EncoderDecoderPolicy(Policy):
 
     @property
     def _can_record(self) -> bool:
-        """Whether decoding steps are recorded; transformers says which models allow it."""
+        """Whether decoding steps are recorded.
+
+        transformers says which models allow it. Their attention must read masks of True and False.
+        """
+        if not (self.model.config._attn_implementation == "sdpa" or shares_prompts(self.model)):
+            return False
         return (
             can_record(self.model)
             and self.model._can_compile_fullgraph
@@ -174,7 +179,9 @@ class EncoderDecoderPolicy(Policy):
         prompt_mask_GP: Tensor,
         num_samples: int,
         max_new_tokens: int,
+        recorded: bool | None = None,
     ) -> "EncoderDecoderSteps":
+        is_recorded = self._can_record if recorded is None else recorded
         encoded_GPD = self._encode(prompt_ids_GP, prompt_mask_GP)
         encoded, mask = self._for_decoder(encoded_GPD, prompt_mask_GP, num_samples)
         rows_per_state = num_samples if shares_prompts(self.model) else 1
@@ -184,7 +191,7 @@ class EncoderDecoderPolicy(Policy):
             mask,
             rows_per_state,
             self.decoder_start_ids,
-            max_new_tokens if self._can_record else None,
+            max_new_tokens if is_recorded else None,
         )
 
     def _beam_search_inputs(self, prompt_ids_GP: Tensor) -> dict[str, Tensor]:
@@ -300,7 +307,7 @@ class EncoderDecoderSteps:
         if recorded_tokens is not None:
             N = room_for(len(start_ids) + recorded_tokens)
             self.slot = Slot(N, encoded_GPD.device, taken=len(start_ids))
-            self.recording = Recording()
+            self.recording = Recording(model)
             own_cache = StaticCache(self.decoder.config, N)
             # transformers would look at the values of a mask with two axes
             self.prompt_mask_GP = prompt_mask_GP.bool()[:, None, None]
@@ -340,7 +347,7 @@ class EncoderDecoderSteps:
 
     def keepable(self, live_B: Tensor) -> Tensor:
         """All K responses of every prompt that has a live one: they share their keys."""
-        if self.recording is not None:
+        if self.slot is not None:
             return all_or_none(live_B)
         live_G = live_B.view(-1, self.num_samples).any(1)
         return live_G.repeat_interleave(self.num_samples).nonzero()[:, 0]

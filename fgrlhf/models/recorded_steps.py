@@ -1,8 +1,8 @@
 """Decoding steps that a GPU repeats from a recording: CUDA graphs.
 
-A decoding step consists of a thousand short computations. On a GPU, starting them from Python takes
-several times as long as computing them. A CUDA graph starts all of them with one call. It reads and
-writes the same memory every time, so a recorded step must not change from token to token:
+A decoding step consists of a thousand short computations. Launching them from Python takes several
+times as long as a GPU needs to run them. A CUDA graph launches all of them with one call. It reads
+and writes the same memory every time, so a recorded step must not change from token to token:
 
 - Keys and values have room for all tokens from the start. A mask hides those not written yet.
 - The number of tokens so far is a tensor on the GPU, and the step itself increases it.
@@ -11,7 +11,9 @@ writes the same memory every time, so a recorded step must not change from token
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -27,21 +29,31 @@ Step = Callable[[Tensor], Tensor]
 
 # operations whose result, or its shape, the CPU has to know
 WAITING = frozenset(
-    {"_local_scalar_dense", "equal", "masked_select", "nonzero", "repeat_interleave"}
+    {"_local_scalar_dense", "equal", "masked_select", "nonzero", "repeat_interleave", "bincount"}
     | {"unique_consecutive", "_unique2", "unique_dim"}
+    # experts: in fp32, and on most GPUs, the sizes of their parts go to the CPU
+    | {"_grouped_mm", "transformers::grouped_mm_fallback"}
 )
 ALIGNMENT = 8  # masks whose rows have a multiple of 8 columns need no copy in PyTorch's attention
+_unrecordable: WeakSet[PreTrainedModel] = WeakSet()
 
 
 def can_record(model: PreTrainedModel) -> bool:
-    """Whether this model's decoding steps are recorded: it is on a GPU, and its layers are plain.
+    """Whether this model's decoding steps are recorded.
 
-    Sharded and quantised layers do more in a step than compute, and `model.kernels: off` leaves
-    decoding to transformers.
+    It must be on a GPU, and not sharded or quantised: such layers communicate or call other
+    libraries. With `model.kernels: off` nothing is recorded.
     """
     if next(model.parameters()).device.type != "cuda" or kernels_off() or is_sharded(model):
         return False
+    if model in _unrecordable:
+        return False
     return not any(isinstance(module, QuantizedLinear) for module in model.modules())
+
+
+def never_record(model: PreTrainedModel) -> None:
+    """Compute the decoding steps of this model as usual from now on."""
+    _unrecordable.add(model)
 
 
 def room_for(tokens: int) -> int:
@@ -56,15 +68,17 @@ def all_or_none(live_B: Tensor) -> Tensor:
 
 
 class Recording:
-    """Computes a decoding step ids_B -> hidden_BD, from its second call on as a recording.
+    """Computes a decoding step ids_B -> hidden_BD, from its second call on as a CUDA graph.
 
     The first call computes as usual, which lets libraries make their preparations, and shows
-    whether the step can be recorded. If not, it is computed as usual every time.
+    whether the step can be recorded. If not, the steps of this batch are computed one by one, and
+    later batches of the model are not recorded.
     """
 
-    def __init__(self):
+    def __init__(self, model: PreTrainedModel):
+        self.model = model
         self.is_possible: bool | None = None  # None: not known yet
-        self.recorded: Step | None = None
+        self.replayed: Step | None = None
 
     def __call__(self, step: Step, ids_B: Tensor) -> Tensor:
         """The result of the step. The next call overwrites it.
@@ -79,19 +93,20 @@ class Recording:
             return self._first(step, ids_B)
         if not self.is_possible:
             return step(ids_B)
-        if self.recorded is None:
-            self.recorded = recorded(step, ids_B)
-        return self.recorded(ids_B)
+        if self.replayed is None:
+            self.replayed = captured_step(step, ids_B)
+        return self.replayed(ids_B)
 
     def _first(self, step: Step, ids_B: Tensor) -> Tensor:
         with Watch() as watch:
             hidden_BD = step(ids_B)
         self.is_possible = watch.waits_in is None
         if not self.is_possible:
+            never_record(self.model)
             warnings.warn(
                 f"the decoding steps of this model wait for the GPU (in {watch.waits_in}), so"
                 " they cannot be recorded and sampling is slower",
-                stacklevel=2,
+                stacklevel=1,
             )
         return hidden_BD
 
@@ -109,7 +124,7 @@ class Watch(TorchDispatchMode):
         result = operation(*args, **(kwargs or {}))
         name = operation._schema.name.removeprefix("aten::")
         if self.waits_in is None and (
-            name in WAITING or _crosses_devices(name, args, result) or _reads_mask(name, args)
+            name in WAITING or _crosses_devices(name, args, result) or _reads_positions(name, args)
         ):
             self.waits_in = name
         return result
@@ -124,36 +139,42 @@ def _crosses_devices(name: str, args: Sequence[Any], result: Any) -> bool:
     return name == "copy_" and args[0].device.type != args[1].device.type
 
 
-def _reads_mask(name: str, args: Sequence[Any]) -> bool:
-    """Whether an operation selects what a mask shows, such as x[mask] or x[mask] = y."""
+def _reads_positions(name: str, args: Sequence[Any]) -> bool:
+    """Whether an operation selects by a mask, or by positions on another kind of device."""
     if name not in ("index", "index_put", "index_put_"):
         return False
-    if name != "index" and args[2].numel() == 1:  # x[mask] = 0 needs no positions
-        return False
-    return any(index is not None and index.dtype == torch.bool for index in args[1])
+    indices = [index for index in args[1] if index is not None]
+    if any(index.device.type != args[0].device.type for index in indices):
+        return True
+    if name != "index" and args[2].numel() == 1 and args[2].device.type == "cpu":
+        return False  # x[mask] = 0 needs no positions
+    return any(index.dtype == torch.bool for index in indices)
 
 
-def recorded(step: Step, ids_B: Tensor) -> Step:
-    """The same step, which always writes its result into the same memory.
+def captured_step(step: Step, ids_B: Tensor) -> Step:
+    """The same step as a CUDA graph, which always writes its result into the same memory.
 
-    It refers to nothing but the recording, so the memory is freed with it.
+    It refers to nothing but the graph, so the memory is freed with it.
 
     Args:
       ids_B: of the right shape; the step is not computed.
+
+    Raises:
+      UserError: see `capture`.
     """
     read_B = ids_B.clone()
     results: list[Tensor] = []
-    replay = record(lambda: results.append(step(read_B)))
+    replay = capture(lambda: results.append(step(read_B)), read_B.device)
 
     def replayed(ids_B: Tensor) -> Tensor:
         read_B.copy_(ids_B)
         replay()
-        return results[-1]
+        return results[0]
 
     return replayed
 
 
-def record(run: Callable[[], None]) -> Callable[[], None]:
+def capture(run: Callable[[], None], device: torch.device) -> Callable[[], None]:
     """Record what `run` starts on the GPU, without computing it; a function that computes it.
 
     Raises:
@@ -161,15 +182,28 @@ def record(run: Callable[[], None]) -> Callable[[], None]:
     """
     graph = torch.cuda.CUDAGraph()
     try:
-        # other threads may use the GPU meanwhile
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with (
+            torch.cuda.device(device),
+            # other threads may use the GPU meanwhile
+            torch.cuda.graph(
+                graph, stream=_capture_stream(device), capture_error_mode="thread_local"
+            ),
+        ):
             run()
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
-        # not computed as usual instead: a refused recording can leave the random generators of
-        # PyTorch unusable
-        reason = str(error).strip().splitlines()[0]
+        # Not computed as usual instead: a refused recording can leave the random generators of
+        # PyTorch unusable. The end of the recording fails too, after the true reason.
+        reason = str(error.__context__ or error).strip().splitlines()[0]
         raise UserError(
             f"the decoding steps of this model cannot be recorded as a CUDA graph ({reason}): set"
-            " model.kernels to off, with which sampling is slower"
+            " the environment variable FGRLHF_KERNELS to off, with which sampling is slower"
         ) from error
     return graph.replay
+
+
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """One stream per GPU, because each has a workspace for matrix products."""
+    return torch.cuda.Stream(device)

@@ -14,7 +14,10 @@ from torch import Tensor
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.kernels.install import shares_cache, shares_prompts
 from fgrlhf.models.base import Policy, name_of
-from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy
+from fgrlhf.models.causal import SharedCacheSteps
+from fgrlhf.models.decoding import Steps
+from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy, EncoderDecoderSteps
+from fgrlhf.models.recorded_steps import never_record
 
 # The trial: a long and a short prompt with two responses each, of three and two tokens.
 PROMPT_LENGTHS = (6, 2)
@@ -93,10 +96,12 @@ def _run_trial(policy: Policy) -> None:
     """Raise `_TrialError` if the policy's logits are not the model's, or cannot be computed."""
     trial = None
     try:
-        trial = _make_trial(policy)
+        trial = make_trial(policy)
         _check_finite(policy, trial)
         _check_updates(policy, trial)
         _check_steps(policy, trial)
+        if torch.cuda.is_available():
+            check_recorded_steps(policy, trial)
     except (UserError, _TrialError):
         raise
     except Exception as error:  # the code of a model's forward pass can raise anything
@@ -129,7 +134,7 @@ def _check_updates(policy: Policy, trial: _Trial) -> None:
             )
 
 
-def _make_trial(policy: Policy) -> _Trial:
+def make_trial(policy: Policy) -> _Trial:
     tokens = _ordinary_tokens(policy)
 
     def text(start: int, length: int) -> Tensor:
@@ -200,28 +205,54 @@ def _updated_logits(policy: Policy, trial: _Trial, rows: slice) -> Tensor:
 
 def _check_steps(policy: Policy, trial: _Trial) -> None:
     """Sample the responses token by token; the long prompt's end before the last token."""
+    if not _steps_agree(policy, trial, _steps_of(policy, trial, recorded=False)):
+        raise _TrialError(
+            "it computes different logits token by token, with a cache, than for a whole text, so"
+            " samples would not follow the log-probabilities that are trained: use another model"
+        )
+
+
+def check_recorded_steps(policy: Policy, trial: _Trial) -> None:
+    """Do not record the decoding steps of a model that computes something else in them."""
+    steps = _steps_of(policy, trial, recorded=True)
+    if not isinstance(steps, EncoderDecoderSteps | SharedCacheSteps):
+        return  # it has no steps that could be recorded
+    steps.recording = None  # this is about what is recorded
+    try:
+        agree = _steps_agree(policy, trial, steps)
+    except Exception:  # the code of a model's forward pass can raise anything
+        agree = False
+    if not agree:
+        never_record(policy.model)
+
+
+def _steps_of(policy: Policy, trial: _Trial, recorded: bool) -> Steps:
+    K = len(RESPONSE_LENGTHS)
+    T = trial.response_ids_BT.shape[1]
+    return policy._steps(trial.prompt_ids_GP, trial.prompt_mask_GP, K, T, recorded)
+
+
+def _steps_agree(policy: Policy, trial: _Trial, steps: Steps) -> bool:
+    """Whether the logits of these steps are the expected ones."""
     K = len(RESPONSE_LENGTHS)
     B, T = trial.response_ids_BT.shape
-    steps = policy._steps(trial.prompt_ids_GP, trial.prompt_mask_GP, K, T)
     rows = torch.arange(B, device=policy.device)
     hidden_BD = steps.first()
     for t in range(T):
         logits_BV = policy.project(hidden_BD)
         if not _close(policy, logits_BV, trial.expected_BTV[rows, t], trial):
-            raise _TrialError(
-                "it computes different logits token by token, with a cache, than for a whole text,"
-                " so samples would not follow the log-probabilities that are trained: use another"
-                " model"
-            )
+            return False
         if t == T - 1:
             break
         ids_B = trial.response_ids_BT[rows, t]
         if t == T - 2:
             stay = steps.keepable(rows >= K)
-            steps.keep(stay)
-            rows = rows[stay]
-            ids_B = ids_B[stay]
+            if len(stay) < len(rows):
+                steps.keep(stay)
+                rows = rows[stay]
+                ids_B = ids_B[stay]
         hidden_BD = steps.next(ids_B)
+    return True
 
 
 def _check_finite(policy: Policy, trial: _Trial) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from transformers import LongformerPreTrainedModel, PreTrainedModel
 
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.collate import batches_by_prompt
@@ -61,14 +62,29 @@ class SegmentLabels:
             )
 
 
+def _default_batch_tokens(model: nn.Module) -> int:
+    """Padded tokens of a forward pass: more on a GPU, which is not busy with so few.
+
+    But no more for attention that stores a score for every pair of tokens.
+    """
+    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+    stores_scores = any(map(_stores_scores, model.modules()))
+    return BATCH_TOKENS if on_cpu or stores_scores else BATCH_TOKENS_ON_GPU
+
+
+def _stores_scores(module: nn.Module) -> bool:
+    if not isinstance(module, PreTrainedModel) or isinstance(module, LongformerPreTrainedModel):
+        return False
+    return module.config._attn_implementation == "eager"
+
+
 class _Scorer(ABC):
     """A network in evaluation mode with its tokenizer and spec.
 
     Args:
       prefix_fn: (prompt, with_context) -> the words before the response; a task's `rm_prefix`.
-      batch_tokens: largest number of padded tokens of one forward pass; None: BATCH_TOKENS, or
-        more on a GPU, which is not busy with so few. Inputs are sorted by length before they are
-        batched.
+      batch_tokens: largest number of padded tokens of one forward pass; None: see
+        `_default_batch_tokens`. Inputs are sorted by length before they are batched.
     """
 
     kind: Kind
@@ -89,8 +105,7 @@ class _Scorer(ABC):
         self.model = model.eval().requires_grad_(False)
         self.spec = spec
         self.prefix_fn = prefix_fn
-        on_gpu = any(parameter.device.type != "cpu" for parameter in model.parameters())
-        self.batch_tokens = batch_tokens or (BATCH_TOKENS_ON_GPU if on_gpu else BATCH_TOKENS)
+        self.batch_tokens = batch_tokens or _default_batch_tokens(model)
         self.inputs = inputs_of(model, tokenizer, spec)
 
     @property
