@@ -204,7 +204,8 @@ def test_recorded_steps_under_autocast(kind):
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         found = policy.generate(*prompts, sampling, list(range(9)), 3)
         scored, _ = policy(*repeated, found.ids_BT, found.mask_BT)
-    torch.testing.assert_close(found.logprobs_BT, scored.logprobs_BT, atol=0.1, rtol=0.05)
+    apart_BT = (found.logprobs_BT - scored.logprobs_BT).abs()
+    assert apart_BT[found.mask_BT.bool()].mean() < 0.03  # bf16 keeps 8 bits
 
 
 @of_the_pretend_gpu
