@@ -142,9 +142,12 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
 
 def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
     with serving(tmp_path, items=2) as server, visiting(chromium, server) as tab:
-        tab.route("**/api/submissions", lose)  # every time: the page may try again by itself
+        arrived = []
+        # every time: the browser may try again by itself
+        tab.route("**/api/submissions", lambda route: (lose(route), arrived.append(True)))
         press(tab, "n", "Control+Enter")
-        said(tab, "cannot be reached")
+        while not arrived:
+            tab.wait_for_timeout(20)
         tab.unroute("**/api/submissions")
         press(tab, "Control+Enter")
         said(tab, "This is the next item")
@@ -261,9 +264,12 @@ def lose(route):
 
 def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_path):
     with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
-        tab.route("**/api/submissions", lose)  # every time: the page may try again by itself
+        arrived = []
+        # every time: the browser may try again by itself
+        tab.route("**/api/submissions", lambda route: (lose(route), arrived.append(True)))
         press(tab, "n", "Control+Enter")
-        said(tab, "cannot be reached")
+        while not arrived:
+            tab.wait_for_timeout(20)
         tab.unroute("**/api/submissions")
         tab.route("**/api/drafts/*", lambda route: route.abort())
         reload(tab, "#empty:not([hidden])")
