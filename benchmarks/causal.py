@@ -231,7 +231,7 @@ def bench(say, size: Size = SIZE, check: Size | None = None) -> dict[str, dict]:
     """`<phase>.{baseline_s, ours_s, ratio}`, `workload` and `equality`. The first step warms up.
 
     Args:
-      check: the model with which both sides must agree; None: that of `size`.
+      check: the size at which both sides must agree before anything is timed; None: `size`.
     """
     with TemporaryDirectory() as folder:
         apart = checked(Path(folder) / "check", check or size)

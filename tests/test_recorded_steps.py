@@ -46,7 +46,7 @@ class Graph(TorchDispatchMode):
     def replay(self) -> None:
         self.replays += 1
         if self.replays == 1:
-            return  # other than a GPU, this has computed them while it wrote them down
+            return  # unlike a GPU, this computed them while it wrote them down
         with torch.no_grad():
             for operation, args, kwargs, result in self.operations:
                 again = operation(*args, **kwargs)

@@ -32,8 +32,9 @@ def speed_up(model: ModelT, setting: str = "auto") -> ModelT:
 def avoid_cudnn_attention() -> None:
     """Let PyTorch's attention choose among its other kernels on a GPU, in the whole process.
 
-    On Hopper and later GPUs it prefers cuDNN, which prepares a plan of 20 to 70 ms for every new
-    shape. In training every batch has new shapes, and in sampling every token that is not recorded.
+    On Hopper and later GPUs it prefers cuDNN, which prepares a plan for every new shape, and that
+    takes tens of milliseconds (pytorch/pytorch pull request 155958). In training every batch has
+    new shapes, and in sampling every token that is not recorded.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
 

@@ -131,19 +131,19 @@ class SharedCache(Cache):
         self.prompt_mask_GP = prompt_mask_GP
         hidden_G11P = _padding(prompt_mask_GP)
         # a step with a slot multiplies unwritten values by 0, so they must be numbers
-        empty = Tensor.new_empty if slot is None else Tensor.new_zeros
+        allocate = Tensor.new_empty if slot is None else Tensor.new_zeros
         self.layer_caches = []
         layers: Any = prompt_cache.layers  # every layer is one of attention
         for layer in layers:
-            key_GHPD, value_GHPD = _computed(layer.keys), _computed(layer.values)
+            key_GHPD, value_GHPD = _for_products(layer.keys), _for_products(layer.values)
             G, H, _, D_key = key_GHPD.shape
             B = G * num_samples
             self.layer_caches.append(
                 LayerCache(
                     key_GHPD,
                     value_GHPD,
-                    empty(key_GHPD, (B, H, max_new_tokens, D_key)),
-                    empty(value_GHPD, (B, H, max_new_tokens, value_GHPD.shape[-1])),
+                    allocate(key_GHPD, (B, H, max_new_tokens, D_key)),
+                    allocate(value_GHPD, (B, H, max_new_tokens, value_GHPD.shape[-1])),
                     hidden_G11P,
                     slot=slot,
                 )
@@ -165,7 +165,7 @@ class SharedCache(Cache):
             layer.keep(groups, rows, hidden_G11P)
 
 
-def _computed(x: Tensor) -> Tensor:
+def _for_products(x: Tensor) -> Tensor:
     """`x` in the dtype in which autocast would multiply it, so that no step has to convert it."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x

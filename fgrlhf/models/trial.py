@@ -135,6 +135,7 @@ def _check_updates(policy: Policy, trial: _Trial) -> None:
 
 
 def make_trial(policy: Policy) -> _Trial:
+    """Short prompts and responses of ordinary tokens, with the model's own logits."""
     tokens = _ordinary_tokens(policy)
 
     def text(start: int, length: int) -> Tensor:

@@ -73,6 +73,7 @@ def _default_batch_tokens(model: nn.Module) -> int:
 
 
 def _stores_scores(module: nn.Module) -> bool:
+    """Whether a module is a model with transformers' eager attention. A Longformer has ours."""
     if not isinstance(module, PreTrainedModel) or isinstance(module, LongformerPreTrainedModel):
         return False
     return module.config._attn_implementation == "eager"
