@@ -123,13 +123,10 @@ class EncoderDecoderPolicy(Policy):
 
         transformers says which models allow it. Their attention must read masks of True and False.
         """
-        if not (self.model.config._attn_implementation == "sdpa" or shares_prompts(self.model)):
+        model = self.model
+        if not _reads_boolean_masks(model) or _has_windows(model):
             return False
-        return (
-            can_record(self.model)
-            and self.model._can_compile_fullgraph
-            and not _has_windows(self.model)
-        )
+        return can_record(model) and model._can_compile_fullgraph
 
     @property
     def _can_pack(self) -> bool:
@@ -234,8 +231,12 @@ def can_pack(model: PreTrainedModel) -> bool:
     The model must use relative positions only, and its attention must accept a mask for each pair
     of tokens.
     """
-    uses_sdpa = model.config._attn_implementation == "sdpa" or shares_prompts(model)
-    return uses_sdpa and _max_positions(model) is None
+    return _reads_boolean_masks(model) and _max_positions(model) is None
+
+
+def _reads_boolean_masks(model: PreTrainedModel) -> bool:
+    """Whether attention is PyTorch's or ours; eager attention would add True and False."""
+    return model.config._attn_implementation == "sdpa" or shares_prompts(model)
 
 
 def encode_prompts(model: PreTrainedModel, ids_GP: Tensor, mask_GP: Tensor) -> Tensor:

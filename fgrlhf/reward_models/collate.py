@@ -15,6 +15,8 @@ from fgrlhf.models.shared_rows import sharing_pays
 from fgrlhf.reward_models.rm_input import LowerStates, RMInput, Shape
 from fgrlhf.reward_models.text_features import TEXT_FEATURES
 
+BATCH_TOKENS = 8_192  # padded tokens of a forward pass without gradients
+
 
 @dataclass(frozen=True)
 class RMCollator:

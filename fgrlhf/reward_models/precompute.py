@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from fgrlhf.reward_models.collate import batches_by_prompt
+from fgrlhf.reward_models.collate import BATCH_TOKENS, batches_by_prompt
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.networks import LINEAR_INPUTS, LanguageModelScorer
 from fgrlhf.reward_models.rm_input import RMInput
@@ -19,7 +19,6 @@ from fgrlhf.reward_models.scorer_batch import ScorerBatch, scorer_batch
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import is_main_rank
 
-BATCH_TOKENS = 8_192
 CAPACITY = 4 * 2**30  # bytes of states
 
 

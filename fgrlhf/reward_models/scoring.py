@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import LongformerPreTrainedModel, PreTrainedModel
 
 from fgrlhf.errors import UserError
-from fgrlhf.reward_models.collate import batches_by_prompt
+from fgrlhf.reward_models.collate import BATCH_TOKENS, batches_by_prompt
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
@@ -32,7 +32,6 @@ from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import Span, load_segmenter
 from fgrlhf.text_types import Prompt
 
-BATCH_TOKENS = 8_192
 BATCH_TOKENS_ON_GPU = 32_768
 
 
