@@ -5,6 +5,7 @@ import random
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -547,6 +548,11 @@ def test_an_axis_that_does_not_begin_at_zero_is_labelled(low, text):
     svg = report_plots.intervals("t", [("a", [(0.5, low, 0.97, 1)])])
     expected = [] if text is None else [f"the axis begins at {text}, not at 0"]
     assert re.findall("the axis begins[^<]*", svg) == expected
+
+
+def test_a_folder_named_like_its_task_is_in_the_title_once(tmp_path):
+    outputs = mock.Mock(folder=tmp_path / "qa_feedback")
+    assert report_page._title(outputs, "tasks.qa_feedback") == "fgrlhf · qa_feedback"
 
 
 def test_plots_use_the_page_colours_and_escape_titles():

@@ -114,11 +114,13 @@ def _parts(
 
 
 def _title(outputs: Outputs, task: str | None) -> str:
-    """`fgrlhf · <task> · <folder>`, without the task if it is not known."""
+    """`fgrlhf · <task> · <folder>`, without the task if it is not known, and no name twice."""
     words = ["fgrlhf"]
     if task:
         words.append(task.rpartition(".")[2])
-    words.append(outputs.folder.resolve().name)
+    folder = outputs.folder.resolve().name
+    if folder not in words:
+        words.append(folder)
     return " · ".join(word for word in words if word)
 
 
