@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,16 +14,7 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.metrics.base import Metric, MetricFunction, NamedMetric
 from fgrlhf.metrics.config import RESERVED_COLUMNS
-from fgrlhf.metrics.pooled import (
-    CORPUS,
-    CORPUS_LEVEL,
-    ERROR_FREE,
-    PROMPT,
-    PROMPT_LEVEL,
-    RATIO,
-    TOTAL,
-    over_samples,
-)
+from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
 from fgrlhf.reward import BasicReward
@@ -33,13 +23,11 @@ from fgrlhf.rollout import finished_responses
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.step_metrics import segment_rows
 from fgrlhf.seeds import derive_seed
-from fgrlhf.stats import Interval, bootstrap, pooled_bootstrap, ratio_bootstrap
 from fgrlhf.step_search import StepSearch
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 from fgrlhf.types import Response
 from fgrlhf.utils import masked_sum
 
-NOT_APPLICABLE = "/not_applicable"
 # With several samples per prompt, batches have fewer prompts: memory stays bounded, and progress is
 # shown often.
 RESPONSES_PER_BATCH = 128
@@ -400,92 +388,3 @@ def _measures(reward: BasicReward, name: str, scores: Sequence[SegmentScore]) ->
     if weight == 0:
         return {}
     return part.measures([replace(score, value=score.value / weight) for score in scores])
-
-
-# ---- summary -------------------------------------------------------------------------------------
-
-
-def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
-    """Statistics of an evaluation's rows, with 95% bootstrap intervals over prompts.
-
-    Rows with the same id belong to the same prompt. The mean of a column of numbers is taken over
-    the responses to a prompt, then over prompts. Further statistics are
-
-    - `<reward>/ratio`: error-free segments / segments, both summed over all responses;
-    - `<metric>/corpus`: the corpus-level value, from counts summed over all responses;
-    - `<column>/max`, `<column>/any`: the maximum over the responses to a prompt, averaged over
-      prompts;
-    - `<metric>/prompt`: the value for all responses to a prompt together, averaged over prompts, if
-      prompts have several responses;
-    - `<column>/not_applicable`: the share of responses for which the column is None. They are
-      excluded from the other statistics of that column.
-    """
-    by_prompt: dict[str, list[Mapping]] = {}
-    for row in rows:
-        by_prompt.setdefault(row["id"], []).append(row)
-    groups = list(by_prompt.values())
-    has_several_responses = any(len(group) > 1 for group in groups)
-    summary: dict[str, Interval] = {}
-    for name in _column_names(rows):
-        # the values of each prompt's responses
-        column = [[row[name] for row in group if name in row] for group in groups]
-        metric, _, statistic = name.rpartition("/")
-        if name.endswith(TOTAL) and _has_numbers(column):
-            reward = name.removesuffix(TOTAL)
-            error_free = [sum(row.get(reward + ERROR_FREE, 0) for row in group) for group in groups]
-            segments = [sum(values) for values in column]
-            summary[reward + RATIO] = ratio_bootstrap(error_free, segments, seed=seed)
-        elif statistic in CORPUS_LEVEL:
-            counts = [np.sum(values, axis=0) for values in column if values]
-            summary[metric + CORPUS] = pooled_bootstrap(counts, CORPUS_LEVEL[statistic], seed=seed)
-        elif not name.endswith(ERROR_FREE):
-            summary |= _mean_of_column(name, column, seed)
-            if name in PROMPT_LEVEL and has_several_responses:
-                summary |= _prompt_level(name, groups, seed)
-    return summary
-
-
-def _column_names(rows: Sequence[Mapping]) -> list[str]:
-    """The columns of all rows but `sample`, in the order of their first occurrence."""
-    names: dict[str, None] = {}
-    for row in rows:
-        names.update(dict.fromkeys(row))
-    names.pop("sample", None)
-    return list(names)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float)
-
-
-def _has_numbers(column: Sequence[Sequence]) -> bool:
-    return any(_is_number(value) for values in column for value in values)
-
-
-def _mean_of_column(name: str, column: Sequence[Sequence], seed: int) -> dict[str, Interval]:
-    """The mean of a column, and the share of its values that are None; {} for other values.
-
-    Args:
-      column: the values of each prompt's responses.
-    """
-    means = []
-    missing_shares = []
-    for values in column:
-        numbers = [value for value in values if _is_number(value)]
-        if numbers:
-            means.append(over_samples(name, numbers))
-        if values:
-            missing_shares.append(float(np.mean([value is None for value in values])))
-    statistics = {}
-    if means:
-        statistics[name] = bootstrap(means, seed=seed)
-    if any(missing_shares):
-        statistics[name + NOT_APPLICABLE] = bootstrap(missing_shares, seed=seed)
-    return statistics
-
-
-def _prompt_level(name: str, groups: Sequence[Sequence[Mapping]], seed: int) -> dict[str, Interval]:
-    """The metric for all responses to a prompt together, averaged over prompts."""
-    together = [PROMPT_LEVEL[name]([row["response"] for row in group]) for group in groups]
-    values = [value for value in together if value is not None]
-    return {name + PROMPT: bootstrap(values, seed=seed)} if values else {}

@@ -11,10 +11,11 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.data.prompts import check_prompts_fit
-from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, summarize
+from fgrlhf.evaluation import check_metrics_fit, evaluate_rows
 from fgrlhf.files import read_json, sha256, write_json
 from fgrlhf.kernels.choice import slow_bf16_note, use_kernels
 from fgrlhf.metrics.registry import build_metrics
+from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.models.sharding import unsharded
 from fgrlhf.own_code import own_code

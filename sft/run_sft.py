@@ -23,11 +23,12 @@ from transformers import PretrainedConfig, PreTrainedModel, Seq2SeqTrainer, Seq2
 from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.evaluation import Metric, check_metrics_fit, metric_columns, summarize
+from fgrlhf.evaluation import Metric, check_metrics_fit, metric_columns
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.config import models_of
 from fgrlhf.metrics.registry import build_metrics
+from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.policy import Policy, load_policy

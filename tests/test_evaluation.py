@@ -9,9 +9,10 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from fgrlhf.errors import UserError
-from fgrlhf.evaluation import evaluate, evaluate_rows, summarize
+from fgrlhf.evaluation import evaluate, evaluate_rows
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.registry import build_metrics
+from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward import AtEnd, CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.scoring import SegmentLabels

@@ -116,6 +116,25 @@ def test_importing_every_module_does_nothing(tmp_path):
     assert done.stdout == ""
 
 
+def test_reports_and_tasks_load_no_model_library():
+    names = ["fgrlhf.pipeline.summary", "fgrlhf.report.page", "fgrlhf.cli.published"]
+    names += [f"tasks.{path.parent.name}.task" for path in (ROOT / "tasks").glob("*/task.py")]
+    assert len(names) > 15
+    code = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "print(sorted({'transformers', 'peft', 'nltk', 'sklearn', 'spacy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *names],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "[]\n"
+
+
 # Words that one task uses. Longer identifiers count too: `with_passages`, `rel_rm`.
 TASK_WORDS = (
     "passage",

@@ -23,8 +23,9 @@ from test_sharding import start_ranks
 from faults.fake_sampler import Fault, altered, answer, cut, status, truncate
 from fgrlhf.background import Background
 from fgrlhf.errors import UserError
-from fgrlhf.evaluation import evaluate_rows, summarize
+from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.files import read_json, write_json
+from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward

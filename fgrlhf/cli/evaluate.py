@@ -19,13 +19,14 @@ from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.config import StrictModel, load_config, refuse
 from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.errors import UserError, first_problems, run_main
-from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, summarize
+from fgrlhf.evaluation import check_metrics_fit, evaluate_rows
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.config import EvaluationMetrics, models_of
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows, read_summary
+from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.own_code import own_code
 from fgrlhf.policy import Policy, load_policy

@@ -39,6 +39,9 @@ ERROR_FREE = "/error_free"
 TOTAL = "/segments"
 RATIO = "/ratio"
 
+# `<column>/not_applicable` in the summary: the share of responses for which a column is None
+NOT_APPLICABLE = "/not_applicable"
+
 # The last part of a column's name -> how its values are reduced over the responses to a prompt.
 MAX = "max"
 ANY = "any"

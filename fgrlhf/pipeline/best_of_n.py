@@ -21,9 +21,9 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.evaluate import RESULTS, table
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.evaluation import summarize
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows
+from fgrlhf.metrics.summary import summarize
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, folder_of, hold, stored_result
 

@@ -17,11 +17,11 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.evaluation import summarize
 from fgrlhf.files import sha256, write_json
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.metrics.rows import ROWS
+from fgrlhf.metrics.summary import summarize
 from fgrlhf.pipeline.experiments import evaluation_rows
 from fgrlhf.report.data import split_of
 from fgrlhf.report.display import ASPECT_METRICS, TRUTH, Display

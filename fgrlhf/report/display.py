@@ -7,6 +7,8 @@ matplotlib.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fgrlhf.metrics.pooled import NOT_APPLICABLE
+
 N_SERIES = 6  # series colours of a page, --series-0 to --series-5 in report.css
 
 SYMBOLS = "●■▲◆▼✚"  # of the series, so that they can be told apart without colours
@@ -30,7 +32,6 @@ ASPECT_DEFINITIONS = {
     "ratio": "share of segments without an error, as the reward model judges them",
     "score": "score of the reward model, in its standard deviations from its mean",
 }
-NOT_APPLICABLE = "/not_applicable"  # suffix: share of responses to which a metric does not apply
 TRUTH = "oracle/"  # prefix of metrics that measure the truth
 
 PromptPart = tuple[str, str]  # (heading, text)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from fgrlhf.metrics.config import METRICS
 from fgrlhf.metrics.paired import own_metrics, paired_gain
+from fgrlhf.metrics.pooled import NOT_APPLICABLE
 from fgrlhf.report.charts import Chart, calibration_chart, interval_chart
 from fgrlhf.report.data import Outputs
-from fgrlhf.report.display import NOT_APPLICABLE, Display
+from fgrlhf.report.display import Display
 from fgrlhf.report.plots import Mark
 from fgrlhf.report.records import Gain, Interval, RewardModel, RewardModelMetrics, StageCost
 from fgrlhf.report.text import decimal, signed

@@ -2,9 +2,6 @@
 
 from typing import Any
 
-from nltk.stem import PorterStemmer
-from nltk.tokenize import wordpunct_tokenize
-
 from fgrlhf.data.published import PublishedSet
 from fgrlhf.data.rows import Row, RowError, check_texts
 from fgrlhf.text_types import Prompt
@@ -28,6 +25,10 @@ def prompts(row: Row) -> list[dict[str, Any]]:
 
 def coverage(prompt: Prompt, text: str) -> dict[str, float]:
     """The share of the concepts whose stem occurs in the response."""
+    # nltk takes a second to import, and most programs that load the task do not need it
+    from nltk.stem import PorterStemmer
+    from nltk.tokenize import wordpunct_tokenize
+
     stemmer = PorterStemmer()
     stems = {stemmer.stem(word) for word in wordpunct_tokenize(text)}
     concepts = prompt.meta["concepts"]
