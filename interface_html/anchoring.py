@@ -25,7 +25,7 @@ from pydantic import Field
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.data.agreement import DRAWS, SEED, Figure
-from fgrlhf.data.judgements import RESPONSE
+from fgrlhf.data.judgements import SOURCE
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
@@ -51,7 +51,7 @@ class Annotation:
     Args:
       is_shown: whether the page showed the suggestions.
       suggestions: of the item, at least one.
-      marks: the errors of the annotation in the response, which suggestions are about.
+      marks: the errors of the annotation in the responses, which suggestions are about.
       verdicts: on each suggestion; empty if they were hidden.
       seconds: active time; None if unknown.
     """
@@ -110,10 +110,7 @@ def f1_parts(annotation: Annotation) -> tuple[int, int]:
 
     A mark or a suggestion matches if it overlaps one of the same kind in the other list.
     """
-    suggested = [
-        {"error type": one["type"], "start": one["start"], "end": one["end"]}
-        for one in annotation.suggestions
-    ]
+    suggested = [{**one, "error type": one["type"]} for one in annotation.suggestions]
     matches = overlap_matches(annotation.marks, suggested)
     return matches, len(annotation.marks) + len(suggested)
 
@@ -245,7 +242,7 @@ def annotations_in_database(task: FeedbackTask, path: str) -> list[Annotation]:
 
 def _response_errors(schema: Schema, doc: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     errors = errors_only(schema, doc)["errors"]
-    return [error for error in errors if side_of(error) == RESPONSE]
+    return [error for error in errors if side_of(error) != SOURCE]
 
 
 def annotations_in_files(

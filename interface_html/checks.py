@@ -23,7 +23,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.seeds import derive_seed
 from interface_html.format import Item
 from interface_html.submitted import ADJUDICATION_KEYS, is_adjudication
-from interface_html.suggestions import KEYS, LIST, shown_suggestions
+from interface_html.suggestions import KEYS, LIST, OUTPUT, shown_suggestions
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS checks(
@@ -259,7 +259,8 @@ def uniform_item(texts: Sequence[str], number: int, item: dict[str, Any]) -> dic
             content[key] = item[key]
     suggestions = shown_suggestions(item)
     if suggestions:
-        content[LIST] = [{key: one[key] for key in KEYS} for one in suggestions]
+        keys = (*KEYS, OUTPUT)
+        content[LIST] = [{key: one[key] for key in keys if key in one} for one in suggestions]
     return content
 
 

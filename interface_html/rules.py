@@ -243,15 +243,18 @@ def _output(
     """`output` is the index of another output than the first. `side` is that of the kind."""
     if not schema.mark_outputs or "output" not in error:
         return
-    last = len(schema.fields.outputs) - 1
-    value = error["output"]
     if side == SOURCE:
         yield f"{field}.output", f"must be left out: {error['error type']} is marked in the {side}"
-    elif not is_int(value) or not 1 <= value <= last:
+    else:
+        yield from output_problems(schema, error["output"], field)
+
+
+def output_problems(schema: Schema, value: Any, field: str) -> Iterator[Complaint]:
+    """The `output` of a mark or a suggestion must be the index of another output than the first."""
+    last = len(schema.fields.outputs) - 1
+    if not is_int(value) or not 1 <= value <= last:
         reason = f"{shown(value)} must be 1 to {last}, and left out for the first output"
         yield f"{field}.output", reason
-    elif "origin" in error:
-        yield f"{field}.origin", "must be left out: suggestions are for the first output"
 
 
 def _repeated_marks(errors: list, spans: list[tuple[int, int, int]]) -> Iterator[Complaint]:

@@ -8,7 +8,8 @@
 A segment of a reward model is suggested if P(error) = 1 - P(ok) is at least `threshold`, as the
 kind of its most probable error label. A judgement is suggested for the item whose annotated text is
 its response; without a score it counts as certain. Spans grow to the schema's unit, and spans of
-one kind that touch become one, with the largest score.
+one kind that touch become one, with the largest score. If the schema has `mark_outputs`, all
+outputs of an item are annotated texts.
 
 Only a random `share` of the items shows its suggestions. The others keep them hidden
 (`suggestions_shown`), so that `fgrlhf feedback anchoring` can measure their influence.
@@ -37,15 +38,20 @@ from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items, rows_text
 from interface_html.rules import sentences
 from interface_html.schema import Schema
-from interface_html.suggestions import LIST, SHOWN, item_suggestion_problems
+from interface_html.suggestions import LIST, OUTPUT, SHOWN, item_suggestion_problems
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 DECIMALS = 4  # of a score
+Place = tuple[str, str]  # the prompt, and the text with the suggestions
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A suggested error: see interface_html/suggestions.py."""
+    """A suggested error: see interface_html/suggestions.py.
+
+    Args:
+      output: the index of the output that it is in.
+    """
 
     type: str
     start: int
@@ -53,6 +59,7 @@ class Suggestion:
     score: float
     source: str
     explanation: str = ""
+    output: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -62,6 +69,7 @@ class Suggestion:
             "explanation": self.explanation,
             "score": round(self.score, DECIMALS),
             "source": self.source,
+            **({OUTPUT: self.output} if self.output else {}),
         }
 
 
@@ -130,7 +138,7 @@ def _is_limit(text: str, at: int) -> bool:
 
 
 def merged(text: str, suggestions: Sequence[Suggestion]) -> list[Suggestion]:
-    """Suggestions by position; those of one kind and source that touch are one.
+    """Suggestions in one text by position; those of one kind and source that touch are one.
 
     Two spans touch if only white space is between them. The result has the largest score and the
     explanation of the first.
@@ -162,7 +170,10 @@ def _last_touching(text: str, before: Sequence[Suggestion], one: Suggestion) -> 
 
 
 def distinct(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
-    """Without repetitions of a kind and span by several sources: the largest score stays."""
+    """Suggestions in one text by position, of which no two have the same kind and span.
+
+    Of those by several sources, the one with the largest score stays.
+    """
     best: dict[tuple[str, int, int], Suggestion] = {}
     for one in suggestions:
         key = one.type, one.start, one.end
@@ -230,7 +241,6 @@ def _from_models(
     """For each item, the suggestions of all models."""
     prefix_fn = load_task(settings.task).rm_prefix
     prompts = [task.format.prompt(task.schema, item) for item in items]
-    texts = [item.row[task.schema.text] for item in items]
     suggestions: list[list[Suggestion]] = [[] for _ in items]
     for folder in settings.folders:
         scorer = load_reward_model(folder, prefix_fn)
@@ -240,22 +250,25 @@ def _from_models(
                 " segment reward model"
             )
         kinds = _kinds_of_labels(task.schema, scorer.labels[:-1], settings.kinds, folder)
-        for found, labels in zip(suggestions, scorer.score(prompts, texts)):
-            found += segment_suggestions(labels, kinds, settings.threshold, Path(folder).name)
+        for output, key in enumerate(task.schema.marked_outputs):
+            texts = [item.row[key] for item in items]
+            for found, labels in zip(suggestions, scorer.score(prompts, texts)):
+                of_text = segment_suggestions(labels, kinds, settings.threshold, Path(folder).name)
+                found += [replace(one, output=output) for one in of_text]
     return suggestions
 
 
 def _from_judgements(
     task: FeedbackTask, items: Sequence[Item], settings: Settings
 ) -> list[list[Suggestion]]:
-    """For each item, the judgements of its text. Prints what could not be used.
+    """For each item, the judgements of its texts. Prints what could not be used.
 
     The prompts count too, unless the file has other prompts than the items, such as with an
     instruction before them.
     """
     path = str(settings.judgements)
     kinds = _known_kinds(task.schema, settings.kinds)
-    by_place: dict[tuple[str, str], list[Suggestion]] = {}
+    by_place: dict[Place, list[Suggestion]] = {}
     left_out: Counter[str] = Counter()
     for judged in FORMATS["judgements"].read(path):
         found = by_place.setdefault((judged.prompt.text, judged.response), [])
@@ -274,26 +287,46 @@ def _from_judgements(
                 found.append(Suggestion(kind, start, end, score, Path(path).stem, explanation))
     for reason, count in left_out.items():
         print(f"left out {counted(count, 'judgement')} {reason}")
-    texts = [item.row[task.schema.text] for item in items]
-    prompts = [task.format.prompt(task.schema, item).text for item in items]
-    places = list(zip(prompts, texts))
+    places = []  # for each item, those of its texts
+    for item in items:
+        prompt = task.format.prompt(task.schema, item).text
+        places.append([(prompt, item.row[key]) for key in task.schema.marked_outputs])
+    fitting = _fitting(by_place, [place for of_item in places for place in of_item], settings)
+    suggestions = []
+    for of_item in places:
+        of_texts: list[Suggestion] = []
+        for output, place in enumerate(of_item):
+            of_texts += [replace(one, output=output) for one in fitting.get(place, [])]
+        suggestions.append(of_texts)
+    return suggestions
+
+
+def _fitting(
+    by_place: Mapping[Place, list[Suggestion]], places: Sequence[Place], settings: Settings
+) -> Mapping[Place, list[Suggestion]]:
+    """The judgements at the places of the items; those of the same text if no prompt is the same.
+
+    Raises:
+      UserError: no text is the same, or one has the judgements of several prompts.
+    """
     if set(places) & set(by_place):
-        # many prompts may have the same response, such as "Yes."
-        return [by_place.get(place, []) for place in places]
+        return by_place  # many prompts may have the same response, such as "Yes."
     by_text: dict[str, list[list[Suggestion]]] = {}
     for (_, text), found in by_place.items():
         by_text.setdefault(text, []).append(found)
-    if any(len(by_text.get(text, ())) > 1 for text in texts):
+    fitting = {place: by_text[place[1]] for place in places if place[1] in by_text}
+    if not fitting:
         raise UserError(
-            f"{path} has the same response to several prompts, and none of the prompts is that of"
-            f" an item in {settings.source}. Give the judgements of the same prompts"
+            f"{settings.judgements} has no response that is an annotated text of an item in"
+            f" {settings.source}. Give the judgements of the same texts"
         )
-    if not set(texts) & set(by_text):
+    if any(len(found) > 1 for found in fitting.values()):
         raise UserError(
-            f"{path} has no response that is the annotated text of an item in {settings.source}."
-            " Give the judgements of the same texts"
+            f"{settings.judgements} has the same response to several prompts, and none of the"
+            f" prompts is that of an item in {settings.source}. Give the judgements of the same"
+            " prompts"
         )
-    return [by_text[text][0] if text in by_text else [] for text in texts]
+    return {place: found for place, (found,) in fitting.items()}
 
 
 # ---- the program ---------------------------------------------------------------------------------
@@ -334,14 +367,16 @@ def suggest(settings: Settings) -> list[Item]:
 def _with_suggestions(
     schema: Schema, item: Item, found: Sequence[Suggestion], settings: Settings
 ) -> Item:
-    text = item.row[schema.text]
-    whole = []
-    for one in found:
-        span = snapped(schema, text, one.start, one.end)
-        if span is not None:
-            whole.append(replace(one, start=span[0], end=span[1]))
-    suggestions = [one.as_dict() for one in distinct(merged(text, whole))]
-    row = {**item.row, LIST: suggestions}
+    suggestions: list[Suggestion] = []
+    for output, key in enumerate(schema.marked_outputs):
+        text = item.row[key]
+        of_text = []
+        for one in found:
+            span = snapped(schema, text, one.start, one.end) if one.output == output else None
+            if span is not None:
+                of_text.append(replace(one, start=span[0], end=span[1]))
+        suggestions += distinct(merged(text, of_text))
+    row = {**item.row, LIST: [one.as_dict() for one in suggestions]}
     row[SHOWN] = is_shown(settings.seed, item.id, settings.share)
     problems = item_suggestion_problems(schema, row)
     if problems:

@@ -5,7 +5,9 @@ templates/suggestions.js has the same rules for the browser.
 The row of an item may have
   suggestions        [{type, start, end, explanation, score, source}]: `type` is the name of a kind
                      of error, the offsets count code points of the text to annotate, `score` is
-                     from 0 to 1, and `source` names the model or the file
+                     from 0 to 1, and `source` names the model or the file. If the schema has
+                     `mark_outputs`, a suggestion in another output than the first has `output`, its
+                     index, and its offsets are those of that output
   suggestions_shown  false: the page hides them, so that their influence can be measured
 
 The annotation of an item with shown suggestions has
@@ -33,10 +35,11 @@ from fgrlhf.data.problems import (
     text_problems,
     unknown_key_problems,
 )
-from interface_html.rules import sentences
+from interface_html.rules import output_problems, sentences, side_of
 from interface_html.schema import Schema
 
 LIST, SHOWN = "suggestions", "suggestions_shown"
+OUTPUT = "output"
 KEYS = ("type", "start", "end", "explanation", "score", "source")
 ORIGIN_KEYS = ("index", "source", "score", "verdict")
 ACCEPTED, CHANGED, REJECTED = "accepted", "changed", "rejected"
@@ -46,7 +49,7 @@ ACCEPTED, CHANGED, REJECTED = "accepted", "changed", "rejected"
 
 
 def item_suggestion_problems(schema: Schema, row: Mapping[str, Any]) -> list[Complaint]:
-    """The problems of an item's suggestions. The text to annotate must be valid."""
+    """The problems of an item's suggestions. The texts to annotate must be valid."""
     if LIST not in row:
         return [(SHOWN, f"is set, but there are no `{LIST}`")] if SHOWN in row else []
     complaints = key_problems(row, "", LIST, list)
@@ -57,23 +60,27 @@ def item_suggestion_problems(schema: Schema, row: Mapping[str, Any]) -> list[Com
     first_index: dict[tuple, int] = {}
     for i, suggestion in enumerate(row[LIST]):
         field = f"{LIST}[{i}]"
-        wrong = list(_suggestion(schema, suggestion, row[schema.text], field))
+        wrong = list(_suggestion(schema, suggestion, row, field))
         complaints += wrong
         if wrong:
             continue
-        content = (suggestion["type"], suggestion["start"], suggestion["end"])
+        place = (side_of(suggestion), suggestion["start"], suggestion["end"])
+        content = (suggestion["type"], *place)
         if content in first_index:
             complaints.append((field, f"repeats {LIST}[{first_index[content]}]"))
         first_index.setdefault(content, i)
     return complaints
 
 
-def _suggestion(schema: Schema, suggestion: Any, text: str, field: str) -> Iterator[Complaint]:
+def _suggestion(
+    schema: Schema, suggestion: Any, row: Mapping[str, Any], field: str
+) -> Iterator[Complaint]:
     if not isinstance(suggestion, dict):
         yield field, not_a(dict, suggestion)
         return
     prefix = f"{field}."
-    yield from unknown_key_problems(suggestion, prefix, KEYS)
+    keys = (*KEYS, OUTPUT) if schema.mark_outputs else KEYS
+    yield from unknown_key_problems(suggestion, prefix, keys)
     yield from choice_problems(suggestion, field, "type", schema.response_kinds)
     yield from text_problems(suggestion, prefix, "explanation")
     yield from filled_text_problems(suggestion, prefix, "source")
@@ -83,8 +90,10 @@ def _suggestion(schema: Schema, suggestion: Any, text: str, field: str) -> Itera
         yield f"{prefix}score", f"{shown(suggestion['score'])} is not a number from 0 to 1"
     wrong = key_problems(suggestion, prefix, "start", int)
     wrong += key_problems(suggestion, prefix, "end", int)
-    if not wrong:
-        wrong = list(_units(schema, suggestion["start"], suggestion["end"], text, field))
+    if schema.mark_outputs and OUTPUT in suggestion:
+        wrong += output_problems(schema, suggestion[OUTPUT], field)
+    if not wrong and (schema.mark_outputs or OUTPUT not in suggestion):
+        wrong = list(_units(schema, suggestion, row, field))
     yield from wrong
 
 
@@ -93,9 +102,14 @@ def _is_probability(value: Any) -> bool:
     return is_number and math.isfinite(value) and 0 <= value <= 1
 
 
-def _units(schema: Schema, start: int, end: int, text: str, field: str) -> Iterator[Complaint]:
-    """A span must be of whole words, or of whole sentences."""
-    wrong = list(span_problems(start, end, text, field, schema.text))
+def _units(
+    schema: Schema, suggestion: Mapping[str, Any], row: Mapping[str, Any], field: str
+) -> Iterator[Complaint]:
+    """A span must be of whole words, or of whole sentences, of the text that it is in."""
+    start, end = suggestion["start"], suggestion["end"]
+    key = schema.side_key(side_of(suggestion))
+    text = row[key]
+    wrong = list(span_problems(start, end, text, field, key))
     yield from wrong
     if wrong or schema.unit == "word":
         return
@@ -182,6 +196,8 @@ def _origin(
 ) -> Iterator[Complaint]:
     """The origin must repeat its suggestion, with the verdict that follows from the error."""
     origin = error["origin"]
+    if side_of(error) != side_of(suggestion):
+        yield f"{field}.index", f"suggestion {origin['index']} is in another text"
     for key in ("source", "score"):
         if origin[key] != suggestion[key]:
             yield f"{field}.{key}", f"differs from the suggestion's, {shown(suggestion[key])}"

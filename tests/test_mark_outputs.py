@@ -146,11 +146,9 @@ def test_the_output_is_the_index_of_another_one_than_the_first(task, value):
     assert fields(task, doc({**wrong(0, 3), "output": value})) == ["feedback.errors[0].output"]
 
 
-def test_marks_of_the_source_have_no_output_and_others_no_suggestion(task):
+def test_marks_of_the_source_have_no_output(task):
     assert fields(task, doc(omission(0, 3))) == []
     assert fields(task, doc(omission(0, 3, output=1))) == ["feedback.errors[0].output"]
-    origin = {"index": 0, "source": "rm", "score": 0.5, "verdict": "accepted"}
-    assert fields(task, doc(wrong(0, 1, 1, origin=origin))) == ["feedback.errors[0].origin"]
     assert side_of(omission(0, 3)) == "source" and side_of(wrong(0, 3)) == "response"
     assert side_of(wrong(0, 1, 2)) == "output 2"
 

@@ -373,7 +373,7 @@ def test_judgements_are_matched_by_their_text(run, tmp_path, capsys):
     write_jsonl(path, [{"prompt": "Other?", "response": TEXT, "judgements": judgements}])
     assert run(judgements=str(path), kinds={"bad": "Incoherent"}) == rows  # with another prompt
     write_jsonl(path, [{"prompt": "Who?", "response": "Another.", "judgements": []}])
-    with pytest.raises(UserError, match="has no response that is the annotated text"):
+    with pytest.raises(UserError, match="has no response that is an annotated text"):
         run(judgements=str(path))
 
 

@@ -161,7 +161,7 @@
     const quote = FG.quote(view.points, ...range);
     const at = FG.markAt(schema, work.doc.errors, page.side, ...range),
       isSource = page.side === FG.SOURCE,
-      suggested = page.side === FG.RESPONSE ? page.suggestionAt(range) : "",
+      suggested = page.suggestionAt(range),
       isWords = schema.unit === "word";
     const mark =
         at < 0 ? suggested || t("not marked") : t("marked: {error}", { error: page.labelOf(at) }),
@@ -341,7 +341,7 @@
     page.render();
     $("correction").setSelectionRange(0, 0);
     $("text").focus({ preventScroll: true });
-    page.view.cursor = -1;
+    page.view.cursor = page.suggested = -1; // the focus went to the first word, which may be suggested
     page.render();
   }
 

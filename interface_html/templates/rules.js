@@ -25,6 +25,11 @@ window.FG = window.FG || {};
   // The text in which an error is marked.
   FG.sideOf = (error) => (error.side === FG.SOURCE ? FG.SOURCE : FG.outputSide(error.output || 0));
   FG.isOutput = (schema, value) => isInt(value) && value >= 1 && value < schema.fields.outputs.length;
+  // The problems of the `output` of a mark or a suggestion: [{field, reason}].
+  FG.outputProblems = function (schema, output, field) {
+    const reason = `${output} must be 1 to ${schema.fields.outputs.length - 1}, and left out for the first output`;
+    return FG.isOutput(schema, output) ? [] : [{ field: `${field}.output`, reason }];
+  };
   // Whether a kind is marked in the text of a side.
   FG.isKindOf = (kind, side) => (FG.kindSide(kind) === FG.SOURCE) === (side === FG.SOURCE);
   // What an error in the text of a side has, and an error in the first output has not.
@@ -166,14 +171,11 @@ window.FG = window.FG || {};
 
   function outputProblems(schema, error, field) {
     if (!("output" in error)) return [];
-    const problem = (key, reason) => [{ field: `${field}.${key}`, reason }],
-      side = FG.kindSide(FG.kind(schema, error["error type"])),
-      last = schema.fields.outputs.length - 1;
-    if (!schema.mark_outputs) return problem("output", "is not known");
-    if (side === FG.SOURCE) return problem("output", `must be left out: ${error["error type"]} is marked in the ${side}`);
-    if (!FG.isOutput(schema, error.output))
-      return problem("output", `${error.output} must be 1 to ${last}, and left out for the first output`);
-    return "origin" in error ? problem("origin", "must be left out: suggestions are for the first output") : [];
+    const problem = (reason) => [{ field: `${field}.output`, reason }],
+      side = FG.kindSide(FG.kind(schema, error["error type"]));
+    if (!schema.mark_outputs) return problem("is not known");
+    if (side === FG.SOURCE) return problem(`must be left out: ${error["error type"]} is marked in the ${side}`);
+    return FG.outputProblems(schema, error.output, field);
   }
 
   const LONGEST_REASON = 1000; // code points; rules.py has the same

@@ -35,22 +35,24 @@ window.FG = window.FG || {};
 
   // Add the functions that decide suggestions to the page. `suggested`: the suggestion that keys refer to, or -1.
   FG.addSuggesting = function (page) {
-    const { schema, refuse } = page,
-      view = page.views[FG.RESPONSE]; // suggestions are about the response
-    let painted = { spans: null, look: null }; // what the text shows now
+    const { schema, refuse } = page;
+    const painted = new Map(); // side -> what its text shows now: {spans, look}
     page.suggested = -1;
 
     const all = () => FG.shownSuggestions(page.row);
+    const sideOf = (i) => FG.sideOf(all()[i]);
+    const viewOf = (i) => page.views[sideOf(i)];
     const kindOf = (i) => FG.kind(schema, all()[i].type);
     const openOnes = () => FG.verdicts(page.row, page.doc).flatMap((verdict, i) => (verdict === null ? [i] : []));
-    const isAt = (i, range) => all()[i].start < range[1] && range[0] < all()[i].end;
+    // Whether a range of the text of a side has a part of suggestion `i`.
+    const isAt = (i, side, range) => sideOf(i) === side && all()[i].start < range[1] && range[0] < all()[i].end;
     const partsOf = (i) => ({
       kind: kindOf(i).label,
       score: FG.number(all()[i].score, 2),
       source: short(all()[i].source),
     });
     const textOf = (i) => t("Suggested: {kind}, {score} by {source}", partsOf(i));
-    const quoteOf = (i) => FG.quote(view.points, all()[i].start, all()[i].end);
+    const quoteOf = (i) => FG.quote(viewOf(i).points, all()[i].start, all()[i].end);
 
     // The suggestion whose card has the focus, or else the one under the cursor; -1 if there is none to decide.
     function current() {
@@ -62,15 +64,15 @@ window.FG = window.FG || {};
     // ---- the cursor ------------------------------------------------------------------------------------------
     // The cursor moved: keys refer to the suggestion that it is in.
     page.followSuggestion = function () {
-      const { range } = view,
-        isOne = page.side === FG.RESPONSE && range && (!view.isSelected || view.tapped);
-      const here = isOne ? openOnes().filter((i) => isAt(i, range)) : [];
+      const { side, view } = page,
+        isOne = view.range && (!view.isSelected || view.tapped);
+      const here = isOne ? openOnes().filter((i) => isAt(i, side, view.range)) : [];
       if (!here.includes(page.suggested)) page.suggested = here.length ? here[0] : -1;
     };
 
-    // What a screen reader hears about a range with a suggestion; "" without one.
+    // What a screen reader hears about a range of the text in use, if it has a suggestion; "" without one.
     page.suggestionAt = function (range) {
-      const at = openOnes().find((i) => isAt(i, range));
+      const at = openOnes().find((i) => isAt(i, page.side, range));
       return at === undefined ? "" : textOf(at);
     };
 
@@ -80,14 +82,15 @@ window.FG = window.FG || {};
         : t("Y accepts, X rejects, E changes.");
 
     page.goSuggestion = function (i, before = "") {
+      const view = viewOf(i);
       page.mode = page.active = null;
-      page.use(FG.RESPONSE);
+      page.use(sideOf(i));
       page.suggested = i;
       view.collapse();
       view.cursor = view.units.findIndex((unit) => unit[1] > all()[i].start);
       view.spans[view.cursor].scrollIntoView({ block: "nearest" });
       page.render();
-      if (!FG.isTouch) $("text").focus({ preventScroll: true });
+      if (!FG.isTouch) view.node.focus({ preventScroll: true });
       const what = t("{suggestion}: “{quote}”.", { suggestion: textOf(i), quote: quoteOf(i) });
       FG.say(`${before}${what} ${how()}`, before && "good");
     };
@@ -102,7 +105,7 @@ window.FG = window.FG || {};
       }
       page.suggested = -1;
       page.render();
-      if (!FG.isTouch) $("text").focus({ preventScroll: true });
+      if (!FG.isTouch) page.view.node.focus({ preventScroll: true });
       FG.say(`${done} ${t("All suggestions are decided.")}`, "good");
     }
 
@@ -120,7 +123,7 @@ window.FG = window.FG || {};
     // The error that a suggestion becomes. Its explanation is kept if it is the evidence that the kind needs.
     function errorOf(i, kind) {
       const { start, end, explanation, source, score } = all()[i];
-      const error = { "error type": kind.name, explanation, start, end };
+      const error = { "error type": kind.name, explanation, start, end, ...FG.sideParts(sideOf(i)) };
       const doc = { errors: [error], "missing-info": [], "corrected-prediction": "", "no-error": false };
       const isEvidence = !FG.annotationProblems(schema, page.row, doc).some(({ field }) =>
         field.startsWith("feedback.errors[0].explanation"),
@@ -134,10 +137,10 @@ window.FG = window.FG || {};
     // Make suggestion `i` an error of this kind. Returns its place in the list, or -1 with the reason on the page.
     function mark(i, kind) {
       const error = errorOf(i, kind);
-      page.use(FG.RESPONSE);
+      page.use(sideOf(i));
       if (!page.mayMark([error.start, error.end], kind)) return -1;
       page.mode = page.active = null;
-      view.collapse();
+      page.view.collapse();
       page.change({ errors: [...page.doc.errors, error], suggestions: rejectedOthers(i) });
       return page.doc.errors.length - 1;
     }
@@ -186,7 +189,7 @@ window.FG = window.FG || {};
     // Accept the suggestion under the cursor as this kind. Returns null if the kind is not meant for a suggestion.
     page.markSuggested = function (kind) {
       const i = current(),
-        isSelected = view.isSelected && !view.tapped,
+        isSelected = page.view.isSelected && !page.view.tapped,
         isOnError = page.active && page.active.list === "errors";
       if (i < 0 || page.mode || isOnError || isSelected || FG.kindSide(kind) === FG.SOURCE) return null;
       const at = mark(i, kind);
@@ -197,10 +200,10 @@ window.FG = window.FG || {};
     page.acceptSure = function () {
       const sure = openOnes().filter((i) => all()[i].score >= SURE),
         errors = [...page.doc.errors];
-      page.use(FG.RESPONSE);
       if (!sure.length) return refuse(t("No suggestion at {score} or more is left to decide.", { score: SURE }));
       if (page.doc["no-error"]) return refuse(t("Not accepted: “No error” is ticked. Untick it first."));
       for (const i of sure) {
+        page.use(sideOf(i));
         const error = errorOf(i, kindOf(i)),
           lacksEvidence = kindOf(i).needs !== "nothing" && !error.explanation,
           other = page.conflict(errors, [error.start, error.end], kindOf(i));
@@ -209,7 +212,7 @@ window.FG = window.FG || {};
       const count = errors.length - page.doc.errors.length,
         left = sure.length - count;
       page.mode = page.active = null;
-      view.collapse();
+      page.view.collapse();
       page.change({ errors });
       const rest = left
         ? ` ${t("{n} at {score} or more need evidence or overlap an error: decide them one by one.", { n: left, score: SURE })}`
@@ -229,14 +232,17 @@ window.FG = window.FG || {};
       go: () => page.goSuggestion(i),
     });
 
-    function paint(open) {
+    // Draw the dashed lines of the open suggestions in the text of a side.
+    function paint(side, open) {
       const active = current(),
-        first = [...open].sort((a, b) => (b === active) - (a === active)),
-        look = JSON.stringify([open, active]);
-      if (painted.spans === view.spans && painted.look === look) return;
-      painted = { spans: view.spans, look };
+        view = page.views[side],
+        first = open.filter((i) => sideOf(i) === side).sort((a, b) => (b === active) - (a === active)),
+        look = JSON.stringify([first, active]),
+        last = painted.get(side);
+      if (last && last.spans === view.spans && last.look === look) return;
+      painted.set(side, { spans: view.spans, look });
       view.units.forEach((unit, k) => {
-        const at = first.find((i) => isAt(i, unit)),
+        const at = first.find((i) => isAt(i, side, unit)),
           following = view.units[k + 1],
           isJoined = at !== undefined && following && following[0] < all()[at].end;
         for (const [node, isOn] of [
@@ -293,6 +299,7 @@ window.FG = window.FG || {};
           title,
         ),
         FG.el("q", { dir: "auto" }, short(quoteOf(i))),
+        schema.mark_outputs ? FG.el("p", { class: "hint" }, t("in {text}", { text: page.textName(sideOf(i)) })) : null,
         explanation ? FG.el("p", { class: "hint", dir: "auto" }, short(explanation)) : null,
         FG.el(
           "div",
@@ -309,7 +316,7 @@ window.FG = window.FG || {};
       const open = openOnes(),
         rejected = (page.doc.suggestions || []).map(({ index }) => index),
         listed = [...open, ...rejected].sort((a, b) => a - b);
-      paint(open);
+      for (const side of FG.outputSides(schema)) paint(side, open);
       $("suggested").hidden = !all().length;
       $("suggestion-count").textContent = String(open.length);
       $("accept-sure").hidden = !open.some((i) => all()[i].score >= SURE);

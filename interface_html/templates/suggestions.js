@@ -36,26 +36,27 @@ window.FG = window.FG || {};
     if ("suggestions_shown" in row && typeof row.suggestions_shown !== "boolean")
       add("suggestions_shown", "must be true or false");
     if (problems.length) return problems;
-    const points = FG.points(row[FG.textKey(schema)]),
-      firstIndex = new Map();
+    const firstIndex = new Map();
     row.suggestions.forEach((suggestion, i) => {
       const field = `suggestions[${i}]`,
-        wrong = suggestionProblems(schema, suggestion, points, field);
+        wrong = suggestionProblems(schema, suggestion, row, field);
       problems.push(...wrong);
       if (wrong.length) return;
-      const content = JSON.stringify([suggestion.type, suggestion.start, suggestion.end]);
+      const { type, start, end } = suggestion,
+        content = JSON.stringify([type, FG.sideOf(suggestion), start, end]);
       if (firstIndex.has(content)) add(field, `repeats suggestions[${firstIndex.get(content)}]`);
       else firstIndex.set(content, i);
     });
     return problems;
   };
 
-  function suggestionProblems(schema, suggestion, points, field) {
+  function suggestionProblems(schema, suggestion, row, field) {
     if (!isObject(suggestion)) return [{ field, reason: "must be an object" }];
     const problems = [],
       add = (key, reason) => problems.push({ field: `${field}.${key}`, reason });
     const { type, start, end, explanation, score, source } = suggestion;
-    for (const key of Object.keys(suggestion)) if (!KEYS.includes(key)) add(key, "is not known");
+    const keys = schema.mark_outputs ? [...KEYS, "output"] : KEYS;
+    for (const key of Object.keys(suggestion)) if (!keys.includes(key)) add(key, "is not known");
     const kind = schema.errors.find(({ name }) => name === type);
     if (!kind || kind.positive || FG.kindSide(kind) === FG.SOURCE)
       add("type", "is not a kind of error of this task");
@@ -64,7 +65,14 @@ window.FG = window.FG || {};
     if (!isProbability(score)) add("score", "must be a number from 0 to 1");
     if (!isInt(start)) add("start", "must be an integer");
     if (!isInt(end)) add("end", "must be an integer");
-    if (isInt(start) && isInt(end)) problems.push(...FG.spanProblems(schema, points, start, end, field));
+    const hasOutput = "output" in suggestion,
+      wrongOutput = hasOutput && schema.mark_outputs ? FG.outputProblems(schema, suggestion.output, field) : [],
+      hasText = schema.mark_outputs ? !wrongOutput.length : !hasOutput;
+    problems.push(...wrongOutput);
+    if (isInt(start) && isInt(end) && hasText) {
+      const points = FG.points(row[FG.sideKey(schema, FG.sideOf(suggestion))]);
+      problems.push(...FG.spanProblems(schema, points, start, end, field));
+    }
     return problems;
   }
 
@@ -120,6 +128,8 @@ window.FG = window.FG || {};
   function originProblems(error, suggestion, field) {
     const problems = [],
       { origin } = error;
+    if (FG.sideOf(error) !== FG.sideOf(suggestion))
+      problems.push({ field: `${field}.index`, reason: `suggestion ${origin.index} is in another text` });
     for (const key of ["source", "score"])
       if (origin[key] !== suggestion[key])
         problems.push({ field: `${field}.${key}`, reason: `differs from the suggestion's, ${suggestion[key]}` });
