@@ -114,7 +114,10 @@ class BaseTrainer(ABC):
         return False
 
     def _is_finished(self, resumed: bool) -> bool:
-        """Whether a resumed run had ended: the last thing it does is to save the last policy."""
+        """Whether a resumed run had ended: its last step is done, and `final/` is whole.
+
+        A run writes `final/` last.
+        """
         ended = self.step == self.total_steps or self.stopped
         if not (resumed and ended and checkpoint.is_whole_model(self.folder / "final")):
             return False

@@ -114,7 +114,7 @@ class DPOTrainer(BaseTrainer):
         self.comparisons = comparisons
         # comparison -> answer -> tokens, under the initial policy; None: not computed yet
         self.ref_logprobs: list[list[Tensor]] | None = None
-        self._epoch = -1  # whose batches `_epoch_batches` has
+        self._epoch = -1  # the epoch whose batches are in `_epoch_batches`; -1: none yet
         self._epoch_batches: list[list[int]] = []
         self._check_sizes()
 
@@ -269,9 +269,9 @@ class DPOTrainer(BaseTrainer):
         return losses_N, {name: value_N.detach() for name, value_N in logged.items()}
 
     def _evaluate(self, bar: tqdm) -> None:
-        """Evaluate; the states of frozen layers that training needs are kept."""
+        """Evaluate, without forgetting the states of frozen layers that training needs."""
         frozen = self.policy.frozen
-        with frozen.apart() if frozen is not None else nullcontext():
+        with frozen.without_states() if frozen is not None else nullcontext():
             super()._evaluate(bar)
 
     # ---- pure functions of (config, step) --------------------------------------------------------

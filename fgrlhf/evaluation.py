@@ -102,7 +102,8 @@ def evaluate_rows(
         responses.
       segmenter: finds the sentences for RougeLsum; by default the blank one, which needs no
         download.
-      batch_size: prompts per batch, if that is at most RESPONSES_PER_BATCH responses.
+      batch_size: the most prompts per batch. It has fewer if they would have more than
+        RESPONSES_PER_BATCH responses.
       search: finds one response to every prompt, instead of sampling (step_search.py).
     Returns:
       One row per response, in the order of the prompts, with id, sample, prompt, response,

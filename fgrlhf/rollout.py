@@ -142,7 +142,7 @@ def score(
 
 
 def _must_recompute(actor_critic: ActorCritic, response: Response) -> bool:
-    """Whether the log-probabilities of sampling are not those of a forward pass."""
+    """Whether the policy must read the responses again, after they were sampled."""
     critic = actor_critic.value
     return (
         # dropout in scoring: sampling has none

@@ -12,6 +12,7 @@ from fgrlhf.dpo import DPOTrainer, load_comparisons
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models import frozen_layers
 from fgrlhf.models.lora import AdapterFree
+from fgrlhf.models.trunk import text_config
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.runs.distributed import shard_over_processes, shards_models, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
@@ -92,7 +93,8 @@ def keeps_frozen_states(
     tokens = 0
     for comparison in comparisons:
         tokens += len(comparison.prompt_ids) + sum(map(len, comparison.answer_ids))
-    bytes_per_token = policy.hidden_size * policy.model.dtype.itemsize
+    # the width between layers, which is not that of the last hidden states in OPT-350M
+    bytes_per_token = text_config(policy.model).hidden_size * policy.model.dtype.itemsize
     return tokens * bytes_per_token <= frozen_layers.CAPACITY
 
 

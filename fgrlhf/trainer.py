@@ -122,7 +122,7 @@ class OnPolicyTrainer(BaseTrainer):
         settings = config.algorithm
         self.kl = KLController(settings.kl_coef, settings.kl_target, settings.kl_horizon)
         self.high_kl_count = 0
-        self._pass = -1  # the pass over the prompts whose order `_pass_order` is
+        self._pass = -1  # the pass over the prompts whose order is in `_pass_order`; -1: none yet
         self._pass_order: list[int] = []
         self._check_sizes()
         self.cut_ids = {prompt.id for prompt in cut_prompts(self.policy, prompts)}

@@ -116,8 +116,8 @@ def load_value(
         return Value(policy.hidden_size)
     if ckpt is None:
         raise ValueError("a critic needs a checkpoint, or the policy's trunk")
-    frozen_alike = policy.frozen is not None and policy.frozen.n_trained == top_layers
-    if same_ckpt and frozen_alike and not has_adapters(policy):
+    has_same_frozen = policy.frozen is not None and policy.frozen.n_trained == top_layers
+    if same_ckpt and has_same_frozen and not has_adapters(policy):
         return Value(policy.hidden_size, policy.copy_sharing_frozen(), freeze)
     # no chat template: the trunk reads the policy's token ids
     trunk = load_policy(

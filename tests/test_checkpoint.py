@@ -497,6 +497,26 @@ def test_what_affects_no_reward_may_change(reward, key, value, may_change, tmp_p
         checkpoint.load_latest(run_with(changed))
 
 
+@pytest.mark.parametrize(
+    "key, value, may_change", [("timeout", 5.0, True), ("attribute", "INSULT", False)]
+)
+def test_settings_in_a_list_may_change_too(key, value, may_change, tmp_path):
+    def run_with(scorer):
+        run = make(tmp_path)
+        metrics = [{"name": "rouge1"}, {"name": "score", "scorer": scorer}]
+        settings = {**run.config.model_dump(mode="json"), "evaluation_metrics": metrics}
+        run.config = validate(rl_config(load_task("numbers")), settings, "test")
+        return run
+
+    run_with(PERSPECTIVE["scorer"]).train(until=1)
+    changed = run_with({**PERSPECTIVE["scorer"], key: value})
+    if may_change:
+        assert checkpoint.load_latest(changed)
+        return
+    with pytest.raises(UserError, match=rf"evaluation_metrics\[1\].scorer.{key}: "):
+        checkpoint.load_latest(changed)
+
+
 def test_a_folder_appears_when_it_is_on_disk(tmp_path, monkeypatch):
     events = []
     monkeypatch.setattr(

@@ -41,6 +41,16 @@ def test_a_model_is_placed_whole_or_not_at_all(tmp_path):
     assert (tmp_path / "config.json").read_text() == "new"
 
 
+def test_a_folder_of_chat_templates_is_replaced(tmp_path):
+    for names in (["tool", "rag"], ["tool"]):
+        with model_to_install(tmp_path) as temporary:
+            (temporary / "additional_chat_templates").mkdir()
+            for name in names:
+                (temporary / "additional_chat_templates" / name).write_text(str(names))
+    (template,) = (tmp_path / "additional_chat_templates").iterdir()
+    assert template.name == "tool" and template.read_text() == "['tool']"
+
+
 @pytest.mark.parametrize(
     "bf16, environment, message",
     [

@@ -4,6 +4,7 @@ A CPU cannot record. `Graph` does here what a CUDA graph does: it computes the s
 again, on the same memory. `on_gpu.py` has tests of true recordings.
 """
 
+import copy
 from unittest import mock
 
 import pytest
@@ -14,12 +15,19 @@ from torch.utils._pytree import tree_leaves
 from transformers import PegasusXConfig, PegasusXForConditionalGeneration
 
 from fgrlhf.errors import UserError
+from fgrlhf.masked_policy import MaskedPolicy
 from fgrlhf.models import causal, encoder_decoder, recorded_steps
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy
 from fgrlhf.models.quantized import QuantizedLinear
-from fgrlhf.models.recorded_steps import Recording, can_record, capture, never_record
+from fgrlhf.models.recorded_steps import (
+    UNRECORDABLE,
+    Recording,
+    can_record,
+    capture,
+    never_record,
+)
 from fgrlhf.models.trial import check_recorded_steps, make_trial
 
 TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
@@ -144,7 +152,8 @@ def test_a_step_that_waits_is_computed_every_time(operation, wait):
     for i in range(2, 4):
         assert recording(step, torch.tensor([i, i])).tolist() == [i + 1, i + 1]
     assert len(steps) == 3
-    assert model in recorded_steps._unrecordable  # later batches have ordinary steps
+    # later batches have ordinary steps, and so have copies of the model
+    assert all(getattr(one, UNRECORDABLE) for one in (model, copy.deepcopy(model)))
 
 
 def test_a_step_without_waiting_is_recorded_once(graphs):
@@ -232,10 +241,9 @@ def test_a_model_whose_attention_adds_masks_is_not_recorded():
 )
 def test_models_that_compute_something_else_are_not_recorded(policy, agree):
     policy.eval()
-    with mock.patch.object(recorded_steps, "_unrecordable", set()) as unrecordable:
-        with torch.no_grad():
-            check_recorded_steps(policy, make_trial(policy))
-        assert unrecordable == (set() if agree else {policy.model})
+    with torch.no_grad():
+        check_recorded_steps(policy, make_trial(policy))
+    assert getattr(policy.model, UNRECORDABLE, False) == (not agree)
 
 
 def test_what_is_recorded():
@@ -246,6 +254,7 @@ def test_what_is_recorded():
         assert can_record(policy.model)
         never_record(policy.model)
         assert not can_record(policy.model)
+        assert not can_record(MaskedPolicy(policy, top_p=0.9, top_k=None).mask.model)
         policy = tiny.policy("t5")
     with mock.patch.object(policy.model, "parameters", side_effect=lambda: iter([on_gpu])):
         assert can_record(policy.model)

@@ -518,6 +518,28 @@ def test_damaged_digests(tmp_path, text):
         last_complete_checkpoint(tmp_path)
 
 
+def test_what_may_change_does_not_make_checkpoints_those_of_another_run(tmp_path):
+    """A run is continued with another strategy, by a newer release; then it is continued again."""
+    settings = tmp_path / "config.yaml"
+    begun = {"model": {"layers": [{"kind": "a", "width": 3}]}, "parallel": {"strategy": "fsdp2"}}
+    settings.write_text(json.dumps({**begun, "logging": {"run_name": "a"}}))
+    (tmp_path / "checkpoints").mkdir()
+    first = checkpoint(tmp_path / "checkpoints", 4)
+    continued = {
+        "model": {"layers": [{"kind": "a", "width": 3, "new": 1}], "dropout": None},
+        "parallel": {"strategy": "ddp"},
+        "newer": {"key": 1},
+    }
+    settings.write_text(json.dumps(continued))
+    assert last_complete_checkpoint(tmp_path / "checkpoints") == first
+    second = checkpoint(tmp_path / "checkpoints", 8, best=4)
+    assert last_complete_checkpoint(tmp_path / "checkpoints") == second
+    for layers in ([{"kind": "a", "width": 4}], [], [{"kind": "a"}], None):
+        settings.write_text(json.dumps({**continued, "model": {"layers": layers}}))
+        with pytest.warns(UserWarning, match="other settings"), pytest.raises(UserError):
+            last_complete_checkpoint(tmp_path / "checkpoints")
+
+
 @pytest.mark.parametrize("state", [[], {}, None, {"global_step": "4"}, {"global_step": 5}])
 def test_a_state_of_another_form_is_damage(tmp_path, state):
     path = checkpoint(tmp_path, 4)

@@ -49,8 +49,8 @@ class GRPO(GroupRelative):
     ) -> Advantages:
         advantages_BT = self.centred(rollout, penalized_BT, rewards, leave_out=False)
         if self.config.normalize:
-            # At the first token, an advantage is the return minus the mean of those to which a
-            # reward applies. The returns themselves would count "does not apply" as 0.
+            # The spread of the centred returns at the first token, not of the returns themselves:
+            # these count 0 for a reward that does not apply to a response.
             std_B = group_std(advantages_BT[:, 0], rollout.group_B)
             spread_B = group_spread(
                 advantages_BT, penalized_BT, rollout.response_mask_BT, rollout.group_B

@@ -37,8 +37,8 @@ SHARED_CACHE = "shared_cache"
 class Slot:
     """The position in the cache of the token being decoded, as a tensor on the device.
 
-    Steps with a slot attend to all T places, those not written yet being hidden, so that all steps
-    are alike and can be recorded (models/recorded_steps.py).
+    With a slot, every step attends to all T places, and a mask hides those not written yet. So all
+    steps run the same operations on the same shapes and can be recorded (models/recorded_steps.py).
 
     Args:
       T: the number of places.
@@ -51,6 +51,7 @@ class Slot:
 
     def __init__(self, T: int, device: torch.device, taken: int = 0):
         self.places_T = torch.arange(T, device=device)
+        # the first `advance` goes to the place `taken`, and brings the mask up to date
         self.index_1 = torch.full((1,), taken - 1, device=device)
         self.unwritten_T = torch.ones(T, dtype=torch.bool, device=device)
 
@@ -93,7 +94,8 @@ class LayerCache:
         self.length += 1
 
     def keep(self, groups: Tensor, rows: Tensor, hidden_G11P: Tensor | None) -> None:
-        """Keep only these prompts and responses."""
+        """Keep only these prompts and responses. With a slot there is no length to keep."""
+        assert self.slot is None
         if len(groups) < len(self.prompt_key_GHPD):
             self.prompt_key_GHPD = self.prompt_key_GHPD[groups]
             self.prompt_value_GHPD = self.prompt_value_GHPD[groups]

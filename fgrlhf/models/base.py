@@ -187,6 +187,7 @@ class Policy(nn.Module, ABC):
 
     def copy_sharing_frozen(self) -> Self:
         """A copy with trained layers of its own, which shares the frozen ones."""
+        # deepcopy takes the objects that its memo has already, instead of copying them
         shared: dict[int, Any] = {id(self.tokenizer): self.tokenizer, id(self.chat): self.chat}
         for parameter in self.parameters():
             if not parameter.requires_grad:
@@ -282,7 +283,8 @@ class Policy(nn.Module, ABC):
         Raises:
           UserError: prompt and response need more positions than the model has, or the logits are
             not finite.
-          ValueError: beam search is asked for several responses per prompt.
+          ValueError: beam search is asked for several responses per prompt, or `row_seeds` are
+            missing or too few.
         """
         if sampling.num_beams > 1 and num_samples > 1:
             raise ValueError(

@@ -342,7 +342,8 @@ class SharedCacheSteps:
         )
         prompt_length_G1 = self.prompt_mask_GP.sum(1, keepdim=True)
         self.next_position_B1 = prompt_length_G1.repeat_interleave(self.num_samples, 0)
-        # a mask of four axes goes to the attention function unchanged, which does not read it
+        # transformers passes a mask of four axes on unchanged, instead of building one. The
+        # attention function does not read it: the cache has the padding.
         self.unread_mask = self.prompt_mask_GP.new_ones(1, 1, 1, 1, dtype=torch.bool)
         return hidden_GD.repeat_interleave(self.num_samples, 0)
 

@@ -55,9 +55,9 @@ def uniform_rows(row_seeds: Sequence[int], length: int) -> Tensor:
 def draw(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor) -> Tensor:
     """ids_B, one token per row.
 
-    The tokens are sorted by descending probability. The drawn token is the first at which the
-    cumulative probability exceeds `uniform_B`, times the probability of all tokens that top_k and
-    top_p leave.
+    The tokens are sorted by descending probability. The drawn token is the first one whose
+    cumulative probability exceeds u * s: u is the row's number in `uniform_B`, and s the total
+    probability of the tokens that top_k and top_p allow.
 
     So a sample depends only on its own number, not on the rows of its batch, the process or the
     device's random state. A data-parallel run draws the same samples as a single process, and a

@@ -278,9 +278,9 @@ class EncoderDecoderSteps:
 
     Args:
       model: the language model.
-      encoded_GPD: encoder states; each row serves `num_samples` responses.
+      encoded_GPD: encoder states; each row serves `rows_per_state` responses.
       prompt_mask_GP: 1 on real tokens of the prompts.
-      num_samples: responses per row of `encoded_GPD`. More than 1 needs `shares_prompts(model)`.
+      rows_per_state: responses per row of `encoded_GPD`. More than 1 needs `shares_prompts(model)`.
       start_ids: what the decoder reads before a response.
       recorded_tokens: the length limit of responses whose steps are recorded (recorded_steps.py);
         None: steps are not recorded.
@@ -291,7 +291,7 @@ class EncoderDecoderSteps:
         model: PreTrainedModel,
         encoded_GPD: Tensor,
         prompt_mask_GP: Tensor,
-        num_samples: int,
+        rows_per_state: int,
         start_ids: Sequence[int],
         recorded_tokens: int | None = None,
     ):
@@ -299,7 +299,7 @@ class EncoderDecoderSteps:
         self.start_ids = start_ids
         self.encoded_GPD = encoded_GPD
         self.prompt_mask_GP = prompt_mask_GP
-        self.num_samples = num_samples
+        self.rows_per_state = rows_per_state
         # a decoder with sliding windows keeps their last keys only
         config = self.decoder.config if _has_windows(model) else None
         self.slot = None
@@ -310,12 +310,13 @@ class EncoderDecoderSteps:
             self.slot = Slot(N, encoded_GPD.device, taken=len(start_ids))
             self.recording = Recording(model)
             own_cache = StaticCache(self.decoder.config, N)
-            # transformers would look at the values of a mask with two axes
+            # transformers would read the values of a mask with two axes on the CPU, which cannot be
+            # recorded; one of four axes is passed on unchanged
             self.prompt_mask_GP = prompt_mask_GP.bool()[:, None, None]
         self.cache = EncoderDecoderCache(own_cache, DynamicCache())
 
     def first(self) -> Tensor:
-        B = len(self.encoded_GPD) * self.num_samples
+        B = len(self.encoded_GPD) * self.rows_per_state
         start_N = torch.tensor(self.start_ids, device=self.encoded_GPD.device)
         return self._read(start_N.expand(B, -1))
 
@@ -350,11 +351,11 @@ class EncoderDecoderSteps:
         """All K responses of every prompt that has a live one: they share their keys."""
         if self.slot is not None:
             return all_or_none(live_B)
-        live_G = live_B.view(-1, self.num_samples).any(1)
-        return live_G.repeat_interleave(self.num_samples).nonzero()[:, 0]
+        live_G = live_B.view(-1, self.rows_per_state).any(1)
+        return live_G.repeat_interleave(self.rows_per_state).nonzero()[:, 0]
 
     def keep(self, rows: Tensor) -> None:
-        groups = rows[:: self.num_samples] // self.num_samples
+        groups = rows[:: self.rows_per_state] // self.rows_per_state
         self.encoded_GPD = self.encoded_GPD[groups]
         self.prompt_mask_GP = self.prompt_mask_GP[groups]
         self.cache.self_attention_cache.batch_select_indices(rows)

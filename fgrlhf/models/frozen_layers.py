@@ -55,8 +55,8 @@ class FrozenLayers:
         self._bytes = 0
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """The block begins without states and forgets its own. Earlier ones are kept for later."""
+    def without_states(self) -> Iterator[None]:
+        """Run the block without any states; afterwards the present ones are there again."""
         kept = self._states, self._bytes
         self._states, self._bytes = OrderedDict(), 0
         try:
@@ -81,7 +81,7 @@ class FrozenLayers:
         responses = []
         for prompt, ids_KT, mask_KT in zip(prompts, response_ids_GKT, response_mask_GKT):
             responses += [prompt + b"|" + key for key in _keys(ids_KT, mask_KT)]
-        # a response is never looked up without its prompt, so the prompt is kept as long
+        # A response is always looked up together with its prompt, so both are forgotten together.
         known = all(key in self._states for key in (*prompts, *responses))
         if not known:
             with torch.no_grad():

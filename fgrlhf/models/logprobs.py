@@ -129,7 +129,8 @@ class _ChosenLogprob(torch.autograd.Function):
 
         d log softmax(z)[a] / d z_v = 1[v = a] - p_v
 
-    times the incoming gradient g. One array of the size of z instead of five.
+    times the incoming gradient g. One array of the size of z instead of five. Nothing may read z
+    after the backward pass, and there can be no second one.
     """
 
     @staticmethod

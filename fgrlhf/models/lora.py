@@ -58,9 +58,10 @@ def add_adapters(
         target_modules=targets,
         fan_in_fan_out=_stores_transposed_weights(model, targets),
     )
-    # In some mixtures of experts, layers have the names that experts had as layers.
-    # Given the model itself, peft would put the adapters on these tensors, which `merged_weights`
-    # could not save. In a module without a config it looks for layers only.
+    # In some mixtures of experts, a layer has the name under which checkpoints store the experts,
+    # whose weights transformers merges into one tensor. Given the model itself, peft reads its
+    # config and would adapt these tensors too, which `merged_weights` cannot save. In a module
+    # without a config it looks for layers only.
     inject_adapter_in_model(config, nn.ModuleDict({"model": model}), ADAPTER)
     if pooler is not None:
         pooler.requires_grad_(True)

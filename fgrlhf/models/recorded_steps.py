@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -31,29 +30,30 @@ Step = Callable[[Tensor], Tensor]
 WAITING = frozenset(
     {"_local_scalar_dense", "equal", "masked_select", "nonzero", "repeat_interleave", "bincount"}
     | {"unique_consecutive", "_unique2", "unique_dim"}
-    # experts: in fp32, and on most GPUs, the sizes of their parts go to the CPU
+    # experts: in fp32, and on most GPUs, the number of tokens of each expert goes to the CPU
     | {"_grouped_mm", "transformers::grouped_mm_fallback"}
 )
 ALIGNMENT = 8  # masks whose rows have a multiple of 8 columns need no copy in PyTorch's attention
-_unrecordable: WeakSet[PreTrainedModel] = WeakSet()
+# name of a model's attribute, which copies of the model have too, such as the mask of NLPO
+UNRECORDABLE = "_fgrlhf_unrecordable"
 
 
 def can_record(model: PreTrainedModel) -> bool:
     """Whether this model's decoding steps are recorded.
 
     It must be on a GPU, and not sharded or quantised: such layers communicate or call other
-    libraries. With `model.kernels: off` nothing is recorded.
+    libraries. `never_record` excludes it. With `model.kernels: off` nothing is recorded.
     """
     if next(model.parameters()).device.type != "cuda" or kernels_off() or is_sharded(model):
         return False
-    if model in _unrecordable:
+    if getattr(model, UNRECORDABLE, False):
         return False
     return not any(isinstance(module, QuantizedLinear) for module in model.modules())
 
 
 def never_record(model: PreTrainedModel) -> None:
-    """Compute the decoding steps of this model as usual from now on."""
-    _unrecordable.add(model)
+    """Compute the decoding steps of this model, and of later copies of it, as usual from now on."""
+    setattr(model, UNRECORDABLE, True)
 
 
 def room_for(tokens: int) -> int:
@@ -193,8 +193,8 @@ def capture(run: Callable[[], None], device: torch.device) -> Callable[[], None]
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        # Not computed as usual instead: a refused recording can leave the random generators of
-        # PyTorch unusable. The end of the recording fails too, after the true reason.
+        # Do not go on without recording: a failed capture can leave PyTorch's random generators
+        # unusable. Ending it raises a second error, so the cause is in `__context__`.
         reason = str(error.__context__ or error).strip().splitlines()[0]
         raise UserError(
             f"the decoding steps of this model cannot be recorded as a CUDA graph ({reason}): set"

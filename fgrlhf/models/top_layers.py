@@ -130,17 +130,18 @@ def _stacks(model: PreTrainedModel) -> list[nn.Module]:
 
 def _below(model: PreTrainedModel, n: int) -> list[nn.Parameter]:
     """The trained parameters on which the input of the lowest of the top n layers depends."""
-    *encoder, decoder = _stacks(model)
+    *encoders, decoder = _stacks(model)
     decoder_layers = layers_of(decoder)
     trained_in_decoder = min(n, len(decoder_layers))
     trained_in_encoder = n - trained_in_decoder
     frozen: list[nn.Parameter] = []
-    lowest = [decoder_layers[-trained_in_decoder]]  # trained layer of each stack
-    for stack in encoder:
+    # the lowest trained layer of each stack that has one
+    lowest = [decoder_layers[-trained_in_decoder]]
+    for encoder in encoders:
         if trained_in_encoder:
-            lowest.append(layers_of(stack)[-trained_in_encoder])
+            lowest.append(layers_of(encoder)[-trained_in_encoder])
         else:
-            frozen += stack.parameters()
+            frozen += encoder.parameters()
     for state in _inputs_of(model, lowest):
         frozen += _parameters_behind(state)
     unique = {id(parameter): parameter for parameter in frozen}

@@ -205,7 +205,10 @@ def _updated_logits(policy: Policy, trial: _Trial, rows: slice) -> Tensor:
 
 
 def _check_steps(policy: Policy, trial: _Trial) -> None:
-    """Sample the responses token by token; the long prompt's end before the last token."""
+    """Compute the responses' logits token by token.
+
+    Before the last token the long prompt's responses end, which tests `Steps.keep`.
+    """
     if not _steps_agree(policy, trial, _steps_of(policy, trial, recorded=False)):
         raise _TrialError(
             "it computes different logits token by token, with a cache, than for a whole text, so"
@@ -218,7 +221,8 @@ def check_recorded_steps(policy: Policy, trial: _Trial) -> None:
     steps = _steps_of(policy, trial, recorded=True)
     if not isinstance(steps, EncoderDecoderSteps | SharedCacheSteps):
         return  # it has no steps that could be recorded
-    steps.recording = None  # this is about what is recorded
+    # without a CUDA graph, since the policy may still be on the CPU: the steps are the same
+    steps.recording = None
     try:
         agree = _steps_agree(policy, trial, steps)
     except Exception:  # the code of a model's forward pass can raise anything

@@ -329,6 +329,11 @@ def _differences(old, new, path: str = "") -> list[str]:
         for key in sorted({*old, *new}):
             lines += _differences(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))
         return lines
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        lines = []
+        for i, (old_item, new_item) in enumerate(zip(old, new)):
+            lines += _differences(old_item, new_item, f"{path}[{i}]")
+        return lines
     return [] if old == new else [f"{path}: {shorten(repr(old))} then, {shorten(repr(new))} now"]
 
 
@@ -336,12 +341,14 @@ def _may_change(section: StrictModel, path: str = "") -> list[str]:
     """The paths of the keys below a section that affect no result."""
     paths = [f"{path}{key}" for key in section.may_change]
     for name, value in section:
-        if isinstance(value, StrictModel):
-            paths += _may_change(value, f"{path}{name}.")
-        elif isinstance(value, dict):
-            for key, inner in value.items():
-                if isinstance(inner, StrictModel):
-                    paths += _may_change(inner, f"{path}{name}.{key}.")
+        sections = {name: value}
+        if isinstance(value, dict):
+            sections = {f"{name}.{key}": inner for key, inner in value.items()}
+        elif isinstance(value, list | tuple):
+            sections = {f"{name}[{i}]": inner for i, inner in enumerate(value)}
+        for key, inner in sections.items():
+            if isinstance(inner, StrictModel):
+                paths += _may_change(inner, f"{path}{key}.")
     return paths
 
 

@@ -37,7 +37,7 @@ from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig, ParallelC
 class DPOPolicyConfig(StrictModel):
     ckpt: FilePath = Field(description="initial policy, and the reference")
     input_padding_side: Literal["left", "right"] | None = Field(
-        default=None, description="null: the tokenizer's side"
+        default=None, description="null: left for decoder-only models, right for others"
     )
     decoder_prefix: str | None = Field(default=None, description=ABOUT_DECODER_PREFIX)
     lora: LoRAConfig | None = Field(
@@ -153,7 +153,7 @@ class DPOConfig(StrictModel):
     model: DPOModelConfig
     dpo: DPOSettings = DPOSettings()
     env: DPOEnvConfig = DPOEnvConfig()
-    train: DPOTrainConfig = Field(default=DPOTrainConfig(), description="rows of train.json")
+    train: DPOTrainConfig = DPOTrainConfig()
     data: DPODataConfig
     parallel: ParallelConfig = ParallelConfig()
     evaluation_metrics: EvaluationMetrics = Field(default=[], description=ABOUT_METRICS)

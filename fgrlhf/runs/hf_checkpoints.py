@@ -126,6 +126,8 @@ def model_to_install(folder: Path) -> Iterator[Path]:
         yield Path(temporary)
         sync_files(Path(temporary))
         for path in sorted(Path(temporary).iterdir()):
+            if path.is_dir():  # further chat templates; a rename cannot replace a full folder
+                _remove(folder / path.name)
             os.replace(path, folder / path.name)
     sync(folder)
 
@@ -144,6 +146,6 @@ def forget_last_call(tokenizer) -> None:
 
 def sync_files(folder: Path) -> None:
     """Wait until the contents of a folder's files are on disk."""
-    for path in folder.iterdir():
+    for path in folder.rglob("*"):
         if path.is_file():
             sync(path)

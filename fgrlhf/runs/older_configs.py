@@ -15,8 +15,8 @@ def with_new_keys(old: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
 
     Args:
       old: what an earlier run recorded, as JSON values.
-      config: of the same class, from this release. The section of one kind may have been one of
-        another kind then; the two differ in any case.
+      config: of the same class, from this release. If a section had another `kind` then, its
+        missing keys do not matter: the kinds differ anyway.
     """
     filled = dict(old)
     for name, field in type(config).model_fields.items():

@@ -107,7 +107,7 @@ ABOUT_TOP_LAYERS = (
 class PolicyConfig(StrictModel):
     ckpt: FilePath = Field(description="folder or hub name")
     input_padding_side: Literal["left", "right"] | None = Field(
-        default=None, description="null: the tokenizer's side"
+        default=None, description="null: left for decoder-only models, right for others"
     )
     chat_template: bool | None = Field(
         default=None,

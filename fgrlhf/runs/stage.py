@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from fgrlhf.config import StrictModel
 from fgrlhf.config_yaml import read_yaml
@@ -263,13 +264,14 @@ def _is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    # This process has written no lock yet, so one with its id is left from an earlier process.
+    # This process has written no such file in this folder yet: one with its id is from an earlier
+    # process.
     return pid != os.getpid()
 
 
 # ---- results of earlier runs ---------------------------------------------------------------------
 
-MAY_CHANGE = "parallel."  # how processes share a model does not change what they compute
+MAY_CHANGE = "parallel"  # how processes share a model does not change what they compute
 
 # Cached digests, because weights are large and every start needs their digest twice.
 _digests: dict[tuple, str] = {}
@@ -430,33 +432,49 @@ def last_complete_checkpoint(folder: str | Path) -> Path | None:
 
 CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 DIGESTS = "sha256.json"
-SETTINGS = "settings"  # key in sha256.json for the digest of the settings, which is not a file
+SETTINGS = "settings"  # key in sha256.json of the run's settings, which are not a file
 
 
 def write_digests(checkpoint: Path) -> None:
     """Write `sha256.json`, which marks a Trainer's checkpoint as complete.
 
-    It also holds the digest of the run's settings, so that a checkpoint of another run is not
-    continued.
+    It also holds the run's settings, so that a checkpoint of another run is not continued.
     """
     files = [
         path for path in sorted(checkpoint.iterdir()) if path.is_file() and path.name != DIGESTS
     ]
-    digests = {path.name: sha256(path) for path in files}
-    settings = _settings_digest(checkpoint)
+    content: dict[str, Any] = {path.name: sha256(path) for path in files}
+    settings = _settings(checkpoint)
     if settings is not None:
-        digests[SETTINGS] = settings
-    write_json(checkpoint / DIGESTS, digests)
+        content[SETTINGS] = settings
+    write_json(checkpoint / DIGESTS, content)
 
 
-def _settings_digest(checkpoint: Path) -> str | None:
-    """Digest of the run's config.yaml without its section `logging`; None if there is no file."""
+def _settings(checkpoint: Path) -> dict[str, Any] | None:
+    """The settings in the run's config.yaml on which its results depend; None without the file."""
     path = checkpoint.parent.parent / "config.yaml"
     if not path.exists():
         return None
     settings = read_yaml(path)
-    settings.pop("logging", None)
-    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+    for section in ("logging", MAY_CHANGE):
+        settings.pop(section, None)
+    return json.loads(json.dumps(settings, default=str))
+
+
+def _has_settings(settings: Any, recorded: Any) -> bool:
+    """Whether `settings` has the recorded ones.
+
+    It may have more keys: those of a newer release, which rewrites config.yaml when it continues
+    the run.
+    """
+    if isinstance(settings, dict) and isinstance(recorded, dict):
+        return all(
+            key in settings and _has_settings(settings[key], value)
+            for key, value in recorded.items()
+        )
+    if isinstance(settings, list) and isinstance(recorded, list):
+        return len(settings) == len(recorded) and all(map(_has_settings, settings, recorded))
+    return settings == recorded
 
 
 def _damage(checkpoint: Path, step: int) -> str | None:
@@ -484,7 +502,9 @@ def _changed_file(checkpoint: Path) -> str | None:
         digests["trainer_state.json"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return f"{DIGESTS} is missing or cannot be read"
-    if digests.pop(SETTINGS, None) not in (None, _settings_digest(checkpoint)):
+    recorded = digests.pop(SETTINGS, None)
+    # older releases recorded a digest of the settings, which changes with every new key
+    if isinstance(recorded, dict) and not _has_settings(_settings(checkpoint), recorded):
         return "it is from a run with other settings"
     for name, expected in digests.items():
         try:
@@ -518,7 +538,7 @@ def _setting_changes(path: Path, config: StrictModel) -> list[str]:
     now = _flat(mask_tree(config.model_dump(mode="json")))
     changes = []
     for key in {**before, **now}:
-        if before.get(key) != now.get(key) and not key.startswith(MAY_CHANGE):
+        if before.get(key) != now.get(key) and key.partition(".")[0] != MAY_CHANGE:
             there = shorten(before.get(key, "not set"))
             changes.append(f"{key}: {there} there, {shorten(now.get(key, 'not set'))} now")
     return changes
