@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import tiny
 import yaml
 from feedback_files import write_feedback_files, write_judgement_files
 from pydantic import ValidationError
@@ -460,6 +461,15 @@ def test_the_python_reward_of_the_document_runs():
     scores = reward.segment_scores([Prompt("0", "")] * 2, ["Sit, please.", "Sit."])["mine"]
     assert [(score.start, score.end) for score in scores[0]] == [(5, 11)]
     assert scores[0][0].value == pytest.approx(0.3) and scores[1] == []
+
+
+def test_a_trained_policy_is_used_as_the_document_says(monkeypatch, tmp_path, capsys):
+    (code,) = blocks(ROOT / "docs" / "runs.md", "python")
+    (folder,) = re.findall(r'folder = "(.+)"', code)
+    monkeypatch.chdir(tmp_path)
+    tiny.policy("t5").save(folder)
+    exec(code, {})
+    assert len(capsys.readouterr().out.strip().split("\n")) == 1
 
 
 def test_the_yaml_of_the_rewards_is_valid():
