@@ -504,7 +504,8 @@ def test_settings_in_a_list_may_change_too(key, value, may_change, tmp_path):
     def run_with(scorer):
         run = make(tmp_path)
         metrics = [{"name": "rouge1"}, {"name": "score", "scorer": scorer}]
-        settings = {**run.config.model_dump(mode="json"), "evaluation_metrics": metrics}
+        settings = run.config.model_dump(mode="json")
+        settings |= {"reward": {"r": CLASSIFIER}, "evaluation_metrics": metrics}
         run.config = validate(rl_config(load_task("numbers")), settings, "test")
         return run
 
