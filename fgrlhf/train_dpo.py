@@ -94,7 +94,8 @@ def keeps_frozen_states(
     for comparison in comparisons:
         tokens += len(comparison.prompt_ids) + sum(map(len, comparison.answer_ids))
     # the width between layers, which is not that of the last hidden states in OPT-350M
-    bytes_per_token = text_config(policy.model).hidden_size * policy.model.dtype.itemsize
+    width = getattr(text_config(policy.model), "hidden_size", policy.hidden_size)
+    bytes_per_token = width * policy.model.dtype.itemsize
     return tokens * bytes_per_token <= frozen_layers.CAPACITY
 
 

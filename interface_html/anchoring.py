@@ -16,7 +16,7 @@ report has
 All intervals are over items.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,6 @@ from pydantic import Field
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.data.agreement import DRAWS, SEED, Figure
-from fgrlhf.data.judgements import SOURCE
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
@@ -51,7 +50,7 @@ class Annotation:
     Args:
       is_shown: whether the page showed the suggestions.
       suggestions: of the item, at least one.
-      marks: the errors of the annotation in the responses, which suggestions are about.
+      marks: the errors of the annotation in the texts for which the study has suggestions.
       verdicts: on each suggestion; empty if they were hidden.
       seconds: active time; None if unknown.
     """
@@ -221,6 +220,7 @@ def annotations_in_database(task: FeedbackTask, path: str) -> list[Annotation]:
     """The latest annotations of a server's database; active times add up over revisions."""
     study = read_fitting_study(path, task.schema, ["annotation"])
     rows = {item.id: item.row for item in study.items}
+    sides = suggested_sides(rows.values())
     latest: dict[tuple[str, str], Annotation] = {}
     for one in study.submissions:
         row = rows[one.item]
@@ -233,16 +233,26 @@ def annotations_in_database(task: FeedbackTask, path: str) -> list[Annotation]:
             item=one.item,
             is_shown=row.get(SHOWN, True),
             suggestions=row[LIST],
-            marks=_response_errors(task.schema, one.doc),
+            marks=errors_in(task.schema, one.doc, sides),
             verdicts=verdicts(row, one.doc),
             seconds=seconds,
         )
     return list(latest.values())
 
 
-def _response_errors(schema: Schema, doc: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def suggested_sides(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The texts in which any of these items has suggestions.
+
+    A study may have them in the first of several outputs only. Marks in the others, which no
+    suggestion could match, do not count then.
+    """
+    return {side_of(suggestion) for row in rows for suggestion in row.get(LIST, [])}
+
+
+def errors_in(schema: Schema, doc: Mapping[str, Any], sides: set[str]) -> list[Mapping[str, Any]]:
+    """The errors of an annotation in the texts of these sides, without the spans that are liked."""
     errors = errors_only(schema, doc)["errors"]
-    return [error for error in errors if side_of(error) != SOURCE]
+    return [error for error in errors if side_of(error) in sides]
 
 
 def annotations_in_files(
@@ -260,6 +270,7 @@ def annotations_in_files(
         counts = f"{counted(len(records), 'record')} for {counted(len(paths), 'file')}"
         raise UserError(f"{counts}: give one record for each file, in the same order")
     known = {item.id: item for item in read_items(task, items)}
+    sides = suggested_sides(item.row for item in known.values())
     annotations = []
     for path, record in zip(paths, records):
         judged = read_items(task, path)
@@ -282,7 +293,7 @@ def annotations_in_files(
                     item=item.id,
                     is_shown=decisions["shown"],
                     suggestions=item.row[LIST],
-                    marks=_response_errors(task.schema, feedback),
+                    marks=errors_in(task.schema, feedback, sides),
                     verdicts=decisions["verdicts"],
                     seconds=entry["seconds"].get("annotation"),
                 )

@@ -15,7 +15,6 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from fgrlhf.errors import UserError
-from fgrlhf.evaluation import summarize
 from fgrlhf.metrics.config import METRICS, MetricConfig
 from fgrlhf.metrics.meteor import Meteor
 from fgrlhf.metrics.overlap import (
@@ -30,6 +29,7 @@ from fgrlhf.metrics.overlap import (
 from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.metrics.pooled import corpus_perplexity, over_samples
 from fgrlhf.metrics.registry import build_metric, build_metrics
+from fgrlhf.metrics.summary import summarize
 from fgrlhf.metrics.words import distinct, ngrams, repetition
 from fgrlhf.text_types import Prompt
 

@@ -11,7 +11,7 @@ from test_mark_outputs import KEYS, KINDS, OUTPUTS_ROW, SECOND, doc, omission, t
 from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer
 from interface_html import suggest as module
-from interface_html.anchoring import Annotation, f1_parts
+from interface_html.anchoring import Annotation, errors_in, f1_parts, suggested_sides
 from interface_html.checks import uniform_item
 from interface_html.suggest import Settings, suggest
 from interface_html.suggestions import decision_problems, item_suggestion_problems
@@ -191,6 +191,15 @@ def test_marks_and_suggestions_match_in_the_same_output_only():
 
     assert parts(wrong(0, 3), wrong(4, 8, 1)) == (4, 5)
     assert parts(wrong(2, 8), wrong(0, 6, 2)) == (2, 5)  # only "The cat sat" and "The" overlap
+
+
+def test_only_texts_with_suggestions_in_some_item_count(task):
+    """A study of an earlier release has suggestions in the first output only."""
+    marked = doc(wrong(0, 3), wrong(2, 8, 1), wrong(0, 5, 2), omission(0, 3))
+    for suggestions, counted in (([THREE[0]], [0]), (THREE, [0, 1]), ([], [])):
+        sides = suggested_sides([row_of(task), row_of(task, *suggestions)])
+        expected = [marked["errors"][i] for i in counted]
+        assert errors_in(task.schema, marked, sides) == expected
 
 
 def test_an_item_among_hidden_ones_keeps_the_output_of_its_suggestions(task):

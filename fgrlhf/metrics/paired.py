@@ -73,7 +73,7 @@ def paired_gain(a: Sequence[Mapping], b: Sequence[Mapping], metric: str) -> Inte
     Args:
       a, b: the policies' evaluation rows.
       metric: a column, or a key of the summary: `<reward>/ratio`, `<metric>/corpus` or
-        `<metric>/prompt` (`fgrlhf.evaluation.summarize`).
+        `<metric>/prompt` (`fgrlhf.metrics.summary.summarize`).
 
     Returns:
       None if no prompt has the metric in both, or if the metric depends on the number of responses

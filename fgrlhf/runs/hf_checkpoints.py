@@ -118,7 +118,9 @@ def model_to_install(folder: Path) -> Iterator[Path]:
     """A folder to write a model into; at the end its files replace those in `folder`.
 
     Files are flushed to disk before they get their names, so each file appears completely or not at
-    all. If the block raises, nothing is replaced. Leftovers of a killed process are removed.
+    all. A folder inside it, such as that of further chat templates, is removed before the new one
+    gets its name. If the block raises, nothing is replaced. Leftovers of a killed process are
+    removed.
     """
     for left_over in folder.glob(f"{TEMPORARY}*"):
         _remove(left_over)
@@ -145,7 +147,6 @@ def forget_last_call(tokenizer) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Wait until the contents of a folder's files are on disk."""
+    """Wait until the files and folders in a folder are on disk."""
     for path in folder.rglob("*"):
-        if path.is_file():
-            sync(path)
+        sync(path)
