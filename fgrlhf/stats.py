@@ -333,9 +333,10 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
     bootstrap draws are too few for a p-value of 0.0005. With one seed s_s = 0.
 
     With n prompts p is at least 2^(1 - n), the probability that n differences have the same sign if
-    there is no difference. A few prompts may be much alike, and all draws of a single one are
-    equal, so that the bootstrap alone would find them significant. With at least six prompts and
-    several seeds, p < 0.05 exactly if the interval of `seed_interval` excludes zero.
+    there is no difference. The bootstrap alone would call too much significant: a few prompts may
+    have similar differences by chance, and all draws of a single prompt are equal. With at least
+    six prompts and several seeds, p < 0.05 exactly if the interval of `seed_interval` excludes
+    zero.
     """
     from scipy.optimize import root_scalar  # slow to import, and only comparisons of seeds need it
 

@@ -13,8 +13,8 @@ an intercept (Bradley and Terry 1952):
 
     P(response 1 is better) = sigmoid(w . (x_1 - x_2))
 
-Rows that always list the better response first say nothing about the most frequent label, so every
-second pair of theirs is taken in the other order.
+If every row lists the better response in the same place, the place alone gives the label. Every
+second pair is then swapped.
 """
 
 from collections.abc import Sequence
@@ -146,7 +146,8 @@ def _pairs(
 ) -> tuple[list[int], list[int], list[str], np.ndarray]:
     """Indices of each pair's responses in the order of the row, all texts, and which is better.
 
-    If the first response is always better, every second pair is in the other order.
+    If the better response is always in the same place, that place alone gives the label. Every
+    second pair is then in the other order.
     """
     left: list[int] = []
     right: list[int] = []
@@ -161,10 +162,10 @@ def _pairs(
             left.append(start + min(better, worse))
             right.append(start + max(better, worse))
             first_better.append(better < worse)
-    if all(first_better):
+    if len(set(first_better)) == 1:
         for i in range(1, len(left), 2):
             left[i], right[i] = right[i], left[i]
-            first_better[i] = False
+            first_better[i] = not first_better[i]
     return left, right, texts, np.array(first_better)
 
 

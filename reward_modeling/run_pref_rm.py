@@ -220,11 +220,12 @@ def margins_of_better(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[lis
 def pair_calibration(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[dict[str, float]]:
     """sigmoid(|s_1 - s_2|) against how often the response with the higher score is better.
 
-    It does not depend on the order of the responses. In files of chosen and rejected responses, the
-    first one is always better, so a curve of the first one would be 1 everywhere.
+    It does not depend on the order of the responses: equal scores count as half right. In files of
+    chosen and rejected responses, the first one is always better, so a curve of the first one would
+    be 1 everywhere.
     """
     margins, first_better = decided_pairs(margins_QN, labels_QN)
-    is_right = (margins > 0) == first_better.astype(bool)
+    is_right = np.where(margins == 0, 0.5, (margins > 0) == first_better.astype(bool))
     return calibration(sigmoid(np.abs(margins)), is_right)
 
 

@@ -6,14 +6,14 @@
 Reads rows of the format `spans` (docs/data_formats.md), which is also what the feedback pages write
 for most tasks. A segment gets the tag of a span that overlaps it. `tags` names the labels that this
 reward model judges: spans with other labels belong to other reward models, and a segment with only
-such spans is right for this one. Spans on the source side, such as omissions, have no place in the
-response, and spans of the blanks or separators between segments are in none, so no segment gets
-their tag. The program says how many spans it left out.
+such spans is right for this one. No segment gets the tag of a span in the source (an omission) or
+of a span between segments (blanks, separators). The program prints how many such spans there are.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -116,20 +116,33 @@ def write_span_file(task: Task, settings: Settings) -> None:
     if not text:
         raise UserError(f"{settings.source} has no segment at level={settings.level}")
     path = Path(settings.output)
+    description = _description(path, segmenter, settings.level)
     write_text(path, text)
-    _describe_segments(path, segmenter, settings.level)
+    write_json(path.parent / SEGMENTER_FILE, description)
     print(f"{path}: {summary}", flush=True)
     for reason, count in spans_left_out(rows, segments, settings.tags).most_common():
         print(f"  spans left out, {reason}: {count:,}", flush=True)
 
 
-def _describe_segments(path: Path, segmenter: Segmenter, level: str) -> None:
-    """Write which segmenter and level the segments of the folder's files have."""
-    description = path.parent / SEGMENTER_FILE
-    before = read_json(description) if description.exists() else {}
+def _description(path: Path, segmenter: Segmenter, level: str) -> dict[str, Any]:
+    """Which segmenter and level the segments of the folder's files have, with those of this file.
+
+    Raises:
+      UserError: another file in the folder has the segments of another segmenter.
+    """
+    file = path.parent / SEGMENTER_FILE
+    before = read_json(file) if file.exists() else {}
     known = before.get("levels", {}) if isinstance(before, dict) else {}
-    levels = {**known, path.name: level}
-    write_json(description, {**segmenter.describe(), "levels": levels})
+    others = sorted(name for name in known if name != path.name and (path.parent / name).exists())
+    description = segmenter.describe()
+    recorded = {key: before.get(key) for key in description} if others else description
+    if recorded != description:
+        raise UserError(
+            f"{file}: the segments of {', '.join(others)} are those of another segmenter, so that a"
+            f" model would be trained with one and tested with the other. Write {path.name} into"
+            " another folder, or delete those files and write all of them again"
+        )
+    return {**description, "levels": {**known, path.name: level}}
 
 
 def _check(task: Task, settings: Settings) -> None:

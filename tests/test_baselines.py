@@ -94,13 +94,15 @@ def test_pairs_by_the_difference_of_features():
     assert results["length"] == {"accuracy": 1, "auc": 1}
 
 
-def test_rows_that_list_the_better_response_first():
+@pytest.mark.parametrize("place", [0, 1])
+def test_rows_that_list_the_better_response_in_one_place(place):
     """Their order is not a label, so it predicts nothing."""
 
     def sorted_rows(n, seed):
         rows = []
         for texts, ((better, worse),) in pair_rows(n, seed):
-            rows.append(([texts[better], texts[worse]], ((0, 1),)))
+            listed = [texts[better], texts[worse]]
+            rows.append((listed[::-1] if place else listed, ((place, 1 - place),)))
         return rows
 
     results = pair_baselines(sorted_rows(30, 0), sorted_rows(20, 1))

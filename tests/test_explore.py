@@ -49,6 +49,16 @@ def test_similarity_by_hand():
     assert similarity(frozenset(), frozenset()) == 1
 
 
+def test_operators_and_symbols_are_words():
+    """Else sums and emoji would be duplicates of each other."""
+    assert shingles("7 - 3 = -4") == {("7", "-", "3"), ("-", "3", "="), ("3", "=", "-")} | {
+        ("=", "-", "4")
+    }
+    for first, second in [("2 + 5?", "2 - 5?"), ("7 > 3", "-3 > 7"), ("😀", "😡"), ("6/2", "6*2")]:
+        assert similarity(shingles(first), shingles(second)) == 0
+    assert shingles("A well-known (old) cat, no?") == shingles("a well known old cat: no.")
+
+
 def test_planted_near_duplicates_and_no_others():
     """Against the comparison of all pairs."""
     rng = random.Random(0)

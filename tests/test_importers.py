@@ -877,6 +877,20 @@ def region(start, end, text=None, **others):
     return result | others
 
 
+def test_label_studio_marks_of_other_texts_are_counted(tmp_path):
+    marks = [region(0, 3, id="1", to_name="prompt"), region(0, 3, id="2")]
+    data = {"prompt": "Who sat?", "response": "The cat."}
+    task = {"id": 1, "data": data, "annotations": [{"result": marks}]}
+    (item,), report = read_json(tmp_path, "label_studio", [task])
+    assert [one.span for one in item.judgements] == [(0, 3)]
+    assert report.losses == {"regions of the text `prompt`": 1}
+    # an object may be named `source` although the task has a single text
+    named = [region(0, 3, id="1", to_name="source")]
+    task = {"id": 1, "data": {"text": "The cat."}, "annotations": [{"result": named}]}
+    (item,), report = read_json(tmp_path, "label_studio", [task])
+    assert [(one.side, one.span) for one in item.judgements] == [("response", (0, 3))]
+
+
 def test_label_studio(tmp_path):
     results = [
         region(3, 4, "b", id="1"),  # UTF-16

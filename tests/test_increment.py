@@ -13,7 +13,8 @@ from fgrlhf.reward_models.increment import IncrementReward, growing_texts
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.kinds import build_aspects
 from fgrlhf.reward_models.linear import fit_linear_scorer
-from fgrlhf.reward_models.text_scorers import Standardized, score_texts
+from fgrlhf.reward_models.scoring import SegmentLabels
+from fgrlhf.reward_models.text_scorers import Standardized, WithoutError, score_texts
 from fgrlhf.task import Task, rl_config
 from fgrlhf.text_types import Prompt, ResponseTokens
 
@@ -154,6 +155,35 @@ def test_scores_are_in_the_order_of_the_texts():
     prompts = [PROMPTS[0], PROMPTS[0], PROMPTS[1], PROMPTS[0]]
     assert score_texts(scorer, prompts, ["b", "a", "b", "b"]) == [2.0, 1.0, 2.0, 2.0]
     assert score_texts(scorer, [], []) == []
+
+
+def test_prompts_of_different_files_may_have_one_id():
+    class PromptLength:
+        def score(self, prompts, texts):
+            return [float(len(prompt.text)) for prompt in prompts]
+
+    prompts = [Prompt("0", "Red?"), Prompt("0", "Is it blue?"), Prompt("0", "Red?")]
+    assert score_texts(PromptLength(), prompts, ["Yes"] * 3) == [4.0, 11.0, 4.0]
+
+
+def test_a_response_of_which_no_segment_was_read_has_no_score():
+    """Its probability of an error is not known, so it is not free of errors."""
+
+    class Cut:
+        def score(self, prompts, texts):
+            labels = ("error", "ok")
+            judged = [bool(text) for text in texts]
+            spans = [((0, 3), (4, 9))] * len(texts)
+            p_SL = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+            return [
+                SegmentLabels(place, p_SL, labels, (is_first, False))
+                for place, is_first in zip(spans, judged)
+            ]
+
+    scorer = WithoutError(Cut(), min)
+    assert scorer.score(PROMPTS[:1], ["One. Two."]) == [0.75]
+    with pytest.raises(UserError, match="cut before the end of the response's first segment"):
+        scorer.score(PROMPTS[:1], [""])
 
 
 @pytest.mark.parametrize(

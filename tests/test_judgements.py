@@ -291,6 +291,14 @@ def test_each_step_is_written_once_and_in_the_order_of_the_text():
     }
 
 
+def test_texts_outside_the_steps_are_counted():
+    response = "Let me think.\nA=1\nso B=2\nThe answer is 2."
+    steps = [Judgement("step", "ok", 14, 17), Judgement("step", "ok", 21, 24)]
+    feedback, losses = to_steps(JudgedResponse(Prompt("0", "p"), response, tuple(steps)))
+    assert [step.text for step in feedback.steps] == ["A=1", "B=2"]
+    assert losses == {"texts that are not in a step": 3}
+
+
 @pytest.mark.parametrize(
     "score", [SegmentScore(0, 3, 1.0, "x"), SegmentScore(1, 2, -0.3), SegmentScore(0, None, 2.0)]
 )

@@ -103,6 +103,8 @@ def test_metrics_that_cannot_pick_the_best_policy():
     for best in ("ppl", "ppl/corpus", "repetition"):
         (text,) = best_metric_mistakes(best, listed)
         assert "a lower" in text and "is better" in text
+    (text,) = best_metric_mistakes("kl", listed)
+    assert "the one farthest from the reference" in text
 
 
 def score(**settings):

@@ -43,6 +43,8 @@ def test_the_gain_in_a_ratio_is_that_of_all_segments():
     assert gain is not None and gain.mean == pytest.approx(4 / 10 - 1 / 4)
     assert gain == paired_ratio_bootstrap(([4, 0], [5, 5]), ([0, 1], [2, 2]))
     assert paired_gain(a, b, "r2/ratio") is None
+    none = rows([("x", 0, 0), ("y", 0, 0)])  # all of its responses are empty
+    assert paired_gain(a, none, "r1/ratio") is None and paired_gain(none, b, "r1/ratio") is None
     plain = [{"id": "x", "m": 1.0}], [{"id": "x", "m": 3.0}]
     assert paired_gain(*plain, "m") == paired_difference({"x": 1.0}, {"x": 3.0})
 

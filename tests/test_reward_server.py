@@ -12,6 +12,7 @@ from reward_service import TOKEN, RewardServer, save_model, segment_config
 from safetensors.torch import load_file, save_file
 
 from fgrlhf.background import Background
+from fgrlhf.config import validate
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.reward_models.kinds import Increment, Length, MissingEos, SegmentClassifier
@@ -215,6 +216,16 @@ def test_the_model_of_a_scorer_counts(tmp_path):
         scorer = SegmentModelScorer(ckpt=save_model(tmp_path, "segment", seed))
         digests.add(model_sha256(Increment(scorer=scorer, better="high"), "fp32"))
     assert len(digests) == 2
+
+
+def test_settings_that_change_no_value_are_not_in_the_hash():
+    def digest(**settings):
+        scorer = {"kind": "perspective", "attribute": "TOXICITY", "cache": "a", "empty": 0.0}
+        increment = {"kind": "increment", "better": "low", "scorer": {**scorer, **settings}}
+        return model_sha256(validate(Increment, increment, "test"), "fp32")
+
+    assert digest() == digest(cache="b", timeout=5.0, parallel=2)
+    assert len({digest(), digest(attribute="INSULT"), digest(empty=0.5)}) == 3
 
 
 def test_a_model_of_the_hub_must_be_downloaded():

@@ -121,6 +121,10 @@ def test_decided_pairs_and_their_calibration():
     # the order of the responses has no effect
     swapped_QN = np.where(labels_QN < 0, NONE, 1 - labels_QN)
     assert pair_calibration(-margins_QN, swapped_QN) == [low, high]
+    ties_QN, labels_QN = np.zeros((1, 2)), np.array([[0, 0]])
+    for labels in (labels_QN, 1 - labels_QN):
+        (tied,) = pair_calibration(ties_QN, labels)
+        assert (tied["predicted"], tied["observed"]) == (0.5, 0.5)
 
 
 # ---- runs ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from fgrlhf.config import validate
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_jsonl
+from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.reward_utils import load_segmenter
 from reward_modeling import command
 from reward_modeling.data import read_segment_rows
@@ -59,6 +59,20 @@ def test_the_file_is_what_training_reads(spans, capsys):
     data = SimpleNamespace(train_file=str(out))
     config = cast(SegmentRMConfig, SimpleNamespace(data=data))
     assert segmenter_of(config) == load_segmenter().describe()
+
+
+def test_files_of_one_folder_have_the_segments_of_one_segmenter(spans):
+    out = write(spans, "level=sentence", "tags={wrong: ERROR}")
+    file = out.parent / "segmenter.json"
+    description = read_json(file)
+    (key, *_) = load_segmenter().describe()
+    write_json(file, {**description, key: "another"})
+    words = [f"source={spans}", f"output={out.parent / 'dev.json'}", "level=sentence"]
+    with pytest.raises(UserError, match="segments of train.json are those of another segmenter"):
+        command.main(["span_files", "numbers", *words, "tags={wrong: ERROR}"])
+    assert not (out.parent / "dev.json").exists()
+    write(spans, "level=sentence", "tags={wrong: ERROR}")  # the only file is written again
+    assert read_json(file) == description
 
 
 def test_a_model_of_another_level_than_its_file_is_refused(spans):

@@ -208,12 +208,12 @@ SameType = Callable[[Judgement, Judgement], bool]
 
 
 def exact_matches(first: Spans, second: Spans, fits: SameType) -> float:
-    """The number of spans of both lists that have an equal one in the other, each used once."""
+    """How many spans of both lists are matched if only equal spans match, one to one."""
     return 2.0 * len(_matching(first, second, fits, _is_equal))
 
 
 def overlap_matches(first: Spans, second: Spans, fits: SameType) -> float:
-    """The number of spans of both lists in the best matching of overlapping spans, one to one."""
+    """How many spans of both lists are matched if overlapping spans match, as many as possible."""
     return 2.0 * len(_matching(first, second, fits, _overlaps))
 
 
@@ -338,12 +338,12 @@ def _longest_first(judgement: Judgement) -> tuple[int, int, str, str, str]:
 def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
     """The responses of all files, with everybody who judged them.
 
-    Responses are the same if their texts, prompts and sources are. If an annotator judged a
-    response in several rows, these are copies of it, such as equal outputs of two systems: the
-    second one is then the second copy of the other annotators. The same holds if the rows are in
-    different files, where one name can also stand for two people. A judgement without an annotator
-    belongs to its file's only annotator, or to the file. With several files, a row without
-    judgements counts too: its annotator found nothing.
+    Responses are the same if their texts, prompts and sources are. An annotator who judged the same
+    response in several rows judged several copies of it, such as equal outputs of two systems. The
+    nth copy of one annotator is compared with the nth copy of the others. This also holds across
+    files, where one name can stand for two people. A judgement without an annotator belongs to its
+    file's only annotator, or to the file. With several files, a row without judgements counts too:
+    its annotator found nothing.
     """
     shared: dict[Hashable, list[Shared]] = {}  # the copies of each response
     judged_copies: Counter[Hashable] = Counter()  # by response and annotator
@@ -556,7 +556,7 @@ def _is_verdict(judgement: Judgement) -> bool:
 def _verdict_aspects(shared: Sequence[Shared]) -> list[str]:
     """The aspects with labels of whole texts, in the order in which they first occur.
 
-    If `no error` is an aspect's only such label, its other judgements are spans: it is left out.
+    An aspect whose only such label is `no error` is left out: its errors are marked as spans.
     """
     aspects: dict[str, None] = {}  # an ordered set
     for entry in shared:

@@ -259,10 +259,11 @@ def _feature(name: str, measure: Callable[[str], float], pairs: Sequence[Pair]) 
 def distinguishing_words(pairs: Sequence[Pair], shown: int = WORDS_SHOWN) -> list[Word]:
     """The words with the largest |z|, most positive first.
 
-    A row counts once for a word that only the better response of some pair has, and once for a word
-    that only the worse one of some pair has, because pairs of a row share responses: a word in one
-    response of twelve distinguishes eleven pairs. Of the n counts of a word, b are of better
-    responses. Without a preference for the word, b is binomial with probability 1/2, so
+    Counts are per row, because the pairs of a row share responses: a word in one response of twelve
+    distinguishes eleven pairs. A row adds 1 for better responses if in some pair only the better
+    one has the word, and 1 for worse responses if in some pair only the worse one has it. Of the n
+    counts of a word, b are of better responses. Without a preference for the word, b is binomial
+    with probability 1/2, so
 
         z = (b - n / 2) / sqrt(n / 4)
 

@@ -392,8 +392,8 @@ def from_steps(feedback: StepFeedback) -> JudgedResponse:
 def to_steps(judged: JudgedResponse) -> tuple[StepFeedback, Losses]:
     """The steps of a solution in the order of the text, and what they cannot hold.
 
-    A step has one judgement: if several annotators judged it, that of the one who is named first in
-    the list. Of two steps that overlap, the later one is left out.
+    A step keeps one judgement: that of the annotator who occurs first in the list. Of two steps
+    that overlap, the later one is left out.
     """
     losses = Losses()
     found: list[tuple[int, int, int, Judgement]] = []  # start, end, number of the annotator
@@ -408,6 +408,7 @@ def to_steps(judged: JudgedResponse) -> tuple[StepFeedback, Losses]:
         found.append((*span, annotators.index(judgement.annotator), judgement))
     steps = []
     last: tuple[int, int] = (0, 0)  # the span of the last step
+    between: list[str] = []  # the texts before, between and after the steps
     for start, end, _, judgement in sorted(found, key=lambda item: item[:3]):
         if (start, end) == last:
             losses["further judgements of a step"] += 1
@@ -415,10 +416,13 @@ def to_steps(judged: JudgedResponse) -> tuple[StepFeedback, Losses]:
         if start < last[1]:
             losses["steps that overlap an earlier one"] += 1
             continue
+        between.append(judged.response[last[1] : start])
         last = start, end
         steps.append(Step(judged.response[start:end], judgement.label, judgement.score))
         for part in ("severity", "annotator", "reason", "evidence", "origin"):
             losses[part] += getattr(judgement, part) is not None
+    between.append(judged.response[last[1] :])
+    losses["texts that are not in a step"] += sum(bool(text.strip()) for text in between)
     if judged.source is not None:
         losses["source texts"] += 1
     return StepFeedback(judged.prompt, tuple(steps)), +losses

@@ -7,6 +7,7 @@ exact similarity decides.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from hashlib import blake2b
 
@@ -19,12 +20,25 @@ SHINGLE = 3  # words
 BANDS, ROWS = 16, 4
 COMPARED = 20  # how many earlier texts of a bucket each text is compared with
 
-_WORD = re.compile(r"\w+")
+# words and operators before numbers, or any other character
+_WORD = re.compile(r"(\w+|[-*/%](?=\s*\d))|([^\w\s])")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """The words of a text, its operators before numbers, and its symbols, such as + and emoji.
+
+    Other punctuation does not count.
+    """
+    return tuple(
+        match[0]
+        for match in _WORD.finditer(text.casefold())
+        if match[1] or unicodedata.category(match[2]).startswith("S")
+    )
 
 
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
     """All sequences of three words in a text; a shorter text is one sequence."""
-    words = tuple(word.casefold() for word in _WORD.findall(text))
+    words = _words(text)
     if len(words) < SHINGLE:
         return frozenset([words])
     starts = range(len(words) - SHINGLE + 1)

@@ -198,7 +198,8 @@ def best_metric_mistakes(
 ) -> list[str]:
     """Problems with a metric whose highest value selects the best policy.
 
-    The metric must be computed, and higher values must be better. Of a `score` this must be known.
+    The metric must be computed, and lower values must not be better. Of a `score` it must be known
+    which are.
 
     Args:
       best_metric: a key of the summary, e.g. "reward", "bleu" or "bleu/corpus".
@@ -211,6 +212,11 @@ def best_metric_mistakes(
         return [
             f"{key} is `{best_metric}`, which is not computed: add {column} to"
             " evaluation_metrics, or choose another metric"
+        ]
+    if column == "kl" and column not in by_column:
+        return [
+            f"{key} is `{best_metric}`, but the policy with the highest value is kept as the best"
+            " one, which would be the one farthest from the reference: choose another metric"
         ]
     metric = by_column.get(column)
     if metric is None:

@@ -48,10 +48,10 @@ def paired_difference(a: Mapping[str, float], b: Mapping[str, float]) -> Interva
 
 
 def own_metrics(rows: Iterable[Mapping]) -> list[str]:
-    """The columns that only the task's own metrics can have written, if they are few.
+    """The columns that are no rewards and have no name of the library's metrics, if they are few.
 
-    A comparison shows them without being asked: whoever wrote a metric wants to see it. Rewards and
-    metrics of the library have to be named in `Display.headline`.
+    They are a task's own metrics, which comparisons show by default. Rewards and metrics of the
+    library appear only if `Display.headline` names them.
 
     Args:
       rows: of an evaluation.
@@ -76,8 +76,8 @@ def paired_gain(a: Sequence[Mapping], b: Sequence[Mapping], metric: str) -> Inte
         `<metric>/prompt` (`fgrlhf.metrics.summary.summarize`).
 
     Returns:
-      None if no prompt has the metric in both, or if the metric depends on the number of responses
-      to a prompt and the policies have different numbers.
+      None if no prompt has the metric in both; if it is a ratio and one of them has no segment; or
+      if it depends on the number of responses to a prompt and the policies have different numbers.
     """
     name = metric.removesuffix(PROMPT)
     is_together = name in PROMPT_LEVEL and name != metric
@@ -104,8 +104,8 @@ def _samples(rows: Iterable[Mapping]) -> int:
 def _ratio_gain(a: Sequence[Mapping], b: Sequence[Mapping], reward: str) -> Interval | None:
     of_a, of_b = _segment_counts(a, reward), _segment_counts(b, reward)
     shared = [prompt for prompt in of_a if prompt in of_b]
-    if not shared:
-        return None
+    if not all(any(counts[prompt][1] for prompt in shared) for counts in (of_a, of_b)):
+        return None  # a policy without any segment has no ratio
     return paired_ratio_bootstrap(_columns(of_a, shared), _columns(of_b, shared))
 
 

@@ -59,11 +59,12 @@ def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
 
 
 def _column_names(rows: Sequence[Mapping]) -> list[str]:
-    """The columns of all rows but `sample`, in the order of their first occurrence."""
+    """The columns of all rows but `id` and `sample`, in the order of their first occurrence."""
     names: dict[str, None] = {}
     for row in rows:
         names.update(dict.fromkeys(row))
-    names.pop("sample", None)
+    for name in ("id", "sample"):  # both may be numbers
+        names.pop(name, None)
     return list(names)
 
 

@@ -42,6 +42,8 @@ class LabelScorer:
         model.config.pad_token_id = tokenizer.pad_token_id
         tokenizer.padding_side = "right"
         self.max_length = min(longest_input(model) or 2**20, tokenizer.model_max_length)
+        self.seen = 0  # inputs so far
+        self.cut_inputs = 0  # those of them that were longer than the classifier can read
 
     @classmethod
     def load(cls, config: "ClassifierSettings", device: str, dtype: str) -> "LabelScorer":
@@ -93,7 +95,12 @@ class LabelScorer:
         rows = []
         for text in inputs:
             texts = text if isinstance(text, tuple) else (text,)
-            rows.append(self.tokenizer(*texts, truncation=True, max_length=self.max_length))
+            row = self.tokenizer(*texts, truncation=True, max_length=self.max_length)
+            rows.append(row)
+            self.seen += 1
+            if len(row["input_ids"]) == self.max_length:
+                whole = self.tokenizer(*texts, verbose=False)
+                self.cut_inputs += len(whole["input_ids"]) > self.max_length
         for row in rows:
             if not row["input_ids"]:
                 row["input_ids"] = [self.end_id]

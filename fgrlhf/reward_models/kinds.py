@@ -251,10 +251,10 @@ class Length(RewardKind):
     kind: Literal["length"] = "length"
     value: Value = Field(description="of each word too many or too few; below 0: a penalty")
     max_words: Count | None = Field(
-        default=None, description="words without a penalty; null: no limit"
+        default=None, description="most words without a penalty; null: no limit"
     )
     min_words: Count | None = Field(
-        default=None, description="words without a penalty; null: no limit"
+        default=None, description="fewest words without a penalty; null: no limit"
     )
 
     @model_validator(mode="after")

@@ -65,7 +65,7 @@ PrefixFn = Callable[[Prompt, bool], Prefix | Sequence[str]]
 def text_prefix(prompt: Prompt, with_context: bool) -> Prefix:
     """The words of the prompt's text, which a reward model reads before the response.
 
-    The context of a dialog are its turns before the last one, the oldest of which are cut first.
+    In a dialog, the context is every turn before the last one. The oldest turns are cut first.
     """
     words = tuple(prompt.text.split())
     last_turn = len(dialog_text(prompt.messages[-1:]).split()) if prompt.messages else len(words)

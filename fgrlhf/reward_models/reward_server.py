@@ -18,6 +18,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import sha256
 from fgrlhf.reward import AspectReward, checked_scores
@@ -46,22 +47,12 @@ class Limits:
     max_body: int
 
 
-# keys of a reward, and of its scorers, that do not change its values
-NOT_OF_VALUES: Any = {
-    "weight": True,
-    "place": True,
-    "device": True,
-    "scorer": {"device"},
-    "scorers": {"__all__": {"device"}},
-}
-
-
 def model_sha256(config: RewardKind, dtype: str) -> str:
     """SHA-256 of all that a reward's values depend on: its files, its settings, and the dtype.
 
-    The files are those whose digests stages record (`MODEL_FILES`). Where a folder lies and on
-    which device it computes does not count, and neither do `weight` and `place`, which belong to
-    the run.
+    The files are those whose digests stages record (`MODEL_FILES`). Where a folder lies does not
+    count, nor do keys in `StrictModel.may_change`, such as a device or a timeout, and neither do
+    `weight` and `place`, which belong to the run.
 
     Raises:
       UserError: a model is not a folder on this machine.
@@ -76,8 +67,23 @@ def model_sha256(config: RewardKind, dtype: str) -> str:
                 " --local-dir FOLDER`), then give ckpt=FOLDER"
             )
         files.append({path.name: sha256(path) for path in model_files(Path(folder))})
-    settings = config.model_dump(mode="json", exclude=NOT_OF_VALUES)
+    excluded = {**_without_effect(config), "weight": True, "place": True}
+    settings = config.model_dump(mode="json", exclude=excluded)
     return content_hash(_without_places(settings, folders), files, dtype)
+
+
+def _without_effect(section: StrictModel) -> dict[Any, Any]:
+    """The keys below a section that do not change values, such as a timeout, for pydantic."""
+    excluded: dict[Any, Any] = dict.fromkeys(section.may_change, True)
+    for name, value in section:
+        if isinstance(value, StrictModel):
+            excluded.setdefault(name, _without_effect(value))
+        elif isinstance(value, list | tuple):
+            inner = {
+                i: _without_effect(x) for i, x in enumerate(value) if isinstance(x, StrictModel)
+            }
+            excluded.setdefault(name, inner)
+    return {name: inner for name, inner in excluded.items() if inner}
 
 
 def _without_places(value: Any, folders: Sequence[str]) -> Any:

@@ -272,6 +272,12 @@ class WithoutError:
         for judged in self.model.score(prompts, texts):
             ok_S = judged.probabilities_SL[:, -1].tolist()  # the ok label is the last one
             known = [ok for ok, is_judged in zip(ok_S, judged.judged) if is_judged]
+            if judged.spans and not known:
+                raise UserError(
+                    "a reward model's input was cut before the end of the response's first segment,"
+                    " so it has no score: shorten the prompts, or use a model with a larger"
+                    " model.max_length"
+                )
             scores.append(self.aggregate(known) if known else 1.0)
         return scores
 
@@ -297,19 +303,21 @@ def score_texts(
     Raises:
       UserError: the scorer does not return one finite number per text.
     """
-    first_place: dict[tuple[str, str], int] = {}
+    # prompts of different files may have the same id
+    keys = [(prompt.id, prompt.text, text) for prompt, text in zip(prompts, texts, strict=True)]
+    first_place: dict[tuple[str, str, str], int] = {}
     different_prompts = []
     different_texts = []
-    for prompt, text in zip(prompts, texts, strict=True):
-        if (prompt.id, text) not in first_place:
-            first_place[prompt.id, text] = len(different_texts)
+    for key, prompt, text in zip(keys, prompts, texts):
+        if key not in first_place:
+            first_place[key] = len(different_texts)
             different_prompts.append(prompt)
             different_texts.append(text)
     if not different_texts:
         return []
     scores = scorer.score(different_prompts, different_texts)
     _check_scores(scorer, scores, different_texts)
-    return [float(scores[first_place[prompt.id, text]]) for prompt, text in zip(prompts, texts)]
+    return [float(scores[first_place[key]]) for key in keys]
 
 
 def _check_scores(scorer: TextScorer, scores: Sequence[float], texts: Sequence[str]) -> None:

@@ -78,7 +78,7 @@ def _parse_table(
     rows: list[dict[Any, Any]] = []
     default_limit = csv.field_size_limit(MOST_CELL)
     try:
-        # strict: a quote without its partner would make one cell of all rows up to the next quote
+        # strict: otherwise an unmatched quote would merge all rows up to the next one into one cell
         reader = csv.DictReader(
             io.StringIO(text, newline=""),
             delimiter=delimiter,

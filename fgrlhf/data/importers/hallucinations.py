@@ -391,8 +391,9 @@ def haluquestqa(path: str | Path, report: Report) -> list[JudgedResponse]:
     is marked in the source, which is the prompt. A quote `ANSWER1` or `ANSWER2` is the heading of
     that answer on the annotators' page; it means all of the answer.
 
-    A blank cell says that the annotator marked nothing of this kind. An answer has no error if no
-    cell of its row names it or the prompt. A row without any mark and preference was not judged.
+    A blank cell means that the annotator marked nothing of this kind. An answer gets `no error` if
+    its row has a mark or a preference, and no mark is on this answer or on the prompt. A row with
+    neither was not judged.
     """
     rows = table(path, HALU_COLUMNS, report, TAB, optional=HALU_OPTIONAL)
     judged = []

@@ -70,7 +70,8 @@ def _label_studio_task(
     if not report.has_response(number, f"data.{key}", response):
         return None
     source = optional_text("data.source", data.get(SOURCE))
-    texts = {RESPONSE: response, SOURCE: source or ""}
+    others = {name: text for name, text in data.items() if isinstance(text, str) and name != key}
+    texts = {**others, RESPONSE: response, SOURCE: source or ""}
     if row.get("meta"):
         report.losses["`meta` of tasks"] += 1
     judgements = [
@@ -88,7 +89,11 @@ def _label_studio_task(
 def _annotation_judgements(
     number: int, row: Mapping[str, Any], texts: Mapping[str, str], report: Report
 ) -> Iterator[Judgement]:
-    """The judgements of a task's annotations. `texts` has the text of each side."""
+    """The judgements of a task's annotations.
+
+    Args:
+      texts: the text of each side, and the task's other texts by their keys.
+    """
     for i, value in enumerate(check_list("annotations", row.get("annotations") or [])):
         name = f"annotations[{i}]"
         annotation = check_object(name, value)
@@ -186,7 +191,11 @@ def _region(
         report.losses["regions without a label"] += 1
         return
     key, result = main
-    side = SOURCE if result.get("to_name") == SOURCE else RESPONSE
+    to_name = str(result.get("to_name"))
+    if to_name in texts and to_name not in (RESPONSE, SOURCE):
+        report.losses[f"regions of the text `{to_name}`"] += 1
+        return
+    side = SOURCE if to_name == SOURCE and texts[SOURCE] else RESPONSE
     span = _span(number, main, texts[side], report)
     if span is None:
         return

@@ -260,7 +260,8 @@ def _token_spans(
 ) -> Iterator[tuple[int, int]]:
     """The spans of `text` that a line marks by numbers of tokens.
 
-    The tokens are what was annotated. What they say is searched in `text`, which may differ.
+    Annotators marked the tokens. The text of the marked ones is searched for in `text`, which may
+    differ.
 
     Args:
       name: `target` or `source`.
