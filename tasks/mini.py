@@ -21,6 +21,23 @@ from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from tasks.scripts import ROOT, pipeline_of, print_cost
 
 DEMO = "qa_feedback"  # `make demo` runs it
+# the programs that the scripts of the tasks run
+PROGRAMS = (
+    "fgrlhf.cli.evaluate",
+    "fgrlhf.cli.generate",
+    "fgrlhf.cli.linear_scorer",
+    "fgrlhf.cli.published",
+    "fgrlhf.cli.rl",
+    "fgrlhf.cli.dpo",
+    "fgrlhf.cli.tiny_model",
+    "fgrlhf.pipeline.best_of_n",
+    "fgrlhf.pipeline.compare",
+    "reward_modeling.run_fg_rm",
+    "reward_modeling.run_pref_rm",
+    "reward_modeling.step_files",
+    "sft.run_sft",
+)
+READ = ("sh", "yml", "txt", "jsonl")  # files of a task on which its results depend
 ALL = ("all",)  # every stage of a text task
 
 
@@ -89,21 +106,31 @@ def evaluation(name: str, policy: str) -> str:
     return f"{name}/eval/{policy}-test/summary.json"
 
 
+def task_modules(name: str) -> list[str]:
+    """The modules of a task, without its tests."""
+    paths = [path.relative_to(ROOT) for path in (ROOT / "tasks" / name).rglob("*.py")]
+    return [".".join(path.with_suffix("").parts) for path in paths if "tests" not in path.parts[2:]]
+
+
 def stage(name: str, task: MiniTask, folder: Path) -> Stage:
     """A stage that runs the whole task in its folder."""
     out = folder / name
-    modules = [f"tasks.{name}.task", "fgrlhf.cli.evaluate", "fgrlhf.cli.rl"]
+    modules = [*task_modules(name), *PROGRAMS]
+    outputs = [evaluation(name, task.before), evaluation(name, task.after)]
     if name == DEMO:
-        modules.append("tasks.qa_feedback.demo")
-        command = (sys.executable, "-m", modules[-1], f"output_dir={out}", "lanes=1")
+        program = "tasks.qa_feedback.demo"
+        command = (sys.executable, "-m", program, f"output_dir={out}", "lanes=1")
     else:
         variables = (f"OUTPUT_DIR={out}", f"DATA_DIR={out / 'data'}")
         command = ("env", *variables, "bash", f"tasks/{name}/run.sh", *task.arguments)
+        outputs.append(
+            name
+        )  # removed before a changed task runs again; the demo has its own stages
     return Stage(
         name,
         command,
-        outputs=(evaluation(name, task.before), evaluation(name, task.after)),
-        reads=("scripts/env.sh", f"tasks/{name}/**/*.sh", f"tasks/{name}/**/*.yml"),
+        outputs=tuple(outputs),
+        reads=("scripts/*.sh", *(f"tasks/{name}/**/*.{kind}" for kind in READ)),
         modules=tuple(modules),
     )
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.cli.training_program import split_task
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_text
 from fgrlhf.pipeline import experiments as module
@@ -139,6 +140,18 @@ def test_command_lines():
     assert arguments.settings == ["seeds=1", "submit.cluster=slurm"]
     assert arguments.overrides == ["train.lr=1=2"]
     assert parse_config("a.yml") == ("rl", "a.yml") and parse_config("sft:b") == ("sft", "b")
+
+
+def test_the_path_of_a_config_may_have_an_equals_sign(monkeypatch, tmp_path):
+    """A sweep makes such folders."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=1e-4").mkdir()
+    (tmp_path / "lr=1e-4" / "config.yaml").touch()
+    configs = ["lr=1e-4/config.yaml", "sft:lr=1e-4/config.yaml"]
+    arguments = split_arguments(["numbers", *configs, "seeds=1"], "usage")
+    assert (arguments.configs, arguments.settings) == (configs, ["seeds=1"])
+    task, rest = split_task(["numbers", configs[0], "train.lr=1"])
+    assert (task.name, rest) == ("numbers", [configs[0], "train.lr=1"])
 
 
 def test_cores_are_shared_by_lanes(monkeypatch, tmp_path):

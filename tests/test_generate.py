@@ -4,8 +4,9 @@ import tiny
 from fgrlhf.cli import generate as module
 from fgrlhf.cli.generate import Settings
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_jsonl, write_json
+from fgrlhf.files import read_jsonl, write_json, write_jsonl
 from fgrlhf.runs.stage import hold
+from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.task import TASK
 
@@ -131,6 +132,18 @@ def test_texts_may_hold_every_end_of_line(world, monkeypatch):
         generate(settings(world, output_dir=str(world / "b")))
     assert read_jsonl(generate(settings(world, output_dir=str(world / "b")))) == whole
     assert LINE_ENDS in whole[0]["question"]
+
+
+def test_rows_of_an_interrupted_run_may_have_different_keys(tmp_path, capsys):
+    prompts = [Prompt(str(i), "p", meta={"topic": "a"} if i != 1 else {}) for i in range(3)]
+
+    def to_row(prompt, texts):
+        return {"id": prompt.id, "prompt": prompt.text, **prompt.meta}
+
+    rows = [to_row(prompt, []) for prompt in prompts]
+    write_jsonl(tmp_path / "part.jsonl", rows)
+    assert module.read_part(tmp_path / "part.jsonl", prompts, to_row) == rows
+    assert "damaged" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("how", ["not JSON", "not UTF-8", "list", "other row"])

@@ -1,5 +1,6 @@
 """`make tasks`: every task has a mini scale, and the table shows what its evaluations contain."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,21 @@ def test_the_script_of_a_task_exists(name):
     else:
         script = next(part for part in command if part.endswith("run.sh"))
         assert (ROOT / script).is_file()
+
+
+def test_a_task_runs_again_after_a_change_of_any_of_its_parts():
+    """All programs that its scripts start, its modules, and the data that it comes with."""
+    for name in TASKS:
+        of_task = stage(name, TASKS[name], Path("out"))
+        scripts = [*(ROOT / "tasks" / name).rglob("*.sh"), *(ROOT / "scripts").glob("*.sh")]
+        text = "\n".join(path.read_text() for path in scripts)
+        started = set(re.findall(r"-m ((?:fgrlhf|sft|reward_modeling)\.[a-z_.]+)", text))
+        shown = {"fgrlhf.report.page", "fgrlhf.pipeline.summary", "fgrlhf.cli.main"}
+        unknown = started - {*of_task.modules, *shown}
+        assert not unknown, (name, unknown)
+        assert f"tasks.{name}.task" in of_task.modules
+        assert not any(".tests." in module for module in of_task.modules)
+    assert "tasks/imdb/**/*.jsonl" in stage("imdb", TASKS["imdb"], Path("out")).reads
 
 
 def test_chosen_tasks():

@@ -56,8 +56,10 @@ def test_a_bad_name_writes_nothing(tasks, monkeypatch, name):
 def test_a_task_is_never_overwritten(tasks, monkeypatch):
     monkeypatch.chdir(tasks.parent)
     (tasks / "mine").mkdir()
-    with pytest.raises(UserError, match="exists: choose another name"):
-        new_task.main(["mine"])
+    (tasks / "other.py").touch()  # a folder would hide this module
+    for name in ("mine", "other"):
+        with pytest.raises(UserError, match="exists: choose another name"):
+            new_task.main([name])
     monkeypatch.chdir(tasks)
     with pytest.raises(UserError, match="run this in the repository's root"):
         new_task.main(["other"])

@@ -15,6 +15,7 @@ import torch
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json
+from fgrlhf.pipeline import stages
 from fgrlhf.pipeline import stages as module
 from fgrlhf.pipeline.fingerprint import fingerprint, imported_files
 from fgrlhf.pipeline.launchers import LocalLauncher
@@ -172,6 +173,25 @@ def test_a_changed_stage_loses_its_outputs_first_and_a_failed_one_keeps_them(roo
     assert (root / "out" / "logs" / "s.log").read_text().split() == ["0"], (
         "a changed stage starts on nothing"
     )
+
+
+def test_an_interrupt_while_outputs_are_removed_leaves_no_complete_stage(root, monkeypatch):
+    two = stage("two", 'touch "$OUT/a.out"', reads=("a.yml",), outputs=("a.out", "two.out"))
+    run(root, [two])
+    changed, before = (root / "a.yml"), (root / "a.yml").read_text()
+    changed.write_text("lr: 2\n")
+
+    def interrupted(path):
+        path.unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(stages, "_remove", interrupted)
+        run(root, [two])
+    changed.write_text(before)
+    (root / "out" / "a.out").touch()  # the other one is still there
+    run(root, [two])
+    assert order(root) == ["two", "two"]
 
 
 def test_a_failure_shows_the_end_of_the_log_and_stops_the_rest(root):
@@ -381,6 +401,8 @@ def test_code_outside_the_library_counts_too(tmp_path):
     assert tmp_path / "mine" / "task.py" in files
     assert ROOT / "fgrlhf" / "errors.py" in files
     assert fingerprint(tmp_path, ["run"], [], ["mine.task"], [])
+    (tmp_path / "my_rewards.py").write_text("from mine import task\n")
+    assert tmp_path / "my_rewards.py" in imported_files(tmp_path, ["my_rewards"])
     page = imported_files(ROOT, ["interface_html.pages"])
     assert ROOT / "interface_html" / "schema.py" in page
 

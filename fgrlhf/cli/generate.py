@@ -83,11 +83,11 @@ def read_part(path: Path, prompts: Sequence[Prompt], to_row: SampleRow) -> list[
     if not path.exists():
         return []
     rows: list[dict] = []
-    expected_keys = to_row(prompts[0], []).keys() if prompts else set()
     # not splitlines(), because a text may contain other line separators, which JSON does not escape
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     for line, prompt in zip(lines, prompts):
         row = _row(line)
+        expected_keys = to_row(prompt, []).keys()
         if row is None or row.get("id") != prompt.id or row.keys() != expected_keys:
             print(
                 f"note: {path}, line {len(rows) + 1} is damaged: its answers and those after it are"

@@ -40,8 +40,9 @@ def write_task(name: str, tasks: Path) -> Path:
     folder = tasks / name
     if not (tasks / "__init__.py").is_file():
         raise UserError(f"{tasks.resolve()} has no tasks: run this in the repository's root")
-    if folder.exists():
-        raise UserError(f"{folder} exists: choose another name, or remove it")
+    for taken in (folder, tasks / f"{name}.py"):
+        if taken.exists():
+            raise UserError(f"{taken} exists: choose another name, or remove it")
     # write it to a temporary folder, then rename that
     with tempfile.TemporaryDirectory(dir=tasks, prefix=".new-") as temporary:
         draft = Path(temporary) / name

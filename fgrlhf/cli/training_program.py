@@ -7,6 +7,7 @@ metrics of its own. Without a task, models read the prompt's text, and files hav
 formats.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,13 +28,15 @@ NO_TASK = Task(name="none")
 def split_task(argv: Sequence[str]) -> tuple[Task, list[str]]:
     """The task named by the first argument, and the other arguments.
 
-    The first argument is a task if the second one is not an override; then that is the config.
+    The first argument is a task if the second one is not an override; then that is the config,
+    whose path may contain `=`.
 
     Raises:
       UserError: there is no such task.
     """
     arguments = list(argv)
-    if len(arguments) > 1 and not arguments[0].startswith("-") and "=" not in arguments[1]:
+    has_two = len(arguments) > 1 and not arguments[0].startswith("-")
+    if has_two and ("=" not in arguments[1] or os.path.exists(arguments[1])):
         return load_task(arguments[0]), arguments[1:]
     return NO_TASK, arguments
 

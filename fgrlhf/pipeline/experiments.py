@@ -151,8 +151,8 @@ def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
     Raises:
       UserError: the task or config is missing, with the usage; or two overrides are of one key.
     """
-    words = [argument for argument in argv if "=" not in argument]
-    pairs = [argument for argument in argv if "=" in argument]
+    words = [argument for argument in argv if _is_word(argument)]
+    pairs = [argument for argument in argv if not _is_word(argument)]
     if len(words) < 2:
         raise UserError(f"name a task and a config\n{usage}")
     settings = []
@@ -166,6 +166,11 @@ def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
             settings.append(pair)
     _check_keys_differ(overrides)
     return Arguments(words[0], words[1:], settings, overrides)
+
+
+def _is_word(argument: str) -> bool:
+    """Whether an argument is a task or a config, whose path may contain `=`."""
+    return "=" not in argument or os.path.exists(argument.partition(":")[2] or argument)
 
 
 def _check_keys_differ(overrides: Sequence[str]) -> None:

@@ -117,7 +117,8 @@ def _package_of(file: Path, root: Path) -> tuple[str, ...]:
 def _files_of(root: Path, name: str) -> list[Path]:
     """The file of a module and the `__init__` of its packages; [] outside root and library."""
     parts = name.split(".")
-    folder = root if (root / parts[0]).exists() else LIBRARY
+    is_here = (root / parts[0]).exists() or (root / f"{parts[0]}.py").exists()
+    folder = root if is_here else LIBRARY
     if not (folder / parts[0]).exists() and len(parts) > 1:
         return []  # a module of another package, such as torch.nn
     above = [folder.joinpath(*parts[:i], "__init__.py") for i in range(1, len(parts) + 1)]

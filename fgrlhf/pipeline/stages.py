@@ -269,6 +269,9 @@ class Pipeline:
         if record["complete"] or not self._is_unchanged(stage, record):
             if job is not None:
                 self._cancel(stage, job)
+            # an interrupt while outputs are removed must not leave a stage that seems complete
+            self.records[stage.name] = {**record, "complete": False, "fingerprint": ""}
+            self._write_state()
             for output in stage.outputs:
                 _remove(self.folder / output)
             self._launch(stage, lane)

@@ -167,6 +167,8 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
     # stages may have run since the summary
     stages = read_record(folder / "stages.json", dict[str, StageCost]) or summary.stages or {}
     policies = summary.policies or _policies(folder, split, display)
+    training = _training_logs(folder, display)
+    feedback = feedback_files(_data_folders(folder))
     contents = {
         "results": policies,
         "curves": runs,
@@ -175,7 +177,7 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
         "rollouts": any(run.samples for run in runs),
         "stages": stages,
     }
-    if not any(contents.values()):
+    if not any((*contents.values(), training, feedback)):
         raise UserError(f"{folder} has nothing to report; looked for {'; '.join(SOURCES.values())}")
     missing = {name: source for name, source in SOURCES.items() if not contents[name]}
     if runs and all(_uses_no_reward_model(run) for run in runs):
@@ -185,12 +187,12 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
         summary=summary,
         policies=policies,
         runs=runs,
-        training=_training_logs(folder, display),
+        training=training,
         reward_models=reward_models,
         evaluations=evaluations,
         split=split,
         stages=stages,
-        feedback=feedback_files(_data_folders(folder)),
+        feedback=feedback,
         pretrained=_pretrained(folder),
         note=note,
         missing=missing,

@@ -62,7 +62,9 @@ class Settings(ExperimentSettings):
 
     @property
     def names(self) -> list[str]:
-        names = self.algorithms.split(",")
+        names = [name.strip() for name in self.algorithms.split(",")]
+        if len(set(names)) < len(names):
+            raise UserError(f"algorithms={self.algorithms}: name each algorithm once")
         unknown = [name for name in names if name not in NAMES]
         if unknown:
             raise UserError(

@@ -39,12 +39,13 @@ def answer_of(text: str) -> Fraction | None:
 
 
 def number(text: str) -> Fraction | None:
-    """The value of a number such as `-1,234.50` or `3 / 4`.
+    """The value of a number such as `-1,234.50`, `3 / 4` or `4.5/3`.
 
     None for a division by zero, and for more digits than Python converts (4,300).
     """
+    above, _, below = text.replace(",", "").replace(" ", "").partition("/")
     try:
-        return Fraction(text.replace(",", "").replace(" ", ""))
+        return Fraction(above) / Fraction(below or 1)
     except (ZeroDivisionError, ValueError):
         return None
 

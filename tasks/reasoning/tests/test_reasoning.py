@@ -81,6 +81,7 @@ PROMPT = Prompt("0", PROBLEM.text, ("\n".join(LINES),))
         ("#### no number", None),
         ("no number", None),
         ("#### 3/0", None),
+        ("#### 4.5/3", 1.5),
         ("1" * 5000, None),
         ("", None),
     ],
