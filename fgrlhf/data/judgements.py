@@ -422,7 +422,8 @@ def to_steps(judged: JudgedResponse) -> tuple[StepFeedback, Losses]:
         for part in ("severity", "annotator", "reason", "evidence", "origin"):
             losses[part] += getattr(judgement, part) is not None
     between.append(judged.response[last[1] :])
-    losses["texts that are not in a step"] += sum(bool(text.strip()) for text in between)
+    if steps:  # else the whole solution is left out, and counted as that
+        losses["texts that are not in a step"] += sum(bool(text.strip()) for text in between)
     if judged.source is not None:
         losses["source texts"] += 1
     return StepFeedback(judged.prompt, tuple(steps)), +losses
