@@ -47,6 +47,24 @@ class StrictModel(BaseModel):
         return result
 
 
+Place = tuple[str | int, ...]  # of a value: the keys, and the indices in lists, that lead to it
+
+
+def places_without_effect(section: StrictModel) -> list[Place]:
+    """The places of all keys in a section and below it that affect no result (`may_change`)."""
+    places: list[Place] = [(key,) for key in section.may_change]
+    for name, value in section:
+        inner: dict[Place, Any] = {(name,): value}
+        if isinstance(value, dict):
+            inner = {(name, key): item for key, item in value.items()}
+        elif isinstance(value, list | tuple):
+            inner = {(name, i): item for i, item in enumerate(value)}
+        for place, item in inner.items():
+            if isinstance(item, StrictModel):
+                places += [place + below for below in places_without_effect(item)]
+    return places
+
+
 _SWITCHES = frozenset({"true", "false", "yes", "no", "on", "off"})
 
 

@@ -123,9 +123,9 @@ def stage(name: str, task: MiniTask, folder: Path) -> Stage:
     else:
         variables = (f"OUTPUT_DIR={out}", f"DATA_DIR={out / 'data'}")
         command = ("env", *variables, "bash", f"tasks/{name}/run.sh", *task.arguments)
-        outputs.append(
-            name
-        )  # removed before a changed task runs again; the demo has its own stages
+        # A changed task starts anew in an empty folder. The demo is a pipeline, which does that for
+        # each of its stages.
+        outputs.append(name)
     return Stage(
         name,
         command,

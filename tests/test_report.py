@@ -221,6 +221,13 @@ def test_names_and_splits_may_contain_hyphens(tmp_path):
     assert set(outputs.evaluations) == set(outputs.policies) == {"a-policy", "sft"}
 
 
+def test_a_report_of_supervised_training_alone(tmp_path):
+    lines = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0}]
+    write_jsonl(tmp_path / "sft" / "metrics.jsonl", lines)
+    write_report(tmp_path, tmp_path / "r.html")
+    assert "Supervised training" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
 def test_an_empty_or_absent_folder_is_an_error_and_writes_nothing(tmp_path):
     with pytest.raises(UserError, match="nothing to report"):
         write_report(tmp_path, tmp_path / "r.html")

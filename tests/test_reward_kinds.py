@@ -25,6 +25,7 @@ from fgrlhf.reward_models.classifier import ClassifierReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, build_aspects
 from fgrlhf.reward_models.text_rewards import LengthReward, RegexReward, RepetitionReward
+from fgrlhf.runs.step_metrics import InputCounts, input_counts
 from fgrlhf.task import Task, rl_config
 from fgrlhf.text_types import Prompt, ResponseTokens
 from tasks.qa_feedback.task import TASK as QA
@@ -346,6 +347,16 @@ def test_a_classifier_gives_the_probability_or_the_log_odds_of_a_label(classifie
     (whole,) = built(a=scaled)["a"].segment_scores(PROMPTS[:1], [text])
     odds = torch.logit(torch.tensor(probability, dtype=torch.float64)).item()
     assert whole[0].value == pytest.approx(-2 * (odds - 0.5), abs=1e-4)
+
+
+def test_a_classifier_counts_the_inputs_that_it_cuts(classifier):
+    """The trainer logs them as `cut/<name>`. It reads 32 tokens."""
+    reward = built(a={"kind": "classifier", "ckpt": str(classifier), "label": "toxic"})["a"]
+    ends = " ".join(["dog"] * 31)
+    reward.segment_scores(PROMPTS[:1] * 3, ["the red cat.", ends, f"{ends} {ends}"])
+    tokens = [len(tiny.tokenizer()(text)["input_ids"]) for text in (ends, f"{ends} {ends}")]
+    assert tokens[0] <= 32 < tokens[1]
+    assert input_counts(CombinedReward({"a": reward})) == {"a": InputCounts(seen=3, cut=1)}
 
 
 @pytest.mark.parametrize(

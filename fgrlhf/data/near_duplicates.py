@@ -29,11 +29,12 @@ def _words(text: str) -> tuple[str, ...]:
 
     Other punctuation does not count.
     """
-    return tuple(
-        match[0]
-        for match in _WORD.finditer(text.casefold())
-        if match[1] or unicodedata.category(match[2]).startswith("S")
-    )
+    words = []
+    for match in _WORD.finditer(text.casefold()):
+        word, other = match.groups()
+        if word or unicodedata.category(other).startswith("S"):
+            words.append(match[0])
+    return tuple(words)
 
 
 def shingles(text: str) -> frozenset[tuple[str, ...]]:

@@ -94,7 +94,7 @@ class LayerCache:
         self.length += 1
 
     def keep(self, groups: Tensor, rows: Tensor, hidden_G11P: Tensor | None) -> None:
-        """Keep only these prompts and responses. With a slot there is no length to keep."""
+        """Keep only these prompts and responses. Not with a slot, where `length` is not counted."""
         assert self.slot is None
         if len(groups) < len(self.prompt_key_GHPD):
             self.prompt_key_GHPD = self.prompt_key_GHPD[groups]

@@ -198,8 +198,8 @@ def best_metric_mistakes(
 ) -> list[str]:
     """Problems with a metric whose highest value selects the best policy.
 
-    The metric must be computed, and lower values must not be better. Of a `score` it must be known
-    which are.
+    The metric must be computed, and lower values must not be better. For a `score`, the config must
+    say that higher ones are.
 
     Args:
       best_metric: a key of the summary, e.g. "reward", "bleu" or "bleu/corpus".

@@ -81,7 +81,7 @@ class FrozenLayers:
         responses = []
         for prompt, ids_KT, mask_KT in zip(prompts, response_ids_GKT, response_mask_GKT):
             responses += [prompt + b"|" + key for key in _keys(ids_KT, mask_KT)]
-        # A response is always looked up together with its prompt, so both are forgotten together.
+        # a response is never looked up without its prompt, so the prompt stays as recent
         known = all(key in self._states for key in (*prompts, *responses))
         if not known:
             with torch.no_grad():

@@ -18,7 +18,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from fgrlhf.config import StrictModel
+from fgrlhf.config import places_without_effect
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import sha256
 from fgrlhf.reward import AspectReward, checked_scores
@@ -67,23 +67,13 @@ def model_sha256(config: RewardKind, dtype: str) -> str:
                 " --local-dir FOLDER`), then give ckpt=FOLDER"
             )
         files.append({path.name: sha256(path) for path in model_files(Path(folder))})
-    excluded = {**_without_effect(config), "weight": True, "place": True}
-    settings = config.model_dump(mode="json", exclude=excluded)
+    settings = config.model_dump(mode="json")
+    for *parents, key in [*places_without_effect(config), ("weight",), ("place",)]:
+        section: Any = settings
+        for parent in parents:
+            section = section[parent]
+        section.pop(key, None)
     return content_hash(_without_places(settings, folders), files, dtype)
-
-
-def _without_effect(section: StrictModel) -> dict[Any, Any]:
-    """The keys below a section that do not change values, such as a timeout, for pydantic."""
-    excluded: dict[Any, Any] = dict.fromkeys(section.may_change, True)
-    for name, value in section:
-        if isinstance(value, StrictModel):
-            excluded.setdefault(name, _without_effect(value))
-        elif isinstance(value, list | tuple):
-            inner = {
-                i: _without_effect(x) for i, x in enumerate(value) if isinstance(x, StrictModel)
-            }
-            excluded.setdefault(name, inner)
-    return {name: inner for name, inner in excluded.items() if inner}
 
 
 def _without_places(value: Any, folders: Sequence[str]) -> Any:

@@ -268,6 +268,11 @@ class WithoutError:
         self.aggregate = aggregate
 
     def score(self, prompts: "Sequence[Prompt]", texts: Sequence[str]) -> list[float]:
+        """The score of each text, from 0 to 1; 1 for a text without segments.
+
+        Raises:
+          UserError: the model's input was cut so short that it read no segment of a text.
+        """
         scores = []
         for judged in self.model.score(prompts, texts):
             ok_S = judged.probabilities_SL[:, -1].tolist()  # the ok label is the last one

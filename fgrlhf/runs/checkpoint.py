@@ -31,7 +31,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 
-from fgrlhf.config import StrictModel
+from fgrlhf.config import Place, places_without_effect
 from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.files import read_json, sha256, sync, write_json
 from fgrlhf.models.lora import names_under_adapters
@@ -337,19 +337,10 @@ def _differences(old, new, path: str = "") -> list[str]:
     return [] if old == new else [f"{path}: {shorten(repr(old))} then, {shorten(repr(new))} now"]
 
 
-def _may_change(section: StrictModel, path: str = "") -> list[str]:
-    """The paths of the keys below a section that affect no result."""
-    paths = [f"{path}{key}" for key in section.may_change]
-    for name, value in section:
-        sections = {name: value}
-        if isinstance(value, dict):
-            sections = {f"{name}.{key}": inner for key, inner in value.items()}
-        elif isinstance(value, list | tuple):
-            sections = {f"{name}[{i}]": inner for i, inner in enumerate(value)}
-        for key, inner in sections.items():
-            if isinstance(inner, StrictModel):
-                paths += _may_change(inner, f"{path}{key}.")
-    return paths
+def _path(place: Place) -> str:
+    """A place as `_differences` writes it, such as `evaluation_metrics[1].scorer.timeout`."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in place]
+    return "".join(parts).lstrip(".")
 
 
 def _check_same_run(trainer, state: dict, folder: Path) -> None:
@@ -359,7 +350,8 @@ def _check_same_run(trainer, state: dict, folder: Path) -> None:
     old_processes = state["num_processes"]
     processes = trainer.accelerator.num_processes
     differences = _differences(mask_tree(old), new)
-    may_change = (*MAY_CHANGE_ON_RESUME, *(f"{key}:" for key in _may_change(trainer.config)))
+    without_effect = [f"{_path(place)}:" for place in places_without_effect(trainer.config)]
+    may_change = (*MAY_CHANGE_ON_RESUME, *without_effect)
     changed = [line for line in differences if not line.startswith(may_change)]
     if processes != old_processes:
         if _same_updates(old, old_processes, new, processes):
