@@ -11,6 +11,7 @@ from fgrlhf.kernels import attention
 from fgrlhf.kernels.attention import (
     SHARED_PROMPT,
     _RecomputedAttention,
+    _stored_attention,
     bias_by_distance,
     use_shared_attention,
 )
@@ -127,7 +128,8 @@ def block_size(request, monkeypatch):
 
 
 @pytest.mark.parametrize("masked", [None, "padding", "padding_of_each", "causal"])
-def test_a_learned_bias_has_the_gradients_of_autograd(masked, block_size):
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_learned_bias_has_the_gradients_of_autograd(masked, stored, block_size):
     generator = torch.Generator().manual_seed(0)
     B, H, L, D = 3, 2, 5, 4
     query, key, value, out = (
@@ -149,7 +151,10 @@ def test_a_learned_bias_has_the_gradients_of_autograd(masked, block_size):
         return scores.softmax(-1) @ value
 
     expected = plain(*inputs)
-    result = _RecomputedAttention.apply(*inputs, mask, 0.5, 0.0)
+    if stored:
+        result = _stored_attention(*inputs, mask, 0.5)
+    else:
+        result = _RecomputedAttention.apply(*inputs, mask, 0.5, 0.0)
     torch.testing.assert_close(result, expected)
     first = [
         torch.autograd.grad((x * out).sum(), inputs, create_graph=True) for x in (result, expected)
@@ -214,7 +219,19 @@ def test_dropout_has_the_distribution_of_transformers():
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_of_the_size_of_the_scores_only_the_dropout_mask_is_stored(dropout):
+def test_of_the_size_of_the_scores_only_the_dropout_mask_is_stored(dropout, monkeypatch):
+    monkeypatch.setattr(attention, "STORED_SCORES", 0)
+    # two layers in each of encoder, decoder and cross-attention
+    assert scores_stored(dropout) == ([torch.uint8] * 6 if dropout else [])
+
+
+def test_few_probabilities_are_stored():
+    # of self-attention, two layers in each of encoder and decoder
+    assert scores_stored(dropout=0.0) == [torch.float32] * 4
+
+
+def scores_stored(dropout):
+    """Types of the arrays of the size of the scores that a T5 stores for its gradients."""
     torch.manual_seed(0)
     model = use_shared_attention(t5()).train()
     for module in model.modules():
@@ -230,5 +247,4 @@ def test_of_the_size_of_the_scores_only_the_dropout_mask_is_stored(dropout):
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(input_ids=ids, labels=labels)
-    # two layers in each of encoder, decoder and cross-attention
-    assert stored == ([torch.uint8] * 6 if dropout else [])
+    return stored

@@ -4,7 +4,18 @@ import pytest
 import rl_helpers as rl
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MT5Config,
+    MT5ForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.t5.modeling_t5 import T5LayerNorm
 from transformers.pytorch_utils import Conv1D
 
 from fgrlhf.kernels import choice as kernels
@@ -12,7 +23,10 @@ from fgrlhf.kernels import layers
 from fgrlhf.kernels.layers import (
     Dropout,
     Linear,
+    LlamaNorm,
+    MT5Norm,
     ReluFeedForward,
+    T5Norm,
     TransposedLinear,
     dropout_mask,
     fast_layers,
@@ -56,6 +70,25 @@ def t5(**changes):
 def gpt2():
     return GPT2LMHeadModel(
         GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=4, n_positions=32)
+    )
+
+
+def mt5():
+    sizes = {"vocab_size": 50, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2}
+    return MT5ForConditionalGeneration(
+        MT5Config(**sizes, num_heads=4, decoder_start_token_id=0, initializer_factor=0.3)
+    )
+
+
+def llama():
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=50,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+        )
     )
 
 
@@ -154,7 +187,7 @@ def test_products_under_autocast_go_to_pytorch(monkeypatch):
         assert linear(x, weight).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("make", [t5, gpt2])
+@pytest.mark.parametrize("make", [t5, mt5, gpt2, llama])
 def test_a_model_keeps_its_results_gradients_and_names(all_products, make):
     torch.manual_seed(0)
     plain = make().eval()
@@ -180,6 +213,53 @@ def test_which_layers_are_changed():
     gated = fast_layers(t5(feed_forward_proj="gated-gelu"))
     assert not any(isinstance(m, ReluFeedForward) for m in gated.modules())
     assert isinstance(fast_layers(gpt2()).transformer.h[0].mlp.c_fc, TransposedLinear)
+    assert isinstance(model.encoder.final_layer_norm, T5Norm)
+    assert isinstance(fast_layers(mt5()).encoder.final_layer_norm, MT5Norm)
+    assert isinstance(fast_layers(llama()).model.norm, LlamaNorm)
+
+
+def test_a_norm_by_hand():
+    layer = T5Norm(2, eps=0.0)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([2.0, 1.0]))
+    x = torch.tensor([[3.0, 4.0]], requires_grad=True)
+    # r = 1 / sqrt((9 + 16) / 2)
+    r = 12.5**-0.5
+    y = layer(x)
+    torch.testing.assert_close(y, torch.tensor([[2 * 3 * r, 4 * r]]))
+    y[0, 0].backward()  # g = (1, 0): the mean of g w x r is 2 * 3 r / 2 = 3 r
+    torch.testing.assert_close(layer.weight.grad, torch.tensor([3 * r, 0.0]))
+    torch.testing.assert_close(x.grad, torch.tensor([[r * (2 - 9 * r**2), r * (0 - 12 * r**2)]]))
+
+
+@pytest.mark.parametrize("trained", ["input", "weight", "both"])
+@pytest.mark.parametrize("norms", [(T5Norm, T5LayerNorm), (LlamaNorm, LlamaRMSNorm)])
+def test_a_norm_has_the_gradients_of_transformers_also_the_second_ones(norms, trained):
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 16, requires_grad=trained != "weight")
+    weight = (torch.rand(16) + 0.5).requires_grad_(trained != "input")
+    inputs = [t for t in (x, weight) if t.requires_grad]
+    g = torch.randn(3, 4, 16)
+    results = []
+    for norm in norms:
+        layer = norm(16)
+        layer.weight = nn.Parameter(weight.detach(), requires_grad=weight.requires_grad)
+        y = layer(x)
+        own = [layer.weight if t is weight else t for t in inputs]
+        first = torch.autograd.grad((y * g).sum(), own, create_graph=True)
+        results.append([y, *first])
+        if trained != "weight":  # y is linear in the weight
+            results[-1] += torch.autograd.grad(sum(f.sin().sum() for f in first), own)
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
+
+
+def test_norms_in_other_types_are_those_of_transformers(monkeypatch):
+    monkeypatch.setattr(layers, "_RMSNorm", None)
+    for dtype in (torch.bfloat16, torch.float64):
+        layer = LlamaNorm(8).to(dtype)
+        x = torch.randn(2, 8, dtype=dtype)
+        plain = LlamaRMSNorm(8).to(dtype)
+        torch.testing.assert_close(layer(x), plain(x), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

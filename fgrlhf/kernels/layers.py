@@ -1,4 +1,4 @@
-"""Linear layers and dropout that are faster on a CPU than those of transformers.
+"""Linear layers, dropout and norms that are faster on a CPU than those of transformers.
 
 *Linear layers.* PyTorch multiplies fp32 matrices with MKL, which uses AVX-512 on Intel's processors
 only. On others, oneDNN, which is part of the same PyTorch, is twice as fast
@@ -9,6 +9,9 @@ which of the two is faster on this machine.
 update, and stores a mask in fp32. Here a mask has one byte per entry, and one 64-bit random number
 gives four entries. Where dropout follows a relu, not even the mask is stored: an output that is not
 0 was neither negative nor dropped.
+
+*Normalisation.* PyTorch differentiates the layer norm of T5 and Llama operation by operation, and
+reads and writes whole arrays in each. The formula of the gradient needs half as many.
 """
 
 from math import prod
@@ -16,7 +19,9 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from transformers.models.t5.modeling_t5 import T5DenseActDense
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.mt5.modeling_mt5 import MT5LayerNorm
+from transformers.models.t5.modeling_t5 import T5DenseActDense, T5LayerNorm
 from transformers.pytorch_utils import Conv1D
 
 from fgrlhf.kernels import choice
@@ -168,6 +173,83 @@ class ReluFeedForward(T5DenseActDense):
         return self.wo(y)
 
 
+# ---- normalisation -------------------------------------------------------------------------------
+
+
+def _inverse_rms(x: Tensor, eps: float) -> Tensor:
+    """The factor r = 1 / sqrt(mean of x^2 + eps) of every row, (..., 1)."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return (norm.square() / x.shape[-1] + eps).rsqrt()
+
+
+class _RMSNorm(torch.autograd.Function):
+    """y_d = w_d x_d r with r = 1 / sqrt(mean_d x_d^2 + eps), for rows x of D numbers.
+
+    With the gradient g of y, and since dr / dx_d = -r^3 x_d / D:
+
+        dw_d = sum over the rows of g_d x_d r
+        dx_d = r (g_d w_d - x_d r mean_c(g_c w_c x_c r))
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+        ctx.eps = eps
+        ctx.save_for_backward(x, weight_D)
+        return (x * _inverse_rms(x, eps)).mul_(weight_D)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        x, weight_D = ctx.saved_tensors
+        needs_x, needs_weight, _ = ctx.needs_input_grad
+        D = len(weight_D)
+        r = _inverse_rms(x, ctx.eps)
+        xr = x * r
+        products = grad * xr
+        dweight_D = products.flatten(0, -2).sum(0) if needs_weight else None
+        dx = None
+        if needs_x:
+            mean = (products @ weight_D / D)[..., None]
+            dx = (grad * weight_D).addcmul_(xr, -mean) * r
+        return dx, dweight_D, None
+
+
+def _rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    if torch.is_grad_enabled() and (x.requires_grad or weight_D.requires_grad):
+        return _RMSNorm.apply(x, weight_D, eps)
+    return (x * _inverse_rms(x, eps)).mul_(weight_D)
+
+
+def _norm_is_ours(x: Tensor, weight_D: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype == weight_D.dtype == torch.float32
+
+
+class T5Norm(T5LayerNorm):
+    """T5's layer norm, computed by `_RMSNorm` in fp32 on a CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not _norm_is_ours(x, self.weight):
+            return super().forward(x)
+        return _rms_norm(x, self.weight, self.variance_epsilon)
+
+
+class MT5Norm(MT5LayerNorm):
+    """mT5's layer norm, as `T5Norm`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not _norm_is_ours(x, self.weight):
+            return super().forward(x)
+        return _rms_norm(x, self.weight, self.variance_epsilon)
+
+
+class LlamaNorm(LlamaRMSNorm):
+    """Llama's layer norm, as `T5Norm`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not _norm_is_ours(x, self.weight):
+            return super().forward(x)
+        return _rms_norm(x, self.weight, self.variance_epsilon)
+
+
 # ---- in a model ----------------------------------------------------------------------------------
 
 FAST_CLASS = {
@@ -175,6 +257,9 @@ FAST_CLASS = {
     Conv1D: TransposedLinear,
     nn.Dropout: Dropout,
     T5DenseActDense: ReluFeedForward,
+    T5LayerNorm: T5Norm,
+    MT5LayerNorm: MT5Norm,
+    LlamaRMSNorm: LlamaNorm,
 }
 
 
