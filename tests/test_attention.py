@@ -228,12 +228,13 @@ def test_of_the_size_of_the_scores_only_the_dropout_mask_is_stored(dropout, monk
 def test_few_probabilities_are_stored():
     # of self-attention, two layers in each of encoder and decoder
     assert scores_stored(dropout=0.0) == [torch.float32] * 4
+    assert scores_stored(dropout=0.0, dtype=torch.bfloat16) == []
 
 
-def scores_stored(dropout):
+def scores_stored(dropout, dtype=torch.float32):
     """Types of the arrays of the size of the scores that a T5 stores for its gradients."""
     torch.manual_seed(0)
-    model = use_shared_attention(t5()).train()
+    model = use_shared_attention(t5()).to(dtype).train()
     for module in model.modules():
         if hasattr(module, "has_relative_attention_bias"):
             module.dropout = dropout

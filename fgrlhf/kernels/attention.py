@@ -115,8 +115,7 @@ def _self_attention(
             attention_mask = everything_LS.tril()[None, None]
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         bias_HLS = position_bias[0]
-        B, H, L, _ = query.shape
-        if not dropout and B * H * L * key.shape[2] <= STORED_SCORES:
+        if not dropout and _can_store_scores(query, key):
             out = _stored_attention(query, key, value, bias_HLS, attention_mask, scale)
         else:
             out = _RecomputedAttention.apply(
@@ -142,6 +141,13 @@ def _recomputes(query: Tensor) -> bool:
 
 
 # ---- attention whose scores are stored -----------------------------------------------------------
+
+
+def _can_store_scores(query: Tensor, key: Tensor) -> bool:
+    """Whether they are few, and in a precision in which they may be rounded before the softmax."""
+    B, H, L, _ = query.shape
+    few = B * H * L * key.shape[2] <= STORED_SCORES
+    return few and query.dtype in (torch.float32, torch.float64)
 
 
 def _stored_attention(
