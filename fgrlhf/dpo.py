@@ -126,7 +126,8 @@ class DPOTrainer(BaseTrainer):
             self._train(until)
 
     def _train(self, until: int | None) -> None:
-        if self.ref_logprobs is None:
+        # before a checkpoint replaces the weights of the initial policy, which is the reference
+        if self.ref_logprobs is None and not self._has_ended():
             with unsharded(self.actor_critic):
                 self.ref_logprobs = self.reference_logprobs()
         resumed = checkpoint.load_latest(self)
@@ -164,6 +165,11 @@ class DPOTrainer(BaseTrainer):
             self._say_where_policies_are(bar)
         bar.close()
         self.log.close()
+
+    def _has_ended(self) -> bool:
+        """Whether an earlier process has finished the run: `_is_finished`, before it is loaded."""
+        is_last_saved = checkpoint.is_whole_model(self.folder / "final")
+        return is_last_saved and checkpoint.latest_step(self.folder) == self.total_steps
 
     @torch.no_grad()
     def reference_logprobs(self) -> list[list[Tensor]]:

@@ -213,6 +213,23 @@ def code_of(task: Task) -> dict[str, str]:
     return files
 
 
+def data_of(task: Task) -> list[str]:
+    """The files in the folder `data` of a task that generates its prompts, perhaps from them.
+
+    Returns:
+      absolute paths, without those of code; [] for a task that reads its prompts from files, which
+      configs name, or that is not in a `task.py`.
+    """
+    folder = _folder_of(task)
+    if folder is None or task.generate is None:
+        return []
+    files = []
+    for path in sorted((folder / "data").glob("*")):
+        if path.is_file() and path.suffix not in (".py", ".sh"):
+            files.append(str(path.absolute()))
+    return files
+
+
 def _folder_of(task: Task) -> Path | None:
     """The folder of the imported `task.py` that defines the task; None if no such file does."""
     for module in list(sys.modules.values()):

@@ -7,11 +7,11 @@
 #         VARIANT     published: use configs with all published switches if they exist (paper scale only)
 #         DATA_DIR    folder of the data; default tasks/$TASK/data (paper), $OUTPUT_DIR/data (other scales)
 #         OUTPUT_DIR  folder of the results; default outputs/$TASK/$SCALE
-#         NNODES, RDZV_ENDPOINT  several machines: see `launch`
+#         NNODES, RDZV_ENDPOINT, RDZV_ID  several machines: see `launch`
 #         FGRLHF_SMALL_MODEL  at small scale, folder of the pretrained language model; default outputs/models/smollm2
 # Result  the working directory is the repository's root, `python` is that of the active environment or of .venv,
-#         these variables are exported, and the functions `config_for`, `needs`, `needs_at`, `run_folder` and
-#         `launch` are defined.
+#         these variables are exported, and the functions `config_for`, `needs`, `needs_at`, `data_script`, `run_folder`
+#         and `launch` are defined.
 # Relative DATA_DIR, OUTPUT_DIR and FGRLHF_SMALL_MODEL are relative to the folder in which the script was started.
 
 set -euo pipefail
@@ -174,7 +174,8 @@ gpu_count() {
 
 # launch [-m] program arguments...: run one process per GPU. Mini models are too small for several processes.
 # With NNODES=2 or more, this is one of several machines with as many GPUs each, which see the same folders: run the same
-# command on all of them, with RDZV_ENDPOINT=HOST:PORT, a free port of the first machine.
+# command on all of them, with RDZV_ENDPOINT=HOST:PORT, a free port of the first machine. Runs with the same RDZV_ENDPOINT
+# at the same time need different values of RDZV_ID, which is fgrlhf by default.
 launch() {
     local gpus
     gpus="$(gpu_count)"

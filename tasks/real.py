@@ -22,6 +22,7 @@ from fgrlhf.files import read_jsonl, write_json
 from fgrlhf.pipeline.efficiency import efficiency
 from fgrlhf.pipeline.experiments import learning_curve
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
+from fgrlhf.task import data_of, load_task
 from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE
 from tasks.scripts import ROOT, pipeline_of, print_cost, run_script, script_stage, small_model
 
@@ -119,7 +120,7 @@ def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stag
     before = preparation(task, settings, out)
     ready = tuple(stage.name for stage in before)
     modules = (f"tasks.{task}.task", f"tasks.{task}.lexicons")
-    configs = f"tasks/{task}/training/small_*_config.yml"
+    reads = (f"tasks/{task}/training/small_*_config.yml", *data_of(load_task(task)))
     result = [*before]
     for run, name in RUNS.items():
         result.append(
@@ -130,7 +131,7 @@ def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stag
                 modules=("fgrlhf.cli.rl", *modules),
                 needs=ready,
                 outputs=(run,),
-                reads=(configs,),
+                reads=reads,
             )
         )
     policies = {"initial": model} | {run: out / run / "final" for run in RUNS}
@@ -144,7 +145,7 @@ def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stag
                 modules=("fgrlhf.cli.evaluate", *modules),
                 needs=(*ready, RUNS[policy]) if policy in RUNS else ready,
                 outputs=(f"eval/{policy}-test",),
-                reads=(configs,),
+                reads=reads,
             )
         )
     result.append(

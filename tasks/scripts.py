@@ -49,6 +49,7 @@ def script_stage(
     needs: tuple[str, ...] = (),
     outputs: tuple[str, ...],
     reads: tuple[str, ...] = (),
+    variables: tuple[str, ...] = (),
     threads: int | None = None,
 ) -> Stage:
     """A stage that runs a bash script. The script is one of the stage's inputs."""
@@ -60,6 +61,7 @@ def script_stage(
         outputs=outputs,
         reads=("scripts/env.sh", path, *reads),
         modules=modules,
+        variables=variables,
         threads=threads,
     )
 

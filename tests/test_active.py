@@ -4,11 +4,12 @@ import pytest
 from test_rules import ROW
 
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.files import read_json, write_json, write_text
 from fgrlhf.pipeline.efficiency import efficiency
 from fgrlhf.pipeline.experiments import Point
 from interface_html import select as selection
-from tasks.qa_feedback import active_arm
+from tasks.qa_feedback import active as active_module
+from tasks.qa_feedback import active_arm, noisy_annotators
 from tasks.qa_feedback.active import Settings, active, table
 from tasks.qa_feedback.active_arm import run_arm
 
@@ -116,6 +117,22 @@ def test_the_table_by_hand():
         "Random's mean AUC with 300 rows, 2 seeds: uncertainty reaches it with 200 rows, 67% of"
         " them (95% interval over seeds 200 to 200).\n"
     )
+
+
+@pytest.mark.parametrize("module", [active_module, noisy_annotators])
+def test_an_arm_depends_on_the_files_of_the_demo_that_it_reads(module, tmp_path):
+    names = (
+        "data/train_feedback.json",
+        "data/dev_feedback.json",
+        "base_model/config.json",
+        "base_model/model.safetensors",
+    )
+    for name in names:
+        write_text(tmp_path / name, "of the demo")
+    settings = module.Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
+    stage = module.arm_stage(settings, module.ARMS[0], seed=0)
+    assert {str(tmp_path / name) for name in names} <= set(stage.reads)
+    assert "tasks.qa_feedback.feedback_format" in stage.modules
 
 
 def test_the_demo_must_have_run(tmp_path):

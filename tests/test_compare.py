@@ -239,6 +239,8 @@ def test_names_of_runs(configs, tmp_path):
         "grpo",
         "scalar",
     ]
+    with pytest.raises(UserError, match="algorithms=ppo, ppo: name each algorithm once"):
+        names(configs[0], algorithms="ppo, ppo")
     with pytest.raises(UserError, match="same name: dense"):
         names(configs[0], configs[0])
     with pytest.raises(UserError, match="no training program `x`"):

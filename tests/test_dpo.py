@@ -356,7 +356,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind, lora, tmp_path):
     assert metrics(tmp_path / "a") == metrics(tmp_path / "b")
     assert json.loads((tmp_path / "b" / "run.json").read_text())["resumed_at"] == [4]
     before = metrics(tmp_path / "b")
-    start("b").train()  # a finished run stays as it is
+    finished = start("b")
+    finished.train()  # a finished run stays as it is, and needs no reference
+    assert finished.ref_logprobs is None
     assert metrics(tmp_path / "b") == before
     assert json.loads((tmp_path / "b" / "run.json").read_text())["resumed_at"] == [4]
 

@@ -54,10 +54,10 @@ def test_the_programs_exist(name):
 
 def test_a_run_depends_on_the_files_that_its_config_names(folder):
     config = str(folder / "c.yml")
-    experiment = Experiment("t", folder / "out", {"HERE": str(folder)})
+    experiment = Experiment("numbers", folder / "out", {"HERE": str(folder)})
     files = [str(folder / name) for name in ("sft/config.json", "sft/model.safetensors")]
     assert experiment.named_files(config) == [*files, str(folder / "train.json")]
-    assert Experiment("t", folder / "out").named_files(config) == [str(folder / "train.json")]
+    assert Experiment("numbers", folder / "out").named_files(config) == [str(folder / "train.json")]
     stage = experiment.training_stage(
         Run("a", "rl", config, (f"x.y={folder}/sft/notes.txt", "z.w=")), 3
     )
@@ -72,7 +72,7 @@ def test_files_written_by_its_own_stages_do_not_trigger_a_new_run(folder):
     def current(written: str) -> str:
         """The fingerprint of a run if a stage before it writes this folder."""
         before = Stage("before", ("true",), outputs=(written,))
-        experiment = Experiment("t", folder, {"HERE": str(folder)})
+        experiment = Experiment("numbers", folder, {"HERE": str(folder)})
         run = experiment.training_stage(Run("a", "rl", str(folder / "c.yml")), 0)
         return Pipeline([before, run], folder, folder, {}, 1).fingerprints[run.name]
 
@@ -85,7 +85,7 @@ def test_files_written_by_its_own_stages_do_not_trigger_a_new_run(folder):
 def test_a_run_depends_on_the_variables_of_its_config(folder, monkeypatch):
     config = folder / "c.yml"
     config.write_text("train: {lr: '${LR}'}\nlogging: {run_name: '${USER}'}\n")
-    experiment = Experiment("t", folder / "out")
+    experiment = Experiment("numbers", folder / "out")
     plan = EvaluationPlan(str(config), None)
     for value in ("1e-4", "3e-2"):
         monkeypatch.setenv("LR", value)
@@ -95,14 +95,25 @@ def test_a_run_depends_on_the_variables_of_its_config(folder, monkeypatch):
 
 
 def test_overrides_of_sections_name_files_too(folder):
-    experiment = Experiment("t", folder / "out")
+    experiment = Experiment("numbers", folder / "out")
     override = f"reward.a={{kind: sequence_scorer, ckpt: {folder}/sft}}"
     files = experiment.named_files(str(folder / "c.yml"), [override])
     assert f"{folder}/sft/model.safetensors" in files
 
 
+def test_stages_depend_on_the_files_from_which_a_task_generates_prompts(folder):
+    experiment = Experiment("sentiment", folder / "out")
+    openings = str(Path(__file__).parents[1] / "tasks/sentiment/data/openings.txt")
+    config = str(folder / "c.yml")
+    trained = experiment.training_stage(Run("a", "rl", config), 0)
+    generated = experiment.evaluation_stage(EvaluationPlan(config, None), "a", "p")
+    from_file = experiment.evaluation_stage(EvaluationPlan(config, str(folder)), "a", "p")
+    assert openings in trained.reads and openings in generated.reads
+    assert openings not in from_file.reads
+
+
 def test_values_of_a_config(folder):
-    experiment = Experiment("t", folder, {"HERE": "h"})
+    experiment = Experiment("numbers", folder, {"HERE": "h"})
     config = str(folder / "c.yml")
     assert experiment.config_value(config, [], "model.ckpt") == "h/sft"
     assert experiment.config_value(config, ["model.ckpt=a", "model.ckpt=b"], "model.ckpt") == "b"
@@ -120,7 +131,7 @@ def test_the_policy_of_a_run():
 
 
 def test_evaluations(folder):
-    experiment = Experiment("t", folder / "out", {"HERE": str(folder)})
+    experiment = Experiment("numbers", folder / "out", {"HERE": str(folder)})
     config = str(folder / "c.yml")
     write_json(folder / "dev.json", [])
     plan = EvaluationPlan(config, str(folder), "dev", num_samples=4, reward=False)
@@ -168,11 +179,11 @@ def test_cores_are_shared_by_lanes(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "visible_gpus", lambda: [])
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    Experiment("t", tmp_path).run([], 2)
-    Experiment("t", tmp_path).run([], 100)
-    Experiment("t", tmp_path, {"OMP_NUM_THREADS": "3"}).run([], 2)
+    Experiment("numbers", tmp_path).run([], 2)
+    Experiment("numbers", tmp_path).run([], 100)
+    Experiment("numbers", tmp_path, {"OMP_NUM_THREADS": "3"}).run([], 2)
     monkeypatch.setattr(module, "visible_gpus", lambda: ["0"])
-    Experiment("t", tmp_path).run([], 2)
+    Experiment("numbers", tmp_path).run([], 2)
     assert [environment.get("OMP_NUM_THREADS") for environment in seen] == ["4", "1", "3", None]
 
 

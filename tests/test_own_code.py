@@ -9,7 +9,7 @@ from fgrlhf.cli.evaluate import Settings, inputs_of
 from fgrlhf.config import validate
 from fgrlhf.own_code import own_code, own_modules
 from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, Run
-from fgrlhf.task import Task, rl_config
+from fgrlhf.task import Task, load_task, rl_config
 from fgrlhf.train_rl import note_changed_code
 
 REWARD = {"kind": "python", "of": "my_rewards.kind.Politeness"}
@@ -64,6 +64,15 @@ def test_the_file_of_a_class_is_an_input_of_evaluations(my_rewards, tmp_path):
     assert own_code(read) == {"my_rewards.kind": "my_rewards/kind.py"}
     settings = Settings(policy="p", config="c.yml", output_dir="o", name="n")
     assert "my_rewards/kind.py" in inputs_of(Task(name="t"), settings, read)
+
+
+def test_the_file_that_prompts_are_generated_from_is_an_input_of_evaluations(tmp_path):
+    read = config_with(tmp_path, short={"kind": "length", "max_words": 9, "value": -0.1})
+    settings = Settings(policy="p", config="c.yml", output_dir="o", name="n")
+    openings = "tasks/sentiment/data/openings.txt"
+    assert openings in inputs_of(load_task("sentiment"), settings, read)
+    with_file = settings.model_copy(update={"data_dir": str(tmp_path)})
+    assert openings not in inputs_of(load_task("sentiment"), with_file, read)
 
 
 def test_a_change_of_a_class_is_noted_in_a_run_that_was_killed(my_rewards, tmp_path, capsys):

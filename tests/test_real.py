@@ -61,6 +61,8 @@ def test_stages_name_scripts_and_files_that_exist(task, tmp_path):
         assert (ROOT / stage.command[1]).is_file()
         patterns = [pattern for pattern in stage.reads if not Path(pattern).is_absolute()]
         assert all(any(ROOT.glob(pattern)) for pattern in patterns)
+        if task == "sentiment" and stage.name != "report":
+            assert str(ROOT / "tasks/sentiment/data/openings.txt") in stage.reads
     outputs = [output for stage in stages for output in stage.outputs]
     assert len(set(outputs)) == len(outputs)
 

@@ -123,6 +123,9 @@ def test_demonstrations_are_preferred_for_fine_tuning(rows, tmp_path):
     assert train_file() == f"data.train_file={rows / 'train.json'}"
     write_json(rows / "train_1k.json", [])
     assert train_file() == f"data.train_file={rows / 'train_1k.json'}"
+    stages = all_stages(rows, tmp_path)
+    for name in ("train_finegrained", "train_baseline", "train_dpo"):  # they read train.json
+        assert {str(rows / "train.json"), str(rows / "dev.json")} <= set(stages[name].reads)
 
 
 def test_missing_files_are_named(rows):

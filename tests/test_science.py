@@ -8,12 +8,13 @@ from scipy.stats import t
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.errors import UserError
-from fgrlhf.files import write_jsonl
+from fgrlhf.files import write_jsonl, write_text
 from fgrlhf.stats import bootstrap, seed_interval
 from tasks.qa_feedback import science
 from tasks.qa_feedback.compare import experiment_of
 from tasks.qa_feedback.science import (
     COMPARED,
+    REWARD_MODELS,
     RUNS,
     Settings,
     plan_of,
@@ -61,6 +62,23 @@ def test_a_seed_trains_its_own_reward_models_and_reads_them():
         "do_sample=true",
     } <= set(evaluation.command)
     assert evaluation.outputs == ("seed-3/eval/fine_grained-test",)
+
+
+def test_stages_depend_on_the_files_of_the_demo_that_they_read(tmp_path):
+    """The configs name its folders by the variables DATA_DIR and OUTPUT_DIR."""
+    base = tmp_path / "base"
+    questions, spans, sft = "data/train.json", "data/NF-ERR_subsentence/train.json", "sft"
+    for name in (questions, spans, f"{sft}/model.safetensors"):
+        write_text(base / name, "of the demo")
+    experiment = experiment_of(base, tmp_path / "out")
+    stages = {stage.name: stage for stage in seed_stages(experiment, plan_of(base), 0)}
+    policy = str(base / sft / "model.safetensors")
+    assert {str(base / spans), policy} <= set(stages["seed-0/rel_rm"].reads)
+    for name in RUNS:
+        assert {str(base / questions), policy} <= set(stages[f"seed-0/{name}"].reads)
+    for name in (*REWARD_MODELS, *RUNS):
+        folders = (f"DATA_DIR={base / 'data'}", f"OUTPUT_DIR={base}")
+        assert stages[f"seed-0/{name}"].variables == folders
 
 
 def test_results_pair_questions_by_their_id(tmp_path):

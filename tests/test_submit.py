@@ -278,10 +278,12 @@ def test_find_knows_running_jobs_only(tmp_path, slurm):
     job = launcher.start(
         Command("s", ("bash", "-c", command), tmp_path, {}, tmp_path / "log", appends=False)
     )
-    assert launcher.find(job.reference) is not None
+    found = launcher.find("s", job.reference)
+    assert found is not None
+    assert (found.name, found.reference) == ("s", job.reference)  # messages name the stage
     go.touch()
     wait_for(lambda: job.ended() is not None)
-    assert launcher.find(job.reference) is None
+    assert launcher.find("s", job.reference) is None
 
 
 # ---- requeued jobs -------------------------------------------------------------------------------

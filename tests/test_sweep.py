@@ -192,6 +192,30 @@ def test_the_threshold_is_the_one_of_the_training(config, tmp_path, threshold):
     assert (best["score"], best["kl"]) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize(
+    "swept, metric, is_same",
+    [
+        ("reward.increasing.weight=1,2", "reward", False),
+        ("reward.increasing.weight=1,2", "ter", True),
+        ("train.eval_examples=8,16", "ter", False),
+    ],
+)
+def test_scores_that_measure_different_things_have_no_best(
+    config, tmp_path, capsys, swept, metric, is_same
+):
+    out = tmp_path / "out"
+    arguments = ["numbers", config, "train.lr=0.1", swept, f"output_dir={out}", f"metric={metric}"]
+    module.main(arguments)
+    summary = read_json(out / "summary.json")
+    assert (summary["best"] is not None) == summary["same_on_dev"] == is_same
+    printed = capsys.readouterr().out
+    html = (out / "index.html").read_text(encoding="utf-8")
+    warning = f"scores cannot be compared: on dev, {metric} is not the same"
+    assert (warning in html) == (warning in printed) != is_same
+    for best in ("**" in printed, 'class="sure"' in html, "<svg" in html):
+        assert best == is_same
+
+
 def test_one_seed_does_not_mark_the_best_value(config, tmp_path, capsys):
     out = tmp_path / "out"
     module.main(["numbers", config, "train.lr=0.1,0.3", f"output_dir={out}", "seeds=0"])

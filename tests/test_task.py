@@ -16,7 +16,7 @@ from fgrlhf.evaluation import check_metrics_fit, metric_columns
 from fgrlhf.files import read_json, write_jsonl
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RuleReward
-from fgrlhf.task import Task, code_of, load_task, rl_config
+from fgrlhf.task import Task, code_of, data_of, load_task, rl_config
 from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.train_rl import note_changed_code
 
@@ -76,6 +76,14 @@ def test_the_code_of_a_task_is_its_folder_without_tests():
     ]
     assert code_of(load_task("hanoi")) == {name: f"tasks/hanoi/{name}" for name in names}
     assert code_of(Task(name="elsewhere")) == {}
+
+
+def test_the_data_of_a_task_that_generates_its_prompts():
+    tasks = Path(__file__).parents[1] / "tasks"
+    assert data_of(load_task("sentiment")) == [str(tasks / "sentiment/data/openings.txt")]
+    assert str(tasks / "connections/data/categories.txt") in data_of(load_task("connections"))
+    assert data_of(load_task("imdb")) == []  # its prompts come from files that a config names
+    assert data_of(Task(name="elsewhere", generate=lambda split, seed: [])) == []
 
 
 def sha256_of(text: str) -> str:

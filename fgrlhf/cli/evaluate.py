@@ -6,6 +6,7 @@ Writes <output_dir>/eval/<name>-<split>/{rows.jsonl, summary.json}. Results with
 policy and data are reused.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,7 +39,7 @@ from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, changes_since, finish, folder_of, hold, stored_result
 from fgrlhf.step_search import StepSearch
-from fgrlhf.task import Task, build_reward, code_of, rl_config
+from fgrlhf.task import Task, build_reward, code_of, data_of, rl_config
 
 USAGE = """usage: fgrlhf evaluate TASK policy=... config=... output_dir=... [key=value ...]
   writes to output_dir/eval/NAME-SPLIT"""
@@ -169,7 +170,9 @@ def inputs_of(task: Task, settings: Settings, config: RLConfig) -> list[str | Pa
     if settings.search is not None:
         inputs += settings.search.scorer.model_folders()
     data = prompts_file(settings.data_dir, settings.split)
-    if data is not None:
+    if data is None:
+        inputs += [os.path.relpath(path) for path in data_of(task)]
+    else:
         inputs.append(data)
     if settings.reward:
         for reward in config.reward.values():

@@ -148,12 +148,15 @@ def runs_of(
     algorithm.
 
     Raises:
-      UserError: a config cannot be read, two runs have the same name, `settings` names something
-        else than a run, or an override is of a key that the comparison sets.
+      UserError: a config cannot be read, an algorithm is named twice, two runs have the same name,
+        `settings` names something else than a run, or an override is of a key that the comparison
+        sets.
     """
     algorithms = []
     if settings.algorithms:
         algorithms = [name.strip() for name in settings.algorithms.split(",")]
+    if len(set(algorithms)) < len(algorithms):
+        raise UserError(f"algorithms={settings.algorithms}: name each algorithm once")
     parsed = [parse_config(config) for config in configs]
     programs = [program for program, _ in parsed]
     has_one_rl_config = programs.count("rl") == 1

@@ -233,19 +233,20 @@ def _is_same_on_dev(out: Path, runs: Sequence[Run], seed: int, metric: str) -> b
     for run in runs:
         if run.program == "rl":  # the dev scores of other programs have no reward
             config = read_yaml(out / run.folder(seed) / "config.yaml")
-            measures.append(_measure_on_dev(config, metric))
+            measures.append(measure_on_dev(config, metric))
     return all(measure == measures[0] for measure in measures)
 
 
-def _measure_on_dev(config: Mapping[str, Any], metric: str) -> tuple:
-    """The parts of a run's recorded config that determine what a metric on dev means.
+def measure_on_dev(config: Mapping[str, Any], metric: str) -> tuple:
+    """The parts of a run's config that determine what a metric on dev means.
 
     These are the dev prompts, and the settings of the reward or of the evaluation metric that
     computes it: `politeness/score` comes from the reward `politeness`.
     """
     prompts = [
         config.get("data", {}).get("dev_file"),
-        config.get("train", {}).get("eval_examples"),
+        config.get("data", {}).get("dev_examples"),  # of SFT
+        config.get("train", {}).get("eval_examples"),  # of RL and DPO
     ]
     rewards = config.get("reward", {})
     first, _, rest = metric.partition("/")
@@ -258,6 +259,15 @@ def _measure_on_dev(config: Mapping[str, Any], metric: str) -> tuple:
         if first in (settings["name"], settings.get("key")):
             metrics.append(settings)
     return (*prompts, rewards.get(first), metrics)
+
+
+def why_dev_differs(metric: str) -> str:
+    """Why dev scores cannot be compared whose `measure_on_dev` differs, and what to do."""
+    return (
+        f"on dev, {metric} is not the same for all of them. Their configs differ in the reward or"
+        " metric that computes it, or in the dev prompts. Choose another metric=... that is the"
+        " same on dev."
+    )
 
 
 def _seed_result(out: Path, run: Run, seed: int, score: float, metric: str) -> SeedResult:

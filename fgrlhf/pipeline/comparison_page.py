@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fgrlhf.models.source import ModelSource
-from fgrlhf.pipeline.comparison import Comparison, Difference
+from fgrlhf.pipeline.comparison import Comparison, Difference, why_dev_differs
 from fgrlhf.pipeline.experiments import Point, seeds_text
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import page_template, stylesheet
@@ -90,12 +90,8 @@ def efficiency_line(comparison: Comparison) -> str | None:
     If the dev scores cannot be compared, it is the reason.
     """
     if not comparison.same_on_dev:
-        return (
-            f"The runs' learning curves cannot be compared: on dev, {comparison.metric} is"
-            " not the same for all of them. Their configs differ in the reward or metric that"
-            " computes it, or in the dev prompts. Choose another metric=... that is the same on"
-            " dev."
-        )
+        why = why_dev_differs(comparison.metric)
+        return f"The runs' learning curves cannot be compared: {why}"
     if not comparison.efficiency:
         return None
     has_one_seed = len(comparison.seeds) == 1

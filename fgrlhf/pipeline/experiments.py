@@ -33,7 +33,7 @@ from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
 from fgrlhf.report.records import episodes_per_step
 from fgrlhf.runs.stage import model_files
-from fgrlhf.task import load_task, rl_config
+from fgrlhf.task import data_of, load_task, rl_config
 
 # program -> its module; the task is the first argument
 PROGRAMS = {
@@ -314,7 +314,11 @@ class Experiment:
             command,
             needs=run.needs,
             outputs=(folder,),
-            reads=(run.config, *self.named_files(run.config, run.overrides)),
+            reads=(
+                run.config,
+                *self.named_files(run.config, run.overrides),
+                *data_of(load_task(self.task)),
+            ),
             modules=(*modules, *own_modules(read_yaml(run.config))),
             variables=self.variables(run.config),
         )
@@ -364,7 +368,9 @@ class Experiment:
         reads = [plan.config, *self.named_files(plan.config)]
         if plan.num_samples > 1:
             arguments.append("do_sample=true")
-        if plan.data_dir is not None:
+        if plan.data_dir is None:
+            reads += data_of(load_task(self.task))
+        else:
             arguments.append(f"data_dir={plan.data_dir}")
             reads += input_files(Path(plan.data_dir) / f"{plan.split}.json")
         if not needs:  # a policy from elsewhere

@@ -89,8 +89,13 @@ class Launcher(Protocol):
         """
         ...
 
-    def find(self, reference: str) -> Job | None:
-        """The job of an earlier pipeline that still waits or runs; None if there is none."""
+    def find(self, name: str, reference: str) -> Job | None:
+        """The job of an earlier pipeline that still waits or runs; None if there is none.
+
+        Args:
+          name: of the stage, for messages.
+          reference: of the job.
+        """
         ...
 
 
@@ -132,7 +137,7 @@ class LocalLauncher:
     def start(self, command: Command) -> LocalJob:
         return LocalJob(popen(command, parent_mark()))
 
-    def find(self, reference: str) -> None:
+    def find(self, name: str, reference: str) -> None:
         return None
 
 

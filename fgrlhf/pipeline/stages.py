@@ -265,7 +265,7 @@ class Pipeline:
             return
         job = None
         if record.get("job") is not None:  # a cluster's job continues without its pipeline
-            job = self.launcher.find(record["job"])
+            job = self.launcher.find(stage.name, record["job"])
         if record["complete"] or not self._is_unchanged(stage, record):
             if job is not None:
                 self._cancel(stage, job)

@@ -200,14 +200,14 @@ class SubmitLauncher:
             ) from None
         return _SubmittedJob(job, command.name)
 
-    def find(self, reference: str) -> Job | None:
+    def find(self, name: str, reference: str) -> Job | None:
         """A job of SLURM that still waits or runs. Local jobs end with their pipeline."""
         import submitit
 
         if self.cluster != "slurm":
             return None
         job = submitit.SlurmJob(self.folder, reference)
-        return None if job.done(force_check=True) else _SubmittedJob(job, reference)
+        return None if job.done(force_check=True) else _SubmittedJob(job, name)
 
 
 def _executor_options(config: SubmitConfig) -> dict[str, Any]:

@@ -3,7 +3,8 @@
     fgrlhf sweep TASK CONFIG train.lr=1e-5,3e-5 output_dir=DIR [seeds=0,1,2] [key=value ...]
 
 A key with several values, separated by commas, is swept; several such keys give all combinations.
-The score of a run is its best dev score within `train.kl_threshold`, as for its best checkpoint.
+The score of a run is its best dev score within `train.kl_threshold`, as for its best checkpoint. If
+a swept key changes what that score measures, such as the weight of a reward, no run is the best.
 Writes <output_dir>/summary.json and index.html, and prints the table. Run it again to continue, or
 to add values and seeds.
 """
@@ -25,6 +26,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
 from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.files import write_json, write_text
+from fgrlhf.pipeline.comparison import measure_on_dev, why_dev_differs
 from fgrlhf.pipeline.comparison_page import band
 from fgrlhf.pipeline.experiments import (
     Experiment,
@@ -89,16 +91,24 @@ class SweptValue:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Everything in summary.json and index.html of a sweep."""
+    """Everything in summary.json and index.html of a sweep.
+
+    Attributes:
+      same_on_dev: whether the metric on dev is the same for all runs, as it is not with different
+        rewards or dev prompts.
+    """
 
     metric: str
     lower_is_better: bool
     seeds: list[int]
     runs: dict[str, SweptValue]
+    same_on_dev: bool
 
     @property
-    def best(self) -> str:
-        """The name of the run with the best mean."""
+    def best(self) -> str | None:
+        """The name of the run with the best mean; None if the scores cannot be compared."""
+        if not self.same_on_dev:
+            return None
         choose = min if self.lower_is_better else max
         return choose(self.runs, key=lambda name: self.runs[name].mean)
 
@@ -106,6 +116,13 @@ class Sweep:
     def direction(self) -> str:
         """Which values count as the best."""
         return "lowest" if self.lower_is_better else "highest"
+
+    @property
+    def warning(self) -> str | None:
+        """Why the scores cannot be compared; None if they can."""
+        if self.same_on_dev:
+            return None
+        return _not_comparable(self.metric)
 
     @property
     def has_several_seeds(self) -> bool:
@@ -228,6 +245,10 @@ def sweep(
     runs = runs_of(config, overrides)
     configs = [experiment.config_of(run, seeds[0]) for run, _ in runs.values()]
     is_lower_better = lower_is_better(metric, configs[0].evaluation_metrics)
+    measures = [measure_on_dev(config.model_dump(mode="json"), metric) for config in configs]
+    same_on_dev = all(measure == measures[0] for measure in measures)
+    if not same_on_dev:  # the table repeats it after the training
+        print(f"note: {_not_comparable(metric)}", flush=True)
     stages = [experiment.training_stage(run, seed) for run, _ in runs.values() for seed in seeds]
     experiment.run(stages, lanes)
     results = {}
@@ -238,7 +259,7 @@ def sweep(
             folder = experiment.out / run.folder(seed)
             by_seed[seed] = swept_seed(folder, metric, threshold, is_lower_better)
         results[name] = SweptValue(values, by_seed)
-    result = Sweep(metric, is_lower_better, list(seeds), results)
+    result = Sweep(metric, is_lower_better, list(seeds), results, same_on_dev)
     write_json(experiment.out / "summary.json", asdict(result) | {"best": result.best})
     write_text(experiment.out / "index.html", page(result, display))
     print(f"\n{table(result, display)}\npage: {experiment.out / 'index.html'}")
@@ -283,17 +304,22 @@ def page(result: Sweep, display: Display) -> str:
         marks.append((name, [(run.mean, min(run.scores), max(run.scores), COLOUR)]))
     bands = {}
     for name, run in result.runs.items():
-        curves = [seed.curve for seed in run.seeds.values()]
-        if all(curves):
-            bands[name] = band(curves, "episodes")
+        by_seed = [seed.curve for seed in run.seeds.values()]
+        if all(by_seed):
+            bands[name] = band(by_seed, "episodes")
+    scores = None
+    curves = None
+    if result.same_on_dev:
+        scores = Markup(intervals(f"Best {metric} on dev", marks))
+        curves = Markup(panels(f"{metric} on dev", bands, "episodes")) if bands else None
     return page_template(Path(__file__).parent, "sweep.html.j2").render(
         style=stylesheet(),
         sweep=result,
         metric=metric,
         seeds=seeds_text(result.seeds),
         keys=_keys(result),
-        scores=Markup(intervals(f"Best {metric} on dev", marks)),
-        curves=Markup(panels(f"{metric} on dev", bands, "episodes")) if bands else None,
+        scores=scores,
+        curves=curves,
     )
 
 
@@ -317,7 +343,13 @@ def table(result: Sweep, display: Display) -> str:
             f"{np.mean(kls):.1f}" if kls else "",
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    if result.warning is not None:
+        lines += ["", result.warning]
     return "\n".join(lines) + "\n"
+
+
+def _not_comparable(metric: str) -> str:
+    return f"The runs' scores cannot be compared: {why_dev_differs(metric)}"
 
 
 def _keys(result: Sweep) -> list[str]:

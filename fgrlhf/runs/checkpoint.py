@@ -148,6 +148,15 @@ def load_latest(trainer) -> bool:
     return False
 
 
+def latest_step(run: Path) -> int | None:
+    """The step of the newest intact checkpoint in a run's folder; None if there is none."""
+    for folder in reversed(_checkpoints(run / "checkpoints")):
+        state = _verified_state(folder)
+        if state is not None:
+            return state["step"]
+    return None
+
+
 def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """A model's tensors: tied ones once, and without the frozen ones if adapters are trained."""
     frozen = names_under_adapters(model)

@@ -18,12 +18,18 @@ from fgrlhf.config import FilePath
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json, write_text
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
-from fgrlhf.pipeline.experiments import ExperimentSettings, Point
+from fgrlhf.pipeline.experiments import ExperimentSettings, Point, input_files
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from tasks.scripts import ROOT
 
 ARMS = ("random", "uncertainty")
 ARM_MODULE = "tasks.qa_feedback.active_arm"
+# what an arm runs without importing it
+TRAINING_MODULES = (
+    "reward_modeling.run_fg_rm",
+    "tasks.qa_feedback.task",
+    "tasks.qa_feedback.feedback_format",
+)
 
 
 class Settings(ExperimentSettings):
@@ -48,9 +54,24 @@ def arm_stage(settings: Settings, by: str, seed: int) -> Stage:
         f"output_dir={settings.folder / name}",
         *(f"start={settings.start}", f"step={settings.step}", f"rounds={settings.rounds}"),
     )
-    reads = ("tasks/qa_feedback/reward_modeling/*fact_rm*", "scripts/env.sh")
-    modules = (ARM_MODULE, "reward_modeling.run_fg_rm", "tasks.qa_feedback.task")
-    return Stage(name, command, outputs=(name,), reads=reads, modules=modules)
+    modules = (ARM_MODULE, *TRAINING_MODULES)
+    return Stage(name, command, outputs=(name,), reads=files_of_arm(base), modules=modules)
+
+
+def files_of_arm(base: Path) -> tuple[str, ...]:
+    """What an arm reads that trains the factuality model.
+
+    Args:
+      base: the output folder of `make demo`.
+    """
+    return (
+        "tasks/qa_feedback/reward_modeling/*fact_rm*",
+        "tasks/qa_feedback/interface_html/schema.js",
+        "scripts/env.sh",
+        str(base / "data" / "train_feedback.json"),
+        str(base / "data" / "dev_feedback.json"),
+        *input_files(base / "base_model"),
+    )
 
 
 def curves(out: Path, seeds: list[int]) -> dict[str, list[list[Point]]]:

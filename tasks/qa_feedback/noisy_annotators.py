@@ -1,6 +1,7 @@
 """How much does weighting of annotators recover? One noisy annotator of three, on the mini world.
 
-    python -m tasks.qa_feedback.noisy_annotators [seeds=0,1,2] [base_dir=outputs/qa_feedback/mini]
+    python -m tasks.qa_feedback.noisy_annotators [seeds=0,1,2,3,4] \\
+        [base_dir=outputs/qa_feedback/mini]
 
 With every seed, the factuality model (R2) is trained on three feedback files of the same rows:
 from annotators with little noise, from annotators one of whom has more noise, and from the same
@@ -21,6 +22,7 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json, write_text
 from fgrlhf.pipeline.experiments import ExperimentSettings
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
+from tasks.qa_feedback.active import TRAINING_MODULES, files_of_arm
 from tasks.qa_feedback.noisy_annotators_arm import Arm
 from tasks.scripts import ROOT
 
@@ -55,9 +57,8 @@ def arm_stage(settings: Settings, arm: str, seed: int) -> Stage:
         *(f"noise={settings.noise}", f"gold={settings.gold}"),
         *(f"rows={settings.rows}", f"per_item={settings.per_item}"),
     )
-    reads = ("tasks/qa_feedback/reward_modeling/*fact_rm*", "scripts/env.sh")
-    modules = (ARM_MODULE, "reward_modeling.run_fg_rm", "tasks.qa_feedback.task")
-    return Stage(name, command, outputs=(name,), reads=reads, modules=modules)
+    modules = (ARM_MODULE, *TRAINING_MODULES)
+    return Stage(name, command, outputs=(name,), reads=files_of_arm(base), modules=modules)
 
 
 def mean(results: Sequence[Result], key: str) -> float:

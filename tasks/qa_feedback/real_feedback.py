@@ -151,6 +151,11 @@ def sft(settings: RealFeedbackConfig) -> Stage:
     )
 
 
+def prompt_files(settings: RealFeedbackConfig) -> list[str]:
+    """The questions of RL and DPO. SFT may have read other ones to train on."""
+    return [str(settings.data / f"{split}.json") for split in ("train", "dev")]
+
+
 def rl(
     settings: RealFeedbackConfig, name: str, script: str, reward_models: tuple[str, ...]
 ) -> Stage:
@@ -168,7 +173,7 @@ def rl(
         modules=(f"{TASK_MODULE}.training.train_{script}", f"{TASK_MODULE}.task"),
         needs=("train_sft", *(f"train_{model}" for model in reward_models)),
         outputs=(name,),
-        reads=(f"{TRAINING}/small_{name}_config.yml",),
+        reads=(f"{TRAINING}/small_{name}_config.yml", *prompt_files(settings)),
     )
 
 
@@ -182,7 +187,7 @@ def dpo(settings: RealFeedbackConfig) -> Stage:
         modules=("fgrlhf.cli.dpo", f"{TASK_MODULE}.task"),
         needs=("train_sft", "halves"),
         outputs=("dpo",),
-        reads=(f"{TRAINING}/small_dpo_config.yml",),
+        reads=(f"{TRAINING}/small_dpo_config.yml", *prompt_files(settings)),
     )
 
 

@@ -88,7 +88,7 @@ def seed_stages(experiment: Experiment, plan: EvaluationPlan, seed: int) -> list
     out = experiment.out / folder
     stages = []
     for name in REWARD_MODELS:
-        stages.append(reward_model_stage(name, f"{folder}/{name}", seed, experiment.out))
+        stages.append(reward_model_stage(experiment, name, f"{folder}/{name}", seed))
     stages += [run_stage(experiment, name, seed) for name in RUNS]
     for name in RUNS:
         policy = out / name / "best"
@@ -99,30 +99,33 @@ def seed_stages(experiment: Experiment, plan: EvaluationPlan, seed: int) -> list
 
 
 def reward_model_stage(
+    experiment: Experiment,
     name: str,
     folder: str,
     seed: int,
-    out: Path,
     *overrides: str,
     needs: tuple[str, ...] = (),
 ) -> Stage:
     """A stage that trains the reward model `name` and writes <out>/<folder>."""
+    config = f"{REWARD_MODELING}/mini_{name}_config.yml"
     return script_stage(
         folder,
         f"{REWARD_MODELING}/train_{name}.sh",
         f"train.seed={seed}",
-        f"logging.save_dir={out / folder}",
+        f"logging.save_dir={experiment.out / folder}",
         *overrides,
         modules=(f"reward_modeling.{REWARD_MODELS[name]}", f"{TASK_MODULE}.task"),
         needs=needs,
         outputs=(folder,),
-        reads=(f"{REWARD_MODELING}/mini_{name}_config.yml",),
+        reads=(config, *experiment.named_files(config)),
+        variables=experiment.variables(config),
     )
 
 
 def run_stage(experiment: Experiment, name: str, seed: int) -> Stage:
     folder = f"seed-{seed}"
-    config, overrides, models = RUNS[name]
+    file, overrides, models = RUNS[name]
+    config = f"{TRAINING}/{file}"
     checkpoints = [
         f"reward.{aspect}.ckpt={experiment.out / folder / model}"
         for aspect, model in models.items()
@@ -130,7 +133,7 @@ def run_stage(experiment: Experiment, name: str, seed: int) -> Stage:
     command, modules = program(
         experiment.task,
         "rl",
-        f"{TRAINING}/{config}",
+        config,
         f"train.seed={seed}",
         f"logging.save_dir={experiment.out / folder / name}",
         f"logging.run_name={name}",
@@ -143,8 +146,9 @@ def run_stage(experiment: Experiment, name: str, seed: int) -> Stage:
         command,
         needs=needs,
         outputs=(f"{folder}/{name}",),
-        reads=(f"{TRAINING}/{config}",),
+        reads=(config, *experiment.named_files(config)),
         modules=modules,
+        variables=experiment.variables(config),
     )
 
 

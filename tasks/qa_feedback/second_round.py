@@ -164,10 +164,10 @@ class Seed:
             data = self.out / feedback / "data" / file
             stages.append(
                 reward_model_stage(
+                    self.experiment,
                     model,
                     f"{name}/{model}",
                     self.number,
-                    self.experiment.out,
                     f"data.train_file={data / 'train.json'}",
                     f"data.dev_file={data / 'dev.json'}",
                     f"train.max_steps={steps}",
