@@ -166,8 +166,6 @@ def place_on_tokens(
     lengths = _checked_lengths(segments, char_ends, mask_BT)
     rewards_BT = torch.zeros(mask_BT.shape, dtype=torch.float32)
     for b, scores in enumerate(segments):
-        if scores and lengths[b] == 0:
-            raise ValueError(f"response {b} has no tokens but {len(scores)} scored segments")
         for score in scores or ():
             rewards_BT[b, _token_of(score, char_ends[b], lengths[b])] += score.value
     return rewards_BT.to(mask_BT.device)
@@ -204,7 +202,7 @@ def _checked_lengths(
     char_ends: Sequence[Sequence[int]],
     mask_BT: Tensor,
 ) -> list[int]:
-    """The number of real tokens of each response."""
+    """The number of real tokens of each response. Raises `ValueError` as `place_on_tokens` does."""
     check_shape("mask_BT", mask_BT, (None, None))
     for name, rows in (("segments", segments), ("char_ends", char_ends)):
         if len(rows) != len(mask_BT):
@@ -212,9 +210,11 @@ def _checked_lengths(
                 f"{name} has {len(rows)} responses, but mask_BT has shape {tuple(mask_BT.shape)}"
             )
     lengths = [int(length) for length in mask_BT.sum(1).tolist()]
-    for b, (ends, length) in enumerate(zip(char_ends, lengths)):
+    for b, (scores, ends, length) in enumerate(zip(segments, char_ends, lengths)):
         if len(ends) != length:
             raise ValueError(
                 f"char_ends[{b}] has {len(ends)} entries, but response {b} has {length} tokens"
             )
+        if scores and length == 0:
+            raise ValueError(f"response {b} has no tokens but {len(scores)} scored segments")
     return lengths

@@ -7,12 +7,17 @@ import re
 import sys
 from collections.abc import Sequence
 
-from fgrlhf.runs.interrupts import raise_at_interrupts
+from fgrlhf.runs.interrupts import Terminated, raise_at_interrupts
 from fgrlhf.runs.orphan import end_with_parent
 from fgrlhf.runs.process_group import end_process_of_group
 from fgrlhf.secrets import mask_secrets
 
-CLOSED_OUTPUT = 141  # exit code of a program that SIGPIPE has ended, in a shell
+# exit codes of programs that SIGINT, SIGPIPE or SIGTERM has ended, in a shell
+INTERRUPTED = 130
+CLOSED_OUTPUT = 141
+TERMINATED = 143
+
+_CONTINUE = "run the same command again; a training run continues from its last complete checkpoint"
 
 
 class UserError(Exception):
@@ -23,8 +28,9 @@ def run_main(main) -> None:
     """Run the `main` function of a command and turn user errors into exit codes.
 
     A `UserError` or an error of the operating system, such as a full disk, prints one message to
-    stderr and exits with code 2. A bug keeps its traceback. A stage ends when the pipeline that
-    started it ends, so that the next run does not find it still running.
+    stderr and exits with code 2. Ctrl-C and SIGTERM print how to continue. A bug keeps its
+    traceback. A stage ends when the pipeline that started it ends, so that the next run does not
+    find it still running.
     """
     raise_at_interrupts()
     end_with_parent()
@@ -39,14 +45,10 @@ def run_main(main) -> None:
         sys.exit(CLOSED_OUTPUT)
     except UserError as error:
         sys.exit(_print_error(f"error: {error}", 2))
+    except Terminated:
+        sys.exit(_print_error(f"stopped by SIGTERM: {_CONTINUE}", TERMINATED))
     except KeyboardInterrupt:
-        sys.exit(
-            _print_error(
-                "interrupted: run the same command again; a training run continues from its last"
-                " complete checkpoint",
-                130,
-            )
-        )
+        sys.exit(_print_error(f"interrupted: {_CONTINUE}", INTERRUPTED))
     except Exception as error:
         reason = why_refused(error)
         if reason is None:

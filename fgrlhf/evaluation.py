@@ -20,7 +20,7 @@ from fgrlhf.policy import Policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.reward_utils import Segmenter
 from fgrlhf.rollout import finished_responses
-from fgrlhf.runs.progress import progress_bar
+from fgrlhf.runs.progress import progress_bar, show_phase
 from fgrlhf.runs.step_metrics import segment_rows
 from fgrlhf.seeds import derive_seed
 from fgrlhf.step_search import StepSearch
@@ -124,6 +124,7 @@ def evaluate_rows(
     for indices in _batches(prompts, prompts_per_batch):
         batch = [prompts[i] for i in indices]
         prompt_ids_GP, prompt_mask_GP = policy.encode(batch)
+        show_phase(bar, "sampling" if search is None else "searching")
         if search is None:
             seeds = _response_seeds(batch, seed, num_samples)
             response = policy.generate(
@@ -131,31 +132,51 @@ def evaluate_rows(
             )
         else:
             response = search.respond(policy, batch, sampling, seed, temperature)
+        show_phase(bar, "scoring")
         kls = None
         if reference is not None and search is None:
             kls = _kl_of_responses(
                 policy, reference, prompt_ids_GP, prompt_mask_GP, response, num_samples, temperature
             )
-        texts = _response_texts(policy, response)
         repeated = [prompt for prompt in batch for _ in range(num_samples)]
-        rows = _text_rows(repeated, texts, num_samples)
-        # autocast is for the policy: outside it, rewards are those of training, and metrics those
-        # of the evaluation program
-        with torch.autocast(response.ids_BT.device.type, enabled=False):
-            if reward is not None:
-                needs_tokens = getattr(reward, "needs_tokens", False)
-                tokens = _response_tokens(policy, response) if needs_tokens else None
-                _join(rows, _reward_columns(reward, repeated, texts, tokens))
-            _join(rows, _text_columns(repeated, texts, rouge))
-            if kls is not None:
-                _join(rows, [{"kl": kl} for kl in kls])
-            for metric in metrics:
-                _join(rows, metric_columns(metric, repeated, texts))
+        rows = _response_rows(policy, repeated, response, num_samples, reward, rouge, kls, metrics)
         for n, i in enumerate(indices):
             rows_of_prompt[i] = rows[n * num_samples : (n + 1) * num_samples]
         bar.update(len(batch))
     bar.close()
     return [row for i in range(len(prompts)) for row in rows_of_prompt[i]]
+
+
+def _response_rows(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    response: Response,
+    num_samples: int,
+    reward: BasicReward | None,
+    rouge: RougeLsum | None,
+    kls: Sequence[float] | None,
+    metrics: Sequence[Metric],
+) -> list[dict]:
+    """A row for every response, with the columns of the reward and of all metrics.
+
+    Args:
+      prompts: the prompt of each response; the `num_samples` responses to a prompt are neighbours.
+    """
+    texts = _response_texts(policy, response)
+    rows = _text_rows(prompts, texts, num_samples)
+    # autocast is for the policy: outside it, rewards are those of training, and metrics those of
+    # the evaluation program
+    with torch.autocast(response.ids_BT.device.type, enabled=False):
+        if reward is not None:
+            needs_tokens = getattr(reward, "needs_tokens", False)
+            tokens = _response_tokens(policy, response) if needs_tokens else None
+            _join(rows, _reward_columns(reward, prompts, texts, tokens))
+        _join(rows, _text_columns(prompts, texts, rouge))
+        if kls is not None:
+            _join(rows, [{"kl": kl} for kl in kls])
+        for metric in metrics:
+            _join(rows, metric_columns(metric, prompts, texts))
+    return rows
 
 
 def _text_rows(prompts: Sequence[Prompt], texts: Sequence[str], num_samples: int) -> list[dict]:

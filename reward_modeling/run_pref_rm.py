@@ -27,7 +27,7 @@ from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.config import Coefficient
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.reward_models.inputs import RMInputs
+from fgrlhf.reward_models.inputs import RMInputs, refuse_without_tokens
 from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.rm_input import IGNORED, RMInput
@@ -81,7 +81,11 @@ class PreferenceRMConfig(RMConfig):
 def encode(
     inputs: RMInputs, rows: Sequence[Comparison], prefix_fn: PrefixFn, with_context: bool
 ) -> list[Example]:
-    """Encode the rows that have pairs. A pair without a margin has the margin 0."""
+    """Encode the rows that have pairs. A pair without a margin has the margin 0.
+
+    Raises:
+      UserError: the model would read no token of a response.
+    """
     responses = texts_of(rows, prefix_fn, with_context)
     encoded = iter(inputs.encode([text for texts, _ in responses for text in texts]))
     decided = [row for row in rows if row.pairs]
@@ -89,7 +93,9 @@ def encode(
     for (texts, pairs), row in zip(responses, decided, strict=True):
         margins = row.margins or [0.0] * len(pairs)
         with_margins = tuple((*pair, margin) for pair, margin in zip(pairs, margins))
-        examples.append((list(islice(encoded, len(texts))), with_margins))
+        answers = list(islice(encoded, len(texts)))
+        refuse_without_tokens(answers, [row.prompt] * len(answers))
+        examples.append((answers, with_margins))
     return examples
 
 

@@ -188,7 +188,13 @@ def test_a_response_of_which_no_segment_was_read_has_no_score():
 
 @pytest.mark.parametrize(
     "scores, message",
-    [([1.0], "returned 1 scores for 2 texts"), ([1.0, float("nan")], "gave nan to the text 'b'")],
+    [
+        ([1.0], "returned 1 scores for 2 texts"),
+        ([1.0, float("nan")], "gave nan to the text 'b'"),
+        (None, "the scorer Broken returned None for 2 texts: `score` must return a list of numb"),
+        ([1.0, None], r"the scorer Broken returned \[1.0, None\] for 2 texts"),
+        (torch.ones(2, 3), r"the scorer Broken returned tensor\(.* for 2 texts"),
+    ],
 )
 def test_a_scorer_that_returns_something_else_is_an_error(scores, message):
     class Broken:

@@ -1,4 +1,4 @@
-"""Ctrl-C while a program's modules are imported."""
+"""Ctrl-C and SIGTERM, also while a program's modules are imported."""
 
 import os
 import signal
@@ -8,25 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.runs.interrupts import end_at_interrupts, raise_at_interrupts
+from fgrlhf.runs.interrupts import Terminated, end_at_interrupts, raise_at_interrupts
 
 ROOT = Path(__file__).parents[1]
 # stands for PyTorch: the user presses Ctrl-C while it is imported
-TORCH = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+TORCH = "import os, signal\nos.kill(os.getpid(), signal.{})\n"
 
 
 @pytest.mark.parametrize(
-    "program",
+    "program, number",
     [
-        ["fgrlhf.cli.rl", "numbers", "config.yml"],
-        ["fgrlhf.cli.main", "rl", "numbers", "config.yml"],
-        ["sft.run_sft", "config.yml"],
-        ["reward_modeling.run_fg_rm", "config.yml"],
-        ["tasks.qa_feedback.summary", "output_dir=o"],
+        (["fgrlhf.cli.rl", "numbers", "config.yml"], signal.SIGINT),
+        (["fgrlhf.cli.main", "rl", "numbers", "config.yml"], signal.SIGINT),
+        (["fgrlhf.cli.main", "rl", "numbers", "config.yml"], signal.SIGTERM),
+        (["sft.run_sft", "config.yml"], signal.SIGINT),
+        (["reward_modeling.run_fg_rm", "config.yml"], signal.SIGINT),
+        (["tasks.qa_feedback.summary", "output_dir=o"], signal.SIGINT),
     ],
 )
-def test_an_interrupted_import_ends_without_a_traceback(tmp_path, program):
-    (tmp_path / "torch.py").write_text(TORCH)
+def test_an_interrupted_import_ends_without_a_traceback(tmp_path, program, number):
+    (tmp_path / "torch.py").write_text(TORCH.format(number.name))
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     ended = subprocess.run(
         [sys.executable, "-m", *program],
@@ -36,20 +37,66 @@ def test_an_interrupted_import_ends_without_a_traceback(tmp_path, program):
         # a test run in the background ignores SIGINT, and so would its programs
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert (ended.returncode, ended.stderr, ended.stdout) == (-signal.SIGINT, "", "")
+    assert (ended.returncode, ended.stderr, ended.stdout) == (-number, "", "")
 
 
 def test_the_program_itself_is_interrupted_by_an_exception():
-    before = signal.getsignal(signal.SIGINT)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         end_at_interrupts()
         raise_at_interrupts()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with pytest.raises(Terminated):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # a second one ends the process
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
         end_at_interrupts()
         raise_at_interrupts()
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN] * 2
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+
+
+# a program that says when it works, and cleans up
+PROGRAM = """
+import time
+from fgrlhf.errors import run_main
+
+def main():
+    try:
+        print("working", flush=True)
+        time.sleep(600)
+    finally:
+        print("cleaned up", flush=True)
+
+run_main(main)
+"""
+
+
+@pytest.mark.parametrize(
+    "number, code, fact",
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM")],
+)
+def test_a_stopped_program_prints_how_to_continue(number, code, fact):
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert program.stdout is not None and program.stdout.readline() == "working\n"
+    program.send_signal(number)
+    output, errors = program.communicate(timeout=600)
+    assert (program.returncode, output) == (code, "cleaned up\n")
+    assert errors == (
+        f"{fact}: run the same command again; a training run continues from its last complete"
+        " checkpoint\n"
+    )

@@ -29,6 +29,43 @@ def test_short_work_and_other_ranks_print_nothing(capsys, monkeypatch, seconds, 
     assert lines_of(capsys, enabled) == []
 
 
+def test_the_phase_of_a_batch_is_shown(capsys, monkeypatch):
+    """Also after a count: 32 prompts may take minutes."""
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    bar = progress.progress_bar(64, "evaluating", "prompt")
+    for _ in range(2):
+        progress.show_phase(bar, "sampling")
+        progress.show_phase(bar, "scoring")
+        bar.update(32)
+    bar.close()
+    _, *lines = capsys.readouterr().err.splitlines()  # the first one is of the new bar
+    assert [(line.split()[1], line.split()[-1]) for line in lines] == [
+        ("0/64", "sampling"),
+        ("0/64", "scoring"),
+        ("32/64", "scoring"),
+        ("32/64", "sampling"),
+        ("32/64", "scoring"),
+        ("64/64", "scoring"),
+    ]
+
+
+def test_a_phase_is_no_line_of_its_own_in_short_work(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 1e6)
+    bar = progress.progress_bar(64, "evaluating", "prompt")
+    progress.show_phase(bar, "sampling")
+    bar.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_shows_a_phase_at_once(capsys, monkeypatch):
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
+    bar = progress.progress_bar(64, "evaluating", "prompt")
+    progress.show_phase(bar, "sampling")
+    printed = capsys.readouterr().err
+    bar.close()
+    assert printed.endswith(", sampling]")
+
+
 def test_a_bar_inside_another_one_moves_no_cursor(capsys, monkeypatch):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     outer = progress.progress_bar(2, "training", "step")

@@ -16,6 +16,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.errors import UserError
 from fgrlhf.models.logprobs import logprobs_and_margins
 from fgrlhf.reward_models.collate import batches_by_prompt
@@ -29,7 +30,7 @@ from fgrlhf.reward_models.networks import (
     scaled_features,
     scorer_batch,
 )
-from fgrlhf.reward_models.prefix import RMText
+from fgrlhf.reward_models.prefix import RMText, text_prefix
 from fgrlhf.reward_models.scoring import (
     SegmentLabels,
     SegmentScorer,
@@ -536,6 +537,25 @@ def test_sequence_scores(tmp_path, shape):
     torch.testing.assert_close(alone, scores_B, rtol=1e-4, atol=1e-5)
     assert (score.mean, score.std) == (0.5, 2.0)
     assert score.score([], []).shape == (0,)
+
+
+def test_a_response_without_tokens_is_not_scored(tmp_path):
+    """Of a batch, its score would be that of another response or of padding."""
+    score = scorer(tmp_path, "causal", "sequence")
+    score.prefix_fn = text_prefix
+    blank = Prompt("row 7", "")
+    with pytest.raises(UserError, match="a response to the prompt row 7 has no tokens"):
+        score.score([rm.prompt(), blank], ["a dog", " "])
+    one_token = score.score([blank, rm.prompt()], ["dog", ""])
+    assert one_token.isfinite().all()
+
+
+def test_no_pair_is_learned_from_a_response_without_tokens():
+    from reward_modeling.run_pref_rm import encode
+
+    row = Comparison(Prompt("row 7", "the cat"), (Answer("a dog"), Answer("")), ((0, 1),))
+    with pytest.raises(UserError, match="a response to the prompt row 7 has no tokens"):
+        encode(inputs("causal", kind="sequence"), [row], lambda prompt, with_context: (), True)
 
 
 def test_with_context_decides_what_is_read(tmp_path):

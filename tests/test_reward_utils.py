@@ -261,6 +261,7 @@ def test_segments_of_long_words():
     assert pieces(text, "sentence") == [f"It says {word}.", f"Nobody knows why {word} is there."]
     assert SEGMENTER.sentences("." * 5000) == SEGMENTER.subsentences("." * 5000) == [(0, 5000)]
     assert pieces("Cut.In " + "a" * 199, "sentence") == ["Cut.", "In " + "a" * 199]
+    assert pieces("Cut.In" + "a" * 194, "sentence") == ["Cut.In" + "a" * 194]
 
 
 def test_the_blank_pipeline_has_no_longest_text(monkeypatch):

@@ -75,6 +75,8 @@ def test_segments_and_tokens(function):
         function(segments, [ends[0], (1, 2)], MASK_BT)
     with pytest.raises(ValueError, match=r"mask_BT has shape \(3,\)"):
         function(segments, ends, MASK_BT[0])
+    with pytest.raises(ValueError, match="response 0 has no tokens but 1 scored segments"):
+        function(segments[:1], [()], torch.zeros(1, 2))
 
 
 def test_decoding_texts():

@@ -98,35 +98,36 @@ class Recording:
         return self.replayed(ids_B)
 
     def _first(self, step: Step, ids_B: Tensor) -> Tensor:
-        with Watch() as watch:
+        with WaitDetector() as detector:
             hidden_BD = step(ids_B)
-        self.is_possible = watch.waits_in is None
+        self.is_possible = detector.waiting_operation is None
         if not self.is_possible:
             never_record(self.model)
             warnings.warn(
-                f"the decoding steps of this model wait for the GPU (in {watch.waits_in}), so"
-                " they cannot be recorded and sampling is slower",
+                "the decoding steps of this model wait for the GPU (in"
+                f" {detector.waiting_operation}), so they cannot be recorded and sampling is"
+                " slower",
                 stacklevel=1,
             )
         return hidden_BD
 
 
-class Watch(TorchDispatchMode):
-    """Looks for operations after which the CPU waits for a GPU.
+class WaitDetector(TorchDispatchMode):
+    """Finds the operations of a step after which the CPU waits for a GPU.
 
     Attributes:
-      waits_in: the name of the first one; None: there was none.
+      waiting_operation: the name of the first one; None: there was none.
     """
 
-    waits_in: str | None = None
+    waiting_operation: str | None = None
 
     def __torch_dispatch__(self, operation: Any, types, args=(), kwargs=None) -> Any:
         result = operation(*args, **(kwargs or {}))
         name = operation._schema.name.removeprefix("aten::")
-        if self.waits_in is None and (
+        if self.waiting_operation is None and (
             name in WAITING or _crosses_devices(name, args, result) or _reads_positions(name, args)
         ):
-            self.waits_in = name
+            self.waiting_operation = name
         return result
 
 

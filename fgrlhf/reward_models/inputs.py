@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.models.loading import max_positions
 from fgrlhf.reward_models.collate import RMCollator
 from fgrlhf.reward_models.prefix import Prefix, RMText
@@ -26,6 +26,7 @@ from fgrlhf.reward_models.rm_input import (
 )
 from fgrlhf.reward_models.text_features import segment_features
 from fgrlhf.reward_utils import SEGMENT_MARK
+from fgrlhf.text_types import Prompt
 
 
 class RMInputs:
@@ -386,6 +387,22 @@ def segment_mark(tokenizer) -> str:
         f"the encoder's tokenizer has no token to mark segments with: add `{SEGMENT_MARK}` to it as"
         " a special token"
     )
+
+
+def refuse_without_tokens(inputs: Sequence[RMInput], prompts: Iterable[Prompt]) -> None:
+    """Raise `UserError` if an input has no tokens, so that there is none to score it at.
+
+    Args:
+      prompts: of the inputs, to name the first such input.
+    """
+    for rm_input, prompt in zip(inputs, prompts, strict=True):
+        if rm_input.length == 0:
+            raise UserError(
+                f"a response to the prompt {shorten(prompt.id, 80)} has no tokens for the reward"
+                " model to score: the response and the words before it are blank, and the model's"
+                " tokenizer adds no token at the beginning. Remove the prompt from the data, or use"
+                " a reward model whose tokenizer adds one"
+            )
 
 
 def longest_input(network: PreTrainedModel) -> int | None:

@@ -5,7 +5,8 @@
 
 `scores` has, for each item, a list of {"start", "end", "value", "label"}, or null if the reward
 does not apply. A span is [start, end) in characters of the response; `"end": null` is the end of
-the response with its end-of-sequence token. Spans are in ascending order and do not overlap.
+the response with its end-of-sequence token. Spans may be in any order and may overlap, as those of
+any reward.
 
 `request_id` is the SHA-256 of all else in the request, so that a repeated request is recognised.
 The header `Authorization: Bearer TOKEN` is required. A refusal has a body {"error": reason}.
@@ -218,18 +219,7 @@ def _scores_of_text(row: Any, text: str) -> Scores:
         return None
     if not isinstance(row, list):
         raise ValueError(f"{_shown(row)} is neither a list nor null")
-    scores = []
-    earliest = 0  # where the next span may start
-    for span in row:
-        score = _score(span, len(text))
-        if score.start < earliest:
-            raise ValueError(
-                f"the span from {score.start} begins before the end of the span before it"
-                f" ({earliest})"
-            )
-        earliest = len(text) if score.end is None else score.end
-        scores.append(score)
-    return scores
+    return [_score(span, len(text)) for span in row]
 
 
 def _score(span: Any, length: int) -> SegmentScore:

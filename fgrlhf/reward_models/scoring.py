@@ -24,7 +24,7 @@ from transformers import LongformerPreTrainedModel, PreTrainedModel
 
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.collate import BATCH_TOKENS, batches_by_prompt
-from fgrlhf.reward_models.inputs import RMInputs
+from fgrlhf.reward_models.inputs import RMInputs, refuse_without_tokens
 from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.rm_input import Kind, RMInput, Shape
@@ -124,10 +124,16 @@ class _Scorer(ABC):
         return self.inputs.cuts.responses
 
     def encode(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[RMInput]:
-        """The network's input for each text: the same ids as in training."""
-        return self.inputs.encode(
+        """The network's input for each text: the same ids as in training.
+
+        Raises:
+          UserError: an input has no tokens.
+        """
+        inputs = self.inputs.encode(
             [self._read(prompt, text)[0] for prompt, text in zip(prompts, texts, strict=True)]
         )
+        refuse_without_tokens(inputs, prompts)
+        return inputs
 
     def _prefix(self, prompt: Prompt) -> Prefix:
         return Prefix.of(self.prefix_fn(prompt, self.spec.with_context))

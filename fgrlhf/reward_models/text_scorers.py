@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from fgrlhf.config import Amount, Count, FilePath, Positive, StrictModel, refuse
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.reward_models.kind import ClassPath, OnDevice, RewardContext, kind_of, make_object
 from fgrlhf.reward_models.remote import RemoteSettings, VariableName, is_local
 
@@ -320,14 +320,23 @@ def score_texts(
             different_texts.append(text)
     if not different_texts:
         return []
-    scores = scorer.score(different_prompts, different_texts)
-    _check_scores(scorer, scores, different_texts)
-    return [float(scores[first_place[key]]) for key in keys]
+    scores = _checked_scores(scorer, different_prompts, different_texts)
+    return [scores[first_place[key]] for key in keys]
 
 
-def _check_scores(scorer: TextScorer, scores: Sequence[float], texts: Sequence[str]) -> None:
-    """Raise `UserError` if `scores` is not one finite number for each text."""
+def _checked_scores(
+    scorer: TextScorer, prompts: "Sequence[Prompt]", texts: Sequence[str]
+) -> list[float]:
+    """The scores of the texts. Raises `UserError` if they are not one finite number for each."""
     name = type(scorer).__name__
+    returned: Any = scorer.score(prompts, texts)
+    try:
+        scores = [float(score) for score in returned]
+    except (TypeError, ValueError, RuntimeError):  # the last if a tensor holds several numbers
+        raise UserError(
+            f"the scorer {name} returned {shorten(repr(returned), 80)} for {len(texts)} texts:"
+            " `score` must return a list of numbers, one for each text"
+        ) from None
     if len(scores) != len(texts):
         raise UserError(
             f"the scorer {name} returned {len(scores)} scores for {len(texts)} texts: `score` must"
@@ -339,3 +348,4 @@ def _check_scores(scorer: TextScorer, scores: Sequence[float], texts: Sequence[s
                 f"the scorer {name} gave {score} to the text {text[:60]!r}: a finite number is"
                 " needed. Check its weights, or what it computes"
             )
+    return scores

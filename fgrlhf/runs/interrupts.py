@@ -1,19 +1,36 @@
-"""Ctrl-C while a program's modules are imported.
+"""Ctrl-C and SIGTERM: how they end a program, also while its modules are imported.
 
 An import may last some seconds, and an exception in it has a long traceback or even aborts PyTorch.
-Nothing has to be cleaned up yet, so SIGINT simply ends the process until `run_main` begins.
+Nothing has to be cleaned up yet, so a signal simply ends the process until `run_main` begins. From
+then on, both signals raise an exception.
 """
 
 import signal
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as `kill` and clusters send it. It stops a program as Ctrl-C does."""
+
+
 def end_at_interrupts() -> None:
-    """Let SIGINT end the process without an exception, unless it is ignored (`nohup`, `&`)."""
+    """Let SIGINT and SIGTERM end the process without an exception, unless they are ignored.
+
+    SIGINT is ignored after `nohup` or `&`.
+    """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGTERM) is _raise_terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def raise_at_interrupts() -> None:
-    """Let SIGINT raise KeyboardInterrupt again, after `end_at_interrupts`."""
+    """Let SIGINT raise KeyboardInterrupt and SIGTERM raise Terminated, unless they are ignored."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _raise_terminated)
+
+
+def _raise_terminated(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second signal ends the process at once
+    raise Terminated

@@ -53,6 +53,7 @@ def progress_bar(
             "file": _Lines(sys.stderr),
             "bar_format": LINE,
             "mininterval": LINE_SECONDS,
+            "miniters": 0,  # a line may be due although nothing was counted (`show_phase`)
             "delay": LINE_SECONDS,
             "leave": False,
             "position": 0,  # a bar inside another one would move the cursor
@@ -66,6 +67,18 @@ def progress_bar(
         disable=not enabled,
         **options,
     )
+
+
+def show_phase(bar: tqdm, phase: str) -> None:
+    """Show what is done for the next units of a bar, where they take long.
+
+    A terminal shows it at once, a log file if its next line is due.
+    """
+    if sys.stderr.isatty():
+        bar.set_postfix_str(phase)
+    else:
+        bar.set_postfix_str(phase, refresh=False)
+        bar.update(0)
 
 
 @contextmanager
