@@ -63,6 +63,16 @@ def test_the_program_itself_is_interrupted_by_an_exception():
             signal.signal(number, handler)
 
 
+def test_sigterm_ends_a_process_of_a_group_at_once(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        raise_at_interrupts()
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 # a program that says when it works, and cleans up
 PROGRAM = """
 import time

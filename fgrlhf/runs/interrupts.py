@@ -5,6 +5,7 @@ Nothing has to be cleaned up yet, so a signal simply ends the process until `run
 then on, both signals raise an exception.
 """
 
+import os
 import signal
 
 
@@ -24,10 +25,15 @@ def end_at_interrupts() -> None:
 
 
 def raise_at_interrupts() -> None:
-    """Let SIGINT raise KeyboardInterrupt and SIGTERM raise Terminated, unless they are ignored."""
+    """Let SIGINT raise KeyboardInterrupt and SIGTERM raise Terminated, unless they are ignored.
+
+    In a group of processes, SIGTERM still ends the process at once: the launcher sends it when
+    another process has failed, and one that waits for the others would not see an exception.
+    """
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+    in_group = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if not in_group and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _raise_terminated)
 
 
