@@ -5,6 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from fgrlhf.data import agreement
 from fgrlhf.data.agreement import (
     alpha,
     any_type,
@@ -89,6 +90,26 @@ def test_many_different_labels_need_little_memory():
     # every coincidence is a disagreement: 1 - 599 * 600 / (600^2 - 600)
     assert figure.mean == pytest.approx(0)
     assert peak < 50e6
+
+
+def test_memory_does_not_grow_with_draws_times_items(monkeypatch):
+    monkeypatch.setattr(agreement, "DRAWS", 500)
+    items = [[["x", "x"], ["x", "y"]]] * 20_000
+    tracemalloc.start()
+    alpha(items)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 60e6  # the indices of all draws alone have 80 MB
+
+
+def test_draws_in_blocks_are_the_same(monkeypatch):
+    items = [[["x", "x"], ["x", "y"]], [["y", "y"]], [["x", "y"]]] * 7
+    in_blocks = alpha(items)
+    assert in_blocks.low < in_blocks.high
+    monkeypatch.setattr(agreement, "DRAWS_AT_ONCE", agreement.DRAWS)
+    assert alpha(items) == in_blocks
+    monkeypatch.setattr(agreement, "DRAWS_AT_ONCE", 3)  # the last block has two draws
+    assert alpha(items) == in_blocks
 
 
 def test_ordinal_distances_by_hand():
@@ -191,6 +212,16 @@ def test_annotators_of_one_file():
     severities = figures["alpha, severities of matched spans (ordinal)"]
     # (minor, major) and (minor, minor): margins 3 and 1, d = 2, o = 1 on each side
     assert severities.mean == pytest.approx(1 - 3 * 2 * 4 / (2 * 3 * 1 * 4))
+
+
+def test_characters_are_words_in_scripts_without_spaces():
+    """A marks the first two of four characters, b the first one; `ok` is one word, unmarked."""
+    response = "天地人和 ok"
+    item = judged(mark(0, 2, annotator="a"), mark(0, 1, annotator="b"), response=response)
+    units = [["m", "m"], ["m", "n"], ["n", "n"], ["n", "n"], ["n", "n"]]
+    matrix = coincidences(units, {"m": 0, "n": 1})
+    figure = report({"f": [item]})["alpha, words marked or not"]
+    assert figure.mean == pytest.approx(float(nominal_of(matrix)))
 
 
 def test_responses_of_one_annotator_do_not_widen_the_interval():
