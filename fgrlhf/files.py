@@ -136,15 +136,19 @@ def numbered_jsonl(path: str | Path) -> list[tuple[int, Any]]:
     return rows
 
 
-def parse_json(text: str):
+def parse_json(text: str, unique_keys: bool = False):
     """The value of a JSON text.
+
+    Args:
+      unique_keys: refuse objects that have a key twice. Otherwise the last value counts.
 
     Raises:
       ValueError: it is not JSON (NaN and Infinity are not), is nested too deeply, has a number that
         is too long, or contains half of a surrogate pair, which cannot be encoded as UTF-8.
     """
+    object_of_pairs = _with_unique_keys if unique_keys else None
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=object_of_pairs)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if "\\ud" in text or "\\uD" in text:
@@ -156,6 +160,20 @@ def parse_json(text: str):
             ) from None
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
+    return value
+
+
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        seen: dict[str, Any] = {}
+        for key, item in pairs:
+            if key in seen:
+                values = f"first {shorten(repr(seen[key]), 40)}, then {shorten(repr(item), 40)}"
+                raise ValueError(
+                    f"an object has the key `{shorten(key, 40)}` twice, {values}: remove one"
+                )
+            seen[key] = item
     return value
 
 

@@ -33,8 +33,10 @@ _NO_SECRETS = frozenset(
     ]
 )
 _SHORTEST_SECRET = 6  # characters; shorter values are ordinary words and numbers
-# `key=value`, but not `key=...`, which messages use as a hint
-_ASSIGNMENT = re.compile(r"([\w.\-]+)=(?!\.\.\.)(\S+)")
+# `key=`, but not `key=...`, which messages use as a hint
+_KEY = re.compile(r"(?<![\w.\-])([\w.\-]+)=(?!\.\.\.)")
+# with spaces if it is in quotes
+_VALUE = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\S+""")
 
 
 def looks_secret(name: str) -> bool:
@@ -55,11 +57,19 @@ def mask_secrets(text: str) -> str:
             values.add(value)
     for value in sorted(values, key=len, reverse=True):  # a secret may be part of another
         text = text.replace(value, MASK)
-    return _ASSIGNMENT.sub(_mask_assignment, text)
+    return _mask_assignments(text)
 
 
-def _mask_assignment(match: re.Match) -> str:
-    return f"{match[1]}={MASK}" if looks_secret(match[1]) else match[0]
+def _mask_assignments(text: str) -> str:
+    parts = []
+    done = 0  # the text before this place is in `parts`
+    for key in _KEY.finditer(text):
+        value = _VALUE.match(text, key.end())
+        if key.start() < done or value is None or not looks_secret(key[1]):
+            continue
+        parts += [text[done : key.end()], MASK]
+        done = value.end()
+    return "".join([*parts, text[done:]])
 
 
 def mask_tree(value: Any, key: str = "") -> Any:

@@ -59,8 +59,9 @@ class Task:
     Args:
       name: the folder below `tasks/`.
       read: file -> prompts. The default reads rows {prompt|text, references|answer, ...}.
-      generate: (split, seed) -> prompts, for a task without files. What belongs to a split must not
-        depend on the seed: training and evaluation may have different ones.
+      generate: (split, seed) -> prompts, for a task without files. Which prompts may occur in a
+        split must not depend on the seed: training and evaluation may use different seeds, and no
+        prompt of one may occur in the other.
       rewards: the task's own reward kinds by name, in addition to those of the library.
       reward_kinds: name of a reward -> its kind, for rewards whose `kind` YAML may omit.
       rm_prefix: (prompt, with context?) -> words that a reward model reads before a response.

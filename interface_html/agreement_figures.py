@@ -1,6 +1,6 @@
 """The figures of the agreement report, with intervals over items."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from statistics import median
@@ -18,6 +18,7 @@ from fgrlhf.data.agreement import (
     alpha,
     severity_figure,
 )
+from fgrlhf.data.problems import word_starts
 from fgrlhf.stats import bootstrap, ratio_bootstrap
 from interface_html.annotation_matches import (
     Document,
@@ -181,15 +182,9 @@ def _word_labels(text: str, annotations: Sequence[Document], side: str) -> list[
     """
     labels_of_annotations = [character_labels(text, doc, side) for doc in annotations]
     words = []
-    for i in _word_starts(text):
+    for i in word_starts(text):
         words.append([labels[i] or NOT_MARKED for labels in labels_of_annotations])
     return words
-
-
-def _word_starts(text: str) -> Iterator[int]:
-    for i, character in enumerate(text):
-        if not character.isspace() and (i == 0 or text[i - 1].isspace()):
-            yield i
 
 
 # ---- ratings -------------------------------------------------------------------------------------

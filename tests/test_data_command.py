@@ -250,6 +250,25 @@ def test_convert_counts_what_it_loses(tmp_path, capsys):
             ["  lost, texts after the last mark of a solution: 1"],
         ),
         ({"prompt": "p", "steps": [rated]}, ["format=steps"], []),
+        (
+            {"prompt": "own", "title": "p", "text": "kept"},
+            ["format=prompts", "columns={prompt: title}"],
+            ["  lost, the rows' own `prompt`: 1"],
+        ),
+        (
+            {"prompt": {"text": "p", "toxicity": 0.1}},
+            ["format=prompts", "columns={prompt: prompt.text}"],
+            ["  lost, the rest of the rows' own `prompt`: 1"],
+        ),
+        (
+            pair | {"responses": [{"text": "a"}, {"text": "b"}], "ranking": [1, 2], "scores": None},
+            [
+                "format=comparisons",
+                "columns={responses: responses.text, scores: ranking, chosen: rejected,"
+                " rejected: chosen}",
+            ],
+            [],
+        ),
         (pair, ["format=comparisons", "to=joined"], []),
     ]
     for row, settings, losses in cases:

@@ -203,6 +203,20 @@ VOTES = {  # format of qa-feedback
                 (LabelledSpan(0, 1, "wrong"),),
             ),
         ),
+        (
+            SPANS,
+            {
+                "response": "x",
+                "document": "a b",
+                "spans": [{"start": 2, "end": 3, "label": "omission", "side": "source"}],
+            },
+            {"source": "document"},
+            SpanFeedback(
+                Prompt("7", "", (), {"source": "a b"}),
+                "x",
+                (LabelledSpan(2, 3, "omission", side="source"),),
+            ),
+        ),
     ],
 )
 def test_a_file_with_other_keys(row_format, row, columns, expected):

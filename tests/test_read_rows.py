@@ -204,6 +204,14 @@ HOSTILE = {
     "deep.json": (lambda: b"[" * 100_000, "nested too deeply"),
     "digits.json": (lambda: b"[" + b"9" * 5_000 + b"]", "not valid JSON"),
     "nan.json": (lambda: b'[{"a": NaN}]', "NaN is not a JSON number"),
+    "twice.json": (
+        lambda: b'[{"a": 1, "b": 2}, {"a": {"c": 3, "d": 4, "c": 5}}]',
+        r"twice\.json is not valid JSON: an object has the key `c` twice, first 3, then 5: remove",
+    ),
+    "twice.jsonl": (
+        lambda: b'{"a": 1}\n{"a": "x", "a": "y"}',
+        r"twice\.jsonl, line 2: not valid JSON: an object has the key `a` twice, first 'x', then",
+    ),
     "half.json": (lambda: b'["\\ud83d"]', "half of a surrogate pair"),
     "latin.json": (lambda: '["é"]'.encode("latin-1"), "is not UTF-8 text"),
     "packed.json": (lambda: gzip.compress(b"[1]"), "it is compressed: unpack it with gunzip"),

@@ -337,6 +337,12 @@ def test_secrets_are_masked_wherever_they_stand(monkeypatch):
         secrets.mask_secrets("run a.api_key=123 train.lr=1 give api_key=... now")
         == "run a.api_key=*** train.lr=1 give api_key=... now"
     )
+    assert (
+        secrets.mask_secrets("""a.password='one "two" three' b.token="it\\"s one" c='d e'""")
+        == "a.password=*** b.token=*** c='d e'"
+    )
+    assert secrets.mask_secrets("run='x api_key=12' x=token=3") == "run='x api_key=*** x=token=***"
+    assert secrets.mask_secrets("a.token='one two") == "a.token=*** two"  # no closing quote
     tree = {"lr": 1e-5, "url": ["x/hf_abcdefgh"], "s": {"password": "1234", "api_token": None}}
     assert secrets.mask_tree(tree) == {
         "lr": 1e-5,

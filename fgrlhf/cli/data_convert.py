@@ -15,7 +15,7 @@ from fgrlhf.data.formats import FORMATS, SPANS
 from fgrlhf.data.judgements import JUDGEMENTS, Losses
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
-from fgrlhf.data.rows import Row
+from fgrlhf.data.rows import Row, key_list
 from fgrlhf.data.shapes import AFTER_MARKS, text_after_marks
 from fgrlhf.data.step_rows import STEP_ROWS, step_rows
 from fgrlhf.errors import UserError, shorten, suggestion
@@ -102,6 +102,7 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
         rows, losses = step_rows(items, settings.to, settings.error_at_most)
     else:
         rows = [row_format.to_row(item) for item in items]
+    losses += _replaced(source, settings)
     losses += _not_read(source, settings)
 
     write_rows(out, rows)
@@ -120,6 +121,34 @@ def _lost_by_joining(items: Sequence[Comparison]) -> Losses:
         losses["references of joined rows"] += item.prompt.references != prompt.references
         losses["other keys of joined rows"] += item.prompt.meta != prompt.meta
     return +losses
+
+
+def _replaced(source: str, settings: ConvertSettings) -> Losses:
+    """What rows have under a name of the format, if `columns` takes that value from another key."""
+    losses = Losses()
+    read = {key for path in settings.columns.values() for key in key_list(path)}
+    parts_of = {}  # name -> the parts of the rows' own value that are read, such as `prompt.text`
+    for name in settings.columns:
+        if name not in read:
+            inside = [key.removeprefix(f"{name}.") for key in read if key.startswith(f"{name}.")]
+            parts_of[name] = {key.partition(".")[0] for key in inside}
+    if not parts_of:
+        return losses
+    for values in read_rows(source)[: settings.limit]:
+        for name, parts in parts_of.items():
+            value = values.get(name)
+            if value is not None and not parts:
+                losses[f"the rows' own `{name}`"] += 1
+            elif _inner_keys(value) - parts:
+                losses[f"the rest of the rows' own `{name}`"] += 1
+    return losses
+
+
+def _inner_keys(value: Any) -> set[str]:
+    """The keys of an object, or of all objects in a list."""
+    if isinstance(value, list):
+        return {key for item in value for key in _inner_keys(item)}
+    return set(value) if isinstance(value, Mapping) else set()
 
 
 def _not_read(source: str, settings: ConvertSettings) -> Losses:

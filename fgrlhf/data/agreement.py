@@ -5,6 +5,7 @@ annotators of a response, and each of the two is the reference once.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from fgrlhf.data.judgements import (
     Judgement,
     missing_places,
 )
+from fgrlhf.data.problems import word_starts
 from fgrlhf.stats import Interval, ratio_bootstrap
 
 Figure = Interval | str
@@ -164,22 +166,26 @@ def _nominal_alphas(items: Sequence[Units]) -> Alphas:
 
 
 def _bootstrap_interval(alphas_of: Alphas, count: int) -> tuple[float, float]:
-    """The 95% interval of alpha over draws of items; NaN if every draw has only one value.
+    """The 95% interval of alpha over draws of items.
+
+    NaN if every draw has only one value, or if there is one item, of which all draws are equal.
 
     Args:
       count: the number of items.
     """
-    draws = np.random.default_rng(SEED).integers(count, size=(DRAWS, count))
+    if count == 1:
+        return math.nan, math.nan
+    generator = np.random.default_rng(SEED)
     replicates = []
     for start in range(0, DRAWS, DRAWS_AT_ONCE):
-        some = draws[start : start + DRAWS_AT_ONCE]
+        draws = generator.integers(count, size=(min(DRAWS_AT_ONCE, DRAWS - start), count))
         # how often each draw contains each item: the sums of a draw are then weighted sums
-        weights = np.stack([np.bincount(draw, minlength=count) for draw in some])
+        weights = np.stack([np.bincount(draw, minlength=count) for draw in draws])
         replicates.append(alphas_of(weights.astype(float)))
     values = np.concatenate(replicates)
     values = values[np.isfinite(values)]
     if values.size == 0:
-        return np.nan, np.nan
+        return math.nan, math.nan
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
 
@@ -498,16 +504,9 @@ def _word_units(entry: Shared, with_types: bool) -> Units:
             labels[start:end] = [label] * (end - start)
         labels_of_annotators.append(labels)
     units = []
-    for place in _word_starts(entry.response):
+    for place in word_starts(entry.response):
         units.append([labels[place] for labels in labels_of_annotators])
     return units
-
-
-def _word_starts(text: str) -> Iterator[int]:
-    """The places where a word begins."""
-    for i, character in enumerate(text):
-        if not character.isspace() and (i == 0 or text[i - 1].isspace()):
-            yield i
 
 
 def _matched_units(entry: Shared, value: Callable[[Judgement], str | None]) -> Units:

@@ -17,7 +17,7 @@ Offsets count Unicode code points from 0, and an end is exclusive.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -311,7 +311,10 @@ def _parse_spans(row: Row, number: int) -> SpanFeedback:
     response = response_text(row, "response", "completion")
     key = row.key(row.first_of("spans"))
     values = check_list(key, row.get("spans"))
+    renamed_source = row.text(SOURCE) if SOURCE in row.columns else None
     prompt = prompt_of(row, number, text, references_of(row, "references"))
+    if renamed_source is not None:
+        prompt = replace(prompt, meta={**prompt.meta, SOURCE: renamed_source})
     spans = []
     for i, value in enumerate(values):
         spans.append(_span(row, f"{key}[{i}]", value, response, source_of(prompt)))
@@ -463,6 +466,7 @@ SPANS = Format(
         "prompt",
         "response",
         "completion",
+        SOURCE,
         "spans",
         "spans.start",
         "spans.end",

@@ -233,6 +233,18 @@ def is_inner_boundary(text: str, at: int) -> bool:
     return is_unspaced(before) or is_unspaced(after)
 
 
+def word_starts(text: str) -> Iterator[int]:
+    """The places where a word begins.
+
+    In scripts that are written without spaces, every character counts as a word.
+    """
+    for i, character in enumerate(text):
+        if character.isspace():
+            continue
+        if i == 0 or text[i - 1].isspace() or is_inner_boundary(text, i):
+            yield i
+
+
 def span_problems(start: int, end: int, text: str, field: str, name: str) -> Iterator[Complaint]:
     """Whether characters [start, end) of `text` are whole words.
 

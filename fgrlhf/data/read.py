@@ -152,15 +152,18 @@ def _json_rows(path: Path, text: str) -> list[Any]:
     if not text.strip():
         raise _no_rows(str(path), "it is empty")
     try:
-        rows = parse_json(text)
+        rows = parse_json(text, unique_keys=True)
     except ValueError as error:
         extra_data = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
         if extra_data and text.lstrip().startswith("{"):
             return _json_lines(path, text)
-        raise UserError(
-            f"{path} is not valid JSON: {shorten(error)}. The file must have one JSON array of"
-            f" objects, or one object on each line; it starts with `{shorten(text[:60], 40)}`"
-        ) from None
+        way_out = ""
+        if isinstance(error, json.JSONDecodeError):
+            way_out = (
+                ". The file must have one JSON array of objects, or one object on each line; it"
+                f" starts with `{shorten(text[:60], 40)}`"
+            )
+        raise UserError(f"{path} is not valid JSON: {shorten(error)}{way_out}") from None
     if not isinstance(rows, list):
         way_out = ": put it in [ ], or name the file .jsonl" if isinstance(rows, dict) else ""
         raise UserError(
@@ -175,7 +178,7 @@ def _json_lines(path: Path, text: str) -> list[Any]:
         if not line.strip():
             continue
         try:
-            rows.append(parse_json(line))
+            rows.append(parse_json(line, unique_keys=True))
         except ValueError as error:
             reason = shorten(error)
             if isinstance(error, json.JSONDecodeError):

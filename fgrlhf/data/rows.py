@@ -46,7 +46,7 @@ class Row:
         self.values = values
         self.columns = columns
         # keys that `columns` renames; they do not also count under their own names
-        self._renamed = {key for path in columns.values() for key in _keys(path)}
+        self._renamed = {key for path in columns.values() for key in key_list(path)}
         self._used: set[str] = set()
 
     def has(self, name: str) -> bool:
@@ -61,7 +61,7 @@ class Row:
         """
         if name in self.columns:
             path = self.columns[name]
-            self._used.update(key for key in _keys(path) if key in self.values)
+            self._used.update(key for key in key_list(path) if key in self.values)
             if isinstance(path, str):
                 return look_up(self.values, path)
             return [look_up(self.values, key) for key in path]
@@ -135,7 +135,8 @@ def _look_up(value: Any, rest: str, path: str) -> Any:
     raise RowError(path, "missing")
 
 
-def _keys(path: str | Sequence[str]) -> list[str]:
+def key_list(path: str | Sequence[str]) -> list[str]:
+    """The keys that a value of `columns` names."""
     return [path] if isinstance(path, str) else list(path)
 
 
@@ -151,7 +152,7 @@ def check_columns(columns: Columns, names: Sequence[str], source: str) -> None:
                 f"columns.{shorten(name, 80)} is not a key of this row format;"
                 f" {suggestion(name, names)}"
             )
-        if not _keys(path) or not all(key.strip() for key in _keys(path)):
+        if not key_list(path) or not all(key.strip() for key in key_list(path)):
             raise UserError(f"columns.{name} has no key of {source}: give one, or leave it out")
 
 

@@ -584,8 +584,8 @@ def read_log(run: Path) -> list[dict]:
 def learning_curve(lines: Sequence[Mapping], metric: str) -> list[Point]:
     """The dev scores in a run's metrics.jsonl; [] if the run does not count episodes (SFT).
 
-    With `logging.log_interval` above 1, a step without a line counts as long as the last one that
-    has a line.
+    With `logging.log_interval` above 1, some steps have no line. Each of them is assumed to take as
+    long as the last step that has one.
     """
     per_step = episodes_per_step(lines)
     if per_step is None:

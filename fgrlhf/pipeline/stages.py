@@ -13,7 +13,7 @@ Only one pipeline at a time works in a folder. If it is killed, its stages end w
 
 A stage is not run again if it is complete under its current fingerprint and its outputs exist. An
 interrupted stage continues from its unfinished outputs. If the fingerprint of a stage has changed,
-its outputs are removed first, after its job on a cluster, if one still runs, was cancelled.
+it starts anew: its job on a cluster is cancelled if it still runs, and its outputs are removed.
 """
 
 import os
@@ -87,8 +87,8 @@ class Stage:
       reads: glob patterns in the repository of files whose contents affect the result.
       modules: the modules that the command runs; their imports are followed.
       variables: `NAME=value` of the environment variables that affect the result.
-      threads: OpenMP threads, for a stage beside which no other one can run; None: OMP_NUM_THREADS
-        of the environment.
+      threads: number of OpenMP threads, for a stage that never runs beside another one; None: the
+        environment's OMP_NUM_THREADS.
     """
 
     name: str
@@ -284,8 +284,8 @@ class Pipeline:
         """Start the command of a stage.
 
         Args:
-          seconds_before: of the interrupted attempt on whose outputs the command continues; None
-            for a stage that starts anew.
+          seconds_before: how long the interrupted attempt ran whose outputs the command continues
+            from; None for a stage that starts anew.
         """
         continues = seconds_before is not None
         self._record_start(stage, seconds_before or 0.0)

@@ -99,8 +99,8 @@ def part_of(items: Sequence[Item], split: str) -> Sequence[Item]:
 def groups_of(split: str, design: Design) -> dict[str, Sequence[tuple[str, ...]]]:
     """The groups that puzzles of a split may contain, by category.
 
-    They do not depend on a seed, so training and evaluation may have different ones.
-    No two categories share three words, so a held-out group of three or more words is in no other
+    They are the same for every seed, so training and evaluation may use different seeds. No two
+    categories share three words, so a held-out group of three or more words is in no other
     category's groups either.
     """
     categories = read_categories()

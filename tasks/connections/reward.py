@@ -41,8 +41,8 @@ def read_lines(prompt: Prompt, text: str) -> list[Line]:
         right      the words are a group of the solution, in any order
         wrong      they are not
 
-    The first extra line ends the reading. So a group can be right only once, and neither guessing
-    with the same words again nor guessing with more lines can pay.
+    Lines after the first extra one are not read. A policy thus gains nothing by repeating the words
+    of a group, which can be right only once, or by guessing in more lines.
 
     The line break belongs to the line: until then, another word can follow. In the same way, the
     last line lasts until the end of the response, including the end-of-sequence token.

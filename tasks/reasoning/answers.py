@@ -8,8 +8,8 @@ import re
 from fractions import Fraction
 
 MARK = "####"
-# an integer with or without commas, a decimal such as 0.5 or .5, or a fraction; a sign belongs to
-# it only if no digit, word or bracket is before it, as in `5-3`
+# An integer with or without commas, a decimal such as 0.5 or .5, or a fraction. A minus after a
+# digit, a letter, `.`, `)` or `%` is a subtraction, as in `5-3`, and not a sign.
 _NUMBER = re.compile(
     r"(?<![\w.)%])-?(?:\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?|\.\d+)"
     r"|(?<=[-+*/=$€£])(?:\d[\d,]*(?:\.\d+)?|\.\d+)"

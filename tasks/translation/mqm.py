@@ -70,8 +70,9 @@ class Judgement:
     def knows_worst_omission(self) -> bool:
         """Whether `worst_omission` is that of all omissions, marked or not.
 
-        What a rater leaves out is no worse than any mark. So a marked omission is as bad as every
-        other one. If no omission is marked and all marks are used, there may still be one.
+        Raters mark the worst errors first. An omission without a mark is therefore no worse than a
+        marked one. If the rater has used all marks on other errors, there may be an omission that
+        is not marked.
         """
         return not self.is_capped or self.worst_omission is not None
 

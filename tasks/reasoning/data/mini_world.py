@@ -172,7 +172,7 @@ def true_scores(problem: Problem, lines: Sequence[str]) -> list[float]:
 def annotated_scores(rng: random.Random, problem: Problem, lines: Sequence[str]) -> list[float]:
     """1 for each line before the first one that an annotator calls wrong, and 0 from there on.
 
-    Lines after an overlooked error build on it, so they pass for right.
+    If the annotator overlooks the error, the lines after it look right too: they follow from it.
     """
     n_right, has_error = right_steps(problem, "\n".join(lines))
     for n in range(len(lines)):

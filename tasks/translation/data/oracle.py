@@ -82,7 +82,7 @@ def _judge_order(
     slot_of = align(words, slots)
     errors: dict[int, tuple[str, str]] = {}  # place of a word -> label, severity
 
-    # a word without a slot fits one that has no word, so it has only moved, or it is added
+    # A word without a slot has only moved if it fits a slot without a word. Otherwise it is added.
     missing = [i for i in range(len(slots)) if i not in slot_of.values()]
     for place, word in enumerate(words):
         if place in slot_of:
@@ -187,7 +187,7 @@ def _surplus(words: Sequence[Word], slots: Sequence[Slot]) -> Counter[tuple[str,
 
 
 def _surplus_of(word: Word, slots: Sequence[Slot], surplus: Counter[tuple[str, ...]]) -> int:
-    """How many more words there are like this one than slots for them."""
+    """The surplus of the first slot that the word fits; 1 if it fits none."""
     return next((surplus[slot.stems] for slot in slots if word.fits(slot)), 1)
 
 
@@ -195,7 +195,7 @@ def _cost_alone(is_mark: bool, surplus: int) -> float:
     """The cost of a word without a slot, or of a slot without a word."""
     if is_mark:
         return WEIGHTS[PUNCTUATION]
-    if surplus == 0:  # neither is missing: the word has moved, and its slot costs the other half
+    if surplus == 0:  # the word has moved: it costs one half of a minor error, its slot the other
         return WEIGHTS[MINOR] / 2
     return WEIGHTS[MAJOR]
 
@@ -209,7 +209,7 @@ def _pair_cost(
         return WEIGHTS[PUNCTUATION]
     if word.is_mark or slot.kind == MARK:
         return NEVER
-    # only a word that is too many is a mistranslation, and only of one that is missing
+    # a mistranslation is a surplus word in the place of a missing one
     if _surplus_of(word, slots, surplus) > 0 and surplus[slot.stems] < 0:
         return WEIGHTS[MAJOR]
     return NEVER
