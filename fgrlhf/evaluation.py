@@ -51,7 +51,7 @@ class Evaluation:
     """Rows and summary of an evaluation."""
 
     rows: list[dict]  # JSON-compatible; see `evaluate_rows`
-    summary: dict[str, dict[str, float]]  # metric -> {mean, low, high}; see `summarize`
+    summary: dict[str, dict[str, float | None]]  # metric -> {mean, low, high}; see `summarize`
 
 
 def evaluate(
