@@ -19,7 +19,11 @@ MOST_DRAWN = 2**20  # indices at a time, so that memory does not grow with draws
 
 @dataclass(frozen=True)
 class Interval:
-    """A point estimate and its 95% interval."""
+    """A point estimate and its 95% interval.
+
+    Both bounds are NaN if there is no interval. A single prompt has none: all draws of it are
+    equal, whatever the results of other prompts would be.
+    """
 
     mean: float
     low: float
@@ -29,10 +33,17 @@ class Interval:
     def excludes_zero(self) -> bool:
         return self.low > 0 or self.high < 0
 
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self)
+    @property
+    def has_bounds(self) -> bool:
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    def as_dict(self) -> dict[str, float | None]:
+        """The three numbers; null for bounds that do not exist."""
+        return asdict(self) if self.has_bounds else {"mean": self.mean, "low": None, "high": None}
 
     def __str__(self) -> str:
+        if not self.has_bounds:
+            return f"{self.mean:z.3f} (no interval)"
         # `z` writes a rounded -0.0004 as 0.000
         return f"{self.mean:z.3f} [{self.low:z.3f}, {self.high:z.3f}]"
 
@@ -65,9 +76,13 @@ def _replicates(
 ) -> np.ndarray:
     """A statistic of each of the n draws of `_draws`, which are drawn and reduced a few at a time.
 
+    NaN for a single prompt, of which all draws are equal.
+
     Args:
       statistic: of draws (m, prompts), a number for each of the m draws.
     """
+    if prompts == 1:
+        return np.full(n, math.nan)
     generator = np.random.default_rng(seed)
     at_a_time = max(1, MOST_DRAWN // prompts)
     parts = []
@@ -77,8 +92,13 @@ def _replicates(
 
 
 def _interval(estimate: float, replicates: np.ndarray) -> Interval:
-    """The percentile interval of the replicates that are not NaN (a ratio without denominator)."""
+    """The percentile interval of the replicates that are not NaN; no bounds if all are.
+
+    A ratio without a denominator is NaN, and so is every statistic of a draw of a single prompt.
+    """
     replicates = replicates[~np.isnan(replicates)]
+    if replicates.size == 0:
+        return Interval(float(estimate), math.nan, math.nan)
     tail = 100 * (1 - LEVEL) / 2
     low, high = np.percentile(replicates, [tail, 100 - tail])
     return Interval(float(estimate), float(low), float(high))
@@ -191,7 +211,7 @@ def _ratio_replicates(
     above: np.ndarray, below: np.ndarray, n: int, seed: int | np.random.Generator
 ) -> np.ndarray:
     """sum(above) / sum(below) of each of n draws of prompts; NaN for a draw with sum(below) = 0."""
-    if not below.any():
+    if above.size > 1 and not below.any():
         return np.zeros(n)
 
     def ratio(draws: np.ndarray) -> np.ndarray:
@@ -293,7 +313,7 @@ def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
 
     The half-widths of an interval over prompts (bootstrap of the mean over seeds) and of an
     interval over seeds (Student's t on the seeds' means) are added in quadrature. With one seed
-    only the first is used.
+    only the first is used. With one prompt there is no interval.
 
     Args:
       differences: one array per seed, of one difference per prompt.
@@ -301,7 +321,7 @@ def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
     stacked = np.stack(differences)
     over_prompts = bootstrap(stacked.mean(0))
     seeds = len(differences)
-    if seeds == 1:
+    if seeds == 1 or not over_prompts.has_bounds:
         return over_prompts
     seed_error = stacked.mean(1).std(ddof=1) / np.sqrt(seeds)
     half_over_seeds = _upper_t((1 - LEVEL) / 2, seeds - 1) * seed_error
@@ -334,13 +354,14 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
 
     With n prompts p is at least 2^(1 - n), the probability that n differences have the same sign if
     there is no difference. The bootstrap alone would call too much significant: a few prompts may
-    have similar differences by chance, and all draws of a single prompt are equal. With at least
-    six prompts and several seeds, p < 0.05 exactly if the interval of `seed_interval` excludes
-    zero.
+    have similar differences by chance. With at least six prompts and several seeds, p < 0.05
+    exactly if the interval of `seed_interval` excludes zero.
     """
     from scipy.optimize import root_scalar  # slow to import, and only comparisons of seeds need it
 
     stacked = np.stack(differences)
+    if stacked.shape[1] == 1:
+        return 1.0
     over_prompts = bootstrap(stacked.mean(0))
     mean = abs(over_prompts.mean)
     prompt_error = (over_prompts.high - over_prompts.low) / 2 / _upper_normal((1 - LEVEL) / 2)

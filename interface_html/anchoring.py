@@ -201,13 +201,13 @@ def accepted_share(annotations: Sequence[Annotation]) -> Figure:
     """The share of shown suggestions that were accepted as they are, with an interval over items.
 
     Verdicts on the suggestions of one item are similar, so items are resampled. If every item has
-    the same share (all accepted, none, or there is a single item), resampling would claim
-    certainty. Wilson's interval then counts each item as one trial.
+    the same share (all accepted, or none), resampling would claim certainty, and a single item has
+    no interval. Wilson's interval then counts each item as one trial.
     """
     given = [one for one in annotations if one.verdicts]
     items = _by_item(given, lambda one: (one.verdicts.count(ACCEPTED), len(one.verdicts)))
     interval = share(items, "no suggestion was shown")
-    if isinstance(interval, Interval) and interval.low == interval.high:
+    if isinstance(interval, Interval) and not interval.low < interval.high:
         of_items = wilson(interval.mean * len(items), len(items))
         return replace(of_items, mean=interval.mean)  # without the rounding of the product
     return interval

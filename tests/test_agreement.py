@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import random
 
 import pytest
@@ -63,7 +64,7 @@ def test_figures_by_hand():
 
 def test_items_without_a_mark_do_not_widen_the_interval():
     """A draw of only such items would have no share, which would count as 0."""
-    assert share([(2, 2), (0, 0), (0, 0), (0, 0)], "nothing") == Interval(1.0, 1.0, 1.0)
+    assert share([(2, 2), (0, 0), (0, 0), (0, 0)], "nothing") == Interval(1, math.nan, math.nan)
     assert share([(0, 0)], "nothing") == "undefined: nothing"
     # the seconds of an item without a mark count for the seconds per mark
     seconds = share([(3, 0), (1, 1)], "nothing")
@@ -81,9 +82,9 @@ def test_an_unknown_order_does_not_count_as_the_order_listed():
     known = Judged(Item("1", ROW), {}, {"b": Comparison([1] * 6, [3, 2, 1, 0])})
     figures = report(QA, [unknown, known])
     # items without a known order are not resampled either
-    assert figures[shown] == Interval(0, 0, 0) == report(QA, [known])[shown]
+    assert figures[shown] == Interval(0, math.nan, math.nan) == report(QA, [known])[shown]
     unknown.comparisons["b"] = Comparison([1] * 6, [0, 1, 2, 3])
-    assert report(QA, [unknown])[shown] == Interval(1, 1, 1)
+    assert report(QA, [unknown])[shown] == Interval(1, math.nan, math.nan)
     assert report(QA, [unknown, unknown, known])[shown].mean == pytest.approx(2 / 3)
 
 

@@ -576,6 +576,8 @@ def test_table_and_page_mark_what_is_significant(result):
     assert "| *+0.300 [+0.240, +0.360]* |" in text and "<em>+0.300</em>" in html
     text, html = with_difference(real=False, excludes_zero=False)
     assert "| +0.300 [+0.240, +0.360] |" in text and "<em>" not in html
+    text, html = with_difference(low=None, high=None, real=False, excludes_zero=False)
+    assert "| +0.300 |" in text and "<small>no interval</small>" in html
     assert "all 6 differences" in text and "all 6 differences" in html
     assert "all 1" not in explained(
         Comparison("m", "test", [0], "sft", 0.0, {}, {"a_vs_sft": SAME})

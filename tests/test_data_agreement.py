@@ -1,5 +1,6 @@
 """Agreement of judgements: hand-computed values, and why a figure is undefined."""
 
+import math
 import tracemalloc
 
 import numpy as np
@@ -61,7 +62,8 @@ def test_nominal_alpha_and_its_interval_on_random_units():
             items.append([rng.choice(list("wxyz"), size).tolist() for size in sizes])
         pairable = [[unit for unit in units if len(unit) > 1] for units in items]
         pairable = [units for units in pairable if units]
-        if len({value for units in pairable for unit in units for value in unit}) < 2:
+        values = {value for units in pairable for unit in units for value in unit}
+        if len(values) < 2 or len(pairable) < 2:  # undefined, or without an interval
             continue
         places = {value: place for place, value in enumerate("wxyz")}
         matrices = np.stack([coincidences(units, places) for units in pairable])
@@ -90,6 +92,11 @@ def test_many_different_labels_need_little_memory():
     # every coincidence is a disagreement: 1 - 599 * 600 / (600^2 - 600)
     assert figure.mean == pytest.approx(0)
     assert peak < 50e6
+
+
+def test_a_single_item_has_no_interval():
+    figure = alpha([[["x", "x"], ["x", "y"], ["y", "y"], ["y", "y"]]])
+    assert math.isfinite(figure.mean) and math.isnan(figure.low) and math.isnan(figure.high)
 
 
 def test_memory_does_not_grow_with_draws_times_items(monkeypatch):
@@ -228,7 +235,7 @@ def test_responses_of_one_annotator_do_not_widen_the_interval():
     """Draws of only such responses would count as an agreement of 0."""
     items = [judged(mark(0, 2, annotator="a"), mark(0, 2, annotator="b"))]
     items += [judged(mark(0, 2, annotator="a"), response=f"r {i}") for i in range(20)]
-    assert report({"f": items})["span F1, exact, positions"] == Interval(1.0, 1.0, 1.0)
+    assert report({"f": items})["span F1, exact, positions"] == Interval(1, math.nan, math.nan)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +296,7 @@ def test_a_name_in_two_files_is_not_merged():
     one, two, three = (judged(mark(2, 5, annotator=name)) for name in ("1", "1", "2"))
     files = {"g1": [one], "g2": [two], "g3": [three]}
     figures = report(files)
-    assert figures["span F1, exact, positions"] == Interval(1, 1, 1)
+    assert figures["span F1, exact, positions"] == Interval(1, math.nan, math.nan)
     assert judged_in_several_files(files) == 1
     # somebody's work can be split over files
     split = {"a": [one], "b": [judged(mark(0, 2, annotator="1"), response="x y")], "c": [three]}

@@ -104,6 +104,16 @@ def test_rows_and_summary(world, capsys):
     }
 
 
+def test_one_prompt_has_no_interval(world, capsys):
+    write_json(world / "test.json", [mini_world.make_row(0, "test", 0)])
+    summary = read_json(evaluate(settings(world)) / "summary.json")
+    assert {(metric["low"], metric["high"]) for metric in summary.values()} == {(None, None)}
+    assert "(no interval: there is one prompt)" in capsys.readouterr().out
+    evaluate(settings(world))
+    reused, *table = capsys.readouterr().out.splitlines()
+    assert "reusing" in reused and "(no interval: there is one prompt)" in table[0]
+
+
 def test_reused_until_something_changes(world, capsys):
     folder = evaluate(settings(world))
     before = read_jsonl(folder / "rows.jsonl")

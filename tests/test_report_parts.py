@@ -405,6 +405,13 @@ def content(link: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(unquote(text))))
 
 
+def test_a_difference_without_an_interval(tmp_path):
+    """That of a single prompt, which summary.json writes as null."""
+    gains = {"a_vs_b": {"gold": sections.Gain(mean=1.0, low=None, high=None)}}
+    (tile,) = sections.tiles(gains, sections.Naming(outputs_of(tmp_path), Display()))
+    assert (tile.difference.mean, tile.difference.verdict) == ("+1.000", "no interval")
+
+
 def test_the_files_hold_all_numbers(tmp_path):
     interval = {"mean": 0.5, "low": 0.25, "high": None}
     write_json(

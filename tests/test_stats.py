@@ -1,4 +1,5 @@
 import itertools
+import math
 import tracemalloc
 
 import numpy as np
@@ -66,13 +67,32 @@ def test_pairing_takes_the_question_out():
     assert reverse.low == pytest.approx(-paired.high, abs=0.01) and reverse.excludes_zero
 
 
+def test_a_single_prompt_has_no_interval():
+    alone = [
+        bootstrap([0.5]),
+        bootstrap([0.5], np.median),
+        paired_bootstrap([1.5], [1.0]),
+        ratio_bootstrap([1], [2]),
+        paired_ratio_bootstrap(([1], [1]), ([1], [2])),
+        independent_ratio_bootstrap(([1.0], [1.0]), ([1.0, 1.0], [2.0, 2.0])),
+        pooled_bootstrap([[1.0, 2.0]], lambda sums: sums[0] / sums[1]),
+        seed_interval([np.array([0.25]), np.array([0.75])]),
+    ]
+    assert alone == [Interval(0.5, math.nan, math.nan)] * len(alone)
+    assert alone[0].as_dict() == {"mean": 0.5, "low": None, "high": None}
+    assert str(alone[0]) == "0.500 (no interval)" and not alone[0].excludes_zero
+    assert ratio_bootstrap([0], [0]) == Interval(0.0, math.nan, math.nan)
+    assert seed_p_value([np.array([0.25]), np.array([0.75])]) == 1
+
+
 def test_ratio_is_of_sums_not_a_mean_of_ratios():
     assert ratio_bootstrap([1, 9], [1, 10]).mean == pytest.approx(10 / 11)
     assert ratio_bootstrap([0, 0], [0, 0]) == Interval(0.0, 0.0, 0.0)
 
 
 def test_prompts_without_a_denominator_do_not_widen_the_interval_of_a_ratio():
-    assert ratio_bootstrap([0, 4], [0, 8]) == Interval(0.5, 0.5, 0.5)
+    # one prompt is left, which has no interval
+    assert ratio_bootstrap([0, 4], [0, 8]) == Interval(0.5, math.nan, math.nan)
     # three of a hundred prompts have segments: their ratio is known as if there were no others
     few = ([3.0, 3.0, 3.0] + [0.0] * 97, [3.0, 3.0, 4.0] + [0.0] * 97)
     assert ratio_bootstrap(*few) == ratio_bootstrap([3, 3, 3], [3, 3, 4])

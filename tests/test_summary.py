@@ -130,6 +130,10 @@ def test_what_rounds_to_zero_has_no_sign():
     assert interval_text(value) == "0.000 [-0.020, 0.000]"
 
 
+def test_a_mean_without_an_interval():
+    assert interval_text({"mean": 0.25, "low": None, "high": None}) == "0.250"
+
+
 def test_a_table_without_differences_has_no_heading_for_them():
     summary = {"data": "d", "policies": {}, "gains": {"a_vs_b": {}}}
     summary |= {"reward_models": {}, "stages": {}}
@@ -151,8 +155,8 @@ def test_differences_have_the_names_of_the_metrics():
 def test_policy_summary_groups_the_oracle():
     got = policy_summary([{"id": "a", "oracle/gold": 1.0, "kl": 2.0}])
     assert got == {
-        "oracle": {"gold": {"mean": 1, "low": 1, "high": 1}},
-        "kl": {"mean": 2, "low": 2, "high": 2},
+        "oracle": {"gold": {"mean": 1, "low": None, "high": None}},
+        "kl": {"mean": 2, "low": None, "high": None},
     }
     assert "oracle" not in policy_summary([{"id": "a", "kl": 2.0}])
 
@@ -364,7 +368,8 @@ def test_real_rows_have_no_oracle(outputs):
         )
     got = summarise(settings(outputs, scale="paper"))
     assert got["policies"]["sft"] == {
-        name: {"mean": v, "low": v, "high": v} for name, v in (("reward", 1.0), ("length", 3.0))
+        "reward": {"mean": 1.0, "low": None, "high": None},
+        "length": {"mean": 3.0, "low": None, "high": None},
     }
     assert got["reward_models"] == {
         "relevance": {"accuracy": 0.9, "auc": 0.95, "f1": 0.8},

@@ -300,13 +300,15 @@ def _say_what_is_replaced(
         print("\n  ".join(lines), "Give name=... to keep both.", sep="\n", flush=True)
 
 
-def table(summary: dict[str, dict[str, float]]) -> str:
-    """One line per metric: mean and 95% interval."""
+def table(summary: dict[str, dict[str, float | None]]) -> str:
+    """One line per metric: mean and 95% interval, which does not exist for a single prompt."""
     width = max(map(len, summary))
     lines = []
     for name, interval in summary.items():
         # `z` writes a rounded -0.0004 as 0.000
-        bounds = f"[{interval['low']:z.3f}, {interval['high']:z.3f}]"
+        bounds = "(no interval: there is one prompt)"
+        if interval["low"] is not None:
+            bounds = f"[{interval['low']:z.3f}, {interval['high']:z.3f}]"
         lines.append(f"  {name:<{width}}  {interval['mean']:z8.3f}  {bounds}")
     return "\n".join(lines)
 

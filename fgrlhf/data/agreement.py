@@ -5,6 +5,7 @@ annotators of a response, and each of the two is the reference once.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -165,11 +166,15 @@ def _nominal_alphas(items: Sequence[Units]) -> Alphas:
 
 
 def _bootstrap_interval(alphas_of: Alphas, count: int) -> tuple[float, float]:
-    """The 95% interval of alpha over draws of items; NaN if every draw has only one value.
+    """The 95% interval of alpha over draws of items.
+
+    NaN if every draw has only one value, or if there is one item, of which all draws are equal.
 
     Args:
       count: the number of items.
     """
+    if count == 1:
+        return math.nan, math.nan
     generator = np.random.default_rng(SEED)
     replicates = []
     for start in range(0, DRAWS, DRAWS_AT_ONCE):
@@ -180,7 +185,7 @@ def _bootstrap_interval(alphas_of: Alphas, count: int) -> tuple[float, float]:
     values = np.concatenate(replicates)
     values = values[np.isfinite(values)]
     if values.size == 0:
-        return np.nan, np.nan
+        return math.nan, math.nan
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
 

@@ -48,7 +48,7 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
     return rows
 
 
-def read_summary(path: str | Path) -> dict[str, dict[str, float]]:
+def read_summary(path: str | Path) -> dict[str, dict[str, float | None]]:
     """The summary of an evaluation: {metric: {mean, low, high}}.
 
     Raises:
@@ -89,7 +89,10 @@ def _is_list_of_numbers(value: Any) -> bool:
 def _is_interval(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
-    return all(_is_number(value.get(key)) for key in ("mean", "low", "high"))
+    bounds = [value.get("low"), value.get("high")]  # null if there is a single prompt
+    return _is_number(value.get("mean")) and (
+        bounds == [None, None] or all(map(_is_number, bounds))
+    )
 
 
 def _damaged(path: str | Path, line: int, problem: str) -> UserError:

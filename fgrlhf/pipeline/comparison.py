@@ -62,6 +62,7 @@ class Difference:
     """A paired difference between two runs with its 95% interval over prompts and seeds.
 
     Attributes:
+      low, high: None if there is a single prompt, which has no interval.
       excludes_zero: whether the interval excludes zero, without correction. Among 91 pairs without
         any difference, about five exclude zero by chance.
       p: p-value of no difference.
@@ -71,8 +72,8 @@ class Difference:
     """
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     excludes_zero: bool
     p: float
     p_corrected: float
@@ -306,8 +307,8 @@ def differences(scores: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Differe
     for (pair, interval), p, corrected in zip(intervals.items(), p_values, holm(p_values)):
         pairs[pair] = Difference(
             mean=interval.mean,
-            low=interval.low,
-            high=interval.high,
+            low=interval.low if interval.has_bounds else None,
+            high=interval.high if interval.has_bounds else None,
             excludes_zero=interval.excludes_zero,
             p=p,
             p_corrected=corrected,

@@ -264,7 +264,9 @@ def _marked(difference: Difference | None) -> str:
     if difference is None:
         return ""
     # `z` writes a rounded -0.0004 as +0.000
-    text = f"{difference.mean:+z.3f} [{difference.low:+z.3f}, {difference.high:+z.3f}]"
+    text = f"{difference.mean:+z.3f}"
+    if difference.low is not None and difference.high is not None:
+        text += f" [{difference.low:+z.3f}, {difference.high:+z.3f}]"
     if difference.real:
         return f"**{text}**"
     if difference.excludes_zero:

@@ -313,13 +313,15 @@ def number(value: float | None) -> str:
 
 
 def interval_text(value: Mapping | None) -> str:
-    """`0.594 [0.582, 0.605]`; a dash if the mean is not known."""
+    """`0.594 [0.582, 0.605]`, or the mean alone; a dash if the mean is not known."""
     if value is None or value["mean"] is None:
         return "-"
     digits = 1 if abs(value["mean"]) >= 10 else 3
     # `z` writes a rounded -0.0004 as 0.000
-    mean, low, high = (f"{value[key]:z.{digits}f}" for key in ("mean", "low", "high"))
-    return f"{mean} [{low}, {high}]"
+    mean = f"{value['mean']:z.{digits}f}"
+    if value["low"] is None or value["high"] is None:
+        return mean
+    return f"{mean} [{value['low']:z.{digits}f}, {value['high']:z.{digits}f}]"
 
 
 def grid(rows: Sequence[Sequence[str]]) -> list[str]:

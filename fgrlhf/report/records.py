@@ -162,7 +162,7 @@ class StageCost(Record):
 
 
 class Interval(Record):
-    """A mean with its 95% interval; a bound is None if it was not finite."""
+    """A mean with its 95% interval; the bounds are None if there is none, as of one prompt."""
 
     mean: float | None
     low: float | None
@@ -170,11 +170,11 @@ class Interval(Record):
 
 
 class Gain(Record):
-    """A paired difference with its 95% interval."""
+    """A paired difference with its 95% interval; the bounds are None if there is none."""
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 class Summary(Record):

@@ -56,7 +56,12 @@ class Naming:
 
 @dataclass(frozen=True)
 class Difference:
-    """A paired difference as text. `is_sure`: its 95% interval excludes zero."""
+    """A paired difference as text.
+
+    Args:
+      bounds: of its 95% interval; empty if there is none.
+      is_sure: whether the interval excludes zero.
+    """
 
     mean: str
     bounds: str
@@ -64,6 +69,8 @@ class Difference:
 
     @property
     def verdict(self) -> str:
+        if not self.bounds:
+            return "no interval"
         relation = "excludes" if self.is_sure else "includes"
         return f"{self.bounds} · interval {relation} zero"
 
@@ -102,7 +109,8 @@ def _gains_of_evaluations(outputs: Outputs, display: Display) -> dict[str, dict[
         for metric in dict.fromkeys([*display.headline, *own_metrics(rows[first])]):
             interval = paired_gain(rows[name], rows[first], metric)
             if interval is not None:
-                metrics[metric] = Gain(**interval.as_dict())
+                bounds = interval.as_dict()
+                metrics[metric] = Gain(mean=interval.mean, low=bounds["low"], high=bounds["high"])
         if metrics:
             differences[f"{name}_vs_{first}"] = metrics
     return differences
@@ -120,6 +128,8 @@ def tiles(compared: Mapping[str, Mapping[str, Gain]], naming: Naming) -> list[Ti
 
 
 def _difference(gain: Gain) -> Difference:
+    if gain.low is None or gain.high is None:
+        return Difference(signed(gain.mean, 3), "", is_sure=False)
     bounds = f"{signed(gain.low, 3)} to {signed(gain.high, 3)}"
     return Difference(signed(gain.mean, 3), bounds, is_sure=gain.low > 0 or gain.high < 0)
 

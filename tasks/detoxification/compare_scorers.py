@@ -176,7 +176,9 @@ def conclusions(differences: Mapping[str, Interval]) -> list[str]:
             verdict = f"worse than {rival}: keep the default"
         else:
             verdict = f"not clearly better than {rival}: keep the default"
-        bounds = f"[{difference.low:+.3f}, {difference.high:+.3f}]"
+        bounds = "(no interval)"
+        if difference.has_bounds:
+            bounds = f"[{difference.low:+.3f}, {difference.high:+.3f}]"
         lines.append(f"{name}: AUC {difference.mean:+.3f} {bounds}, {verdict}")
     return lines
 
