@@ -417,6 +417,7 @@ def test_agreement_of_files(tmp_path, capsys):
     lines = printed(capsys, "agreement", first, second, f"out={out}")
     assert lines[0].split() == ["span", "F1,", "exact,", "positions", "0.000", "(no", "interval)"]
     figures = json.loads(out.read_text(encoding="utf-8"))
+    assert figures["span F1, exact, positions"] == {"mean": 0, "low": None, "high": None}
     assert figures["span F1, best match, positions"]["mean"] == 1
     # 3 shared characters of spans of 4 and 3
     assert figures["span F, MPP, positions"]["mean"] == pytest.approx((3 / 4 + 1) / 2)
