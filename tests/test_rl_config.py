@@ -456,6 +456,18 @@ def test_an_algorithm_that_compares_samples_needs_different_ones(name):
     assert refused(tree | {"algorithm": {"name": "reinforce"}}) == []
 
 
+def test_nlpo_masks_sampled_tokens_and_refuses_beam_search():
+    tree = published("fine_grained") | {"algorithm": {"name": "nlpo"}}
+    del tree["ppo"]
+    assert refused(tree) == []
+    beams = {"train_generation_kwargs": {"do_sample": False, "num_beams": 2}}
+    tree["model"]["policy_model"] = {**POLICY, **beams}
+    tree["env"]["train_num_samples_per_input"] = 1
+    (line,) = refused(tree)
+    assert line.startswith("model.policy_model.train_generation_kwargs.num_beams is more than 1")
+    assert "set num_beams=1 and do_sample=true, or use algorithm.name=ppo" in line
+
+
 def test_mistakes_of_all_sections_are_reported_together():
     tree = published("fine_grained")
     tree["algorithm"] = {"name": "trpo"}
