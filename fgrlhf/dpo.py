@@ -167,7 +167,7 @@ class DPOTrainer(BaseTrainer):
         self.log.close()
 
     def _has_ended(self) -> bool:
-        """Whether an earlier process has finished the run: `_is_finished`, before it is loaded."""
+        """Whether the folder holds a finished run. `_is_finished` needs it to be loaded."""
         is_last_saved = checkpoint.is_whole_model(self.folder / "final")
         return is_last_saved and checkpoint.latest_step(self.folder) == self.total_steps
 

@@ -223,8 +223,11 @@ def _norm_is_ours(x: Tensor, weight_D: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype == weight_D.dtype == torch.float32
 
 
-class T5Norm(T5LayerNorm):
-    """T5's layer norm, computed by `_RMSNorm` in fp32 on a CPU."""
+class _FastNorm(nn.Module):
+    """A layer norm of transformers, computed by `_RMSNorm` in fp32 on a CPU."""
+
+    weight: nn.Parameter
+    variance_epsilon: float
 
     def forward(self, x: Tensor) -> Tensor:
         if not _norm_is_ours(x, self.weight):
@@ -232,22 +235,16 @@ class T5Norm(T5LayerNorm):
         return _rms_norm(x, self.weight, self.variance_epsilon)
 
 
-class MT5Norm(MT5LayerNorm):
-    """mT5's layer norm, as `T5Norm`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not _norm_is_ours(x, self.weight):
-            return super().forward(x)
-        return _rms_norm(x, self.weight, self.variance_epsilon)
+class T5Norm(_FastNorm, T5LayerNorm):
+    """T5's layer norm."""
 
 
-class LlamaNorm(LlamaRMSNorm):
-    """Llama's layer norm, as `T5Norm`."""
+class MT5Norm(_FastNorm, MT5LayerNorm):
+    """mT5's layer norm."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not _norm_is_ours(x, self.weight):
-            return super().forward(x)
-        return _rms_norm(x, self.weight, self.variance_epsilon)
+
+class LlamaNorm(_FastNorm, LlamaRMSNorm):
+    """Llama's layer norm."""
 
 
 # ---- in a model ----------------------------------------------------------------------------------
