@@ -20,7 +20,7 @@ from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import read_jsonl, write_json
 from fgrlhf.pipeline.efficiency import efficiency
-from fgrlhf.pipeline.experiments import learning_curve
+from fgrlhf.pipeline.scores import learning_curve
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from fgrlhf.task import data_of, load_task
 from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE

@@ -6,7 +6,7 @@ from test_rules import ROW
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_text
 from fgrlhf.pipeline.efficiency import efficiency
-from fgrlhf.pipeline.experiments import Point
+from fgrlhf.pipeline.scores import Point
 from interface_html import select as selection
 from tasks.qa_feedback import active as active_module
 from tasks.qa_feedback import active_arm, noisy_annotators

@@ -26,7 +26,8 @@ from fgrlhf.pipeline.comparison import (
     efficiencies,
 )
 from fgrlhf.pipeline.comparison_page import band, explained, page, table
-from fgrlhf.pipeline.experiments import Experiment, Point, Run, lower_is_better
+from fgrlhf.pipeline.experiments import Experiment, Run
+from fgrlhf.pipeline.scores import Point, lower_is_better
 from fgrlhf.report.display import Display
 from fgrlhf.report.plots import Band, panels
 from fgrlhf.runs.dpo_config import DPOConfig

@@ -29,7 +29,7 @@ from fgrlhf.cli.main import COMMANDS
 from fgrlhf.cli.main import main as fgrlhf_main
 from fgrlhf.config import load_config, validate
 from fgrlhf.errors import UserError
-from fgrlhf.pipeline.experiments import split_arguments
+from fgrlhf.pipeline.experiment_settings import split_arguments
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.runs.dpo_config import DPOConfig

@@ -3,7 +3,7 @@
 import pytest
 
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
-from fgrlhf.pipeline.experiments import Point
+from fgrlhf.pipeline.scores import Point
 
 
 def curve(*scores: float) -> list[Point]:

@@ -11,7 +11,8 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.pipeline import sweep as module
-from fgrlhf.pipeline.experiments import Experiment, lower_is_better
+from fgrlhf.pipeline.experiments import Experiment
+from fgrlhf.pipeline.scores import lower_is_better
 from fgrlhf.pipeline.sweep import (
     combinations_of,
     kl_threshold_of,

@@ -26,18 +26,15 @@ from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.source import read_source
 from fgrlhf.pipeline.comparison import Comparison, compare_runs
 from fgrlhf.pipeline.comparison_page import page, table
+from fgrlhf.pipeline.experiment_settings import SubmittedSettings, check_settings, split_arguments
 from fgrlhf.pipeline.experiments import (
     EvaluationPlan,
     Experiment,
     Run,
-    SubmittedSettings,
     check_overrides,
-    check_settings,
-    evaluation_rows,
-    paired_scores,
     parse_config,
-    split_arguments,
 )
+from fgrlhf.pipeline.scores import evaluation_rows, paired_scores
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from fgrlhf.report.display import Display
 from fgrlhf.task import load_task, rl_config

@@ -13,9 +13,9 @@ from fgrlhf.data.problems import counted
 from fgrlhf.files import read_json
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
-from fgrlhf.pipeline.experiments import (
+from fgrlhf.pipeline.experiments import Run
+from fgrlhf.pipeline.scores import (
     Point,
-    Run,
     evaluation_rows,
     learning_curve,
     lower_is_better,

@@ -9,7 +9,8 @@ from markupsafe import Markup
 
 from fgrlhf.models.source import ModelSource
 from fgrlhf.pipeline.comparison import Comparison, Difference, why_dev_differs
-from fgrlhf.pipeline.experiments import Point, seeds_text
+from fgrlhf.pipeline.experiment_settings import seeds_text
+from fgrlhf.pipeline.scores import Point
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import Band, panels

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fgrlhf.pipeline.experiments import Point
+from fgrlhf.pipeline.scores import Point
 from fgrlhf.stats import LEVEL
 
 DRAWS = 2000  # of the bootstrap over seeds

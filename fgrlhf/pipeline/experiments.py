@@ -1,4 +1,4 @@
-"""Training runs over several seeds: their stages, their evaluation and their scores.
+"""Training runs over several seeds: their configs, and the stages that train and evaluate them.
 
 Comparisons, sweeps and a task's own experiments are built from these parts.
 """
@@ -10,28 +10,17 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from string import Template
 from typing import Any
 
-import numpy as np
-from pydantic import BaseModel, Field, field_validator
-
-from fgrlhf.config import FilePath, StrictModel, load_config
-from fgrlhf.config_errors import other_place
+from fgrlhf.config import load_config
 from fgrlhf.config_text import parsed_or_text
 from fgrlhf.config_yaml import read_yaml
-from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import numbered_jsonl
-from fgrlhf.metrics.config import MetricConfig, is_higher_better
-from fgrlhf.metrics.paired import by_prompt
-from fgrlhf.metrics.rows import ROWS, read_rows
 from fgrlhf.own_code import own_modules
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
-from fgrlhf.report.records import episodes_per_step
 from fgrlhf.runs.stage import model_files
 from fgrlhf.task import data_of, load_task, rl_config
 
@@ -54,7 +43,6 @@ SET_BY_EXPERIMENT = {
     "train.seed": "every run is trained with each of the seeds in seeds=0,1,2, so give that",
     "logging.save_dir": "every run has its own folder in output_dir=..., so leave it out",
 }
-MOST_JOBS = 100  # of an experiment in the queue of a cluster
 
 
 def program(task: str, name: str, *arguments: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -63,142 +51,6 @@ def program(task: str, name: str, *arguments: str) -> tuple[tuple[str, ...], tup
     command = (sys.executable, "-m", module, task, *arguments)
     # modules that do not exist are ignored
     return command, (module, task, f"{task}.task", f"tasks.{task}.task")
-
-
-# ---- settings ------------------------------------------------------------------------------------
-
-
-class ExperimentSettings(StrictModel):
-    """Common settings of comparisons and sweeps."""
-
-    output_dir: FilePath = Field(description="folder of the results")
-    seeds: str = Field(default="0,1,2", description="every run is repeated with each seed")
-    lanes: int | None = Field(
-        default=None, ge=1, le=1024, description="simultaneous runs; null: one per GPU, or one"
-    )
-
-    @field_validator("seeds")
-    @classmethod
-    def _are_seeds(cls, value: str) -> str:
-        seed_list(value)
-        return value
-
-    @property
-    def seed_list(self) -> list[int]:
-        return seed_list(self.seeds)
-
-    @property
-    def lane_count(self) -> int:
-        return self.lanes or max(1, len(visible_gpus()))
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.output_dir).absolute()
-
-
-class SubmittedSettings(ExperimentSettings):
-    """Settings of experiments whose runs can be jobs of a cluster."""
-
-    submit: SubmitConfig | None = Field(
-        default=None, description="runs as jobs of a cluster; null: on this machine"
-    )
-
-    @property
-    def lane_count(self) -> int:
-        if self.submit is not None and self.lanes is None:
-            return MOST_JOBS
-        return super().lane_count
-
-
-def seed_list(text: str) -> list[int]:
-    """The seeds of `0,1,2`.
-
-    Raises:
-      ValueError: a word is not a seed, or a seed occurs twice.
-    """
-    words = [word.strip() for word in text.split(",")]
-    if not all(re.fullmatch(r"[0-9]{1,10}", word) and int(word) < 2**32 for word in words):
-        raise ValueError(
-            f"{shorten(text)} is not a list of whole numbers from 0 to 4294967295: write it as"
-            " seeds=0,1,2"
-        )
-    seeds = [int(word) for word in words]
-    if len(set(seeds)) < len(seeds):
-        raise ValueError(
-            f"{shorten(text)} names a seed twice: it would count as two independent runs"
-        )
-    return seeds
-
-
-def seeds_text(seeds: Sequence[int]) -> str:
-    """`1 seed`, `3 seeds`."""
-    return counted(len(seeds), "seed")
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """A command line `TASK CONFIG ... [key=value ...]`."""
-
-    task: str
-    configs: list[str]
-    settings: list[str]  # of the program: `seeds=0,1`, `submit.cluster=slurm`
-    overrides: list[str]  # of the configs: `train.lr=1e-5`
-
-
-def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
-    """Parse a command line.
-
-    Raises:
-      UserError: the task or config is missing, with the usage; or two overrides are of one key.
-    """
-    words = [argument for argument in argv if _is_word(argument)]
-    pairs = [argument for argument in argv if not _is_word(argument)]
-    if len(words) < 2:
-        raise UserError(f"name a task and a config\n{usage}")
-    settings = []
-    overrides = []
-    for pair in pairs:
-        section, dot, _ = pair.partition("=")[0].partition(".")
-        # `submit` is the only section of these programs' settings, and no config has one
-        if dot and section != "submit":
-            overrides.append(pair)
-        else:
-            settings.append(pair)
-    _check_keys_differ(overrides)
-    return Arguments(words[0], words[1:], settings, overrides)
-
-
-def _is_word(argument: str) -> bool:
-    """Whether an argument is a task or a config, whose path may contain `=`."""
-    return "=" not in argument or os.path.exists(argument.partition(":")[2] or argument)
-
-
-def _check_keys_differ(overrides: Sequence[str]) -> None:
-    first: dict[str, str] = {}
-    for override in overrides:
-        key = override.partition("=")[0].strip()
-        if key in first:
-            raise UserError(
-                f"{shorten(first[key])} and {shorten(override)} set the same key: leave one of them"
-                f" out. A sweep takes several values in one list, as {shorten(key)}=A,B"
-            )
-        first[key] = override
-
-
-def check_settings(
-    model: type[ExperimentSettings], arguments: Arguments, config_class: type[BaseModel]
-) -> None:
-    """Raise `UserError` if a setting is a key of the configs, given without its section."""
-    for setting in arguments.settings:
-        key = setting.partition("=")[0]
-        if key.partition(".")[0] in model.model_fields:
-            continue
-        hint = other_place(config_class, key)
-        if hint is not None:
-            raise UserError(
-                f"{shorten(setting)}: `{shorten(key)}` is not a key of this program. Keys of the"
-                f" configs need their section, as in train.lr=1e-5: {hint}"
-            )
 
 
 # ---- runs ----------------------------------------------------------------------------------------
@@ -487,120 +339,3 @@ def _texts(tree: Any) -> Iterable[str]:
     elif isinstance(tree, list):
         for value in tree:
             yield from _texts(value)
-
-
-# ---- scores --------------------------------------------------------------------------------------
-
-
-def evaluation_rows(out: Path, name: str, split: str) -> list[dict]:
-    """The rows of an evaluation. Raises `UserError` if the file is missing or damaged."""
-    return read_rows(out / "eval" / f"{name}-{split}" / ROWS)
-
-
-def paired_scores(
-    rows: Mapping[str, Sequence[Sequence[Mapping]]], metric: str
-) -> dict[str, list[np.ndarray]]:
-    """Scores of several policies on the same prompts.
-
-    Args:
-      rows: name -> for each seed, its evaluation rows.
-      metric: a column of the rows.
-
-    Returns:
-      name -> for each seed, the mean over the responses to each prompt. All arrays have the prompts
-      for which every evaluation has a value, in the same order.
-
-    Raises:
-      UserError: there is no such prompt.
-    """
-    known = _metrics(rows)
-    scores: dict[str, list[dict[str, float]]] = {}
-    if metric in known:
-        for name, seeds in rows.items():
-            scores[name] = [by_prompt(seed_rows, metric) for seed_rows in seeds]
-    prompt_sets = [set(values) for seeds in scores.values() for values in seeds]
-    shared = set.intersection(*prompt_sets) if prompt_sets else set()
-    if not shared:
-        raise UserError(
-            f"the evaluations have no prompt with `{shorten(metric)}` in common; they have"
-            f" {', '.join(known) or 'no metrics'}. Choose another metric=..."
-        )
-    prompts = sorted(shared)
-    arrays: dict[str, list[np.ndarray]] = {}
-    for name, seeds in scores.items():
-        arrays[name] = [np.array([values[prompt] for prompt in prompts]) for values in seeds]
-    return arrays
-
-
-def _metrics(rows: Mapping[str, Sequence[Sequence[Mapping]]]) -> list[str]:
-    """Numeric columns of the evaluations."""
-    names: dict[str, None] = {}  # a set that keeps the order
-    for seeds in rows.values():
-        for row in chain.from_iterable(seeds):
-            for name, value in row.items():
-                if isinstance(value, int | float) and name not in ("id", "sample"):
-                    names[name] = None
-    return list(names)
-
-
-def lower_is_better(metric: str, metrics: Sequence[MetricConfig]) -> bool:
-    """Whether lower values of a dev metric are better.
-
-    Nothing is known about a task's own metric, such as `oracle/gold`: higher counts as better.
-
-    Args:
-      metrics: the `evaluation_metrics` of the config.
-    """
-    return is_higher_better(metric, metrics) is False or metric.endswith("loss")
-
-
-# ---- learning curves -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Point:
-    """An evaluation on dev during training."""
-
-    episodes: float  # responses used for training so far
-    seconds: float  # time of rollouts and updates so far
-    score: float
-    kl: float | None
-
-
-def read_log(run: Path) -> list[dict]:
-    """The lines of a run's metrics.jsonl. Raises `UserError` if it is missing or damaged."""
-    path = run / "metrics.jsonl"
-    lines = []
-    for number, line in numbered_jsonl(path):
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-            raise UserError(
-                f"{path}, line {number}: not the metrics of a step. The log is damaged: remove"
-                f" {run} and run the same command again, which trains it anew"
-            )
-        lines.append(line)
-    return lines
-
-
-def learning_curve(lines: Sequence[Mapping], metric: str) -> list[Point]:
-    """The dev scores in a run's metrics.jsonl; [] if the run does not count episodes (SFT).
-
-    With `logging.log_interval` above 1, some steps have no line. Each of them is assumed to take as
-    long as the last step that has one.
-    """
-    per_step = episodes_per_step(lines)
-    if per_step is None:
-        return []
-    points = []
-    seconds = 0.0
-    seconds_of_step = 0.0
-    step = 0
-    for line in lines:
-        seconds += (line["step"] - step) * seconds_of_step
-        step = line["step"]
-        score = line.get(f"eval/{metric}")
-        if score is not None:
-            points.append(Point(step * per_step, seconds, score, line.get("eval/kl")))
-        times = [value for name, value in line.items() if name.startswith("time/")]
-        if times:
-            seconds_of_step = sum(times)
-    return points

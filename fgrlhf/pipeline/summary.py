@@ -22,7 +22,7 @@ from fgrlhf.kernels.choice import processor_name
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.metrics.rows import ROWS
 from fgrlhf.metrics.summary import summarize
-from fgrlhf.pipeline.experiments import evaluation_rows
+from fgrlhf.pipeline.scores import evaluation_rows
 from fgrlhf.report.data import split_of
 from fgrlhf.report.display import ASPECT_METRICS, TRUTH, Display
 from fgrlhf.report.records import (

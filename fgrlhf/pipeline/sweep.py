@@ -28,20 +28,14 @@ from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.files import write_json, write_text
 from fgrlhf.pipeline.comparison import measure_on_dev, why_dev_differs
 from fgrlhf.pipeline.comparison_page import band
-from fgrlhf.pipeline.experiments import (
-    Experiment,
-    Point,
-    Run,
+from fgrlhf.pipeline.experiment_settings import (
     SubmittedSettings,
-    check_overrides,
     check_settings,
-    learning_curve,
-    lower_is_better,
-    parse_config,
-    read_log,
     seeds_text,
     split_arguments,
 )
+from fgrlhf.pipeline.experiments import Experiment, Run, check_overrides, parse_config
+from fgrlhf.pipeline.scores import Point, learning_curve, lower_is_better, read_log
 from fgrlhf.pipeline.stages import stop_with_signals
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import page_template, stylesheet

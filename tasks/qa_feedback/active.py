@@ -18,7 +18,9 @@ from fgrlhf.config import FilePath
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json, write_text
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
-from fgrlhf.pipeline.experiments import ExperimentSettings, Point, input_files
+from fgrlhf.pipeline.experiment_settings import ExperimentSettings
+from fgrlhf.pipeline.experiments import input_files
+from fgrlhf.pipeline.scores import Point
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from tasks.scripts import ROOT
 

@@ -23,7 +23,8 @@ from fgrlhf.config import Count, FilePath
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.pipeline import compare as pipeline_compare
 from fgrlhf.pipeline.compare import with_settings
-from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, ExperimentSettings, Run
+from fgrlhf.pipeline.experiment_settings import ExperimentSettings
+from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, Run
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from tasks.qa_feedback.demo import SAMPLES, TASK_MODULE, TRAINING
 from tasks.qa_feedback.display import DISPLAY

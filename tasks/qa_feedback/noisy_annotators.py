@@ -20,7 +20,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json, write_text
-from fgrlhf.pipeline.experiments import ExperimentSettings
+from fgrlhf.pipeline.experiment_settings import ExperimentSettings
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from tasks.qa_feedback.active import TRAINING_MODULES, files_of_arm
 from tasks.qa_feedback.noisy_annotators_arm import Arm

@@ -19,14 +19,9 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
-from fgrlhf.pipeline.experiments import (
-    EvaluationPlan,
-    Experiment,
-    ExperimentSettings,
-    evaluation_rows,
-    paired_scores,
-    program,
-)
+from fgrlhf.pipeline.experiment_settings import ExperimentSettings
+from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, program
+from fgrlhf.pipeline.scores import evaluation_rows, paired_scores
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from fgrlhf.stats import seed_interval
 from tasks.qa_feedback.compare import experiment_of

@@ -37,12 +37,8 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, read_jsonl, write_json, write_text
-from fgrlhf.pipeline.experiments import (
-    EvaluationPlan,
-    Experiment,
-    ExperimentSettings,
-    program,
-)
+from fgrlhf.pipeline.experiment_settings import ExperimentSettings
+from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, program
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from fgrlhf.seeds import derive_seed
 from tasks.qa_feedback.compare import FINE_GRAINED, experiment_of

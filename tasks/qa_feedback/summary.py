@@ -21,7 +21,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import processor_name
-from fgrlhf.pipeline.experiments import evaluation_rows
+from fgrlhf.pipeline.scores import evaluation_rows
 from fgrlhf.pipeline.summary import (
     Rows,
     data_of,
