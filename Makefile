@@ -11,6 +11,8 @@ export OMP_WAIT_POLICY := passive
 export GOMP_SPINCOUNT ?= 1000
 endif
 export TOKENIZERS_PARALLELISM := false
+# Tests start many processes, each of which would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 # Programs run as if the environment were activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 TYPES := $(RUN) basedpyright --level error

@@ -144,6 +144,7 @@ def test_a_whole_annotation_by_touch(chromium, tmp_path):
         assert downloaded(tab) == BYTES
 
 
+@pytest.mark.slow
 def test_undo_and_redo_fifty_times_over_reloads(chromium, tmp_path):
     with opened(chromium, tmp_path=tmp_path) as tab:
         docs = []

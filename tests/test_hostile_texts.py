@@ -136,7 +136,10 @@ def judged(tab, items) -> list:
     return tab.evaluate(JUDGE, [texts, rows, sorted(ALLOWED), scripts])
 
 
-@pytest.mark.parametrize("page, inside", [("annotation", True), ("comparison", False)])
+@pytest.mark.parametrize(
+    "page, inside",
+    [("annotation", True), pytest.param("comparison", False, marks=pytest.mark.slow)],
+)
 def test_hostile_texts_stay_texts(chromium, tmp_path, page, inside):
     """Opened with the file picker and inside a self-contained page."""
     assert len(set(HOSTILE)) >= 150
@@ -185,7 +188,9 @@ SHOWN = """async ([count, selector]) => {
 }"""
 
 
-@pytest.mark.parametrize("make", [with_suggestions, with_annotations])
+@pytest.mark.parametrize(
+    "make", [with_suggestions, pytest.param(with_annotations, marks=pytest.mark.slow)]
+)
 def test_hostile_suggestions_and_annotations_stay_texts(chromium, tmp_path, make):
     items = [make(item, text) for item, text in zip(hostile_items(HOSTILE_SAMPLE), HOSTILE_SAMPLE)]
     is_suggested = make is with_suggestions

@@ -17,6 +17,7 @@ import torch
 from fake_sampler import FakeSampler
 from rl_helpers import PROMPTS, CountWord, config, metrics, trainer
 from safetensors.torch import load_file
+from slow import with_slow
 from test_sampler import FINAL_FAULTS, assert_equal, run
 from test_sharding import start_ranks
 
@@ -269,7 +270,7 @@ STOPPING: dict[str, tuple[Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", STOPPING)
+@pytest.mark.parametrize("name", with_slow(STOPPING, lambda name: name in FINAL_FAULTS))
 def test_a_fault_in_the_background_is_named_and_leaves_nothing_half_written(
     name, fake, whole, tmp_path
 ):

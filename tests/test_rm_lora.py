@@ -8,6 +8,7 @@ import test_run_fg_rm as segment
 import test_run_pref_rm as pairs
 import torch
 from safetensors.torch import load_file
+from slow import with_slow
 from transformers import BertConfig, BertModel
 
 from fgrlhf.errors import UserError
@@ -50,7 +51,7 @@ def logits(scorer) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
-@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize("kind", with_slow(MODULES, lambda kind: kind == "sequence"))
 def test_later_stages_load_the_merged_model(tmp_path, trained, kind, shape):
     has_feature = shape != "encoder"
     _, program = MODULES[kind]

@@ -158,7 +158,8 @@ def test_a_killed_run_continues_exactly(fake, tmp_path):
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_two_processes_share_a_server(strategy, fake, tmp_path):
     sampler = settings(fake, importance_cap=2.0)
     two = tmp_path / "two"

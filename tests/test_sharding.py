@@ -42,6 +42,8 @@ AS_ONE = [
 ALL = [*AS_ONE, "bf16", "lora-bf16", "interrupted", "lora-interrupted", "from-one"]
 EVERYTHING = [*ALL, *fsdp_worker.COMMANDS]
 SLOW = [  # minutes together
+    "llama",
+    "bf16",
     "gpt2",
     "dpo",
     "grpo",
@@ -280,6 +282,7 @@ def test_the_reference_is_the_policy_without_adapters(name, two_processes):
 # ---- precision -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_bf16_rounds_policy_and_reference_alike(two_processes):
     rows = [row for row in metrics(two_processes / "bf16") if "kl" in row]
     assert rows[0]["kl"] == 0.0 and rows[-1]["kl"] != 0.0
