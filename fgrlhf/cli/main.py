@@ -56,8 +56,11 @@ def usage() -> str:
     for name, (_, arguments, description) in COMMANDS.items():
         lines.append(f"  {name + ' ' + arguments:<46} {description}")
     head = "usage: fgrlhf COMMAND [arguments] [section.key=value ...]"
-    foot = "`fgrlhf COMMAND --help` lists the arguments and every key with its type and default."
-    return "\n".join([head, "", *lines, "", foot])
+    foot = [
+        "TASK is a folder of tasks/, such as numbers.",
+        "`fgrlhf COMMAND --help` lists the arguments and every key with its type and default.",
+    ]
+    return "\n".join([head, "", *lines, "", *foot])
 
 
 def main() -> None:
