@@ -162,8 +162,9 @@ def test_a_changed_stage_loses_its_outputs_first_and_a_failed_one_keeps_them(roo
     )
     with pytest.raises(UserError):
         run(root, [fails_once])
-    _, text = run(root, [fails_once])
+    line, text = run(root, [fails_once])
     assert "s: continued" in text
+    assert line.whole is None, "the time of the first attempt is missing"
     assert (root / "out" / "logs" / "s.log").read_text().split() == [
         "0",
         "1",

@@ -118,7 +118,7 @@ class Pipeline:
       launcher: starts the commands; by default on this machine.
 
     After `run`, `seconds` is its duration, and `whole` the seconds and peak memory of all stages
-    together, or None if some of them were reused.
+    together, or None if some of them were reused or continued.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Pipeline:
         self.progress = Progress(out or sys.stdout)
         self.fingerprints = self._fingerprints()
         self._read_state()
-        self.ran: set[str] = set()  # in this call
+        self.ran: set[str] = set()  # from their start, in this call
         self.done: set[str] = set()
         self.running: list[_Running] = []
 
@@ -307,6 +307,8 @@ class Pipeline:
           how: it began, a key of `SUBMITTED`.
         """
         self.running.append(_Running(stage, lane, job, time.monotonic(), seconds_before))
+        if how == "started":
+            self.ran.add(stage.name)
         message = how
         if job.reference is not None:
             self._record_start(stage, seconds_before, job.reference)
@@ -335,7 +337,6 @@ class Pipeline:
             self._record(stage, complete=False, seconds=seconds, peak_mb=ended.peak_mb)
             self.progress.say(f"{stage.name}: FAILED after {seconds:.0f} s")
             raise UserError(self._failure(stage, ended.exit_code))
-        self.ran.add(stage.name)
         self.done.add(stage.name)
         self._record(stage, complete=True, seconds=seconds, peak_mb=ended.peak_mb)
         self.progress.say(
