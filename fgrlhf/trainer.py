@@ -361,7 +361,9 @@ class OnPolicyTrainer(BaseTrainer):
     def _gradient_scale(self, rows: Tensor, micro: Tensor) -> float:
         """What the loss of a micro-batch is multiplied with, before the gradients are averaged."""
         if not self.config.train.average_microbatches:
-            # As in the published code: too large by the number of micro-batches per rank.
+            # As in the published code: too large by the number of micro-batches per rank. Its loss
+            # is the micro-batch's mean over tokens, times its mean length over that of the batch:
+            # (sum / tokens) (tokens / len(micro)) / (n_tokens / len(rows)).
             return len(rows) / len(micro)
         # DDP averages gradients over the ranks, but their sum is needed.
         return self.accelerator.num_processes

@@ -526,8 +526,11 @@ def test_a_folder_appears_when_it_is_on_disk(tmp_path, monkeypatch):
         lambda path: events.append((Path(path).name, (tmp_path / "best").exists())),
     )
     with checkpoint.new_folder(tmp_path / "best") as folder:
-        (folder / "a").write_text("1")
-    assert events == [("a", False), (".best.tmp", False), (tmp_path.name, True)]
+        (folder / "templates").mkdir()  # of chats: transformers writes them to a folder
+        (folder / "templates" / "a").write_text("1")
+    *parts, last = events
+    assert sorted(parts) == [(".best.tmp", False), ("a", False), ("templates", False)]
+    assert last == (tmp_path.name, True)
 
 
 def test_secrets_are_not_in_a_checkpoint_and_it_is_read_all_the_same(tmp_path, monkeypatch):

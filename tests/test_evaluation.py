@@ -347,6 +347,19 @@ def test_a_reward_that_does_not_apply_enters_no_statistic():
     assert "reward/one/not_applicable" not in got.summary
 
 
+def test_own_metrics_with_the_names_of_counts_have_means():
+    """Only the two counts of a reward model together give a ratio."""
+    rows = [{"id": "x", "facts/segments": 4, "other/error_free": 2.0, "own/ratio": 0.5}]
+    means = {name: interval.mean for name, interval in summarize(rows).items()}
+    assert means == {"facts/segments": 4, "other/error_free": 2, "own/ratio": 0.5}
+    both = [
+        {"id": "x", "facts/error_free": 1, "facts/segments": 4},
+        {"id": "y", "facts/error_free": None, "facts/segments": None},  # does not apply
+    ]
+    assert summarize(both)["facts/ratio"].mean == 0.25
+    assert summarize(both[1:])["facts/segments/not_applicable"].mean == 1
+
+
 # ---- metrics by name -----------------------------------------------------------------------------
 
 

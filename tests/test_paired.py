@@ -45,8 +45,10 @@ def test_the_gain_in_a_ratio_is_that_of_all_segments():
     assert paired_gain(a, b, "r2/ratio") is None
     none = rows([("x", 0, 0), ("y", 0, 0)])  # all of its responses are empty
     assert paired_gain(a, none, "r1/ratio") is None and paired_gain(none, b, "r1/ratio") is None
-    plain = [{"id": "x", "m": 1.0}], [{"id": "x", "m": 3.0}]
-    assert paired_gain(*plain, "m") == paired_difference({"x": 1.0}, {"x": 3.0})
+    # a task's own metric may have any name
+    for name in ("m", "m/ratio", "m/segments"):
+        plain = [{"id": "x", name: 1.0}], [{"id": "x", name: 3.0}]
+        assert paired_gain(*plain, name) == paired_difference({"x": 1.0}, {"x": 3.0})
 
 
 def test_the_gain_of_a_corpus_is_that_of_summed_counts():

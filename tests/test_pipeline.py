@@ -15,11 +15,11 @@ import torch
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json
-from fgrlhf.pipeline import stages
+from fgrlhf.pipeline import progress, stages
 from fgrlhf.pipeline import stages as module
 from fgrlhf.pipeline.fingerprint import fingerprint, imported_files
 from fgrlhf.pipeline.launchers import LocalLauncher
-from fgrlhf.pipeline.stages import Pipeline, Stage, lane_environments, progress_line, visible_gpus
+from fgrlhf.pipeline.stages import Pipeline, Stage, lane_environments, visible_gpus
 from fgrlhf.runs.memory import PeakMemory
 from fgrlhf.runs.runlog import peak_memory_mb
 from fgrlhf.runs.stage import hold
@@ -127,7 +127,7 @@ def test_what_an_earlier_pipeline_reported_is_not_reported_again(root):
     run(root, CHAIN)
     line = Pipeline(CHAIN, root, root / "out", {"OUT": str(root / "out")}, out=io.StringIO())
     line.run(reported=["one", "two"])
-    printed = line.out.getvalue()
+    printed = line.progress.out.getvalue()
     assert (
         printed.count("reused") == 2 and "three: nothing" in printed and "apart: nothing" in printed
     )
@@ -162,8 +162,9 @@ def test_a_changed_stage_loses_its_outputs_first_and_a_failed_one_keeps_them(roo
     )
     with pytest.raises(UserError):
         run(root, [fails_once])
-    _, text = run(root, [fails_once])
+    line, text = run(root, [fails_once])
     assert "s: continued" in text
+    assert line.whole is None, "the time of the first attempt is missing"
     assert (root / "out" / "logs" / "s.log").read_text().split() == [
         "0",
         "1",
@@ -346,19 +347,11 @@ def test_signs_of_life_without_a_terminal(root, monkeypatch):
                 (root / "out" / "seen").touch()
             return super().write(text)
 
-    monkeypatch.setattr(module, "PULSE", 0.0)
+    monkeypatch.setattr(progress, "PULSE", 0.0)
     wait = r'printf "old\n 10%%\r 20%%"; until [ -e "$OUT/seen" ]; do sleep 0.05; done'
     out = Watched()
     Pipeline([stage("s", wait)], root, root / "out", {"OUT": str(root / "out")}, out=out).run()
     assert re.search(r"  s  \d:\d\d 20%", out.getvalue())
-
-
-def test_the_progress_line_fits_the_terminal():
-    parts = ["sft  1:00 loss 0.1", "comp_rm  0:02 step 3"]
-    assert progress_line(" 1:01", parts, 80) == f"[ 1:01] {' | '.join(parts)}"
-    assert progress_line(" 1:01", parts, 48) == "[ 1:01] sft  1:00 loss 0 | comp_rm  0:02 st"
-    many = progress_line(" 1:01", [f"stage{i}  1:00 10%" for i in range(20)], 80)
-    assert "stage0  1:00 | stage1  1:00 | " in many and len(many) == 79
 
 
 def test_a_stage_that_needs_an_unknown_one_is_a_mistake_in_the_program(root):

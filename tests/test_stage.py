@@ -126,6 +126,19 @@ def test_digest_of_a_checkpoint_is_that_of_its_model(tmp_path):
     assert digest("t5-large") == "name:t5-large"
 
 
+def test_digest_of_a_checkpoint_includes_its_vocabulary(tmp_path):
+    (tmp_path / "model.safetensors").write_text("a")
+    for name in ("vocab.json", "merges.txt", "spiece.model", "source.spm", "added_tokens.json"):
+        before = digest(tmp_path)
+        (tmp_path / name).write_text("{}")
+        assert digest(tmp_path) != before
+    # with this file, nobody reads the others
+    (tmp_path / "tokenizer.json").write_text("{}")
+    before = digest(tmp_path)
+    (tmp_path / "vocab.json").write_text("changed")
+    assert digest(tmp_path) == before
+
+
 def checkpoint(folder, step, best=None):
     """A checkpoint as written by the Trainer stages."""
     path = folder / f"checkpoint-{step}"

@@ -71,12 +71,15 @@ def test_rollout_metrics_by_hand():
 
 
 def test_explained_variance():
+    seven_ones = torch.ones(1, 7)
     returns_BT = torch.tensor([[1.0, 2, 3], [4, 99, 99]])
     assert explained_variance(returns_BT.clone(), returns_BT, MASK) == 1
     # an offset is not variance
     assert explained_variance(returns_BT + 7, returns_BT, MASK) == pytest.approx(1)
     assert explained_variance(torch.zeros(2, 3), returns_BT, MASK) == pytest.approx(0)
     assert explained_variance(torch.randn(2, 3), torch.ones(2, 3), MASK) == 0
+    # the mean of seven times 0.1 is not 0.1 in fp32, and this difference is no variance
+    assert explained_variance(torch.arange(7.0)[None], torch.full((1, 7), 0.1), seven_ones) == 0
 
 
 def test_samples_show_what_training_saw():

@@ -252,7 +252,8 @@ def segment_advantages(
     """advantages_BT = sum_k (G^k_t - b^k_t): reward-to-go minus `segment_baseline`, per aspect k.
 
     Args:
-      aspects: (rewards_BT, index_BT, mask_BT) of each aspect; index_BT as in `segment_baseline`.
+      aspects: (rewards_BT, index_BT, mask_BT) of each aspect, of which there is at least one
+        (`build_aspects` refuses a config without a reward); index_BT as in `segment_baseline`.
         mask_BT is 0 on the responses to which the reward does not apply: they get no advantage
         from it, and it leaves them out of the baselines.
     """

@@ -235,7 +235,8 @@ class TrustRegionStep:
         length = (2 * config.max_kl / curvature.clamp(min=LEAST_CURVATURE)).sqrt()
         full_step = direction * length
 
-        # Line search: halve the step until it keeps the bound exactly and lowers the loss.
+        # Line search: halve the step until it keeps the bound exactly and lowers the loss. A step
+        # that is NaN, since the KL is flat everywhere, does neither.
         start = flatten(self.parameters, self.parameters).detach()
         for i in range(config.line_search_steps):
             fraction = 0.5**i

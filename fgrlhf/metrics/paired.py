@@ -85,7 +85,9 @@ def paired_gain(a: Sequence[Mapping], b: Sequence[Mapping], metric: str) -> Inte
     if depends_on_samples and _samples(a) != _samples(b):
         return None
     if metric.endswith(RATIO):
-        return _ratio_gain(a, b, metric.removesuffix(RATIO))
+        reward = metric.removesuffix(RATIO)
+        if any(reward + ERROR_FREE in row for row in a):  # else it is a column of its own
+            return _ratio_gain(a, b, reward)
     if metric.endswith(CORPUS):
         for statistic in CORPUS_LEVEL:
             column = f"{metric.removesuffix(CORPUS)}/{statistic}"

@@ -24,7 +24,8 @@ def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
     Rows with the same id belong to the same prompt. The mean of a column of numbers is taken over
     the responses to a prompt, then over prompts. Further statistics are
 
-    - `<reward>/ratio`: error-free segments / segments, both summed over all responses;
+    - `<reward>/ratio`: error-free segments / segments, both summed over all responses, instead of
+      the means of the columns `<reward>/error_free` and `<reward>/segments`;
     - `<metric>/corpus`: the corpus-level value, from counts summed over all responses;
     - `<column>/max`, `<column>/any`: the maximum over the responses to a prompt, averaged over
       prompts;
@@ -39,19 +40,23 @@ def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
     groups = list(by_prompt.values())
     has_several_responses = any(len(group) > 1 for group in groups)
     summary: dict[str, Interval] = {}
-    for name in _column_names(rows):
+    names = _column_names(rows)
+    for name in names:
         # the values of each prompt's responses
         column = [[row[name] for row in group if name in row] for group in groups]
         metric, _, statistic = name.rpartition("/")
-        if name.endswith(TOTAL) and _has_numbers(column):
-            reward = name.removesuffix(TOTAL)
-            error_free = [sum(row.get(reward + ERROR_FREE, 0) for row in group) for group in groups]
-            segments = [sum(values) for values in column]
-            summary[reward + RATIO] = ratio_bootstrap(error_free, segments, seed=seed)
+        # a task's own metric may have the name of only one of the two counts
+        has_both_counts = metric + TOTAL in names and metric + ERROR_FREE in names
+        if has_both_counts and name == metric + TOTAL and _has_numbers(column):
+            error_free = _sums(groups, metric + ERROR_FREE)
+            segments = _sums(groups, metric + TOTAL)
+            summary[metric + RATIO] = ratio_bootstrap(error_free, segments, seed=seed)
+        elif has_both_counts and name == metric + ERROR_FREE:
+            continue  # it is in the ratio
         elif statistic in CORPUS_LEVEL:
             counts = [np.sum(values, axis=0) for values in column if values]
             summary[metric + CORPUS] = pooled_bootstrap(counts, CORPUS_LEVEL[statistic], seed=seed)
-        elif not name.endswith(ERROR_FREE):
+        else:
             summary |= _mean_of_column(name, column, seed)
             if name in PROMPT_LEVEL and has_several_responses:
                 summary |= _prompt_level(name, groups, seed)
@@ -74,6 +79,11 @@ def _is_number(value: object) -> bool:
 
 def _has_numbers(column: Sequence[Sequence]) -> bool:
     return any(_is_number(value) for values in column for value in values)
+
+
+def _sums(groups: Sequence[Sequence[Mapping]], name: str) -> list[float]:
+    """The sum of a column over each prompt's responses; where it does not apply it counts as 0."""
+    return [sum(row.get(name) or 0 for row in group) for group in groups]
 
 
 def _mean_of_column(name: str, column: Sequence[Sequence], seed: int) -> dict[str, Interval]:

@@ -17,7 +17,6 @@ it starts anew: its job on a cluster is cancelled if it still runs, and its outp
 """
 
 import os
-import re
 import shutil
 import signal
 import sys
@@ -28,12 +27,11 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
-
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.pipeline.fingerprint import fingerprint
 from fgrlhf.pipeline.launchers import Command, Job, Launcher, LocalLauncher, interrupts_later
+from fgrlhf.pipeline.progress import Progress, StageProgress
 from fgrlhf.runs.stage import hold
 
 LINES_SHOWN = 30  # of a failed stage's log
@@ -43,9 +41,6 @@ SUBMITTED = {
     "continued": "submitted again as job {}, which continues it",
     "followed": "its job {} continues",
 }
-PULSE = 60.0  # seconds between progress lines without a terminal
-SHORTEST_PART = 12  # characters about one stage in the progress line of a terminal
-BYTES_PER_MB = 2**20
 
 
 def stop_with_signals() -> None:
@@ -123,7 +118,7 @@ class Pipeline:
       launcher: starts the commands; by default on this machine.
 
     After `run`, `seconds` is its duration, and `whole` the seconds and peak memory of all stages
-    together, or None if some of them were reused.
+    together, or None if some of them were reused or continued.
     """
 
     def __init__(
@@ -144,15 +139,12 @@ class Pipeline:
         self.lanes = [{} for _ in range(lanes)]
         if self.launcher.shares_gpus:
             self.lanes = lane_environments(lanes)
-        self.out = out or sys.stdout
+        self.progress = Progress(out or sys.stdout)
         self.fingerprints = self._fingerprints()
         self._read_state()
-        self.ran: set[str] = set()  # in this call
+        self.ran: set[str] = set()  # from their start, in this call
         self.done: set[str] = set()
         self.running: list[_Running] = []
-        self.peak_mb = 0.0
-        self.started = self.sampled = self.pulse = time.monotonic()
-        self.width = 0  # of the progress line on the terminal
 
     def run(self, reported: Collection[str] = ()) -> None:
         """Bring every stage up to date.
@@ -170,7 +162,7 @@ class Pipeline:
             self._run(reported)
 
     def _run(self, reported: Collection[str]) -> None:
-        self.started = self.sampled = self.pulse = time.monotonic()
+        self.progress.start()
         waiting = list(self.stages)
         self.running = []
         try:
@@ -179,15 +171,18 @@ class Pipeline:
                 time.sleep(0.1)
                 for entry in list(self.running):
                     self._finish_if_ended(entry)
-                self._watch(self.running)
+                self.progress.watch([self._progress_of(entry) for entry in self.running])
             self._list_reused()
         finally:
             self._stop(self.running)
-            self._clear_line()
+            self.progress.clear_line()
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.started
+        return self.progress.seconds
+
+    def _progress_of(self, entry: _Running) -> StageProgress:
+        return StageProgress(entry.stage.name, self._elapsed(entry), self._log(entry.stage))
 
     def _read_state(self) -> None:
         """Read the records of earlier runs. Raises `UserError` if pipeline.json is damaged."""
@@ -240,7 +235,7 @@ class Pipeline:
                 waiting.remove(stage)
                 self.done.add(stage.name)
                 if stage.name not in reported:
-                    self._say(f"{stage.name}: nothing changed, reused")
+                    self.progress.say(f"{stage.name}: nothing changed, reused")
             elif len(self.running) < len(self.lanes):
                 waiting.remove(stage)
                 busy = {entry.lane for entry in self.running}
@@ -299,7 +294,9 @@ class Pipeline:
 
         Until it has ended, it writes to the outputs, so two jobs would mix their results there.
         """
-        self._say(f"{stage.name}: changed since its job {job.reference} began, which is cancelled")
+        self.progress.say(
+            f"{stage.name}: changed since its job {job.reference} began, which is cancelled"
+        )
         job.stop()
         job.wait()
 
@@ -310,11 +307,13 @@ class Pipeline:
           how: it began, a key of `SUBMITTED`.
         """
         self.running.append(_Running(stage, lane, job, time.monotonic(), seconds_before))
+        if how == "started":
+            self.ran.add(stage.name)
         message = how
         if job.reference is not None:
             self._record_start(stage, seconds_before, job.reference)
             message = SUBMITTED[how].format(job.reference)
-        self._say(f"{stage.name}: {message}, log in {self._log(stage)}")
+        self.progress.say(f"{stage.name}: {message}, log in {self._log(stage)}")
 
     def _record_start(self, stage: Stage, seconds_before: float, job: str | None = None) -> None:
         self._record(stage, complete=False, seconds=seconds_before, peak_mb=0.0, job=job)
@@ -336,12 +335,13 @@ class Pipeline:
         stage = entry.stage
         if ended.exit_code != 0:
             self._record(stage, complete=False, seconds=seconds, peak_mb=ended.peak_mb)
-            self._say(f"{stage.name}: FAILED after {seconds:.0f} s")
+            self.progress.say(f"{stage.name}: FAILED after {seconds:.0f} s")
             raise UserError(self._failure(stage, ended.exit_code))
-        self.ran.add(stage.name)
         self.done.add(stage.name)
         self._record(stage, complete=True, seconds=seconds, peak_mb=ended.peak_mb)
-        self._say(f"{stage.name}: done in {seconds:.0f} s, peak memory {ended.peak_mb:.0f} MB")
+        self.progress.say(
+            f"{stage.name}: done in {seconds:.0f} s, peak memory {ended.peak_mb:.0f} MB"
+        )
 
     def _stop(self, running: Sequence[_Running]) -> None:
         # Signal all of them first: later steps may fail, for example if the terminal was closed.
@@ -352,7 +352,7 @@ class Pipeline:
             with suppress(OSError):  # even if the disk is full, stop the other stages
                 self._record(entry.stage, complete=False, seconds=self._elapsed(entry), peak_mb=0.0)
         for entry in running:
-            self._say(f"{entry.stage.name}: stopped; the next run continues it")
+            self.progress.say(f"{entry.stage.name}: stopped; the next run continues it")
 
     def _failure(self, stage: Stage, exit_code: int) -> str:
         path = self._log(stage)
@@ -391,7 +391,10 @@ class Pipeline:
         self.records[stage.name] = record
         self.whole = None
         if set(self._complete()) <= self.ran:
-            self.whole = {"seconds": round(self.seconds, 1), "peak_mb": round(self.peak_mb, 1)}
+            self.whole = {
+                "seconds": round(self.seconds, 1),
+                "peak_mb": round(self.progress.peak_mb, 1),
+            }
         self._write_state()
 
     def _complete(self) -> list[str]:
@@ -427,43 +430,6 @@ class Pipeline:
             return None
         return set(costs) - {"whole"} if isinstance(costs, dict) else None
 
-    # ---- progress --------------------------------------------------------------------------------
-
-    def _say(self, line: str) -> None:
-        self._clear_line()
-        print(f"[{_clock(self.seconds)}] {line}", file=self.out, flush=True)
-
-    def _watch(self, running: Sequence[_Running]) -> None:
-        """Measure memory every second, and show the last output of each stage.
-
-        A terminal shows it in a line that is redrawn. Without a terminal, a line per stage is
-        printed every `PULSE` seconds.
-        """
-        now = time.monotonic()
-        if now - self.sampled < 1.0 or not running:
-            return
-        self.sampled = now
-        self.peak_mb = max(self.peak_mb, _resident_mb())
-        parts = []
-        for entry in running:
-            last = _last_line(self._log(entry.stage))
-            parts.append(f"{entry.stage.name} {_clock(self._elapsed(entry))} {last}")
-        if self.out.isatty():
-            columns = shutil.get_terminal_size().columns
-            line = progress_line(_clock(self.seconds), parts, columns)
-            self._clear_line()
-            print(line, end="", file=self.out, flush=True)
-            self.width = len(line)
-        elif now - self.pulse >= PULSE:
-            self.pulse = now
-            for part in parts:
-                self._say(f"  {part}"[:160])
-
-    def _clear_line(self) -> None:
-        if self.width:
-            print("\r" + " " * self.width, end="\r", file=self.out, flush=True)
-            self.width = 0
-
 
 NUMBER = int | float
 RECORD = {"fingerprint": str, "complete": bool, "seconds": NUMBER, "peak_mb": NUMBER}
@@ -497,47 +463,6 @@ def _how_it_failed(exit_code: int) -> str:
             "was killed by signal 9 (SIGKILL), as the system does to a process when memory runs out"
         )
     return f"was ended by signal {number} ({signal.strsignal(number) or 'unknown'})"
-
-
-def progress_line(clock: str, parts: Sequence[str], columns: int) -> str:
-    """The parts side by side, each shortened, in a terminal of this many columns.
-
-    If there are too many of them for the terminal, only the first ones are shown.
-    """
-    width = max(columns // len(parts) - 8, SHORTEST_PART)
-    shortened = [part[:width] for part in parts]
-    # a line as wide as the terminal would wrap
-    return f"[{clock}] {' | '.join(shortened)}"[: columns - 1]
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60:2d}:{int(seconds) % 60:02d}"
-
-
-def _last_line(path: Path) -> str:
-    """The last line of a log. Progress bars redraw their line with carriage returns."""
-    if not path.exists():  # a job that waits in the queue of a cluster
-        return ""
-    with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - 2000))
-        text = file.read().decode("utf-8", "replace")
-    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
-    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", lines[-1]) if lines else ""
-
-
-def _resident_mb() -> float:
-    """Resident memory of this process and its descendants.
-
-    An upper bound: pages that processes share count for each of them.
-    """
-    total = 0
-    me = psutil.Process()
-    for process in [me, *me.children(recursive=True)]:
-        try:
-            total += process.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
-    return total / BYTES_PER_MB
 
 
 def _remove(path: Path) -> None:

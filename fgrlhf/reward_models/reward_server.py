@@ -50,7 +50,7 @@ class Limits:
 def model_sha256(config: RewardKind, dtype: str) -> str:
     """SHA-256 of all that a reward's values depend on: its files, its settings, and the dtype.
 
-    The files are those whose digests stages record (`MODEL_FILES`). Where a folder lies does not
+    The files are those whose digests stages record (`model_files`). Where a folder lies does not
     count, nor do keys in `StrictModel.may_change`, such as a device or a timeout, and neither do
     `weight` and `place`, which belong to the run.
 

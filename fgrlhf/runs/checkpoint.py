@@ -62,7 +62,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         # flush to disk before the rename, so that a power cut leaves no incomplete folder
-        for file in (*temporary.iterdir(), temporary):
+        for file in (*temporary.rglob("*"), temporary):
             sync(file)
         if path.exists():
             path.rename(replaced)

@@ -43,6 +43,8 @@ MODEL_FILES = (
     "reward_model.json",
     "linear_scorer.json",
 )
+# those of a tokenizer without tokenizer.json, such as Marian's; else nobody reads them
+VOCABULARY_FILES = ("vocab.*", "merges.txt", "*.model", "*.spm", "added_tokens.json")
 
 
 # ---- one process per folder ----------------------------------------------------------------------
@@ -282,12 +284,15 @@ _SETTLED = 2 * 10**9
 
 def model_files(folder: Path) -> list[Path]:
     """The files of a checkpoint on which results depend; [] if the folder has none."""
-    found = (file for pattern in MODEL_FILES for file in folder.glob(pattern))
+    patterns = MODEL_FILES
+    if not (folder / "tokenizer.json").exists():
+        patterns += VOCABULARY_FILES
+    found = (file for pattern in patterns for file in folder.glob(pattern))
     return sorted(file for file in found if file.is_file())
 
 
 def digest(path: str | Path) -> str:
-    """Digest of a file, of a checkpoint's files (`MODEL_FILES`), or of a hub name.
+    """Digest of a file, of a checkpoint's files (`model_files`), or of a hub name.
 
     This process does not read files again that have not changed.
     """

@@ -9,16 +9,17 @@ from torch import Tensor
 
 from fgrlhf.text_types import SegmentScore
 from fgrlhf.types import Advantages, Rollout, TokenReward
-from fgrlhf.utils import masked_mean, masked_var
+from fgrlhf.utils import ROUNDING, masked_mean, masked_var
 
 
 def explained_variance(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> float:
-    """1 - Var(R - V) / Var(R) under the mask; 0 if R is constant.
+    """1 - Var(R - V) / Var(R) under the mask; 0 if R is constant, but for rounding.
 
     It is 1 for a perfect critic and 0 for a constant one.
     """
     variance = masked_var(returns_BT, mask_BT)
-    if not variance > 0:  # NaN counts as 0, too
+    largest = torch.where(mask_BT.bool(), returns_BT.abs(), torch.zeros_like(returns_BT)).max()
+    if not variance.sqrt() > ROUNDING * largest:  # NaN counts as no spread, too
         return 0.0
     return float(1 - masked_var(returns_BT - values_BT, mask_BT) / variance)
 

@@ -1,0 +1,48 @@
+"""What a pipeline prints while its stages run."""
+
+import io
+
+from fgrlhf.pipeline import progress
+from fgrlhf.pipeline.progress import Progress, StageProgress, progress_line
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def watched(out, log, monkeypatch) -> Progress:
+    """A pipeline that has just started, a second after its last look at a stage."""
+    monkeypatch.setattr(progress, "PULSE", 0.0)
+    shown = Progress(out)
+    shown._sampled -= 1.0
+    shown.watch([StageProgress("sft", 65.0, log), StageProgress("waits", 0.0, log / "missing")])
+    return shown
+
+
+def test_a_line_per_stage_without_a_terminal(tmp_path, monkeypatch):
+    log = tmp_path / "sft.log"
+    log.write_bytes(b"old\n 10%\r 20%")
+    out = io.StringIO()
+    shown = watched(out, log, monkeypatch)
+    assert out.getvalue() == "[ 0:00]   sft  1:05 20%\n[ 0:00]   waits  0:00 \n"
+    assert shown.peak_mb > 0
+
+
+def test_one_line_on_a_terminal(tmp_path, monkeypatch):
+    log = tmp_path / "sft.log"
+    log.write_bytes(b"10%")
+    out = Terminal()
+    shown = watched(out, log, monkeypatch)
+    line = "[ 0:00] sft  1:05 10% | waits  0:00 "
+    assert out.getvalue() == line
+    shown.say("sft: done")  # in its place
+    assert out.getvalue() == f"{line}\r{' ' * len(line)}\r[ 0:00] sft: done\n"
+
+
+def test_the_progress_line_fits_the_terminal():
+    parts = ["sft  1:00 loss 0.1", "comp_rm  0:02 step 3"]
+    assert progress_line(" 1:01", parts, 80) == f"[ 1:01] {' | '.join(parts)}"
+    assert progress_line(" 1:01", parts, 48) == "[ 1:01] sft  1:00 loss 0 | comp_rm  0:02 st"
+    many = progress_line(" 1:01", [f"stage{i}  1:00 10%" for i in range(20)], 80)
+    assert "stage0  1:00 | stage1  1:00 | " in many and len(many) == 79
