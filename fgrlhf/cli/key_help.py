@@ -10,12 +10,25 @@ from pydantic.fields import FieldInfo
 
 from fgrlhf.config_schema import sections_of, tags_of
 
+# kinds of a section -> the path at which their keys have been described
+DescribedKinds = dict[tuple[type[BaseModel], ...], str]
 
-def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
+
+def describe(
+    model: type[BaseModel],
+    prefix: str = "",
+    described_kinds: DescribedKinds | None = None,
+) -> list[str]:
     """One line per key: path, type, default, meaning.
 
-    A section that may be of several kinds has the common keys first, then those of each kind.
+    A section that may be of several kinds has the common keys first, then those of each kind. Where
+    the same kinds are allowed again, a line names the place of these keys.
+
+    Args:
+      prefix: of the paths.
+      described_kinds: places so far; the function adds to it.
     """
+    described_kinds = {} if described_kinds is None else described_kinds
     lines = []
     for name, field in model.model_fields.items():
         path = f"{prefix}{field.alias or name}"
@@ -23,11 +36,11 @@ def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
         container = typing.get_origin(field.annotation)
         below = {dict: f"{path}.<name>", list: f"{path}[]"}.get(container, path)
         if len(sections) > 1:
-            lines += _describe_kinds(sections, below, field)
+            lines += _describe_kinds(sections, below, field, described_kinds)
         elif sections:
             if not field.is_required() and field.default is None or container is list:
                 lines.append(_line(path, field, "section"))
-            lines += describe(sections[0], f"{below}.")
+            lines += describe(sections[0], f"{below}.", described_kinds)
         else:
             lines.append(_line(path, field, _type_name(field.annotation)))
     return lines
@@ -55,14 +68,22 @@ def _default_text(field: FieldInfo) -> str:
     return str(default)
 
 
-def _describe_kinds(kinds: list[type[BaseModel]], path: str, field: FieldInfo) -> list[str]:
+def _describe_kinds(
+    kinds: list[type[BaseModel]],
+    path: str,
+    field: FieldInfo,
+    described_kinds: DescribedKinds,
+) -> list[str]:
     tag_key, names = tags_of(kinds)
     is_single = not path.endswith((">", "]"))
     default = getattr(field.default, tag_key, "required") if is_single else "required"
     lines = [f"  {path}.{tag_key}: {'|'.join(names)} = {default}"]
+    place = described_kinds.setdefault(tuple(kinds), path)
+    if place != path:
+        return [f"{lines[0]}   # the kinds and their keys are those of {place}"]
     lines_of_kind = []
     for kind in kinds:
-        described = describe(kind, f"{path}.")
+        described = describe(kind, f"{path}.", described_kinds)
         lines_of_kind.append(
             [line for line in described if not line.startswith(f"  {path}.{tag_key}:")]
         )
