@@ -23,7 +23,7 @@ from fgrlhf.config import FilePath, StrictModel, refuse
 from fgrlhf.errors import run_main
 from fgrlhf.files import read_json
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
-from tasks.qa_feedback.summary import SAMPLED
+from tasks.qa_feedback.judged_models import SAMPLED
 from tasks.qa_feedback.summary_table import missed_targets
 from tasks.scripts import ROOT, pipeline_of, print_cost, script_stage, small_model
 
@@ -247,6 +247,19 @@ def comparisons(scale: Scale, out: Path) -> list[Stage]:
     ]
 
 
+def judged_models(scale: Scale, out: Path) -> Stage:
+    """The agreement of the reward models with the oracle."""
+    module = "tasks.qa_feedback.judged_models"
+    answers = "sft" if scale.best_of is None else SAMPLED
+    return Stage(
+        "judge_reward_models",
+        (sys.executable, "-m", module, f"output_dir={out}", f"data_dir={out / 'data'}"),
+        needs=(f"evaluate_{answers}", "train_baseline_rm"),
+        outputs=("eval/reward_models",),
+        modules=(module,),
+    )
+
+
 def stages(scale: Scale, out: Path, lanes: int) -> list[Stage]:
     """The stages of the pipeline, in an order that keeps two lanes busy."""
     files = tuple(
@@ -294,10 +307,11 @@ def stages(scale: Scale, out: Path, lanes: int) -> list[Stage]:
             needs=("annotate_train", "annotate_dev"),
             outputs=files,
         ),
+        # preference models take longest: two lanes that begin with them end at about the same time
+        reward_model(scale, "comp_rm", "reward_modeling.run_pref_rm"),
         reward_model(scale, "baseline_rm", "reward_modeling.run_pref_rm"),
         reward_model(scale, "fact_rm", "reward_modeling.run_fg_rm"),
         reward_model(scale, "rel_rm", "reward_modeling.run_fg_rm"),
-        reward_model(scale, "comp_rm", "reward_modeling.run_pref_rm"),
         rlhf(
             scale,
             "fine_grained",
@@ -309,11 +323,12 @@ def stages(scale: Scale, out: Path, lanes: int) -> list[Stage]:
         evaluation(scale, "sft", out / "sft", "train_sft"),
         evaluation(scale, "baseline", out / "baseline" / "best", "train_baseline"),
         evaluation(scale, "fine_grained", out / "fine_grained" / "best", "train_finegrained"),
+        judged_models(scale, out),
         Stage(
             "summary",
             summary,
-            needs=(*evaluated, *(stage.name for stage in compared), "train_baseline_rm"),
-            outputs=("summary.json", "eval/reward_models"),
+            needs=(*evaluated, *(stage.name for stage in compared), "judge_reward_models"),
+            outputs=("summary.json",),
             modules=("tasks.qa_feedback.summary",),
         ),
         script_stage(

@@ -3,21 +3,18 @@
     python -m tasks.qa_feedback.summary output_dir=outputs/qa_feedback/mini \\
         data_dir=outputs/qa_feedback/mini/data [split=test]
 
-As `fgrlhf.pipeline.summary`. In the mini world, it also compares the reward models with the oracle,
-on the SFT policy's answers to questions that the reward models were not trained on.
+As `fgrlhf.pipeline.summary`. In the mini world, it also says how well the reward models agree with
+the oracle (`tasks.qa_feedback.judged_models`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import permutations
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import processor_name
@@ -29,21 +26,15 @@ from fgrlhf.pipeline.summary import (
     evaluation_digests,
     gains,
     policy_summary,
-    reward_models_on_dev,
     seed_of,
     stages,
 )
-from fgrlhf.reward_models.loading import load_reward_model
-from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
-from fgrlhf.reward_models.spec import SPEC_FILE
 from fgrlhf.reward_utils import load_segmenter
-from fgrlhf.runs.runlog import RunLog, versions
-from fgrlhf.runs.stage import begin, finish, hold, stored_result
+from fgrlhf.runs.runlog import versions
 from fgrlhf.text_types import Prompt
-from reward_modeling.metrics.span_errors import auc, precision_recall_f1
-from tasks.qa_feedback.data.oracle import Judgement, judge
 from tasks.qa_feedback.display import DISPLAY
-from tasks.qa_feedback.feedback import load_examples, rm_prefix
+from tasks.qa_feedback.feedback import load_examples
+from tasks.qa_feedback.judged_models import JudgedSettings, reward_models
 from tasks.qa_feedback.summary_table import table
 from tasks.qa_feedback.task import oracle
 
@@ -62,15 +53,6 @@ COMPARED = (
     ("best_of_n", "sft"),
     ("fine_grained", "holistic"),
 )
-# The evaluation of several sampled answers of the SFT policy to a question. A greedy evaluation has
-# no pairs of answers.
-SAMPLED = "sft_samples"
-REWARD_MODELS = {
-    "relevance": "rel_rm",
-    "factuality": "fact_rm",
-    "completeness": "comp_rm",
-    "preference": "baseline_rm",
-}
 TASK_NAME = "qa_feedback"
 # What is compared where the truth is not known: the judgement of every reward model that the
 # evaluation had.
@@ -86,22 +68,10 @@ COMPARED_WITHOUT_TRUTH = (
 )
 
 
-class Settings(StrictModel):
+class Settings(JudgedSettings):
     """The outputs to summarise."""
 
-    output_dir: str = Field(description="folder of the results")
-    data_dir: str = Field(description="folder of the rows")
-    split: str = Field(
-        default="test", description="the evaluations that count: eval/<policy>-<split>"
-    )
     scale: str = Field(default="mini", description="scale of the run, shown in the report")
-    judged: str | None = Field(
-        default=None,
-        description=(
-            "evaluation whose answers the reward models and the oracle judge; null: sft_samples if"
-            " there is one, else sft"
-        ),
-    )
 
 
 # ---- policies ------------------------------------------------------------------------------------
@@ -128,137 +98,6 @@ def policy_rows(settings: Settings) -> dict[str, Rows]:
     return rows
 
 
-# ---- reward models -------------------------------------------------------------------------------
-
-
-def segment_metrics(
-    scorer: SegmentScorer,
-    prompts: Sequence[Prompt],
-    texts: Sequence[str],
-    wrong: Sequence[Mapping[tuple[int, int], bool]],
-) -> dict:
-    """Accuracy, AUC and F1 of error detection, over segments judged by both model and oracle.
-
-    Args:
-      scorer: the reward model.
-      prompts: the prompt of each text.
-      texts: the responses.
-      wrong: for each text, whether a segment (its characters) has an error.
-    """
-    predicted = []
-    true = []
-    for labels, truth in zip(scorer.score(prompts, texts), wrong, strict=True):
-        p_error_S = labels.probabilities_SL[:, labels.labels.index(scorer.spec.error_label)]
-        for span, p_error, judged in zip(labels.spans, p_error_S.tolist(), labels.judged):
-            if judged and span in truth:
-                predicted.append(p_error)
-                true.append(truth[span])
-    if not predicted:
-        raise UserError(
-            "the reward model judged no segment that the oracle knows: does it use another"
-            " segmenter?"
-        )
-    p_error = np.array(predicted)
-    is_wrong = np.array(true)
-    f1 = precision_recall_f1(p_error > 0.5, is_wrong)[2]
-    return {
-        "accuracy": float(((p_error > 0.5) == is_wrong).mean()),
-        "auc": auc(p_error, is_wrong),
-        "f1": f1,
-        "segments": len(predicted),
-    }
-
-
-def pair_metrics(
-    scorer: SequenceScorer, prompts: Sequence[Prompt], texts: Sequence[str], truth: Sequence[float]
-) -> dict:
-    """How often the better of two answers to one question scores higher.
-
-    Equal scores count one half. Pairs that are equally good are left out; {} without any pair.
-    """
-    scores = scorer.score(prompts, texts).tolist()
-    groups: dict[str, list[int]] = {}
-    for i, prompt in enumerate(prompts):
-        groups.setdefault(prompt.id, []).append(i)
-    right = []
-    for group in groups.values():
-        for i, j in permutations(group, 2):
-            if truth[i] > truth[j]:
-                right.append(0.5 if scores[i] == scores[j] else float(scores[i] > scores[j]))
-    if not right:
-        return {}
-    return {"pair_accuracy": float(np.mean(right)), "pairs": len(right)}
-
-
-def relevance_errors(truth: Judgement) -> dict[tuple[int, int], bool]:
-    return {(s.start, s.end): s.label != "ok" for s in truth.subsentences}
-
-
-def factuality_errors(truth: Judgement) -> dict[tuple[int, int], bool]:
-    return {(s.start, s.end): not s.supported for s in truth.sentences}
-
-
-TRUTH: dict[str, Callable[[Judgement], float | dict]] = {
-    "relevance": relevance_errors,
-    "factuality": factuality_errors,
-    "completeness": lambda truth: truth.completeness,
-    "preference": lambda truth: truth.gold,
-}
-
-
-def reward_models_against_oracle(
-    folders: Mapping[str, Path], prompts: Sequence[Prompt], rows: Sequence[Mapping]
-) -> dict[str, dict]:
-    """Score sampled answers with every reward model; compare the scores with the oracle's."""
-    prompt_of = {prompt.id: prompt for prompt in prompts}
-    row_prompts = [prompt_of[row["id"]] for row in rows]
-    texts = [row["response"] for row in rows]
-    judgements = [
-        judge(prompt.meta["question"], prompt.meta["passages"], text)
-        for prompt, text in zip(row_prompts, texts)
-    ]
-    result = {}
-    for name, folder in folders.items():
-        scorer = load_reward_model(folder, rm_prefix)
-        truth: list[Any] = [TRUTH[name](judgement) for judgement in judgements]
-        is_segment = scorer.spec.kind == "segment"
-        metrics: Callable[..., dict] = segment_metrics if is_segment else pair_metrics
-        result[name] = metrics(scorer, row_prompts, texts, truth)
-    return result
-
-
-def reward_models(
-    settings: Settings, prompts: Sequence[Prompt]
-) -> tuple[Literal["dev", "truth"], dict[str, dict]]:
-    """What the existing reward models are measured against, and their metrics by name.
-
-    Metrics against the truth are stored in eval/reward_models until a model changes.
-    """
-    output = Path(settings.output_dir)
-    evaluated = evaluated_policies(output, settings.split, DISPLAY)
-    judged = settings.judged or (SAMPLED if SAMPLED in evaluated else "sft")
-    # the choice is one of the recorded settings, so other answers are judged anew
-    settings = settings.model_copy(update={"judged": judged})
-    folders = {}
-    for name, folder in REWARD_MODELS.items():
-        if (output / folder / SPEC_FILE).exists():
-            folders[name] = output / folder
-    if not oracle(prompts) or judged not in evaluated:
-        return "dev", reward_models_on_dev(folders)
-    folder = output / "eval" / "reward_models"
-    answers = output / "eval" / f"{judged}-{settings.split}" / "rows.jsonl"
-    inputs = [answers, *folders.values()]
-    with hold(folder):
-        metrics = stored_result(folder, settings, inputs, redo=True)
-        if metrics is None:
-            begin(folder, settings, inputs)
-            with RunLog(folder, settings) as log, log.stage("reward models against the oracle"):
-                rows = evaluation_rows(output, judged, settings.split)
-                metrics = reward_models_against_oracle(folders, prompts, rows)
-            finish(folder, metrics)
-    return "truth", metrics
-
-
 # ---- the summary ---------------------------------------------------------------------------------
 
 
@@ -273,7 +112,8 @@ def summarise(settings: Settings) -> dict:
     rows = policy_rows(settings)
     evaluated = evaluated_policies(output, settings.split, DISPLAY)
     world = "mini world" if oracle(prompts) else settings.data_dir
-    measured_on, metrics = reward_models(settings, prompts)
+    judged = JudgedSettings(**settings.model_dump(exclude={"scale"}))
+    measured_on, metrics = reward_models(judged, prompts)
     summary = {
         "task": TASK_NAME,
         "split": settings.split,
