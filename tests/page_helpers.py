@@ -151,6 +151,15 @@ def wait_until(tab, condition: str, arg=None) -> None:
     tab.wait_for_function(condition, arg=arg, polling=50)
 
 
+def wait_for_route(tab, routes: list) -> None:
+    """Wait until a handler of `tab.route` has put a request into the list; fail after 5 minutes."""
+    for _ in range(15_000):
+        if routes:
+            return
+        tab.wait_for_timeout(20)  # ms
+    raise AssertionError("the request was not sent, or the browser did not report it")
+
+
 def said(tab, text: str) -> None:
     """Wait until the page's message contains `text`."""
     condition = "text => document.querySelector('#message').textContent.includes(text)"

@@ -11,6 +11,7 @@ from page_helpers import (
     reload,
     row_with,
     said,
+    wait_for_route,
     wait_until,
     word,
 )
@@ -197,8 +198,7 @@ def held(tab, address: str):
     tab.route(address, lambda route: routes.append(route), times=1)
 
     def arrived():
-        while not routes:
-            tab.wait_for_timeout(20)
+        wait_for_route(tab, routes)
 
     yield arrived
     routes[0].continue_()
@@ -243,8 +243,7 @@ def test_a_server_that_does_not_answer_stops_nobody(chromium, tmp_path):
         arrived = []
         tab.route("**/api/submissions", lambda route: arrived.append(route), times=1)
         press(tab, "n", "Control+Enter")
-        while not arrived:
-            tab.wait_for_timeout(20)
+        wait_for_route(tab, arrived)
         tab.clock.run_for(2000)
         assert tab.inner_text("#message") == "Waiting for the server…"
         tab.clock.run_for(30_000)
@@ -265,8 +264,7 @@ def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_pa
         # every time: the browser may try again by itself
         tab.route("**/api/submissions", lambda route: (lose(route), arrived.append(True)))
         press(tab, "n", "Control+Enter")
-        while not arrived:
-            tab.wait_for_timeout(20)
+        wait_for_route(tab, arrived)
         tab.unroute("**/api/submissions")
         tab.route("**/api/drafts/*", lambda route: route.abort())
         reload(tab, "#empty:not([hidden])")
