@@ -102,11 +102,18 @@ class Plain:
     """A GRPO step without anything that saves time.
 
     Args:
+      micro: responses per forward pass, except in sampling.
       replay: response ids of every step, used instead of sampling.
     """
 
-    def __init__(self, work: Work, replay: Sequence[list[list[int]]] | None = None):
+    def __init__(
+        self,
+        work: Work,
+        micro: int,
+        replay: Sequence[list[list[int]]] | None = None,
+    ):
         self.size = work.size
+        self.micro = micro
         self.prompts = work.prompts
         self.tokenizer = AutoTokenizer.from_pretrained(work.ckpt)
         self.device = default_device()
@@ -156,8 +163,8 @@ class Plain:
         rewards_GK = rewards_B.view(-1, size.samples)
         centred_GK = rewards_GK - rewards_GK.mean(1, keepdim=True)
         advantages_B = (centred_GK / (rewards_GK.std(1, keepdim=True) + EPS)).flatten()
-        old = [self.logprobs(self.model, part) for part in ids_BL.split(MICRO)]
-        reference = [self.logprobs(self.reference, part) for part in ids_BL.split(MICRO)]
+        old = [self.logprobs(self.model, part) for part in ids_BL.split(self.micro)]
+        reference = [self.logprobs(self.reference, part) for part in ids_BL.split(self.micro)]
         return ids_BL, advantages_B, torch.cat(reference), torch.cat(old)
 
     def logprobs(self, model, ids_BL: Tensor) -> Tensor:
@@ -176,7 +183,7 @@ class Plain:
     ) -> None:
         """One optimiser step of the clipped loss with k3 as its KL penalty."""
         self.optimizer.zero_grad()
-        for rows in torch.arange(len(ids_BL)).split(MICRO):
+        for rows in torch.arange(len(ids_BL)).split(self.micro):
             with self.autocast():
                 new_BT = self.logprobs(self.model, ids_BL[rows])
             ratio_BT = (new_BT - old_logprobs_BT[rows]).exp()
@@ -196,8 +203,8 @@ class Plain:
 class _Timed:
     """Our loop, step by step, with the seconds of its phases."""
 
-    def __init__(self, work: Work):
-        choice: Choice = {"micro": MICRO}
+    def __init__(self, work: Work, micro: int):
+        choice: Choice = {"micro": micro}
         self.trainer = our_trainer(work, choice)
 
     def step(self, _: int) -> dict[str, float]:
@@ -211,9 +218,9 @@ def checked(folder: Path, size: Size) -> float:
       UserError: they differ by more than `TOLERANCE`.
     """
     work = prepare(folder, replace(size, dtype="fp32", **CHECKED))
-    ours = _Timed(work)
+    ours = _Timed(work, MICRO)
     ours.step(0)
-    plain = Plain(work, ours.trainer.sampled)
+    plain = Plain(work, MICRO, ours.trainer.sampled)
     plain.step(0)
     apart = gradients_apart(
         gradients({"policy": ours.trainer.policy.model}, ours.trainer.optimizer),
@@ -227,17 +234,23 @@ def checked(folder: Path, size: Size) -> float:
     return apart
 
 
-def bench(say, size: Size = SIZE, check: Size | None = None) -> dict[str, dict]:
+def bench(
+    say,
+    size: Size = SIZE,
+    check: Size | None = None,
+    micro: int = MICRO,
+) -> dict[str, dict]:
     """`<phase>.{baseline_s, ours_s, ratio}`, `workload` and `equality`. The first step warms up.
 
     Args:
       check: the size at which both sides must agree before anything is timed; None: `size`.
+      micro: responses per forward pass of an update, on both sides.
     """
     with TemporaryDirectory() as folder:
         apart = checked(Path(folder) / "check", check or size)
         say(f"{NAME}: gradients differ by {apart:.1e} of their norm")
         work = prepare(Path(folder) / "run", size)
-        sides = {"baseline": Plain(work), "ours": _Timed(work)}
+        sides = {"baseline": Plain(work, micro), "ours": _Timed(work, micro)}
         seconds: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
         for number in range(size.steps):
             for name, side in sides.items():
@@ -258,7 +271,7 @@ def bench(say, size: Size = SIZE, check: Size | None = None) -> dict[str, dict]:
             "ratio": times["baseline"] / times["ours"],
         }
     facts = {key: getattr(size, key) for key in ("prompts", "samples", "prompt_tokens", "tokens")}
-    facts |= {"steps": size.steps - 1, "dtype": size.dtype}
+    facts |= {"steps": size.steps - 1, "dtype": size.dtype, "micro": micro}
     return {**result, "workload": facts, "equality": {"gradients": apart}}
 
 
@@ -272,7 +285,8 @@ def sized_table(name: str, what: str, result: dict[str, dict]) -> str:
     about = (
         f"**{name}**: {what}, GRPO, {facts['prompts']} prompts of"
         f" {facts['prompt_tokens']} tokens with {facts['samples']} responses of {facts['tokens']},"
-        f" one epoch, {facts['dtype']}. Steps timed per side: {facts['steps']}."
+        f" {facts['micro']} of them per forward pass of an update, one epoch, {facts['dtype']}."
+        f" Steps timed per side: {facts['steps']}."
     )
     rows = []
     for phase in PHASES:

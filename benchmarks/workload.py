@@ -338,7 +338,8 @@ def reward_model(size: Size, kind: str, seed: int) -> nn.Module:
         eos_token_id=1,
         sep_token_id=1,
         type_vocab_size=1,
-        initializer_range=0.1,
+        # 0.1 at a width of 64; the scores of wider models would be ill-conditioned with it
+        initializer_range=0.8 * dims.hidden**-0.5,
     )
     with weights_device():
         if kind == "segment":

@@ -4,6 +4,7 @@
 (tests/pretend_gpu.py), in a process of its own.
 """
 
+import copy
 import os
 from unittest import mock
 
@@ -15,8 +16,10 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from pretend_gpu import DeviceError, counted_waits
 from rl_helpers import config, metrics, trainer
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from fgrlhf.algorithms.registry import ALGORITHMS
+from fgrlhf.kernels.layers import fast_layers
 from fgrlhf.models import causal, encoder_decoder, recorded_steps
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.runs.rl_config import LoRAConfig
@@ -101,6 +104,24 @@ def test_a_gpu_accepts_what_it_accepts():
     assert weight.grad.tolist() == [5, 5, 2]
     with torch.autocast(GPU.type, dtype=torch.bfloat16):
         assert torch.nn.functional.linear(on_gpu[None], weight[None]).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_a_norm_computes_what_transformers_computes(dtype, tolerance):
+    torch.manual_seed(0)
+    plain = LlamaRMSNorm(64, eps=1e-6).to(dtype)
+    with torch.no_grad():
+        plain.weight.copy_(torch.rand(64) + 0.5)
+    x = torch.randn(2, 3, 64, dtype=dtype, requires_grad=True)
+    g = torch.randn(2, 3, 64, dtype=dtype)
+    results = []
+    for norm, device in ((plain, "cpu"), (fast_layers(copy.deepcopy(plain)), GPU)):
+        norm = norm.to(device)
+        y = norm(x.to(device))
+        assert y.dtype == dtype
+        gradients = torch.autograd.grad((y * g.to(device)).sum(), [x, norm.weight])
+        results.append([tensor.cpu() for tensor in (y, *gradients)])
+    torch.testing.assert_close(*results, atol=tolerance, rtol=tolerance)
 
 
 # ---- RL ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import rl_helpers as rl
+import tiny
 import torch
 from torch import nn
 from transformers import (
@@ -25,6 +26,7 @@ from fgrlhf.kernels.layers import (
     Linear,
     LlamaNorm,
     MT5Norm,
+    Qwen3Norm,
     ReluFeedForward,
     T5Norm,
     TransposedLinear,
@@ -216,6 +218,8 @@ def test_which_layers_are_changed():
     assert isinstance(model.encoder.final_layer_norm, T5Norm)
     assert isinstance(fast_layers(mt5()).encoder.final_layer_norm, MT5Norm)
     assert isinstance(fast_layers(llama()).model.norm, LlamaNorm)
+    qwen3 = fast_layers(tiny.policy("qwen3").model)
+    assert isinstance(qwen3.model.layers[0].self_attn.q_norm, Qwen3Norm)
 
 
 def test_a_norm_by_hand():

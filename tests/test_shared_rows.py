@@ -31,7 +31,7 @@ def test_outputs_and_gradients_equal_those_of_the_dense_mask(padded, heads):
     query, key, value = tensors
     rows = SharedRows.of(prompt_mask_GP, K, T)
     assert (rows.prompt_sees_G1PP is None) == (not padded)
-    out = rows.attend(query, key, value, dropout=0.0, scale=0.3)
+    out = rows.attend(query, key, value, dropout=0.0, scale=0.3).transpose(1, 2)
     expected = scaled_dot_product_attention(
         query,
         key.repeat_interleave(heads // 2, 1),
@@ -82,7 +82,7 @@ def test_ragged_rows_equal_the_dense_mask(heads):
     tensors = [torch.randn(*shape, requires_grad=True) for shape in shapes]
     query, key, value = tensors
     rows = RaggedRows.of(lengths, query.device)
-    out = rows.attend(query, key, value, dropout=0.0, scale=None)
+    out = rows.attend(query, key, value, dropout=0.0, scale=None).transpose(1, 2)
     expected = scaled_dot_product_attention(
         query,
         key.repeat_interleave(heads // 2, 1),

@@ -204,8 +204,7 @@ def shared_cache_attention(
     if not isinstance(key, LayerCache):
         assert isinstance(value, Tensor)
         if shared_rows is not None:
-            out = shared_rows.attend(query, key, value, dropout, scaling)
-            return out.transpose(1, 2).contiguous(), None
+            return shared_rows.attend(query, key, value, dropout, scaling), None
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )

@@ -9,15 +9,20 @@ pairs of tokens, although no response sees another. Here prompt and responses at
 which takes P^2 / 2 + K T (P + T) pairs: half of them for 4 responses of 100 tokens to a prompt
 of 700. The keys of the prompt are copied for each response: PyTorch's attention reads one tensor.
 
+A GPU waits for Python to launch the operations of a small model, so `SharedRows` takes few: it
+splits and joins tensors instead of slicing them, copies and repeats keys in one operation, and
+converts its masks for the first layer only.
+
 - `SharedRows`: prompts of P tokens with K responses of T tokens each, padding included. Policies.
 - `RaggedRows`: every part has a length of its own, and padding is at the end of a row. Reward
   models, on a CPU.
 
-Axes here: G rows, N query heads, H key-value heads, L = P + K T tokens, D numbers per head.
+Axes here: G rows, N query heads, H key-value heads, Q query heads per key-value head, L = P + K T
+tokens, R = K T of responses, D numbers per head, B = G K.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,11 +39,13 @@ class SharedRows:
       prompt_sees_G1PP: which tokens a prompt's token sees; None: itself and all before it.
       response_sees_G1TS: which of the S = P + T tokens of the prompt and of its own response a
         response's token sees; one row (1, 1, T, S) if no prompt has padding.
+      biases: dtype -> both masks as numbers that are added to scores; filled by `attend`.
     """
 
     num_responses: int
     prompt_sees_G1PP: Tensor | None
     response_sees_G1TS: Tensor
+    biases: dict[torch.dtype, tuple[Tensor | None, Tensor]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, prompt_mask_GP: Tensor, num_responses: int, T: int) -> "SharedRows":
@@ -72,35 +79,53 @@ class SharedRows:
         dropout: float,
         scale: float | None,
     ) -> Tensor:
-        """out_GNLD: prompt and responses of each row attend separately."""
-        if query_GNLD.device.type != "cpu":  # where a mask and grouped queries exclude fast kernels
-            queries_per_head = query_GNLD.shape[1] // key_GHLD.shape[1]
-            key_GHLD = key_GHLD.repeat_interleave(queries_per_head, 1)
-            value_GHLD = value_GHLD.repeat_interleave(queries_per_head, 1)
+        """out_GLND: prompt and responses of each row attend separately."""
+        N = query_GNLD.shape[1]
+        H = key_GHLD.shape[1]
         K = self.num_responses
         T, S = self.response_sees_G1TS.shape[2:]
+        # how often keys and values are repeated for the query heads that share them
+        repeats = 1
+        if query_GNLD.device.type != "cpu":  # where a mask and grouped queries exclude fast kernels
+            repeats = N // H
+        options = {"dropout_p": dropout, "scale": scale, "enable_gqa": H * repeats != N}
+        prompt_bias, response_bias = self._biases(query_GNLD.dtype)
+
         P = S - T
-        options = _options(query_GNLD, key_GHLD, dropout, scale)
+        query_GNPD, query_GNRD = _split(query_GNLD, P)
+        key_GHPD, key_GHRD = _split(key_GHLD, P)
+        value_GHPD, value_GHRD = _split(value_GHLD, P)
+
         prompt_out_GNPD = scaled_dot_product_attention(
-            query_GNLD[:, :, :P],
-            key_GHLD[:, :, :P],
-            value_GHLD[:, :, :P],
-            attn_mask=self.prompt_sees_G1PP,
-            is_causal=self.prompt_sees_G1PP is None,
+            query_GNPD,
+            _repeated(key_GHPD, repeats),
+            _repeated(value_GHPD, repeats),
+            attn_mask=prompt_bias,
+            is_causal=prompt_bias is None,
             **options,
         )
-        sees_B1TS = self.response_sees_G1TS
-        if len(sees_B1TS) > 1:
-            sees_B1TS = sees_B1TS.repeat_interleave(K, 0)
         response_out_BNTD = scaled_dot_product_attention(
-            _responses(query_GNLD[:, :, P:], K),
-            _with_prompt(key_GHLD, P, K),
-            _with_prompt(value_GHLD, P, K),
-            attn_mask=sees_B1TS,
+            query_GNRD.unflatten(2, (K, T)).transpose(1, 2).flatten(0, 1),
+            _with_prompt(key_GHPD, key_GHRD, K, repeats),
+            _with_prompt(value_GHPD, value_GHRD, K, repeats),
+            attn_mask=response_bias,
             **options,
         )
-        responses_GNRD = response_out_BNTD.unflatten(0, (-1, K)).transpose(1, 2).flatten(2, 3)
-        return torch.cat([prompt_out_GNPD, responses_GNRD], 2)
+        prompt_out_GPND = prompt_out_GNPD.transpose(1, 2)
+        response_out_GKTND = response_out_BNTD.transpose(1, 2).unflatten(0, (-1, K))
+        return torch.cat([prompt_out_GPND, response_out_GKTND.flatten(1, 2)], 1)
+
+    def _biases(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor]:
+        """What is added to the scores of prompts (None: they are causal) and of responses."""
+        if dtype not in self.biases:
+            prompt_bias = None
+            if self.prompt_sees_G1PP is not None:
+                prompt_bias = _bias(self.prompt_sees_G1PP, dtype)
+            sees_B1TS = self.response_sees_G1TS
+            if len(sees_B1TS) > 1:
+                sees_B1TS = sees_B1TS.repeat_interleave(self.num_responses, 0)
+            self.biases[dtype] = prompt_bias, _bias(sees_B1TS, dtype)
+        return self.biases[dtype]
 
 
 @dataclass(frozen=True)
@@ -133,15 +158,19 @@ class RaggedRows:
         dropout: float,
         scale: float | None,
     ) -> Tensor:
-        """out_GNLD: prompt and responses of each row attend separately. Padding gets zeros."""
-        options = _options(query_GNLD, key_GHLD, dropout, scale)
+        """out_GLND: prompt and responses of each row attend separately. Padding gets zeros."""
+        options = {
+            "dropout_p": dropout,
+            "scale": scale,
+            "enable_gqa": query_GNLD.shape[1] != key_GHLD.shape[1],
+        }
         rows = []
         for g, lengths in enumerate(self.lengths):
             row = slice(g, g + 1)
             rows.append(
                 self._attend_row(lengths, query_GNLD[row], key_GHLD[row], value_GHLD[row], options)
             )
-        return torch.cat(rows)
+        return torch.cat(rows).transpose(1, 2).contiguous()
 
     def _attend_row(
         self,
@@ -182,23 +211,34 @@ class RaggedRows:
         return torch.cat(parts, 2)
 
 
-def _options(
-    query_GNLD: Tensor, key_GHLD: Tensor, dropout: float, scale: float | None
-) -> dict[str, Any]:
-    """Arguments of PyTorch's attention that are the same for prompts and responses."""
-    return {
-        "dropout_p": dropout,
-        "scale": scale,
-        "enable_gqa": query_GNLD.shape[1] != key_GHLD.shape[1],
-    }
+def _bias(sees: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where `sees` is True, else -inf."""
+    *rows, S = sees.shape
+    # rows start at multiples of 16, otherwise a GPU's kernels would copy the bias in every layer
+    aligned = torch.full((*rows, -(-S // 16) * 16), -torch.inf, dtype=dtype, device=sees.device)
+    return aligned[..., :S].masked_fill_(sees, 0)
 
 
-def _responses(x_GHRD: Tensor, K: int) -> Tensor:
-    """(G, H, K T, D) -> (G K, H, T, D)."""
-    return x_GHRD.unflatten(2, (K, -1)).transpose(1, 2).flatten(0, 1)
+def _split(x_GHLD: Tensor, P: int) -> tuple[Tensor, Tensor]:
+    """(x_GHPD, x_GHRD): the prompt's part and that of the responses."""
+    # the gradient, which is joined from the parts', gets the layout of the linear layer's output
+    x_GLHD = x_GHLD.transpose(1, 2)
+    prompt_GPHD, responses_GRHD = x_GLHD.split([P, x_GLHD.shape[1] - P], 1)
+    return prompt_GPHD.transpose(1, 2), responses_GRHD.transpose(1, 2)
 
 
-def _with_prompt(x_GHLD: Tensor, P: int, K: int) -> Tensor:
-    """(G K, H, P + T, D): the prompt's part, then that of each response."""
-    prompt_BHPD = x_GHLD[:, :, :P].repeat_interleave(K, 0)
-    return torch.cat([prompt_BHPD, _responses(x_GHLD[:, :, P:], K)], 2)
+def _repeated(x_GHPD: Tensor, repeats: int) -> Tensor:
+    """(G, H * repeats, P, D): every head `repeats` times."""
+    return x_GHPD.repeat_interleave(repeats, 1) if repeats > 1 else x_GHPD
+
+
+def _with_prompt(prompt_GHPD: Tensor, responses_GHRD: Tensor, K: int, repeats: int) -> Tensor:
+    """(B, H * repeats, P + T, D): the prompt's keys or values, then those of the response."""
+    responses_GHKTD = responses_GHRD.unflatten(2, (K, -1))
+    G, H, _, T, D = responses_GHKTD.shape
+    P = prompt_GHPD.shape[2]
+    # views with repeats, so that there is only one copy
+    prompt_GKHQPD = prompt_GHPD[:, None, :, None].expand(G, K, H, repeats, P, D)
+    own_GKHQTD = responses_GHKTD.transpose(1, 2)[:, :, :, None].expand(G, K, H, repeats, T, D)
+    both_GKHQSD = torch.cat([prompt_GKHQPD, own_GKHQTD], 4)
+    return both_GKHQSD.flatten(2, 3).flatten(0, 1)
