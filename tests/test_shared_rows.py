@@ -5,6 +5,7 @@ import tiny
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from fgrlhf.kernels import shared_rows
 from fgrlhf.kernels.shared_rows import RaggedRows, SharedRows
 from fgrlhf.models import causal
 from fgrlhf.models.shared_rows import block_mask
@@ -19,8 +20,9 @@ def dense_mask(prompt_mask_GP: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("heads", [2, 4])
-def test_outputs_and_gradients_equal_those_of_the_dense_mask(padded, heads):
+@pytest.mark.parametrize(("heads", "repeats"), [(2, 1), (4, 1), (4, 2)])
+def test_outputs_and_gradients_equal_those_of_the_dense_mask(padded, heads, repeats, monkeypatch):
+    monkeypatch.setattr(shared_rows, "_repeats", lambda *_: repeats)  # on a GPU: heads / 2
     torch.manual_seed(0)
     prompt_mask_GP = torch.ones(G, P)
     if padded:

@@ -80,15 +80,11 @@ class SharedRows:
         scale: float | None,
     ) -> Tensor:
         """out_GLND: prompt and responses of each row attend separately."""
-        N = query_GNLD.shape[1]
-        H = key_GHLD.shape[1]
         K = self.num_responses
         T, S = self.response_sees_G1TS.shape[2:]
-        # how often keys and values are repeated for the query heads that share them
-        repeats = 1
-        if query_GNLD.device.type != "cpu":  # where a mask and grouped queries exclude fast kernels
-            repeats = N // H
-        options = {"dropout_p": dropout, "scale": scale, "enable_gqa": H * repeats != N}
+        repeats = _repeats(query_GNLD, key_GHLD)
+        are_grouped = key_GHLD.shape[1] * repeats != query_GNLD.shape[1]
+        options = {"dropout_p": dropout, "scale": scale, "enable_gqa": are_grouped}
         prompt_bias, response_bias = self._biases(query_GNLD.dtype)
 
         P = S - T
@@ -209,6 +205,16 @@ class RaggedRows:
             N, D = query_1NLD.shape[1], value_1HLD.shape[3]
             parts.append(query_1NLD.new_zeros(1, N, padding, D))
         return torch.cat(parts, 2)
+
+
+def _repeats(query_GNLD: Tensor, key_GHLD: Tensor) -> int:
+    """How often keys and values are copied for the query heads that share them.
+
+    On a GPU, a mask and grouped queries exclude fast kernels.
+    """
+    if query_GNLD.device.type == "cpu":
+        return 1
+    return query_GNLD.shape[1] // key_GHLD.shape[1]
 
 
 def _bias(sees: Tensor, dtype: torch.dtype) -> Tensor:
