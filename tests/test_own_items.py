@@ -6,7 +6,7 @@ import re
 import sqlite3
 from contextlib import closing
 
-from page_helpers import new_context, press, said, wait_until
+from page_helpers import Interception, fail, new_context, press, proceed, said, wait_until
 from server_helpers import Client, Server, serving
 from test_served_pages import kept, visiting
 
@@ -88,11 +88,11 @@ def test_links_outlive_the_server_and_a_wrong_one_can_be_replaced(chromium, tmp_
 def test_a_server_that_is_down_can_be_tried_again(chromium, tmp_path):
     with serving(tmp_path, items=1) as server:
         tab = new_context(chromium).new_page()
-        tab.route("**/api/**", lambda route: route.abort())
+        requests = Interception(tab, "**/api/**", otherwise=fail)
         tab.goto(f"http://127.0.0.1:{server.port}/templates/annotation.html#annotator=anna")
         tab.wait_for_selector("#retry")
         assert "cannot be reached" in tab.inner_text("#empty")
-        tab.unroute("**/api/**")
+        requests.otherwise = proceed
         tab.click("#retry")
         tab.wait_for_selector("#work:not([hidden])")
         tab.context.close()
@@ -144,7 +144,7 @@ def test_the_times_of_revisions_add_up(chromium, tmp_path):
             tab.mouse.move(300, 300)
             tab.clock.run_for(20_000)
             press(tab, "n")
-            tab.route("**/api/next", lambda route: route.abort(), times=1)
+            Interception(tab, "**/api/next").next.append(fail)
             press(tab, "Control+Enter")
             said(tab, "could not be loaded")  # so the page still shows the item
             tab.click("#flag")
@@ -181,7 +181,7 @@ def test_a_stale_window_replaces_a_submission_only_if_confirmed(chromium, tmp_pa
             press(tab, "Escape", "Control+Enter")
             said(tab, "This is the next item" if tab is first else "already submitted")
         assert len(submissions_of(server)) == 1
-        stale.route("**/api/next", lambda route: route.abort(), times=1)
+        Interception(stale, "**/api/next").next.append(fail)
         stale.locator("#problems button").click()
         said(stale, "could not be loaded")  # so the page still shows the item
         texts = [entry.doc["corrected-prediction"] for entry in submissions_of(server)]

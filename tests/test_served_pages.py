@@ -5,13 +5,16 @@ from contextlib import contextmanager
 
 from page_helpers import (
     ITEM,
+    Interception,
     described,
+    fail,
+    lose,
     new_context,
     press,
+    proceed,
     reload,
     row_with,
     said,
-    wait_for_route,
     wait_until,
     word,
 )
@@ -143,10 +146,11 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
 
 def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
     with serving(tmp_path, items=2) as server, visiting(chromium, server) as tab:
-        tab.route("**/api/submissions", lose)  # every time: the page may try again by itself
+        # every time: the page may try again by itself
+        submissions = Interception(tab, "**/api/submissions", otherwise=lose)
         press(tab, "n", "Control+Enter")
         said(tab, "cannot be reached")
-        tab.unroute("**/api/submissions")
+        submissions.otherwise = proceed
         press(tab, "Control+Enter")
         said(tab, "This is the next item")
         assert len(read_database(server.db, "qa_feedback").submissions) == 1
@@ -191,19 +195,6 @@ def test_two_annotators_work_at_once(chromium, tmp_path):
 # ---- slow and lost answers -----------------------------------------------------------------------
 
 
-@contextmanager
-def held(tab, address: str):
-    """Hold the next request to an address back; the body of the `with` runs meanwhile."""
-    routes = []
-    tab.route(address, lambda route: routes.append(route), times=1)
-
-    def arrived():
-        wait_for_route(tab, routes)
-
-    yield arrived
-    routes[0].continue_()
-
-
 def draft_of(server, number: int, who: str = "anna"):
     """The document of a stored draft; None without one."""
     answer = Client(server.port, who).call("GET", f"/api/assignments/{number}")[1]
@@ -213,17 +204,21 @@ def draft_of(server, number: int, who: str = "anna"):
 
 def test_while_the_server_is_asked_nothing_can_be_changed(chromium, tmp_path):
     with serving(tmp_path, items=2) as server, visiting(chromium, server) as tab:
+        submission = Interception(tab, "**/api/submissions")
+        next_item = Interception(tab, "**/api/next")
+        submission.hold_next()
+        next_item.hold_next()
         press(tab, "Escape", "Home", "1")
         tab.fill("#correction", "Mended.")
         tab.focus("#correction")
-        with held(tab, "**/api/next") as next_arrived:
-            with held(tab, "**/api/submissions") as submission_arrived:
-                press(tab, "Control+Enter")
-                submission_arrived()
-                press(tab, "Control+Enter")
-                tab.keyboard.type(" Lost.")
-            next_arrived()
-            tab.keyboard.type(" Of the first item.")
+        press(tab, "Control+Enter")
+        submission.wait()
+        press(tab, "Control+Enter")
+        tab.keyboard.type(" Lost.")
+        submission.release()
+        next_item.wait()
+        tab.keyboard.type(" Of the first item.")
+        next_item.release()
         said(tab, "This is the next item")
         assert tab.inner_text("#item-title") == "Question 1?"
         assert tab.input_value("#correction") == ITEM["prediction 1"]
@@ -240,10 +235,10 @@ def test_a_server_that_does_not_answer_stops_nobody(chromium, tmp_path):
         serving(tmp_path, items=1) as server,
         visiting(chromium, server, with_clock=True) as tab,
     ):
-        arrived = []
-        tab.route("**/api/submissions", lambda route: arrived.append(route), times=1)
+        submission = Interception(tab, "**/api/submissions")
+        submission.hold_next()
         press(tab, "n", "Control+Enter")
-        wait_for_route(tab, arrived)
+        submission.wait()
         tab.clock.run_for(2000)
         assert tab.inner_text("#message") == "Waiting for the server…"
         tab.clock.run_for(30_000)
@@ -253,20 +248,15 @@ def test_a_server_that_does_not_answer_stops_nobody(chromium, tmp_path):
         tab.noise.clear()
 
 
-def lose(route):
-    route.fetch()
-    route.abort()
-
-
 def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_path):
     with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
-        arrived = []
         # every time: the browser may try again by itself
-        tab.route("**/api/submissions", lambda route: (lose(route), arrived.append(True)))
+        submissions = Interception(tab, "**/api/submissions", otherwise=lose)
+        drafts = Interception(tab, "**/api/drafts/*")
         press(tab, "n", "Control+Enter")
-        wait_for_route(tab, arrived)
-        tab.unroute("**/api/submissions")
-        tab.route("**/api/drafts/*", lambda route: route.abort())
+        submissions.wait()
+        submissions.otherwise = proceed
+        drafts.otherwise = fail
         reload(tab, "#empty:not([hidden])")
         tab.click("#previous")
         tab.wait_for_selector("#work:not([hidden])")
@@ -276,17 +266,18 @@ def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_pa
 
 def test_a_draft_whose_answer_was_lost_is_followed_by_the_next(chromium, tmp_path):
     with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
-        tab.route("**/api/drafts/*", lose, times=1)
+        drafts = Interception(tab, "**/api/drafts/*")
+        drafts.next.append(lose)
         tab.fill("#correction", "First.")
         wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")
         tab.fill("#correction", "Second.")
         kept(tab)
         assert tab.is_hidden("#notice")
         assert draft_of(server, 1)["corrected-prediction"] == "Second."
-        tab.route("**/api/drafts/*", lose, times=1)
+        drafts.next.append(lose)
         tab.fill("#correction", "Third.")
         wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")
-        tab.route("**/api/drafts/*", lambda route: route.abort(), times=1)
+        drafts.next.append(fail)
         tab.fill("#correction", "Fourth.")  # only this browser has it
         reload(tab)
         assert tab.input_value("#correction") == "Fourth."
