@@ -466,8 +466,10 @@ def test_a_large_bonus_keeps_the_entropy(kind, tmp_path):
 
 
 def is_resumed_in_slow_tests(name: str, kind: str) -> bool:
-    """PPO is resumed with both, all others but TRPO with T5."""
-    return name == "trpo" or (kind == "gpt2" and name != "ppo")
+    """PPO is resumed with both; with T5 also NLPO, which has a state of its own, and GRPO."""
+    if kind == "gpt2":
+        return name != "ppo"
+    return name not in ("ppo", "nlpo", "grpo")
 
 
 @pytest.mark.parametrize("name, kind", with_slow(NAMES_AND_KINDS, is_resumed_in_slow_tests))

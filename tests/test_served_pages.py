@@ -277,9 +277,10 @@ def test_a_draft_whose_answer_was_lost_is_followed_by_the_next(chromium, tmp_pat
         drafts.next.append(lose)
         tab.fill("#correction", "Third.")
         wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")
-        drafts.next.append(fail)
+        drafts.otherwise = fail
         tab.fill("#correction", "Fourth.")  # only this browser has it
         reload(tab)
+        drafts.otherwise = proceed
         assert tab.input_value("#correction") == "Fourth."
         kept(tab)
         assert draft_of(server, 1)["corrected-prediction"] == "Fourth."
