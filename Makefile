@@ -34,9 +34,9 @@ style: setup
 
 # Types are checked while the tests run; their errors are printed after the tests.
 # The tests of a file share a process, since they share expensive fixtures. Files keep their order: by default, xdist puts
-# those with few tests last. Some of them take long, and the other process would wait for them. A process that crashes or
+# those with few tests last. Some of them take long, and the other processes would wait for them. A process that crashes or
 # hangs (pytest.ini) is not replaced: xdist would run the same test again. Tests often wait, for a browser or another
-# process, so three of them keep two cores busy. WORKERS=0 runs all tests in one process, for a debugger.
+# program, so three processes keep two cores busy. WORKERS=0 runs all tests in one process, for a debugger.
 WORKERS ?= 3
 PYTEST := python -m pytest --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 test: style

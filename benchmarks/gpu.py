@@ -268,6 +268,7 @@ def compared(name: str) -> Callable[[bool], dict[str, Any]]:
 
     def piece(rehearsal: bool) -> dict[str, Any]:
         size = REHEARSAL if rehearsal else replace(SIZES[name], reps=1)
+        # `paper_step` measures memory
         tree = {"threads": THREADS, "peak_tflops": peak_tflops(), "memory": False}
         settings = validate(bench.Settings, tree, "the settings")
         return {"bench": bench.bench_size(size, settings, bench.Progress())}

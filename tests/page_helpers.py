@@ -196,7 +196,7 @@ class Interception:
         self.next.append(self.held.append)
 
     def wait(self) -> None:
-        """Wait until there was a request; fail after five minutes."""
+        """Wait for the first request; fail after five minutes."""
         for _ in range(15_000):
             if self.handled:
                 return

@@ -226,9 +226,9 @@ def _rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
 class _FastNorm(nn.Module):
     """A layer norm of transformers in one operation.
 
-    On a CPU, and in fp32, `_RMSNorm`; on a GPU PyTorch's, which is a single kernel there, while
-    transformers launches six, and fourteen for the gradient. In half precision that kernel rounds
-    once, transformers before the product with the weight and after it.
+    On a CPU this is `_RMSNorm`, in fp32 only. On a GPU it is PyTorch's norm, which is one kernel;
+    transformers launches six, and fourteen for the gradient. In half precision, PyTorch's norm
+    rounds once; transformers rounds both before and after the product with the weight.
     """
 
     weight: nn.Parameter

@@ -83,8 +83,7 @@ class SharedRows:
         K = self.num_responses
         T, S = self.response_sees_G1TS.shape[2:]
         repeats = _repeats(query_GNLD, key_GHLD)
-        are_grouped = key_GHLD.shape[1] * repeats != query_GNLD.shape[1]
-        options = {"dropout_p": dropout, "scale": scale, "enable_gqa": are_grouped}
+        options = _options(query_GNLD, key_GHLD, repeats, dropout, scale)
         prompt_bias, response_bias = self._biases(query_GNLD.dtype)
 
         P = S - T
@@ -155,11 +154,7 @@ class RaggedRows:
         scale: float | None,
     ) -> Tensor:
         """out_GLND: prompt and responses of each row attend separately. Padding gets zeros."""
-        options = {
-            "dropout_p": dropout,
-            "scale": scale,
-            "enable_gqa": query_GNLD.shape[1] != key_GHLD.shape[1],
-        }
+        options = _options(query_GNLD, key_GHLD, 1, dropout, scale)
         rows = []
         for g, lengths in enumerate(self.lengths):
             row = slice(g, g + 1)
@@ -207,6 +202,21 @@ class RaggedRows:
         return torch.cat(parts, 2)
 
 
+def _options(
+    query_GNLD: Tensor,
+    key_GHLD: Tensor,
+    repeats: int,
+    dropout: float,
+    scale: float | None,
+) -> dict[str, Any]:
+    """Arguments of PyTorch's attention that are the same for prompts and responses."""
+    return {
+        "dropout_p": dropout,
+        "scale": scale,
+        "enable_gqa": key_GHLD.shape[1] * repeats != query_GNLD.shape[1],
+    }
+
+
 def _repeats(query_GNLD: Tensor, key_GHLD: Tensor) -> int:
     """How often keys and values are copied for the query heads that share them.
 
@@ -227,7 +237,7 @@ def _bias(sees: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _split(x_GHLD: Tensor, P: int) -> tuple[Tensor, Tensor]:
     """(x_GHPD, x_GHRD): the prompt's part and that of the responses."""
-    # the gradient, which is joined from the parts', gets the layout of the linear layer's output
+    # Split on the linear layer's own axes: the gradients of both parts are joined in its layout.
     x_GLHD = x_GHLD.transpose(1, 2)
     prompt_GPHD, responses_GRHD = x_GLHD.split([P, x_GLHD.shape[1] - P], 1)
     return prompt_GPHD.transpose(1, 2), responses_GRHD.transpose(1, 2)
@@ -243,7 +253,7 @@ def _with_prompt(prompt_GHPD: Tensor, responses_GHRD: Tensor, K: int, repeats: i
     responses_GHKTD = responses_GHRD.unflatten(2, (K, -1))
     G, H, _, T, D = responses_GHKTD.shape
     P = prompt_GHPD.shape[2]
-    # views with repeats, so that there is only one copy
+    # `expand` copies nothing, so `cat` makes the only copy
     prompt_GKHQPD = prompt_GHPD[:, None, :, None].expand(G, K, H, repeats, P, D)
     own_GKHQTD = responses_GHKTD.transpose(1, 2)[:, :, :, None].expand(G, K, H, repeats, T, D)
     both_GKHQSD = torch.cat([prompt_GKHQPD, own_GKHQTD], 4)
