@@ -7,6 +7,7 @@
 #         VARIANT     published: use configs with all published switches if they exist (paper scale only)
 #         DATA_DIR    folder of the data; default tasks/$TASK/data (paper), $OUTPUT_DIR/data (other scales)
 #         OUTPUT_DIR  folder of the results; default outputs/$TASK/$SCALE
+#         PROCESSES   processes on a machine without GPUs; default 1
 #         NNODES, RDZV_ENDPOINT, RDZV_ID  several machines: see `launch`
 #         FGRLHF_SMALL_MODEL  at small scale, folder of the pretrained language model; default outputs/models/smollm2
 # Result  the working directory is the repository's root, `python` is that of the active environment or of .venv,
@@ -172,7 +173,8 @@ gpu_count() {
     fi
 }
 
-# launch [-m] program arguments...: run one process per GPU. Mini models are too small for several processes.
+# launch [-m] program arguments...: run one process per GPU, or PROCESSES of them without GPUs. Mini models are too small
+# for several GPUs.
 # With NNODES=2 or more, this is one of several machines with as many GPUs each, which see the same folders: run the same
 # command on all of them, with RDZV_ENDPOINT=HOST:PORT, a free port of the first machine. Runs with the same RDZV_ENDPOINT
 # at the same time need different values of RDZV_ID, which is fgrlhf by default.
@@ -182,7 +184,9 @@ launch() {
     if [ "${NNODES:-1}" != 1 ]; then
         launch_on_nodes "$gpus" "$@"
     elif [ "$gpus" -gt 1 ] && [ "$SCALE" = paper ]; then
-        accelerate launch --multi_gpu --num_machines 1 --num_processes "$gpus" --mixed_precision no --dynamo_backend no "$@"
+        python -m fgrlhf.cli.torchrun --standalone --nproc_per_node "$gpus" "$@"
+    elif [ "$gpus" -eq 0 ] && [ "${PROCESSES:-1}" != 1 ]; then
+        ACCELERATE_USE_CPU=true python -m fgrlhf.cli.torchrun --standalone --nproc_per_node "$PROCESSES" "$@"
     else
         python "$@"
     fi
@@ -199,8 +203,8 @@ launch_on_nodes() {
         processes=1
         export ACCELERATE_USE_CPU=true
     fi
-    torchrun --nnodes "$NNODES" --nproc_per_node "$processes" --rdzv_backend c10d --rdzv_id "${RDZV_ID:-fgrlhf}" \
-        --rdzv_endpoint "$RDZV_ENDPOINT" "$@"
+    python -m fgrlhf.cli.torchrun --nnodes "$NNODES" --nproc_per_node "$processes" --rdzv_backend c10d \
+        --rdzv_id "${RDZV_ID:-fgrlhf}" --rdzv_endpoint "$RDZV_ENDPOINT" "$@"
 }
 
 # Tiny matrices are slower with two threads than with one, and stages may run at the same time.

@@ -51,6 +51,7 @@ def script_stage(
     reads: tuple[str, ...] = (),
     variables: tuple[str, ...] = (),
     threads: int | None = None,
+    processes: int | None = None,
 ) -> Stage:
     """A stage that runs a bash script. The script is one of the stage's inputs."""
     command = ("bash", path, *arguments)
@@ -63,6 +64,7 @@ def script_stage(
         modules=modules,
         variables=variables,
         threads=threads,
+        processes=processes,
     )
 
 

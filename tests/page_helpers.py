@@ -151,63 +151,6 @@ def wait_until(tab, condition: str, arg=None) -> None:
     tab.wait_for_function(condition, arg=arg, polling=50)
 
 
-def proceed(route) -> None:
-    route.continue_()
-
-
-def lose(route) -> None:
-    """The request reaches the server, but its answer does not reach the page."""
-    route.fetch()
-    route.abort()
-
-
-def fail(route) -> None:
-    """The request does not reach the server."""
-    route.abort()
-
-
-class Interception:
-    """What happens to the requests to an address, from now on until the tab is closed.
-
-    Once, a request that was sent while the test added and removed routes never arrived anywhere. So
-    a route is added before the requests, and stays.
-
-    Attributes:
-      next: functions of a route for the next requests, one for each.
-      otherwise: the function for all others.
-      held: the routes of requests that were held back.
-      handled: how many requests there were.
-    """
-
-    def __init__(self, tab, address: str, otherwise=proceed):
-        self.tab = tab
-        self.next: list = []
-        self.otherwise = otherwise
-        self.held: list = []
-        self.handled = 0
-        tab.route(address, self._answer)
-
-    def _answer(self, route) -> None:
-        action = self.next.pop(0) if self.next else self.otherwise
-        action(route)
-        self.handled += 1
-
-    def hold_next(self) -> None:
-        self.next.append(self.held.append)
-
-    def wait(self) -> None:
-        """Wait for the first request; fail after five minutes."""
-        for _ in range(15_000):
-            if self.handled:
-                return
-            self.tab.wait_for_timeout(20)  # ms
-        raise AssertionError("the request was not sent, or the browser did not report it")
-
-    def release(self) -> None:
-        """Send the request that is held back."""
-        self.held.pop().continue_()
-
-
 def said(tab, text: str) -> None:
     """Wait until the page's message contains `text`."""
     condition = "text => document.querySelector('#message').textContent.includes(text)"

@@ -54,10 +54,13 @@ def test_only_small_scale_compares_dpo_and_best_of_n(tmp_path):
     assert needs["best_of_n"] == ("evaluate_sft_samples",)
 
 
-def test_only_fine_tuning_of_a_pretrained_model_uses_the_threads_of_all_lanes(tmp_path):
-    for scale, threads in ((MINI, {}), (SMALL, {"train_sft": 3})):
+def test_fine_tuning_uses_all_lanes(tmp_path):
+    """A pretrained model with threads, a tiny one in several processes."""
+    for scale, threads, processes in ((MINI, None, 3), (SMALL, 3, None)):
         listed = stages(scale, tmp_path, lanes=3)
-        assert {stage.name: stage.threads for stage in listed if stage.threads} == threads
+        (stage,) = (stage for stage in listed if stage.name == "train_sft")
+        assert (stage.threads, stage.processes) == (threads, processes)
+        assert not any(other.threads for other in listed if other is not stage)
     # all later stages wait for it
     waiting = {"train_sft"}
     for stage in listed:

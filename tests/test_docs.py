@@ -157,6 +157,9 @@ class Programs:
             self.run_script(arguments, command.variables)
         elif program == "make":
             self.run_make(arguments)
+        elif arguments[:2] == ["-m", "fgrlhf.cli.torchrun"]:
+            first = arguments.index("-m", 2)  # the options of the launcher come before
+            self.run_module(arguments[first + 1], arguments[first + 2 :])
         elif arguments[0] == "-m":
             self.run_module(arguments[1], arguments[2:])
         else:

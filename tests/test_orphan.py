@@ -68,8 +68,7 @@ def test_a_killed_pipeline_takes_its_stages_with_it(tmp_path):
     pipeline.wait()
     assert wait_for(lambda: not any(map(start_time, pids)))
     assert (
-        "the pipeline that started this is gone"
-        in (tmp_path / "out" / "logs" / "s.log").read_text()
+        "the program that started this is gone" in (tmp_path / "out" / "logs" / "s.log").read_text()
     )
 
 

@@ -6,7 +6,8 @@ import re
 import sqlite3
 from contextlib import closing
 
-from page_helpers import Interception, fail, new_context, press, proceed, said, wait_until
+from faulty_link import FaultyLink, fail, proceed
+from page_helpers import new_context, press, said, wait_until
 from server_helpers import Client, Server, serving
 from test_served_pages import kept, visiting
 
@@ -86,10 +87,10 @@ def test_links_outlive_the_server_and_a_wrong_one_can_be_replaced(chromium, tmp_
 
 
 def test_a_server_that_is_down_can_be_tried_again(chromium, tmp_path):
-    with serving(tmp_path, items=1) as server:
+    with serving(tmp_path, items=1) as server, FaultyLink(server) as link:
         tab = new_context(chromium).new_page()
-        requests = Interception(tab, "**/api/**", otherwise=fail)
-        tab.goto(f"http://127.0.0.1:{server.port}/templates/annotation.html#annotator=anna")
+        requests = link.at("/api/*", otherwise=fail)
+        tab.goto(f"http://127.0.0.1:{link.port}/templates/annotation.html#annotator=anna")
         tab.wait_for_selector("#retry")
         assert "cannot be reached" in tab.inner_text("#empty")
         requests.otherwise = proceed
@@ -139,12 +140,12 @@ def test_a_submitted_item_is_reopened_and_submitted_again(chromium, tmp_path):
 
 
 def test_the_times_of_revisions_add_up(chromium, tmp_path):
-    with serving(tmp_path, items=2) as server:
-        with visiting(chromium, server, with_clock=True) as tab:
+    with serving(tmp_path, items=2) as server, FaultyLink(server) as link:
+        with visiting(chromium, link, with_clock=True) as tab:
             tab.mouse.move(300, 300)
             tab.clock.run_for(20_000)
             press(tab, "n")
-            Interception(tab, "**/api/next").next.append(fail)
+            link.at("/api/next").next.append(fail)
             press(tab, "Control+Enter")
             said(tab, "could not be loaded")  # so the page still shows the item
             tab.click("#flag")
@@ -172,8 +173,9 @@ def test_a_reopened_comparison_has_its_choices(chromium, tmp_path):
 def test_a_stale_window_replaces_a_submission_only_if_confirmed(chromium, tmp_path):
     with (
         serving(tmp_path, items=2) as server,
+        FaultyLink(server) as link,
         visiting(chromium, server) as first,
-        visiting(chromium, server) as stale,
+        visiting(chromium, link) as stale,
     ):
         for tab, text in ((first, "First."), (stale, "Stale.")):
             press(tab, "Escape", "Home", "1")
@@ -181,7 +183,7 @@ def test_a_stale_window_replaces_a_submission_only_if_confirmed(chromium, tmp_pa
             press(tab, "Escape", "Control+Enter")
             said(tab, "This is the next item" if tab is first else "already submitted")
         assert len(submissions_of(server)) == 1
-        Interception(stale, "**/api/next").next.append(fail)
+        link.at("/api/next").next.append(fail)
         stale.locator("#problems button").click()
         said(stale, "could not be loaded")  # so the page still shows the item
         texts = [entry.doc["corrected-prediction"] for entry in submissions_of(server)]

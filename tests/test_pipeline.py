@@ -265,13 +265,14 @@ def test_stages_side_by_side_have_gpus_of_their_own(root, monkeypatch):
     assert seen == ["4", "6"]
 
 
-def test_a_stage_may_ask_for_more_threads_than_the_others(root):
-    write = 'echo "$OMP_NUM_THREADS" > "$OUT/{}.threads"'
-    stages = [stage("alone", write.format("alone"), threads=2), stage("b", write.format("b"))]
+def test_a_stage_may_ask_for_more_threads_and_processes_than_the_others(root):
+    write = 'echo "$OMP_NUM_THREADS ${{PROCESSES:-}}" > "$OUT/{}.threads"'
+    alone = stage("alone", write.format("alone"), threads=2, processes=3)
+    stages = [alone, stage("b", write.format("b"))]
     out = root / "out"
     Pipeline(stages, root, out, {"OUT": str(out), "OMP_NUM_THREADS": "1"}, out=io.StringIO()).run()
     seen = [(out / f"{name}.threads").read_text() for name in ("alone", "b")]
-    assert seen == ["2\n", "1\n"]
+    assert seen == ["2 3\n", "1 \n"]
 
 
 def test_a_signal_stops_the_stages_and_the_next_run_continues(root):

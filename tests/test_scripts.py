@@ -38,8 +38,6 @@ def bash(tmp_path):
     fake = tmp_path / "bin"
     fake.mkdir()
     program(fake, "python", 'printf "python"; printf " <%s>" "$@"')
-    program(fake, "accelerate", 'printf "accelerate"; printf " <%s>" "$@"')
-    program(fake, "torchrun", 'printf "torchrun"; printf " <%s>" "$@"')
 
     def run(lines: str, gpus: int | None = None, root: Path = ROOT, **variables: str):
         if gpus is not None:
@@ -155,13 +153,13 @@ def test_without_an_environment_the_way_out_is_named(bash, tmp_path):
             4,
             "paper",
             "",
-            "accelerate <launch> <--multi_gpu> <--num_machines> <1> <--num_processes> <4>",
+            "python <-m> <fgrlhf.cli.torchrun> <--standalone> <--nproc_per_node> <4> <-m>",
         ),
         (
             4,
             "paper",
             "0,2",
-            "accelerate <launch> <--multi_gpu> <--num_machines> <1> <--num_processes> <2>",
+            "python <-m> <fgrlhf.cli.torchrun> <--standalone> <--nproc_per_node> <2> <-m>",
         ),
         (4, "paper", "3", "python <-m> <x> <a b>"),
         (4, "mini", "", "python <-m> <x> <a b>"),
@@ -172,6 +170,14 @@ def test_one_process_per_gpu(bash, gpus, scale, visible, expected):
     assert said.startswith(expected) and said.endswith("<-m> <x> <a b>")
 
 
+@pytest.mark.parametrize("gpus, processes", [(None, 2), (1, 1), (4, 1)])
+def test_several_processes_without_a_gpu(bash, gpus, processes):
+    lines = 'launch -m x; echo " ${ACCELERATE_USE_CPU:-}"'
+    said = bash(lines, gpus, SCALE="mini", PROCESSES="2", CUDA_VISIBLE_DEVICES="").stdout
+    several = "<-m> <fgrlhf.cli.torchrun> <--standalone> <--nproc_per_node> <2> "
+    assert said == f"python {several if processes == 2 else ''}<-m> <x> \n"
+
+
 NODES = {"NNODES": "2", "RDZV_ENDPOINT": "first:29500"}
 
 
@@ -179,9 +185,9 @@ NODES = {"NNODES": "2", "RDZV_ENDPOINT": "first:29500"}
 def test_several_machines_meet_at_the_first_one(bash, gpus, processes):
     on_cpu = bash('launch -m x "a b"; echo " ${ACCELERATE_USE_CPU:-}"', gpus, **NODES).stdout
     assert on_cpu == (
-        f"torchrun <--nnodes> <2> <--nproc_per_node> <{processes}> <--rdzv_backend> <c10d>"
-        " <--rdzv_id> <fgrlhf> <--rdzv_endpoint> <first:29500> <-m> <x> <a b>"
-        f" {'' if gpus else 'true'}\n"
+        f"python <-m> <fgrlhf.cli.torchrun> <--nnodes> <2> <--nproc_per_node> <{processes}>"
+        " <--rdzv_backend> <c10d> <--rdzv_id> <fgrlhf> <--rdzv_endpoint> <first:29500>"
+        f" <-m> <x> <a b> {'' if gpus else 'true'}\n"
     )
 
 

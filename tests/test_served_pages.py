@@ -3,16 +3,12 @@
 import json
 from contextlib import contextmanager
 
-import pytest
+from faulty_link import FaultyLink, fail, lose, proceed
 from page_helpers import (
     ITEM,
-    Interception,
     described,
-    fail,
-    lose,
     new_context,
     press,
-    proceed,
     reload,
     row_with,
     said,
@@ -146,9 +142,13 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
 
 
 def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
-    with serving(tmp_path, items=2) as server, visiting(chromium, server) as tab:
+    with (
+        serving(tmp_path, items=2) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link) as tab,
+    ):
         # every time: the page may try again by itself
-        submissions = Interception(tab, "**/api/submissions", otherwise=lose)
+        submissions = link.at("/api/submissions", otherwise=lose)
         press(tab, "n", "Control+Enter")
         said(tab, "cannot be reached")
         submissions.otherwise = proceed
@@ -195,10 +195,6 @@ def test_two_annotators_work_at_once(chromium, tmp_path):
 
 # ---- slow and lost answers -----------------------------------------------------------------------
 
-# On busy machines, two of these tests have each hung once, in a browser whose requests they
-# intercept; the reason is unknown. So they are left out of `make test`.
-hung_once = pytest.mark.slow
-
 
 def draft_of(server, number: int, who: str = "anna"):
     """The document of a stored draft; None without one."""
@@ -207,11 +203,14 @@ def draft_of(server, number: int, who: str = "anna"):
     return None if draft is None else draft["state"]["doc"]
 
 
-@hung_once
 def test_while_the_server_is_asked_nothing_can_be_changed(chromium, tmp_path):
-    with serving(tmp_path, items=2) as server, visiting(chromium, server) as tab:
-        submission = Interception(tab, "**/api/submissions")
-        next_item = Interception(tab, "**/api/next")
+    with (
+        serving(tmp_path, items=2) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link) as tab,
+    ):
+        submission = link.at("/api/submissions")
+        next_item = link.at("/api/next")
         submission.hold_next()
         next_item.hold_next()
         press(tab, "Escape", "Home", "1")
@@ -239,9 +238,10 @@ def test_while_the_server_is_asked_nothing_can_be_changed(chromium, tmp_path):
 def test_a_server_that_does_not_answer_stops_nobody(chromium, tmp_path):
     with (
         serving(tmp_path, items=1) as server,
-        visiting(chromium, server, with_clock=True) as tab,
+        FaultyLink(server) as link,
+        visiting(chromium, link, with_clock=True) as tab,
     ):
-        submission = Interception(tab, "**/api/submissions")
+        submission = link.at("/api/submissions")
         submission.hold_next()
         press(tab, "n", "Control+Enter")
         submission.wait()
@@ -254,12 +254,15 @@ def test_a_server_that_does_not_answer_stops_nobody(chromium, tmp_path):
         tab.noise.clear()
 
 
-@hung_once
 def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_path):
-    with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
-        # every time: the browser may try again by itself
-        submissions = Interception(tab, "**/api/submissions", otherwise=lose)
-        drafts = Interception(tab, "**/api/drafts/*")
+    with (
+        serving(tmp_path, items=1) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link) as tab,
+    ):
+        # every time: the page may try again by itself
+        submissions = link.at("/api/submissions", otherwise=lose)
+        drafts = link.at("/api/drafts/*")
         press(tab, "n", "Control+Enter")
         submissions.wait()
         submissions.otherwise = proceed
@@ -272,8 +275,12 @@ def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_pa
 
 
 def test_a_draft_whose_answer_was_lost_is_followed_by_the_next(chromium, tmp_path):
-    with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
-        drafts = Interception(tab, "**/api/drafts/*")
+    with (
+        serving(tmp_path, items=1) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link) as tab,
+    ):
+        drafts = link.at("/api/drafts/*")
         drafts.next.append(lose)
         tab.fill("#correction", "First.")
         wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")

@@ -84,6 +84,9 @@ class Stage:
       variables: `NAME=value` of the environment variables that affect the result.
       threads: number of OpenMP threads, for a stage that never runs beside another one; None: the
         environment's OMP_NUM_THREADS.
+      processes: of a script that calls `launch` (scripts/env.sh), on a machine without GPUs, for a
+        stage beside which a lane has little to do. The result does not depend on their number, up
+        to rounding. None: the environment's PROCESSES.
     """
 
     name: str
@@ -95,6 +98,7 @@ class Stage:
     modules: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     threads: int | None = None
+    processes: int | None = None
 
 
 @dataclass
@@ -324,6 +328,8 @@ class Pipeline:
         environment = {**self.lanes[lane], **self.environment}
         if stage.threads is not None:
             environment["OMP_NUM_THREADS"] = str(stage.threads)
+        if stage.processes is not None:
+            environment["PROCESSES"] = str(stage.processes)
         return Command(stage.name, stage.command, self.root, environment, log, continues)
 
     def _finish_if_ended(self, entry: _Running) -> None:

@@ -1,8 +1,8 @@
-"""Ends a stage if the pipeline that started it is gone, even if the pipeline was killed.
+"""Ends a command if the program that started it is gone, even if that program was killed.
 
-The pipeline writes its process id to an environment variable that all its descendants inherit,
-through shell scripts and launchers. Every command of this package watches that process
-(`run_main`). Without /proc, nothing is watched.
+Pipelines and fgrlhf/cli/torchrun.py write their process id to an environment variable that all
+their descendants inherit, also through shell scripts. Every command of this package watches that
+process (`run_main`). Without /proc, nothing is watched.
 """
 
 import os
@@ -52,7 +52,7 @@ def _machine() -> str | None:
 
 
 def end_with_parent() -> None:
-    """Watch the pipeline named in the environment; end this process group when it is gone."""
+    """Watch the program named in the environment; end this process group when it is gone."""
     machine, _, process = os.environ.get(VARIABLE, "").partition(":")
     pid, _, start = process.partition(":")
     if pid.isdigit() and machine == _machine():
@@ -66,7 +66,7 @@ def _watch(pid: int, start: str) -> None:
         time.sleep(SECONDS)
     with suppress(OSError, ValueError):  # the terminal may be gone with the pipeline
         print(
-            "the pipeline that started this is gone: ended; the next run continues",
+            "the program that started this is gone: ended; the next run continues",
             file=sys.stderr,
             flush=True,
         )

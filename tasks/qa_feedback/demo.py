@@ -145,7 +145,7 @@ def evaluation(
     )
 
 
-def sampling(scale: Scale, split: str, out: Path) -> Stage:
+def sampling(scale: Scale, split: str, out: Path, processes: int = 1) -> Stage:
     return script_stage(
         f"generate_{split}",
         f"{TRAINING}/generate.sh",
@@ -157,6 +157,7 @@ def sampling(scale: Scale, split: str, out: Path) -> Stage:
         modules=("fgrlhf.cli.generate", "tasks.qa_feedback.task"),
         needs=("train_sft",),
         outputs=(f"generated/sft-{split}",),
+        processes=processes,
     )
 
 
@@ -294,8 +295,9 @@ def stages(scale: Scale, out: Path, lanes: int) -> list[Stage]:
             ),
             # Nothing can run beside it. Tiny models are faster with one thread.
             threads=lanes if scale is SMALL else None,
+            processes=lanes if scale is MINI else None,
         ),
-        sampling(scale, "train", out),
+        sampling(scale, "train", out, processes=lanes),
         sampling(scale, "dev", out),
         annotation_page(out),
         annotation("train", out),

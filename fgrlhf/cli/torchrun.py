@@ -1,0 +1,63 @@
+"""Run a program in several processes: `torchrun`, with short errors.
+
+    python -m fgrlhf.cli.torchrun --nproc_per_node 2 -m sft.run_sft config.yml
+
+The arguments are those of `torchrun`. If a process fails, the others are stopped, and this program
+ends with its exit code. Its own message is the last thing that is printed: torchrun would add its
+log and a traceback. If this program is killed, its processes end.
+"""
+
+import logging
+import os
+import signal
+import sys
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.run import parse_args, run
+
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.runs.interrupts import Terminated
+from fgrlhf.runs.orphan import parent_mark
+
+CONTINUE = "Run the same command again: a training run continues from its last complete checkpoint"
+
+
+def torchrun(arguments: list[str]) -> None:
+    """Start the processes and wait for them.
+
+    Raises:
+      UserError: a process was killed, or several machines have not met.
+      SystemExit: a process has failed; with its exit code.
+      KeyboardInterrupt: SIGINT or another signal that ends programs.
+    """
+    os.environ.update(parent_mark())  # the processes end with this one
+    logging.disable(logging.ERROR)  # of torchrun, which repeats what is said here
+    try:
+        run(parse_args(arguments))
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode > 0:
+            sys.exit(failure.exitcode)
+        raise UserError(killed(rank, -failure.exitcode)) from None
+    except RendezvousError as error:
+        raise UserError(
+            f"the machines have not met: {error}. Start the same command on all of them, with the"
+            " same RDZV_ENDPOINT, a free port of the first machine"
+        ) from None
+    except SignalException as stopped:
+        raise (KeyboardInterrupt if stopped.sigval == signal.SIGINT else Terminated) from None
+
+
+def killed(rank: int, number: int) -> str:
+    """The message about a process that a signal has ended."""
+    name = signal.Signals(number).name
+    reason = ""
+    if number == signal.SIGKILL:
+        reason = ", which Linux sends when memory runs out"
+    return f"process {rank} was ended by {name}{reason}; the others were stopped. {CONTINUE}"
+
+
+if __name__ == "__main__":
+    run_main(lambda: torchrun(sys.argv[1:]))

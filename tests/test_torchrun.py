@@ -1,0 +1,79 @@
+"""Several processes: how they end, and what is printed then."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+from fgrlhf.errors import UserError, run_main
+rank = os.environ["RANK"]
+
+def main():
+    Path(sys.argv[1], rank).write_text(str(os.getpid()))
+    while len(list(Path(sys.argv[1]).iterdir())) < 2:
+        time.sleep(0.05)
+    if rank == "0" or sys.argv[2] == "done":
+        return
+    if sys.argv[2] == "error":
+        raise UserError("the disk is full")
+    if sys.argv[2] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1800)
+
+run_main(main)
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start two processes of PROGRAM, in which process 1 has the fate `end`."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    marks = tmp_path / "pids"
+    marks.mkdir()
+
+    def popen(end: str) -> subprocess.Popen:
+        launcher = (sys.executable, "-m", "fgrlhf.cli.torchrun", "--standalone")
+        return subprocess.Popen(
+            [*launcher, "--nproc_per_node", "2", str(script), str(marks), end],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    popen.marks = marks
+    return popen
+
+
+@pytest.mark.parametrize(
+    "end, code, printed",
+    [
+        ("done", 0, ""),
+        ("error", 2, "error: the disk is full\n"),
+        ("killed", 2, "error: process 1 was ended by SIGKILL, which Linux sends when memory runs"),
+    ],
+)
+def test_only_the_reason_is_printed(start, end, code, printed):
+    process = start(end)
+    out, errors = process.communicate()
+    assert (process.returncode, out) == (code, "")
+    assert errors.startswith(printed) and errors.count("\n") == bool(printed)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_the_processes_end_with_their_launcher(start, number, code):
+    process = start("waits")
+    while len(list(start.marks.iterdir())) < 2:
+        time.sleep(0.05)
+    process.send_signal(number)
+    process.communicate()  # until its processes have closed its output
+    assert process.returncode == code
