@@ -311,9 +311,12 @@ def main() -> None:
         side, choice = options.memory
         print(json.dumps(memory_here(comparisons[0], side, json.loads(choice))))
         return
-    results = {c.name: compare(c, options.rounds, options.tune) for c in comparisons}
-    write_json(options.out / "bench_peers.json", {"machine": machine(), "rows": results})
-    write_text(options.out / "bench_peers.md", table(results))
+    results = {}
+    for comparison in comparisons:
+        results[comparison.name] = compare(comparison, options.rounds, options.tune)
+        # after every row: a later one may fail
+        write_json(options.out / "bench_peers.json", {"machine": machine(), "rows": results})
+        write_text(options.out / "bench_peers.md", table(results))
     print(table(results) + f"written to {options.out / 'bench_peers.json'} and .md")
 
 

@@ -30,7 +30,7 @@ if ! new_enough .venv/bin/python; then
     fi
 fi
 
-echo "setup: installing the pinned packages into .venv (minutes and about 2 GB the first time)"
+echo "setup: installing the pinned packages into .venv (minutes and at least 2 GB the first time)"
 if ! .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'; then
     echo "error: pip could not install the packages; its message is above. Check the network connection, then run" \
         "\`make setup\` again: installed packages are kept." >&2

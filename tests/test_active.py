@@ -119,22 +119,49 @@ def test_the_table_by_hand():
     )
 
 
-@pytest.mark.parametrize("module", [active_module, noisy_annotators])
-def test_an_arm_depends_on_the_files_of_the_demo_that_it_reads(module, tmp_path):
-    names = (
-        "data/train_feedback.json",
-        "data/dev_feedback.json",
-        "base_model/config.json",
-        "base_model/model.safetensors",
-    )
-    for name in names:
-        write_text(tmp_path / name, "of the demo")
-    settings = module.Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
-    stage = module.arm_stage(settings, module.ARMS[0], seed=0)
-    assert {str(tmp_path / name) for name in names} <= set(stage.reads)
-    assert "tasks.qa_feedback.feedback_format" in stage.modules
+def demo(folder) -> None:
+    """The files of `make demo` that the experiments read."""
+    names = ("train.json", "dev.json", "train_feedback.json", "dev_feedback.json")
+    for name in [f"data/{name}" for name in names]:
+        write_text(folder / name, "of the demo")
+    for model in ("base_model", "fine_grained/best"):
+        for name in ("config.json", "model.safetensors"):
+            write_text(folder / model / name, "of the demo")
+
+
+def read_by(stages, folder) -> set[str]:
+    """The files below a folder that stages read."""
+    paths = {path for stage in stages for path in stage.reads}
+    return {path.removeprefix(f"{folder}/") for path in paths if path.startswith(str(folder))}
+
+
+BASE_MODEL = {"base_model/config.json", "base_model/model.safetensors"}
+
+
+def test_the_stages_depend_on_the_files_of_the_demo_that_they_read(tmp_path):
+    demo(tmp_path)
+    settings = Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
+    policy = {"fine_grained/best/config.json", "fine_grained/best/model.safetensors"}
+    answers = active_module.answers_stage(settings, "train")
+    assert read_by([answers], tmp_path) == {"data/train.json"} | policy
+    feedback = active_module.feedback_stage(settings)
+    assert read_by([feedback], tmp_path) == {"data/train.json", "data/dev.json"}
+    assert answers.name in feedback.needs
+    arm = active_module.arm_stage(settings, "random", seed=0)
+    assert read_by([arm], tmp_path) == BASE_MODEL and arm.needs == (feedback.name,)
+
+    settings = noisy_annotators.Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
+    arm = noisy_annotators.arm_stage(settings, noisy_annotators.ARMS[0], seed=0)
+    rows = {"data/train_feedback.json", "data/dev_feedback.json"}
+    assert read_by([arm], tmp_path) == BASE_MODEL | rows
+    assert "tasks.qa_feedback.feedback_format" in arm.modules
 
 
 def test_the_demo_must_have_run(tmp_path):
-    with pytest.raises(UserError, match="has no feedback or no base model: run `make demo` first"):
-        active(Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out")))
+    settings = Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
+    with pytest.raises(UserError, match="no questions or no base model: run `make demo` first"):
+        active(settings)
+    demo(tmp_path)
+    (tmp_path / "fine_grained/best/config.json").unlink()
+    with pytest.raises(UserError, match="fine_grained/best is not the folder of a policy"):
+        active(settings)

@@ -29,6 +29,7 @@ from fgrlhf.cli.main import COMMANDS
 from fgrlhf.cli.main import main as fgrlhf_main
 from fgrlhf.config import load_config, validate
 from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
 from fgrlhf.pipeline.experiment_settings import split_arguments
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext
@@ -471,6 +472,7 @@ def test_a_trained_policy_is_used_as_the_document_says(monkeypatch, tmp_path, ca
     (folder,) = re.findall(r'folder = "(.+)"', code)
     monkeypatch.chdir(tmp_path)
     tiny.policy("t5").save(folder)
+    write_json(Path("outputs/qa_feedback/mini/data/dev.json"), [{"text": "question: Who?"}])
     exec(code, {})
     assert len(capsys.readouterr().out.strip().split("\n")) == 1
 

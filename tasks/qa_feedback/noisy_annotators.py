@@ -58,7 +58,9 @@ def arm_stage(settings: Settings, arm: str, seed: int) -> Stage:
         *(f"rows={settings.rows}", f"per_item={settings.per_item}"),
     )
     modules = (ARM_MODULE, *TRAINING_MODULES)
-    return Stage(name, command, outputs=(name,), reads=files_of_arm(base), modules=modules)
+    feedback = [str(base / "data" / f"{split}_feedback.json") for split in ("train", "dev")]
+    reads = (*files_of_arm(base), *feedback)
+    return Stage(name, command, outputs=(name,), reads=reads, modules=modules)
 
 
 def mean(results: Sequence[Result], key: str) -> float:
