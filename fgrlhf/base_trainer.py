@@ -201,13 +201,21 @@ class BaseTrainer(ABC):
         self.optimizer.step()
         return {name: float(norm) for name, norm in norms.items()}
 
+    @property
+    def seed_of_step(self) -> tuple[int | str, ...]:
+        """Of a step's global random generators. Each process draws its own dropout masks."""
+        process = self.accelerator.process_index
+        seed = (self.config.train.seed, "step", self.step)
+        return seed if process == 0 else (*seed, process)
+
     def check_finite(self, grad_norm: Tensor) -> None:
         """Raise `UserError` if the norm is not finite. All ranks have the same norm: all stop."""
         if not torch.isfinite(grad_norm):
             raise UserError(
                 f"the gradient is {float(grad_norm)} at step {self.step}: the update would destroy"
-                " the model, so it was skipped. The last checkpoint is intact; lower train.lr or"
-                " set train.clip_grad=true, and start again"
+                " the model, so it was skipped. With the same settings, a rerun continues from the"
+                " last checkpoint, which is intact, and stops here again. Lower train.lr, with"
+                " another logging.save_dir"
             )
 
     def sum_over_processes(self, tensor: Tensor) -> Tensor:

@@ -152,7 +152,7 @@ class DPOTrainer(BaseTrainer):
         while self.step < last:
             if self.step % self.config.train.eval_interval == 0:
                 self._evaluate(bar)
-            with seeded(self.config.train.seed, "step", self.step):
+            with seeded(*self.seed_of_step):
                 started = perf_counter()
                 metrics = self.update(self.batch_indices(self.step))
             self._log_step(metrics | {"time/update": perf_counter() - started}, bar)
@@ -217,6 +217,8 @@ class DPOTrainer(BaseTrainer):
         micro_batches = self._micro_batches(indices)
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
+        wanted = self.config.logging.n_samples if self._samples_are_due() else 0
+        samples: list[dict] = []
         for i, (micro, weight) in enumerate(micro_batches):
             batch = self._collate(
                 [self.comparisons[j] for j in micro], [self.ref_logprobs[j] for j in micro]
@@ -229,8 +231,10 @@ class DPOTrainer(BaseTrainer):
                 (losses_N.sum() * weight * world / n_pairs).backward()
             for name, metric_N in metrics.items():
                 totals[name] = totals.get(name, 0) + metric_N.sum() * weight / n_pairs
-            if i == 0:
-                self._write_samples(micro, logprobs_BT.detach(), batch)
+            if len(samples) < wanted and weight:
+                samples += self._sample_rows(micro, logprobs_BT.detach(), batch)
+        if samples:
+            self.log.samples(self.step, samples[:wanted])
         metrics = self._summed(totals) | self._clip_and_step()
         return metrics | {"lr": self.optimizer.param_groups[0]["lr"]}
 
@@ -338,20 +342,20 @@ class DPOTrainer(BaseTrainer):
         )
         bar.update()
 
-    def _write_samples(
+    def _samples_are_due(self) -> bool:
+        is_last = self.step + 1 == self.total_steps
+        return is_last or self.step % self.config.train.eval_interval == 0
+
+    def _sample_rows(
         self, indices: Sequence[int], logprobs_BT: Tensor, batch: ComparisonBatch
-    ) -> None:
-        """Log the step's first answers with the policy's implied reward on each token.
+    ) -> list[dict]:
+        """The answers of a micro-batch with the policy's implied reward on each token.
 
         The rows have the format of an RL run's samples.
         """
-        is_due = self.step % self.config.train.eval_interval == 0
-        is_last = self.step + 1 == self.total_steps
-        if not (is_due or is_last) or not self.config.logging.n_samples:
-            return
         log_ratios_BT = logprobs_BT - batch.ref_logprobs_BT
         rewards_BT = self.config.dpo.beta * batch.weights_BT * log_ratios_BT
-        rows = []
+        rows: list[dict] = []
         for i in indices:
             comparison = self.comparisons[i]
             for k in range(len(comparison.answer_ids)):
@@ -361,7 +365,7 @@ class DPOTrainer(BaseTrainer):
                         self.policy.tokenizer, comparison, k, rewards_BT[row], log_ratios_BT[row]
                     )
                 )
-        self.log.samples(self.step, rows[: self.config.logging.n_samples])
+        return rows
 
     def _check_sizes(self) -> None:
         size = self.config.train.batch_size

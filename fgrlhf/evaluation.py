@@ -19,7 +19,7 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.reward_utils import Segmenter
-from fgrlhf.rollout import finished_responses
+from fgrlhf.rollout import finished_responses, in_parts
 from fgrlhf.runs.progress import progress_bar, show_phase
 from fgrlhf.runs.step_metrics import segment_rows
 from fgrlhf.seeds import derive_seed
@@ -343,6 +343,14 @@ def _kl_of_responses(
     temperature: float,
 ) -> list[float]:
     """sum_t log pi(a_t) - log pi_ref(a_t) of each response."""
+
+    def logprobs_of(model: nn.Module) -> Tensor:
+        def compute(*part: Tensor) -> list[Tensor]:
+            return [model(*part, temperature=temperature)[0].logprobs_BT]
+
+        (logprobs_BT,) = in_parts(compute, batch, num_samples)
+        return logprobs_BT
+
     batch = (
         prompt_ids_GP.repeat_interleave(num_samples, 0),
         prompt_mask_GP.repeat_interleave(num_samples, 0),
@@ -355,11 +363,9 @@ def _kl_of_responses(
         # step-by-step and parallel rounding differ, and the reference's is parallel
         was_training = policy.model.training
         policy.model.eval()
-        output, _ = policy(*batch, temperature=temperature)
+        logprobs_BT = logprobs_of(policy)
         policy.model.train(was_training)
-        logprobs_BT = output.logprobs_BT
-    ref_output, _ = reference(*batch, temperature=temperature)
-    difference_BT = logprobs_BT - ref_output.logprobs_BT
+    difference_BT = logprobs_BT - logprobs_of(reference)
     kls = []
     for difference_T, mask_T in zip(difference_BT, response.mask_BT):
         kls.append(float(masked_sum(difference_T, mask_T)))

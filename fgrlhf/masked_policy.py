@@ -73,8 +73,8 @@ class MaskedPolicy(Policy):
     def encode(self, prompts):
         return self.base.encode(prompts)
 
-    def _check_fits(self, prompt_ids_GP, sampling):
-        self.base._check_fits(prompt_ids_GP, sampling)
+    def check_fits(self, prompt_tokens, response_tokens):
+        self.base.check_fits(prompt_tokens, response_tokens)
 
     # ---- the mask --------------------------------------------------------------------------------
 

@@ -181,6 +181,16 @@ def cut_prompts(policy: Policy, prompts: Sequence[Prompt]) -> list[Prompt]:
     Raises:
       UserError: a prompt has no tokens.
     """
+    lengths = checked_lengths(policy, prompts)
+    return [prompt for prompt, length in zip(prompts, lengths) if length > policy.max_input_len]
+
+
+def checked_lengths(policy: Policy, prompts: Sequence[Prompt]) -> list[int]:
+    """Tokens of each prompt before it is cut.
+
+    Raises:
+      UserError: a prompt has no tokens.
+    """
     lengths = policy.prompt_lengths(prompts)
     for prompt, length in zip(prompts, lengths):
         if length == 0:
@@ -189,4 +199,4 @@ def cut_prompts(policy: Policy, prompts: Sequence[Prompt]) -> list[Prompt]:
                 f" {shorten(repr(prompt.text), 80)}), so there is nothing to respond to: remove it"
                 " from the data"
             )
-    return [prompt for prompt, length in zip(prompts, lengths) if length > policy.max_input_len]
+    return lengths

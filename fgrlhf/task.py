@@ -28,15 +28,12 @@ from fgrlhf.text_types import Prompt
 from fgrlhf.working_folder import import_module
 
 if TYPE_CHECKING:
-    from fgrlhf.data.comparisons import Comparison
+    from fgrlhf.data.comparisons import Comparison, ComparisonSource
     from fgrlhf.data.judgements import FeedbackRows
     from fgrlhf.data.published import PublishedSet
     from fgrlhf.metrics.base import Metric
 
 SPLITS = ("train", "dev", "test")
-
-# (file of feedback or comparisons, its prompts) -> comparisons for DPO
-ComparisonSource = Callable[[str, Sequence[Prompt]], "list[Comparison]"]
 
 
 def whole_text(prompt: Prompt) -> str:
@@ -90,7 +87,7 @@ class Task:
     rm_pairs: "Callable[[str | Path], list[Comparison]] | None" = None
     core_text: Callable[[Prompt], str] = whole_text
     metrics: Callable[[Sequence[Prompt]], tuple["Metric", ...]] = no_metrics
-    comparisons: Mapping[str, ComparisonSource] = field(default_factory=dict)
+    comparisons: "Mapping[str, ComparisonSource]" = field(default_factory=dict)
     judgements: "FeedbackRows | None" = None
     published: "PublishedSet | None" = None
     sample_row: Callable[[Prompt, Sequence[str]], dict[str, Any]] = sample_row

@@ -57,11 +57,13 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     train_file = data.train_file or data.feedback_file
     dev_used = dev_prompts[: config.train.eval_examples]
     quiet = not accelerator.is_main_process
+    longest = config.env.max_generated_len
     check_prompts_fit(policy, train_prompts, task.core_text, train_file, quiet)
-    check_prompts_fit(policy, dev_used, task.core_text, data.dev_file or "dev", quiet)
-    encoded = encode_comparisons(
-        policy, comparisons, config.env.max_generated_len, config.dpo.span_weight
-    )
+    check_prompts_fit(policy, dev_used, task.core_text, data.dev_file or "dev", quiet, longest)
+    encoded = encode_comparisons(policy, comparisons, longest, config.dpo.span_weight)
+    for comparison in encoded:
+        answers = map(len, comparison.answer_ids)
+        policy.check_fits(len(comparison.prompt_ids), max(answers))
     if accelerator.is_main_process:
         pairs = sum(len(comparison.pairs) for comparison in encoded)
         answers = sum(len(comparison.answer_ids) for comparison in encoded)

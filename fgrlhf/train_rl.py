@@ -157,9 +157,13 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     train_prompts = task.prompts(data.train_file, "train", data.seed)
     dev_prompts = task.prompts(data.dev_file, "dev", data.seed)
     quiet = not accelerator.is_main_process
-    check_prompts_fit(unloaded, train_prompts, task.core_text, data.train_file or "train", quiet)
     dev_used = dev_prompts[: config.train.eval_examples]
-    check_prompts_fit(unloaded, dev_used, task.core_text, data.dev_file or "dev", quiet)
+    for prompts, file in (
+        (train_prompts, data.train_file or "train"),
+        (dev_used, data.dev_file or "dev"),
+    ):
+        longest = config.env.max_generated_len
+        check_prompts_fit(unloaded, prompts, task.core_text, file, quiet, longest)
     reward = build_reward(task, config.reward, device, config.model.dtype)
     sharded = shards_models(config.parallel, accelerator)
     # the trainer sends the other processes their parts of sharded models

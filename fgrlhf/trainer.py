@@ -76,7 +76,8 @@ class OnPolicyTrainer(BaseTrainer):
     """Trains a policy on its own samples.
 
     Everything random is a pure function of (seed, step). A resumed run therefore continues bit for
-    bit on a CPU, and the random draws do not depend on the number of processes.
+    bit on a CPU, and the random draws, except those of dropout, do not depend on the number of
+    processes.
 
     Args:
       config: the run's settings.
@@ -151,7 +152,7 @@ class OnPolicyTrainer(BaseTrainer):
                 self._evaluate(bar)
 
             clock = PhaseClock()
-            with seeded(self.config.train.seed, "step", self.step):
+            with seeded(*self.seed_of_step):
                 with clock.time("publish"):
                     self.publish_weights()
                 with clock.time("rollout"):

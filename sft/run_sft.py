@@ -152,14 +152,24 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
             self.refuse_divergence({"the dev loss": metrics["eval_loss"]}, self.state.global_step)
             for name, value in self.generated_metrics().items():
                 metrics[f"eval_{name}"] = value
-        best = self.config.evaluation.metric
-        if metrics is not None and f"eval_{best}" not in metrics:
-            names = sorted(name.removeprefix("eval_") for name in metrics)
-            raise UserError(
-                f"evaluation.metric is `{best}`, which the evaluation does not compute; it computes"
-                f" {', '.join(names)}"
-            )
         return output
+
+    def check_metric(self) -> None:
+        """Raise `UserError` before training if nothing computes `evaluation.metric`.
+
+        Only a trial shows what a task's metrics compute: the first reference is judged.
+        """
+        metric = self.config.evaluation.metric
+        names = {"loss", "rougeLsum", "length"}
+        if not self.generates or metric in names:
+            return
+        prompt = self.dev[0]
+        names |= summarize(self._judged([prompt], [prompt.references[0]])).keys()
+        if metric not in names:
+            raise UserError(
+                f"evaluation.metric is `{metric}`, which the evaluation does not compute; it"
+                f" computes {', '.join(sorted(names))}"
+            )
 
     def generated_metrics(self) -> dict[str, float]:
         """RougeLsum, length in words and the metrics of responses to the dev prompts.
@@ -318,6 +328,8 @@ def _train(config: SFTConfig, task: Task) -> Path:
     dev_rows = encode(policy, dev, config.model.max_generated_len) if dev else None
     check_lengths(policy, [*train_rows, *(dev_rows or ())])
     dev_prompts = [example.prompt for example in dev]
+    longest = max(policy.prompt_lengths(dev_prompts), default=0)
+    policy.check_fits(min(longest, policy.max_input_len), config.model.max_generated_len)
     metrics = [
         *build_metrics(config.evaluation_metrics, str(arguments.device), prefix=task.rm_prefix),
         *task.metrics(dev_prompts),
@@ -343,6 +355,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
             eval_dataset=dev_rows,
         )
         use_run_log(trainer, log, config.logging.run_name)
+        trainer.check_metric()
         for note in config.logging.notes():
             say(note)
         parameters = described_parameters(policy, config.model.lora is not None)

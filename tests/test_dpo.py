@@ -4,6 +4,7 @@ import copy
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -15,16 +16,19 @@ from slow import with_slow
 
 from fgrlhf import train_dpo
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
+from fgrlhf.base_trainer import BaseTrainer
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.errors import UserError
+from fgrlhf.files import read_jsonl, write_json
 from fgrlhf.models import causal, frozen_layers, recompute
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs import checkpoint
+from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 
 # ---- the losses ----------------------------------------------------------------------------------
@@ -120,7 +124,7 @@ def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_p
     exact = copy.deepcopy(run.policy).double().eval()
     brute_force_loss(exact, reference, run).backward()
     run.optimizer.step = lambda: None
-    run._write_samples = lambda *_: None
+    run._samples_are_due = lambda: False
     logged = run.update(range(5))
     with torch.no_grad():
         assert logged["loss/total"] == pytest.approx(
@@ -296,7 +300,7 @@ def test_four_answers_once_are_their_pairs_one_by_one(tmp_path):
             comparisons,
         )
         run.ref_logprobs = run.reference_logprobs()
-        run.optimizer.step, run._write_samples = (lambda: None), (lambda *_: None)
+        run.optimizer.step, run._samples_are_due = (lambda: None), (lambda: False)
         run.update(range(len(comparisons)))
         grads.append([p.grad.clone() for p in run.policy.parameters()])
     assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in zip(*grads))
@@ -576,3 +580,37 @@ def test_states_that_do_not_fit_are_not_kept(monkeypatch):
     assert train_dpo.keeps_frozen_states(policy, encoded, num_processes=1)
     monkeypatch.setattr(frozen_layers, "CAPACITY", needed - 1)
     assert not train_dpo.keeps_frozen_states(policy, encoded, num_processes=1)
+
+
+def test_samples_of_several_passes_are_logged(tmp_path):
+    settings = config(tmp_path, train__training_batch_size_per_card=1, logging__n_samples=5)
+    trainer(settings).train(until=1)
+    rows = read_jsonl(tmp_path / "samples" / "step-0.jsonl")
+    assert len(rows) == 5 and len({row["prompt"] for row in rows}) == 2  # four answers for each
+
+
+def test_every_process_has_dropout_masks_of_its_own():
+    def run(process: int):
+        train = SimpleNamespace(seed=7)
+        accelerator = SimpleNamespace(process_index=process)
+        config = SimpleNamespace(train=train)
+        return SimpleNamespace(config=config, accelerator=accelerator, step=3)
+
+    seed_of_step = BaseTrainer.seed_of_step.fget
+    assert seed_of_step(run(0)) == (7, "step", 3)
+    assert seed_of_step(run(1)) == (7, "step", 3, 1)
+
+
+def test_answers_beyond_the_positions_of_the_model_are_refused(tmp_path, monkeypatch):
+    policy = tiny.policy("gpt2")
+    policy.model.config.n_positions = 10
+    monkeypatch.setattr(train_dpo, "load_policy", lambda *_, **__: policy)
+    monkeypatch.setattr(train_dpo, "load_comparisons", lambda *_: pairs())
+    dev = tmp_path / "dev.json"
+    write_json(dev, [{"prompt": "the red cat", "references": ["a dog"]}])
+    too_long = config(tmp_path, env__max_generated_len=8, data__dev_file=str(dev))
+    with pytest.raises(UserError, match="up to 8 need 11 positions, the model has 10"):
+        train_dpo.build_trainer(Task("any"), too_long)
+    policy.model.config.n_positions = 11  # a training prompt has 7 tokens, its longer answer 5
+    with pytest.raises(UserError, match="prompts of 7 tokens .* up to 5 need 12 positions"):
+        train_dpo.build_trainer(Task("any"), too_long)

@@ -9,6 +9,7 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from fgrlhf import rollout
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate, evaluate_rows
 from fgrlhf.metrics.config import MetricConfig
@@ -228,6 +229,17 @@ def test_kl_is_the_sum_over_the_response(kind, sampling, expected_temperature):
     same = evaluate_rows(policy, PROMPTS, None, sampling, reference=policy, progress=False)
     assert [row["kl"] for row in same] == pytest.approx([0.0] * 4, abs=1e-5)
     assert "reward" not in same[0] and "segments" not in same[0]
+
+
+def test_the_kl_of_a_large_batch_is_computed_in_parts(monkeypatch, record_calls):
+    policy, reference = tiny.policy("gpt2"), tiny.policy("gpt2", seed=1)
+    settings = {"reference": reference, "num_samples": 2, "progress": False}
+    expected = evaluate_rows(policy, PROMPTS, None, SAMPLED, **settings)
+    monkeypatch.setattr(rollout, "SCORED_AT_ONCE", 1)  # a prompt with its responses at a time
+    passes = record_calls(type(reference), "forward")
+    rows = evaluate_rows(policy, PROMPTS, None, SAMPLED, **settings)
+    assert len(passes) == len(PROMPTS)
+    assert [row["kl"] for row in rows] == pytest.approx([row["kl"] for row in expected], abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])

@@ -74,6 +74,17 @@ def test_the_limit_that_is_enough_for_all_rows_is_named():
         check_prompts_fit(policy_of("t5", 2), prompts, lambda prompt: prompt.text, "train.json")
 
 
+@pytest.mark.parametrize("kind, positions", [("gpt2", 256), ("bart", 64)])
+def test_responses_that_need_more_positions_than_the_model_has_are_refused(kind, positions):
+    policy = policy_of(kind, 8)
+    prompts = [prompt("0", "a dog"), prompt("1", "a dog sees the bird")]  # the second one is cut
+    limit = positions - (8 if kind == "gpt2" else 0)  # BART's decoder does not read the prompt
+    assert check_prompts_fit(policy, prompts, up_to_question, "x", response_tokens=limit) == 1
+    message = f"prompts of 8 tokens .* up to {limit + 1} need {positions + 1} positions"
+    with pytest.raises(UserError, match=message):
+        check_prompts_fit(policy, prompts, up_to_question, "x", response_tokens=limit + 1)
+
+
 def test_a_question_that_the_text_words_differently_counts_by_itself():
     strange = Prompt("5", "a dog sees the bird", meta={"question": "the red cat , a dog"})
     assert check_prompts_fit(policy_of("t5", 6), [strange], up_to_question, "x") == 0
@@ -93,6 +104,7 @@ def test_no_question_of_a_file_is_cut(qa_feedback, kind):
     prompts = load_examples(qa_feedback / "dev.json")
     policy = tiny.policy(kind)
     policy = type(policy)(policy.model, tiny.fresh(tiny.tokenizer("bpe")))
+    policy.model.config.max_position_embeddings = 10_000  # no prompt exceeds it
     lengths = sorted(policy.prompt_lengths([prompt.text for prompt in prompts]))
     limit = policy.max_input_len = lengths[len(lengths) // 2] - 1  # half of the prompts are longer
     assert (

@@ -1029,10 +1029,10 @@ def test_words_stay_apart_in_a_tokenizer_with_two_splitters(tmp_path):
 def test_the_scorer_counts_what_it_cuts(tmp_path):
     score = scorer(tmp_path, "encoder", max_length=20)
     score.score([rm.prompt(), rm.prompt()], ["a dog.", TEXT])
-    assert (score.seen, score.cut_inputs, score.cut_responses) == (2, 1, 1)
+    assert (score.seen, score.cut_inputs, score.inputs.cuts.responses) == (2, 1, 1)
     whole = scorer(tmp_path, "encoder", max_length=64)
     whole.score([rm.prompt(), rm.prompt()], ["a dog.", TEXT])
-    assert (whole.seen, whole.cut_inputs, whole.cut_responses) == (2, 0, 0)
+    assert (whole.seen, whole.cut_inputs, whole.inputs.cuts.responses) == (2, 0, 0)
 
 
 def test_tensors_that_the_config_does_not_ask_for_are_refused_in_use(tmp_path):

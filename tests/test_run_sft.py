@@ -815,6 +815,8 @@ def test_a_metric_of_the_task_picks_the_best_checkpoint(world, monkeypatch):
 
     def judge(prompt, text):
         assert prompt.meta == {"goal": 1}  # the other keys of the row
+        if text == prompt.references[0]:  # the trial before training
+            return {"judged": 1.0}
         return {"judged": scores[int(text.split()[1])]}
 
     write_json(world / "dev.json", [row | {"goal": 1} for row in rows(12)])
@@ -826,8 +828,11 @@ def test_a_metric_of_the_task_picks_the_best_checkpoint(world, monkeypatch):
 
 
 def test_a_metric_that_no_evaluation_computes_is_an_error(world):
-    with pytest.raises(UserError, match="evaluation.metric is `solved`.* it computes .*rougeLsum"):
-        train(config(world, "evaluation.metric=solved"))
+    task = Task(name="colours", metrics=lambda prompts: (lambda prompt, text: {"judged": 1.0},))
+    message = "evaluation.metric is `solved`.* it computes judged, length, loss, rougeLsum"
+    with pytest.raises(UserError, match=message):
+        train(config(world, "evaluation.metric=solved"), task)
+    assert not list(world.rglob("checkpoint-*"))  # before the first step
     with pytest.raises(UserError, match="evaluation.metric is `bleu`, which is not computed"):
         config(world, "evaluation.metric=bleu")
     with pytest.raises(UserError, match="a lower repetition is better"):

@@ -69,6 +69,21 @@ def test_policies_use_it_and_compute_what_the_mask_gives(kind, monkeypatch, reco
     torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
 
 
+def test_padding_needs_no_position_beyond_the_last_one(monkeypatch):
+    """A long prompt with short responses, beside a short prompt with long ones."""
+    monkeypatch.setattr(causal, "sharing_pays", lambda *_: True)
+    policy = tiny.policy("gpt2").eval()
+    prompt_ids, prompt_mask = policy.encode(["the red cat", "a dog sees the bird and one two"])
+    ids = torch.randint(3, 20, (4, 7), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[2:, 2:] = 0
+    batch = (prompt_ids.repeat_interleave(2, 0), prompt_mask.repeat_interleave(2, 0), ids, mask)
+    expected = policy(*batch)[0].logprobs_BT
+    embedding = policy.model.transformer.wpe
+    embedding.weight.data = embedding.weight[:10]  # 3 + 7 and 8 + 2 tokens, but not 8 + 7
+    torch.testing.assert_close(policy(*batch)[0].logprobs_BT, expected)
+
+
 @pytest.mark.parametrize("heads", [2, 4])
 def test_ragged_rows_equal_the_dense_mask(heads):
     """Rows of a prompt with two responses, with one, without responses, and without a prompt."""

@@ -248,9 +248,9 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     task_metrics = task.metrics(prompts)
     check_metrics_fit(task_metrics, prompts, data or settings.split)
     policy, reference, reward = load(task, settings, config, device)
-    check_prompts_fit(
-        policy, prompts, task.core_text, data or settings.split, quiet=not state.is_main_process
-    )
+    quiet = not state.is_main_process
+    file = data or settings.split
+    check_prompts_fit(policy, prompts, task.core_text, file, quiet, sampling.max_new_tokens)
     named_metrics = build_metrics(
         metrics_of(settings, config), str(state.device), config.model.dtype, task.rm_prefix
     )

@@ -176,9 +176,9 @@ def _generate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             print(f"{name}: generated before, reusing {folder}", flush=True)
         return folder / "samples.jsonl"
     policy = load_policy(settings.policy, settings.dtype, settings.max_input_len).to(state.device)
-    check_prompts_fit(
-        policy, prompts, task.core_text, data or settings.split, quiet=not state.is_main_process
-    )
+    quiet = not state.is_main_process
+    file = data or settings.split
+    check_prompts_fit(policy, prompts, task.core_text, file, quiet, settings.max_generated_len)
     if state.is_main_process:
         begin(folder, settings, inputs)
         if not (folder / "config.yaml").exists():  # the settings of these samples are unknown

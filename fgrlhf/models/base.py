@@ -291,7 +291,7 @@ class Policy(nn.Module, ABC):
                 f"num_samples is {num_samples}, but beam search (num_beams={sampling.num_beams})"
                 " finds one response per prompt: set num_samples=1, or num_beams=1"
             )
-        self._check_fits(prompt_ids_GP, sampling)
+        self.check_fits(prompt_ids_GP.shape[1], sampling.max_new_tokens)
         uniform_BT = _uniform_numbers(sampling, row_seeds, len(prompt_ids_GP) * num_samples)
         was_training = self.model.training
         self.model.eval()  # before the encoder runs: its dropout would be sampling noise too
@@ -439,8 +439,8 @@ class Policy(nn.Module, ABC):
         """Arguments of transformers' `generate` besides the prompt."""
         return {}
 
-    def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
-        """Raise `UserError` if prompt and response need more positions than the model has."""
+    def check_fits(self, prompt_tokens: int, response_tokens: int) -> None:
+        """Raise `UserError` if they need more positions than the model has."""
 
 
 def _uniform_numbers(sampling: Sampling, row_seeds: Sequence[int] | None, B: int) -> Tensor:

@@ -16,7 +16,7 @@ from fgrlhf.kernels.install import share_cache, shares_cache
 from fgrlhf.kernels.shared_cache import SharedCache, Slot
 from fgrlhf.kernels.shared_rows import SharedRows
 from fgrlhf.models.base import Policy, name_of
-from fgrlhf.models.decoding import Sampling, Steps
+from fgrlhf.models.decoding import Steps
 from fgrlhf.models.frozen_layers import run_lower, run_upper
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.loading import max_positions
@@ -150,9 +150,11 @@ class CausalPolicy(Policy):
             layout["shared_rows"] = SharedRows.of(prompt_mask_GP, K, T)
 
         prompt_positions_GP = (prompt_mask_GP.cumsum(1) - 1).clamp(min=0)
-        prompt_length_G1 = prompt_mask_GP.sum(1, keepdim=True)
-        response_positions_GT = prompt_length_G1 + torch.arange(T, device=device)
-        positions_GL = torch.cat([prompt_positions_GP, response_positions_GT.repeat(1, K)], 1)
+        prompt_length_G11 = prompt_mask_GP.sum(1)[:, None, None]
+        # padding repeats the last position: the next one may be beyond the model's last
+        token_number_GKT = (response_mask_GKT.cumsum(2) - 1).clamp(min=0)
+        response_positions_GKT = prompt_length_G11 + token_number_GKT
+        positions_GL = torch.cat([prompt_positions_GP, response_positions_GKT.flatten(1)], 1)
 
         hidden_GLD = self._trunk(
             prompt_ids_GP,
@@ -242,13 +244,12 @@ class CausalPolicy(Policy):
             )
         return CausalSteps(self.model, prompt_ids_GP, prompt_mask_GP, num_samples)
 
-    def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
+    def check_fits(self, prompt_tokens: int, response_tokens: int) -> None:
         positions = self.positions
-        P = prompt_ids_GP.shape[1]
-        needed = P + sampling.max_new_tokens
+        needed = prompt_tokens + response_tokens
         if positions is not None and needed > positions:
             raise UserError(
-                f"prompts of {P} tokens with responses of up to {sampling.max_new_tokens} need"
+                f"prompts of {prompt_tokens} tokens with responses of up to {response_tokens} need"
                 f" {needed} positions, the model has {positions}: lower max_input_len or"
                 " max_generated_len"
             )

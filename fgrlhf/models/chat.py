@@ -35,9 +35,9 @@ class ChatTemplate:
         template_length = self._length(self.write(Prompt("", "")))
         if template_length >= max_input_len:
             raise UserError(
-                f"env.max_input_len is {max_input_len}, but the tokenizer's chat template alone"
-                f" takes {template_length} tokens, which leaves none for the prompt: raise it, or"
-                " set model.policy_model.chat_template=false"
+                f"max_input_len is {max_input_len}, but the tokenizer's chat template alone takes"
+                f" {template_length} tokens, which leaves none for the prompt: raise it, or remove"
+                " the template from the tokenizer (in RL: model.policy_model.chat_template=false)"
             )
 
     def turns(self, prompt: Prompt) -> str:
@@ -77,7 +77,8 @@ class ChatTemplate:
             raise UserError(
                 f"the chat template of the policy's tokenizer fails ({type(error).__name__}:"
                 f" {shorten(error)}), so prompts cannot be written as a user's turn: correct the"
-                " template, or set model.policy_model.chat_template=false"
+                " template, or remove it from the tokenizer (in RL:"
+                " model.policy_model.chat_template=false)"
             ) from None
 
     def _length(self, written: str) -> int:

@@ -14,7 +14,6 @@ from fgrlhf.kernels.install import share_prompts, shares_prompts
 from fgrlhf.kernels.shared_cache import Slot
 from fgrlhf.models.base import Policy
 from fgrlhf.models.decoder_prefix import CONFIG_KEY, decoder_prefix_ids, stored_prefix
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.loading import constants_of, max_positions
 from fgrlhf.models.packing import pack_responses
@@ -196,17 +195,16 @@ class EncoderDecoderPolicy(Policy):
         start_N = prompt_ids_GP.new_tensor(self.decoder_start_ids)
         return {"decoder_input_ids": start_N.expand(len(prompt_ids_GP), -1)}
 
-    def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
+    def check_fits(self, prompt_tokens: int, response_tokens: int) -> None:
         config = text_config(self.model)
-        P = prompt_ids_GP.shape[1]
-        T = len(self.decoder_prefix_ids) + sampling.max_new_tokens
+        decoded = len(self.decoder_prefix_ids) + response_tokens
         limits = (max_positions(config, "encoder"), max_positions(config, "decoder"))
-        for stack, needed, limit in zip(("encoder", "decoder"), (P, T), limits):
+        for stack, needed, limit in zip(("encoder", "decoder"), (prompt_tokens, decoded), limits):
             if limit is not None and needed > limit:
                 raise UserError(
-                    f"prompts of {P} tokens and responses of up to {sampling.max_new_tokens} need"
-                    f" {needed} positions in the {stack}, {type(self.model).__name__} has {limit}:"
-                    " lower max_input_len or max_generated_len"
+                    f"prompts of {prompt_tokens} tokens and responses of up to {response_tokens}"
+                    f" need {needed} positions in the {stack}, {type(self.model).__name__} has"
+                    f" {limit}: lower max_input_len or max_generated_len"
                 )
 
 

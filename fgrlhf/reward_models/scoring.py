@@ -118,11 +118,6 @@ class _Scorer(ABC):
         """Inputs whose prompt was cut to fit."""
         return self.inputs.cuts.prefixes
 
-    @property
-    def cut_responses(self) -> int:
-        """Inputs whose response was cut to fit."""
-        return self.inputs.cuts.responses
-
     def encode(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[RMInput]:
         """The network's input for each text: the same ids as in training.
 

@@ -50,7 +50,7 @@ from fgrlhf.types import Response
 
 LARGEST_ANSWER = 64 << 20  # bytes
 NO_ROUTE = (404, 405)
-ROUNDING = 1e-3  # a log-probability may be this far above 0
+ABOVE_ZERO = 1e-3  # a log-probability may be this far above 0, by rounding
 
 # token ids and log-probabilities of a response
 Sampled = tuple[list[int], list[float]]
@@ -419,7 +419,7 @@ def _check_end(ids: Sequence[int], max_tokens: int, eos_ids: Sequence[int]) -> N
 
 def _is_logprob(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value <= ROUNDING
+    return is_number and math.isfinite(value) and value <= ABOVE_ZERO
 
 
 def _as_response(responses: Sequence[Sampled], pad_id: int, device: torch.device) -> Response:
