@@ -274,6 +274,35 @@ def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_pa
         tab.noise.clear()
 
 
+def test_edits_after_a_submission_whose_answer_was_lost_survive_a_reload(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=1) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link) as tab,
+    ):
+        press(tab, "Escape", "Home", "1")
+        tab.fill("#correction", "First.")
+        kept(tab)  # a draft, which the submission ends
+        submissions = link.at("/api/submissions", otherwise=lose)
+        press(tab, "Escape", "Control+Enter")
+        said(tab, "cannot be reached")
+        submissions.otherwise = proceed
+        tab.fill("#correction", "Second.")
+        wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reload')")
+        reload(tab, "#empty:not([hidden])")
+        tab.click("#previous")
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.input_value("#correction") == "Second."
+        assert "changed since submitted" in tab.inner_text("#position")
+        kept(tab)
+        assert draft_of(server, 1)["corrected-prediction"] == "Second."
+        press(tab, "Escape", "Control+Enter")
+        tab.wait_for_selector("#empty:not([hidden])")
+        tab.noise.clear()
+    first, second = read_database(server.db, "qa_feedback").submissions
+    assert [entry.doc["corrected-prediction"] for entry in (first, second)] == ["First.", "Second."]
+
+
 def test_a_draft_whose_answer_was_lost_is_followed_by_the_next(chromium, tmp_path):
     with (
         serving(tmp_path, items=1) as server,

@@ -180,6 +180,7 @@
       this.revision = draft ? draft.revision : 0;
       this.submissions = submissions;
       this.given = draft && draft.state;
+      this.submitted = submitted;
       this.draft = this.stateOf(draft, submitted);
       this.keepLease(lease, submissions === 0 && !skipped);
       const shown = { id: name, key, row, order, skipped, done: submissions > 0 && !skipped },
@@ -279,7 +280,7 @@
     }
 
     // The draft. The copy in this browser is newer if the server's draft is the one that it was based on, or one that was
-    // sent from here before it.
+    // sent from here before it, or if the server has the submission that was sent from here, and no draft since.
     load() {
       let copy = null;
       try {
@@ -288,10 +289,22 @@
         /* none */
       }
       if (!copy) return this.draft;
-      const isNewer = copy.revision === this.revision || this.wasSent(copy.unsure || []);
-      if (!isNewer) return this.draft;
-      this.later(copy.state);
-      return { ...copy.state, submitted: this.draft && this.draft.submitted };
+      const follows = this.isLatest(copy.state.pending);
+      if (!follows && copy.revision !== this.revision && !this.wasSent(copy.unsure || [])) return this.draft;
+      const state = { ...copy.state, submitted: this.draft && this.draft.submitted };
+      if (follows) {
+        const { seconds, wall } = state.pending; // the submission has these times: they add up
+        Object.assign(state, { seconds: state.seconds - seconds, wall: state.wall - wall });
+        delete state.pending;
+      }
+      this.later(state);
+      return state;
+    }
+
+    // Whether the server has stored a submission that was pending here (its response was lost), and nothing after it.
+    isLatest(pending) {
+      if (!pending || this.given || this.submissions !== pending.submissions + 1) return false;
+      return FG.same({ ...this.submitted, seen: null }, { ...pending.doc, seen: null });
     }
 
     // Whether the server's draft is one of those with these hashes.
@@ -446,7 +459,7 @@
       // What was seen grows meanwhile, and does not make another submission.
       const isSame = (other) => FG.same({ ...other, seen: null }, { ...doc, seen: null });
       if (!pending || pending.submissions !== submissions || !isSame(pending.doc))
-        state.pending = { uuid: newUuid(), submissions, doc };
+        state.pending = { uuid: newUuid(), submissions, doc, seconds: state.seconds, wall: state.wall };
       this.save(item, state);
       clearTimeout(this.timer);
       this.unsent = null;
