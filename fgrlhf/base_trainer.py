@@ -203,7 +203,7 @@ class BaseTrainer(ABC):
 
     @property
     def seed_of_step(self) -> tuple[int | str, ...]:
-        """Of a step's global random generators. Each process draws its own dropout masks."""
+        """Seeds the global random generators of a step. Each process has its own dropout masks."""
         process = self.accelerator.process_index
         seed = (self.config.train.seed, "step", self.step)
         return seed if process == 0 else (*seed, process)
@@ -214,8 +214,8 @@ class BaseTrainer(ABC):
             raise UserError(
                 f"the gradient is {float(grad_norm)} at step {self.step}: the update would destroy"
                 " the model, so it was skipped. With the same settings, a rerun continues from the"
-                " last checkpoint, which is intact, and stops here again. Lower train.lr, with"
-                " another logging.save_dir"
+                " last checkpoint, which is intact, and stops here again. Start a new run with a"
+                " lower train.lr and another logging.save_dir"
             )
 
     def sum_over_processes(self, tensor: Tensor) -> Tensor:

@@ -231,7 +231,7 @@ class DPOTrainer(BaseTrainer):
                 (losses_N.sum() * weight * world / n_pairs).backward()
             for name, metric_N in metrics.items():
                 totals[name] = totals.get(name, 0) + metric_N.sum() * weight / n_pairs
-            if len(samples) < wanted and weight:
+            if len(samples) < wanted and weight:  # a pass of the weight 0 repeats answers
                 samples += self._sample_rows(micro, logprobs_BT.detach(), batch)
         if samples:
             self.log.samples(self.step, samples[:wanted])

@@ -181,6 +181,7 @@ gpu_count() {
 launch() {
     local gpus
     gpus="$(gpu_count)"
+    case "${PROCESSES:-1}" in *[!0-9]* | 0*) fail "PROCESSES=$PROCESSES is not a number of processes." ;; esac
     if [ "${NNODES:-1}" != 1 ]; then
         launch_on_nodes "$gpus" "$@"
     elif [ "$gpus" -gt 1 ] && [ "$SCALE" = paper ]; then

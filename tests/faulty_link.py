@@ -68,7 +68,7 @@ class Requests:
 
     def _hold(self, forward: Forward) -> Answer:
         self._arrived.set()
-        self._released.wait()
+        self._released.wait(LIMIT)
         return forward()
 
     def answer(self, forward: Forward) -> Answer | None:

@@ -104,7 +104,6 @@ def test_no_question_of_a_file_is_cut(qa_feedback, kind):
     prompts = load_examples(qa_feedback / "dev.json")
     policy = tiny.policy(kind)
     policy = type(policy)(policy.model, tiny.fresh(tiny.tokenizer("bpe")))
-    policy.model.config.max_position_embeddings = 10_000  # no prompt exceeds it
     lengths = sorted(policy.prompt_lengths([prompt.text for prompt in prompts]))
     limit = policy.max_input_len = lengths[len(lengths) // 2] - 1  # half of the prompts are longer
     assert (

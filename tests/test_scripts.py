@@ -178,6 +178,13 @@ def test_several_processes_without_a_gpu(bash, gpus, processes):
     assert said == f"python {several if processes == 2 else ''}<-m> <x> \n"
 
 
+def test_a_number_of_processes_that_is_none_is_refused(bash):
+    for value in ("two", "0", "-1"):
+        done = bash("launch -m x", SCALE="mini", PROCESSES=value)
+        assert done.returncode == 2 and done.stdout == ""
+        assert f"PROCESSES={value} is not a number of processes" in done.stderr
+
+
 NODES = {"NNODES": "2", "RDZV_ENDPOINT": "first:29500"}
 
 

@@ -3,8 +3,9 @@
     python -m fgrlhf.cli.torchrun --nproc_per_node 2 -m sft.run_sft config.yml
 
 The arguments are those of `torchrun`. If a process fails, the others are stopped, and this program
-ends with its exit code. Its own message is the last thing that is printed: torchrun would add its
-log and a traceback. If this program is killed, its processes end.
+ends with the exit code of the failed one. The message of the failed process is the last thing that
+is printed; torchrun itself would add its log and a traceback. If this program is killed, its
+processes end.
 """
 
 import logging
@@ -40,7 +41,7 @@ def torchrun(arguments: list[str]) -> None:
         rank, failure = error.get_first_failure()
         if failure.exitcode > 0:
             sys.exit(failure.exitcode)
-        raise UserError(killed(rank, -failure.exitcode)) from None
+        raise UserError(killed_message(rank, -failure.exitcode)) from None
     except RendezvousError as error:
         raise UserError(
             f"the machines have not met: {error}. Start the same command on all of them, with the"
@@ -50,8 +51,13 @@ def torchrun(arguments: list[str]) -> None:
         raise (KeyboardInterrupt if stopped.sigval == signal.SIGINT else Terminated) from None
 
 
-def killed(rank: int, number: int) -> str:
-    """The message about a process that a signal has ended."""
+def killed_message(rank: int, number: int) -> str:
+    """What to say about a process that a signal has ended.
+
+    Args:
+      rank: of the process.
+      number: of the signal.
+    """
     name = signal.Signals(number).name
     reason = ""
     if number == signal.SIGKILL:

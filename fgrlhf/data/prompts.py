@@ -20,7 +20,7 @@ def check_prompts_fit(
     core_text: Callable[[Prompt], str],
     file: str | Path,
     quiet: bool = False,
-    response_tokens: int = 0,
+    response_tokens: int | None = None,
 ) -> int:
     """Print how many prompts exceed the policy's input limit, and return that number.
 
@@ -31,14 +31,15 @@ def check_prompts_fit(
       core_text: prompt -> the beginning of its text that must not be cut.
       file: where the prompts come from, for messages.
       quiet: print nothing.
-      response_tokens: tokens of the longest response to them.
+      response_tokens: tokens of the longest response to them; None: not known yet.
     Raises:
-      UserError: a prompt has no tokens, or would lose a part of its core text, or the model has not
-        enough positions for prompts and responses.
+      UserError: a prompt has no tokens or would lose a part of its core text, or prompts and
+        responses need more positions than the model has.
     """
     lengths = checked_lengths(policy, prompts)
-    longest = min(max(lengths, default=0), policy.max_input_len)
-    policy.check_fits(longest, response_tokens)
+    if response_tokens is not None:
+        longest = min(max(lengths, default=0), policy.max_input_len)
+        policy.check_fits(longest, response_tokens)
     cut = [prompt for prompt, length in zip(prompts, lengths) if length > policy.max_input_len]
     lengths = policy.prompt_lengths([_core(prompt, core_text) for prompt in cut])
     too_long = [place for place, length in enumerate(lengths) if length > policy.max_input_len]

@@ -84,9 +84,9 @@ class Stage:
       variables: `NAME=value` of the environment variables that affect the result.
       threads: number of OpenMP threads, for a stage that never runs beside another one; None: the
         environment's OMP_NUM_THREADS.
-      processes: of a script that calls `launch` (scripts/env.sh), on a machine without GPUs, for a
-        stage beside which a lane has little to do. The result does not depend on their number, up
-        to rounding. None: the environment's PROCESSES.
+      processes: number of processes of a script that calls `launch` (scripts/env.sh), without GPUs.
+        It is for stages that leave the other lanes idle, and changes the result by rounding only.
+        None: the environment's PROCESSES.
     """
 
     name: str

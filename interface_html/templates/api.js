@@ -293,7 +293,7 @@
       if (!follows && copy.revision !== this.revision && !this.wasSent(copy.unsure || [])) return this.draft;
       const state = { ...copy.state, submitted: this.draft && this.draft.submitted };
       if (follows) {
-        const { seconds, wall } = state.pending; // the submission has these times: they add up
+        const { seconds = 0, wall = 0 } = state.pending; // the submission has these times: they add up
         Object.assign(state, { seconds: state.seconds - seconds, wall: state.wall - wall });
         delete state.pending;
       }
