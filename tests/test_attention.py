@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from transformers import (
@@ -125,6 +127,40 @@ def test_shared_attention_changes_no_result():
 def block_size(request, monkeypatch):
     """All heads of a row at a time, or one head at a time."""
     monkeypatch.setattr(attention, "BLOCK_SIZE", request.param)
+
+
+def test_the_layers_of_a_frozen_model_share_one_masked_bias(monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        attention,
+        "_masked_bias",
+        lambda bias, mask, plain=attention._masked_bias: calls.append(1) or plain(bias, mask),
+    )
+    plain = t5().eval()
+    shared = use_shared_attention(copy.deepcopy(plain))
+    ids = torch.randint(3, 50, (3, 6))
+    with torch.no_grad():
+        for lengths, calls_so_far in (([6, 4, 2], 1), ([3, 6, 6], 2)):
+            mask = (torch.arange(6) < torch.tensor(lengths)[:, None]).long()
+            expected = plain.encoder(ids, attention_mask=mask).last_hidden_state
+            result = shared.encoder(ids, attention_mask=mask).last_hidden_state
+            torch.testing.assert_close(result[mask.bool()], expected[mask.bool()])
+            assert len(calls) == calls_so_far  # once for its two layers
+
+
+def test_another_mask_gives_another_sum():
+    bias = torch.randn(1, 2, 3, 3)
+    first, second = torch.ones(3, 3).tril().bool()[None, None], torch.ones(1, 1, 3, 3).bool()
+    kept = attention._bias_of_all_layers(bias, first)
+    assert attention._bias_of_all_layers(bias, first) is kept
+    assert torch.equal(attention._bias_of_all_layers(bias, second), bias)
+    assert (kept[0, 0, 0, 1:] < -1e37).all()
+    assert torch.equal(kept[..., 2, :], bias[..., 2, :])
+
+
+def test_the_bias_is_stored_by_head():
+    stack = t5().encoder.block[0].layer[0].SelfAttention
+    assert bias_by_distance(stack, 5, 7).is_contiguous()
 
 
 @pytest.mark.parametrize("masked", [None, "padding", "padding_of_each", "causal"])

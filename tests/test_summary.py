@@ -15,13 +15,13 @@ from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.stats import paired_bootstrap
 from fgrlhf.text_types import Prompt
 from tasks import scripts
-from tasks.qa_feedback import demo, judged_models
+from tasks.qa_feedback import demo, judged_models, judged_scores
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.language import TOY
 from tasks.qa_feedback.data.oracle import judge, oracle_metrics
 from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.judged_models import pair_metrics, segment_metrics
+from tasks.qa_feedback.judged_scores import pair_metrics, segment_metrics
 from tasks.qa_feedback.summary import COMPARED, Settings, summarise
 from tasks.qa_feedback.summary_table import (
     ABOVE_ZERO,
@@ -164,9 +164,9 @@ def test_truth_of_segments_is_the_oracles():
     text = TOY.compose([[item.needed[0]], [other], [item.needed[0]]])
     truth = judge(row["question"], row["passages"], text)
     # irrelevant, repeated
-    assert list(judged_models.relevance_errors(truth).values()) == [False, True, True]
-    assert list(judged_models.factuality_errors(truth).values()) == [False, False, False]
-    assert all(end <= len(text) for _, end in judged_models.relevance_errors(truth))
+    assert list(judged_scores.relevance_errors(truth).values()) == [False, True, True]
+    assert list(judged_scores.factuality_errors(truth).values()) == [False, False, False]
+    assert all(end <= len(text) for _, end in judged_scores.relevance_errors(truth))
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def outputs(tmp_path, monkeypatch):
             ]
             if self.spec.kind == "sequence":
                 return torch.tensor([truth.completeness for truth in truths])
-            result = [judged_models.relevance_errors(truth) for truth in truths]
+            result = [judged_scores.relevance_errors(truth) for truth in truths]
             return [
                 SegmentLabels(
                     tuple(f),
@@ -231,7 +231,7 @@ def outputs(tmp_path, monkeypatch):
                 for f in result
             ]
 
-    monkeypatch.setattr(judged_models, "load_reward_model", Perfect)
+    monkeypatch.setattr(judged_scores, "load_reward_model", Perfect)
     return tmp_path
 
 
@@ -283,7 +283,7 @@ def test_the_whole_summary(outputs, monkeypatch):
     assert got["seed"] == 7 and got["data"] == "mini world, 6 test prompts"
     assert 6 <= got["gold_subsentences"] <= 10
 
-    monkeypatch.setattr(judged_models, "load_reward_model", None)  # unchanged: not scored again
+    monkeypatch.setattr(judged_scores, "load_reward_model", None)  # unchanged: not scored again
     again = summarise(settings(outputs))
     # the pipeline's own record is used if available
     assert again["stages"] == {"demo": {"seconds": 1.0, "peak_mb": 2.0}}
@@ -355,7 +355,7 @@ def test_the_summary_reads_what_the_stage_before_it_has_judged(outputs, monkeypa
     shown = capsys.readouterr().out
     assert "reward models, measured on the oracle" in shown
     assert "  relevance     accuracy 1, auc 0.5, f1 0, segments 32" in shown
-    monkeypatch.setattr(judged_models, "load_reward_model", None)
+    monkeypatch.setattr(judged_scores, "load_reward_model", None)
     assert summarise(settings(outputs))["reward_models"]["relevance"]["accuracy"] == 1.0
 
 

@@ -7,6 +7,7 @@ the text (`text_features`).
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,7 @@ def _share_of_repeats(words: _Words) -> float:
     return repeats / max(len(words.list), 1)
 
 
+@lru_cache(2**16)
 def _plain(word: str) -> str:
     return re.sub(r"\W+", "", word.lower())
 

@@ -27,7 +27,7 @@ from interface_html.select import Settings as Selection
 from interface_html.select import select
 from tasks.qa_feedback.data.oracle import judge
 from tasks.qa_feedback.feedback import read_feedback, rm_prefix
-from tasks.qa_feedback.judged_models import factuality_errors, segment_metrics
+from tasks.qa_feedback.judged_scores import factuality_errors, segment_metrics
 from tasks.qa_feedback.reward_modeling.create_rm_files import Settings as FileSettings
 from tasks.qa_feedback.reward_modeling.create_rm_files import create_rm_files
 from tasks.scripts import ROOT

@@ -105,13 +105,18 @@ class DemoConfig(StrictModel):
         return Path(self.output_dir or ROOT / "outputs" / "qa_feedback" / self.scale).absolute()
 
 
-def reward_model(scale: Scale, name: str, module: str) -> Stage:
+def reward_model(
+    scale: Scale,
+    name: str,
+    module: str,
+    needs: tuple[str, ...] = ("create_rm_train_files",),
+) -> Stage:
     config = f"{REWARD_MODELING}/{scale.name}_{name}_config.yml"
     return script_stage(
         f"train_{name}",
         f"{REWARD_MODELING}/train_{name}.sh",
         modules=(module, f"{TASK_MODULE}.task"),
-        needs=("create_rm_train_files",),
+        needs=needs,
         outputs=(name,),
         reads=(config, "reward_modeling/metrics/*.py"),
     )
@@ -311,7 +316,12 @@ def stages(scale: Scale, out: Path, lanes: int) -> list[Stage]:
         ),
         # preference models take longest: two lanes that begin with them end at about the same time
         reward_model(scale, "comp_rm", "reward_modeling.run_pref_rm"),
-        reward_model(scale, "baseline_rm", "reward_modeling.run_pref_rm"),
+        reward_model(
+            scale,
+            "baseline_rm",
+            "reward_modeling.run_pref_rm",
+            needs=("annotate_train", "annotate_dev"),  # it reads the feedback itself
+        ),
         reward_model(scale, "fact_rm", "reward_modeling.run_fg_rm"),
         reward_model(scale, "rel_rm", "reward_modeling.run_fg_rm"),
         rlhf(

@@ -17,7 +17,8 @@ from fgrlhf.errors import run_main
 from fgrlhf.files import write_json
 from fgrlhf.metrics.rows import read_rows
 from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.judged_models import REWARD_MODELS, reward_models_against_oracle
+from tasks.qa_feedback.judged_models import REWARD_MODELS
+from tasks.qa_feedback.judged_scores import reward_models_against_oracle
 
 ASPECTS = {"relevance": "auc", "factuality": "auc", "completeness": "pair_accuracy"}
 

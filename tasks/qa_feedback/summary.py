@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 from pydantic import Field
-from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.errors import UserError, run_main
@@ -145,8 +144,6 @@ def gold_subsentences(prompts: Sequence[Prompt]) -> float:
 
 
 def main() -> None:
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     settings = settings_from(Settings)
     print(table(summarise(settings)))
     print(f"written to {Path(settings.output_dir) / 'summary.json'}")
