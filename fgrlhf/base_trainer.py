@@ -51,9 +51,8 @@ def dev_columns(results: Mapping[str, float | Interval]) -> tuple[dict[str, floa
 class BaseTrainer(ABC):
     """A policy (with or without a critic), its optimiser and its run folder.
 
-    A subclass provides the loop, `total_steps`, and a config with `train.{lr, adam_eps,
-    n_warmup_steps, lr_schedule, best_metric, clip_grad, max_grad_norm}`, `logging.save_dir` and
-    `inputs`.
+    A subclass provides the loop, `total_steps`, and a config with the sections `train`, `model`,
+    `parallel` and `logging` of RL, and the property `inputs`.
 
     Args:
       evaluate: policy -> dev metrics by name; called on all ranks.
