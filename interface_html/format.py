@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # the key of ratings has a space: a file's rows may have `rating` or `ratings` of their own
 RATINGS = "output ratings"
 FEEDBACK_KEYS = ("feedback", "preference", RATINGS)
+# the references after the first, which the pages show: a list of texts
+FURTHER_REFERENCES = "further references"
 # of items to adjudicate: see submitted.py
 ANNOTATIONS = "annotations"
 SHARED = "shared"
@@ -58,7 +60,8 @@ class Item:
       id: unique among the items of a study.
       row: the texts under the keys of `Schema.row`, and other keys of the file's row. If the item
         was judged, `feedback` (an annotation, where `no-error` may be missing), `preference` and
-        `output ratings` (see ratings.py). The `messages` of a title that is a conversation.
+        `output ratings` (see ratings.py). The `messages` of a title that is a conversation, and the
+        `further references` of an item with several.
     """
 
     id: str
@@ -84,21 +87,23 @@ class FeedbackFormat(Protocol):
         """The rows of a file of items, samples or feedback. Raises `UserError`."""
         ...
 
-    def references(self, path: str | Path) -> Mapping[str, str]:
-        """The reference outputs of a prompts file, by the ids of the prompts.
+    def references(self, path: str | Path) -> Mapping[str, Sequence[str]]:
+        """The reference outputs of each prompt in a prompts file, by the ids of the prompts.
 
         Raises:
           UserError: the file cannot be read or is malformed.
         """
         ...
 
-    def item_row(self, schema: Schema, row: Mapping[str, Any], reference: str) -> dict[str, Any]:
+    def item_row(
+        self, schema: Schema, row: Mapping[str, Any], references: Sequence[str]
+    ) -> dict[str, Any]:
         """The `Item.row` of a file's row.
 
         Args:
           schema: the task's schema.
           row: the file's row, without its `id`.
-          reference: the reference output of a sample, which is not in its row.
+          references: the reference outputs of a sample, which are not in its row.
 
         Raises:
           BlankItemError: an output is blank, and nothing else is wrong.

@@ -86,14 +86,16 @@ def read_items(
     return items
 
 
-def _item(task: FeedbackTask, row: Any, number: int, references: Mapping[str, str]) -> Item:
+def _item(
+    task: FeedbackTask, row: Any, number: int, references: Mapping[str, Sequence[str]]
+) -> Item:
     if not isinstance(row, dict):
         raise ItemError([("row", not_a(dict, row))])
     row = dict(row)
     name = row.pop("id", str(number))
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_ID:
         raise ItemError([("id", f"must be a string of 1 to {LONGEST_ID} characters")])
-    item = Item(name, task.format.item_row(task.schema, row, references.get(name, "")))
+    item = Item(name, task.format.item_row(task.schema, row, references.get(name, ())))
     complaints = item_problems(task.schema, item.row)
     complaints = complaints or item_suggestion_problems(task.schema, item.row)
     complaints = complaints or list(submitted_problems(task.schema, item.row))

@@ -4,7 +4,7 @@
      "spans": [{"start": 0, "end": 12, "label": "Insult"}], "preferences": [1]}
 
   context      sources, each [title, sentence, ...]    if the schema has a context
-  references   [reference output]                      if the item has one
+  references   [reference output, ...]                 if the item has any
   response     the first output, in which spans are marked
   responses    all outputs                             if there are several
   spans        errors, with the `evidence` that their type needs, a `severity` if it was chosen, and
@@ -49,6 +49,7 @@ from interface_html.conversations import (
 )
 from interface_html.format import (
     FEEDBACK_KEYS,
+    FURTHER_REFERENCES,
     ITEM_KEYS,
     RATINGS,
     BlankItemError,
@@ -95,16 +96,18 @@ class RowFormat:
     def read(self, path: str | Path) -> list[Any]:
         return read_rows(path)
 
-    def references(self, path: str | Path) -> Mapping[str, str]:
+    def references(self, path: str | Path) -> Mapping[str, Sequence[str]]:
         references = {}
         for number, row in enumerate(read_rows(path)):
             texts = row.get("references") if isinstance(row, dict) else None
             if texts is None or not _is_text_list(texts):
                 raise UserError(f"{path}, row {number}: `references` must be an array of strings")
-            references[str(row.get("id", number))] = texts[0]
+            references[str(row.get("id", number))] = texts
         return references
 
-    def item_row(self, schema: Schema, row: Mapping[str, Any], reference: str) -> dict[str, Any]:
+    def item_row(
+        self, schema: Schema, row: Mapping[str, Any], references: Sequence[str]
+    ) -> dict[str, Any]:
         complaints = [*_texts_problems(schema, row), *_name_problems(schema, row)]
         if schema.mark_outputs and "spans" in row:
             complaints += _other_spans_problems(schema, row)
@@ -117,11 +120,15 @@ class RowFormat:
         texts = {fields.title: title, **dict(zip(fields.outputs, _outputs(row)))}
         if fields.context:
             texts[fields.context.key] = row.get("context")
+        further: Sequence[str] = ()
         if fields.reference:
-            texts[fields.reference.key] = row.get("references", [reference])[0]
+            first, *further = row.get("references", references) or [""]
+            texts[fields.reference.key] = first
         item = {key: texts[key] for key in schema.row}
         item |= {key: row[key] for key in row if key not in _row_keys(schema)}
         item |= messages
+        if further:
+            item[FURTHER_REFERENCES] = further
         if "spans" in row:
             item["feedback"] = _document(schema, row)
         if "preferences" in row:
@@ -151,8 +158,9 @@ class RowFormat:
         row: dict[str, Any] = {"id": item.id, "prompt": prompt_value(schema, item.row)}
         if fields.context:
             row["context"] = item.row[fields.context.key]
-        if fields.reference and item.row[fields.reference.key].strip():
-            row["references"] = [item.row[fields.reference.key]]
+        references = _references(schema, item.row)
+        if any(text.strip() for text in references):
+            row["references"] = references
         row["response"] = outputs[0]
         if len(outputs) > 1:
             row["responses"] = outputs
@@ -171,15 +179,12 @@ class RowFormat:
             row["preferences"] = list(item.preference)
         if item.ratings is not None:
             row["ratings"] = row_of_ratings(schema, item.ratings)
-        messages = title_messages(schema, item.row)
-        own_keys = {*schema.row, *FEEDBACK_KEYS, *ITEM_KEYS, *messages}
-        return row | {key: value for key, value in item.row.items() if key not in own_keys}
+        return row | _other_values(schema, item.row)
 
     def prompt(self, schema: Schema, item: Item) -> Prompt:
         """As `fgrlhf.data.formats.read_prompts` reads the item's row."""
         messages = title_messages(schema, item.row)
-        own_keys = {*schema.row, *FEEDBACK_KEYS, *ITEM_KEYS, *messages}
-        meta = {key: value for key, value in item.row.items() if key not in own_keys}
+        meta = _other_values(schema, item.row)
         if schema.fields.context:
             meta["context"] = item.row[schema.fields.context.key]
         turns = tuple((turn["role"], turn["content"]) for turn in messages.get("messages", ()))
@@ -217,6 +222,14 @@ def _row_keys(schema: Schema) -> list[str]:
     return keys
 
 
+def _item_keys(schema: Schema) -> list[str]:
+    """The keys of an `Item.row` to which this format gives a meaning."""
+    keys = [*schema.row, *FEEDBACK_KEYS]
+    if schema.fields.reference:
+        keys.append(FURTHER_REFERENCES)
+    return keys
+
+
 def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
     if isinstance(row.get("prompt"), list):
         yield from conversation_problems(row)
@@ -249,7 +262,7 @@ def _count_reason(given: int, needed: int) -> str:
 def _name_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
     """Other keys of a row that have the name of one of the item's texts."""
     for key in row:
-        if key not in _row_keys(schema) and key in (*schema.row, *FEEDBACK_KEYS):
+        if key not in _row_keys(schema) and key in _item_keys(schema):
             yield key, "is a key that the pages of this task use for something else: rename it"
     if "comment" in row and "spans" not in row and "comment" in _row_keys(schema):
         yield "comment", "is a comment on `spans`, which are missing: rename or remove it"
@@ -369,6 +382,20 @@ def _output_of(error: Any) -> int:
 
 
 # ---- to a file -----------------------------------------------------------------------------------
+
+
+def _references(schema: Schema, row: Mapping[str, Any]) -> list[str]:
+    """All references of an `Item.row`; [] if the task has none."""
+    reference = schema.fields.reference
+    if not reference:
+        return []
+    return [row[reference.key], *row.get(FURTHER_REFERENCES, ())]
+
+
+def _other_values(schema: Schema, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of an `Item.row` to which neither this format nor an item gives a meaning."""
+    used = {*_item_keys(schema), *ITEM_KEYS, *title_messages(schema, row)}
+    return {key: value for key, value in row.items() if key not in used}
 
 
 def _spans_of_outputs(schema: Schema, errors: Sequence[Mapping[str, Any]]) -> list[list]:

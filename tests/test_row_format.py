@@ -14,7 +14,7 @@ from fgrlhf.data.problems import DataError
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl
 from interface_html import agreement, export
-from interface_html.format import Item
+from interface_html.format import FURTHER_REFERENCES, Item
 from interface_html.items import Settings, item_json, read_items, rows_text, write_items
 from interface_html.pages import self_contained
 from interface_html.row_format import RowFormat
@@ -94,7 +94,26 @@ def test_references_come_from_the_prompts_of_samples(full, tmp_path):
         full.format.references(write(tmp_path / "prompts.json", [{"id": "f"}]))
 
 
-@pytest.mark.parametrize("references", [..., [""], [" "]])
+SEVERAL_REFERENCES = [["A cat.", "The cat."], ["A cat.", "A cat.", ""], ["", "The cat."]]
+
+
+@pytest.mark.parametrize("references", SEVERAL_REFERENCES)
+def test_all_references_of_a_row_come_back(full, tmp_path, references):
+    row = changed_row(references=references)
+    (item,) = read_items(full, write(tmp_path / "rows.json", [row]))
+    assert item.row["gold"] == references[0]
+    assert rows_text([item_json(full, item)]) == rows_text([row])
+    assert full.format.prompt(full.schema, item).meta.keys() == {"source", "context"}
+
+
+def test_all_references_of_a_prompt_come_to_its_sample(full, tmp_path):
+    sample = {key: FULL[key] for key in ("id", "prompt", "context", "responses")}
+    prompts = write(tmp_path / "prompts.json", [{"id": "f", "references": ["Gold.", "x"]}])
+    (item,) = read_items(full, write(tmp_path / "rows.json", [sample]), prompts)
+    assert item_json(full, item)["references"] == ["Gold.", "x"]
+
+
+@pytest.mark.parametrize("references", [..., [""], [" "], ["", " "]])
 def test_rows_without_a_reference_have_no_references(full, tmp_path, references):
     """As `fgrlhf data check` reads them: a list of references has texts."""
     (item,) = read_items(full, write(tmp_path / "rows.json", [changed_row(references=references)]))
@@ -102,7 +121,8 @@ def test_rows_without_a_reference_have_no_references(full, tmp_path, references)
     assert row == changed_row(references=...)
     path = write(tmp_path / "out.json", [row])
     assert len(FORMATS["spans"].read(str(path))) == 1
-    assert read_items(full, path) == [Item("f", {**item.row, "gold": ""})]
+    item_row = {key: item.row[key] for key in item.row if key != FURTHER_REFERENCES}
+    assert read_items(full, path) == [Item("f", {**item_row, "gold": ""})]
 
 
 def test_samples_with_a_blank_response_are_left_out(full, tmp_path, capsys):
@@ -153,6 +173,7 @@ def changed_row(**changes) -> dict:
         (changed_row(context=[[]]), "context[0]"),
         (changed_row(references=[]), "references"),
         (changed_row(gold="x"), "gold"),
+        (changed_row(**{"further references": ["x"]}), "further references"),
         (changed_row(feedback={}), "feedback"),
         (changed_row(spans={}), "spans"),
         (changed_row(spans=[3]), "spans[0]"),
@@ -227,7 +248,9 @@ def random_row(rng: random.Random) -> dict:
         if rng.random() < 0.3:
             del row[key]
     if "references" in row:
-        row["references"] = rng.choice([["A cat."], [""], [" \n"]])
+        row["references"] = rng.choice(
+            [["A cat."], [""], [" \n"], [" \n", ""], *SEVERAL_REFERENCES]
+        )
     if rng.random() < 0.3:
         del row["missing"], row["correction"]
     row["more"] = rng.choice([None, 1, "😀", {"a": [1]}])
@@ -253,6 +276,32 @@ def test_the_browser_reads_and_writes_the_same_rows(chromium, full, tmp_path):
         rest = {key: value for key, value in row.items() if key != "id"}
         item = Item(row["id"], full.format.item_row(full.schema, rest, ""))
         assert result == rows_text([item.row, full.format.feedback_row(full.schema, item)])
+
+
+@pytest.mark.parametrize(
+    "row, reason",
+    [
+        (changed_row(references="A cat."), "`references` must be a list of texts"),
+        (changed_row(references=[]), "`references` must be a list of texts"),
+        (changed_row(references=["A cat.", 3]), "`references` must be a list of texts"),
+        (changed_row(**{"further references": ["x"]}), "use for something else: rename it"),
+    ],
+)
+def test_the_browser_refuses_what_python_refuses(chromium, full, tmp_path, row, reason):
+    with pytest.raises(DataError):
+        read_items(full, write(tmp_path / "wrong.json", [row]))
+    items = read_items(full, write(tmp_path / "rows.json", [FULL]))
+    page = tmp_path / "page.html"
+    page.write_text(self_contained(full, "annotation", items))
+    with opened(chromium, where=page) as tab:
+        message = tab.evaluate(
+            """row => {
+            try { FG.readItems(FG_SCHEMA, JSON.stringify([row])); return "read"; }
+            catch (error) { return error.message; }
+        }""",
+            row,
+        )
+    assert message.startswith("row 0 of the file: ") and reason in message
 
 
 def test_other_keys_keep_their_values_in_the_browser(chromium, tmp_path):

@@ -5,6 +5,7 @@ window.FG = window.FG || {};
 (function (FG) {
   const { t } = FG;
   const FEEDBACK_KEYS = ["feedback", "preference", FG.RATINGS],
+    FURTHER_REFERENCES = "further references", // after the first, which the pages show
     OTHER_SPANS = "other_spans";
 
   function rowKeys(schema) {
@@ -17,15 +18,28 @@ window.FG = window.FG || {};
     return keys;
   }
 
+  // The keys of an item's row to which this format gives a meaning.
+  function itemKeys(schema) {
+    return [...schema.row, ...FEEDBACK_KEYS, ...(schema.fields.reference ? [FURTHER_REFERENCES] : [])];
+  }
+
   // The texts to judge: all `responses`, or the single `response`.
   function outputsOf(row) {
     return !("responses" in row) && "response" in row ? [row.response] : row.responses;
+  }
+
+  // Throws an Error unless the references are texts.
+  function referencesOf({ references }) {
+    const isRight = Array.isArray(references) && references.length && references.every(isText);
+    if (!isRight) throw new Error(t("`{key}` must be a list of texts", { key: "references" }));
+    return references;
   }
 
   function without(values, ...keys) {
     return Object.fromEntries(Object.entries(values).filter(([key]) => !keys.includes(key)));
   }
 
+  const isText = (value) => typeof value === "string";
   const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
   const mapped = (list, change) =>
     Array.isArray(list) ? list.map((value) => (isObject(value) ? change(value) : value)) : list;
@@ -90,7 +104,7 @@ window.FG = window.FG || {};
         outputs = outputsOf(row),
         count = fields.outputs.length;
       for (const key of Object.keys(row))
-        if (!rowKeys(schema).includes(key) && [...schema.row, ...FEEDBACK_KEYS].includes(key))
+        if (!rowKeys(schema).includes(key) && itemKeys(schema).includes(key))
           throw new Error(
             t("`{key}` is a key that the pages of this task use for something else: rename it", { key }),
           );
@@ -103,10 +117,12 @@ window.FG = window.FG || {};
       const texts = { [fields.title]: title };
       fields.outputs.forEach((key, i) => (texts[key] = outputs[i]));
       if (fields.context) texts[fields.context.key] = row.context;
-      if (fields.reference) texts[fields.reference.key] = "references" in row ? (row.references || [])[0] : "";
+      const [reference, ...further] = fields.reference && "references" in row ? referencesOf(row) : [""];
+      if (fields.reference) texts[fields.reference.key] = reference;
       const item = {};
       for (const key of schema.row) item[key] = texts[key];
       Object.assign(item, without(row, ...rowKeys(schema)), messages);
+      if (further.length) item[FURTHER_REFERENCES] = further;
       if ("spans" in row) item.feedback = annotationOf(schema, row);
       if ("preferences" in row) item.preference = row.preferences;
       if (FG.scales(schema).length && "ratings" in row) item[FG.RATINGS] = FG.ratingsOfRow(schema, row.ratings);
@@ -121,8 +137,10 @@ window.FG = window.FG || {};
         outputs = fields.outputs.map((key) => item.row[key]);
       const row = { id: item.id, prompt: messages || item.row[fields.title] };
       if (fields.context) row.context = item.row[fields.context.key];
-      if (fields.reference && FG.strip(item.row[fields.reference.key]))
-        row.references = [item.row[fields.reference.key]];
+      if (fields.reference) {
+        const references = [item.row[fields.reference.key], ...(item.row[FURTHER_REFERENCES] || [])];
+        if (references.some((text) => FG.strip(text))) row.references = references;
+      }
       row.response = outputs[0];
       if (outputs.length > 1) row.responses = outputs;
       if (feedback) {
@@ -141,7 +159,7 @@ window.FG = window.FG || {};
       }
       if (preference) row.preferences = preference;
       if (ratings) row.ratings = FG.rowOfRatings(schema, ratings);
-      const ownKeys = [...schema.row, ...FEEDBACK_KEYS, ...(messages ? ["messages"] : [])];
+      const ownKeys = [...itemKeys(schema), ...(messages ? ["messages"] : [])];
       return { ...row, ...FG.withoutItemKeys(without(item.row, ...ownKeys)) };
     },
   };

@@ -43,16 +43,21 @@ class QAFeedbackFormat:
             return [_row_of_page(path)]
         return read_rows(path)
 
-    def references(self, path: str | Path) -> Mapping[str, str]:
-        return {prompt.id: prompt.references[0] for prompt in load_examples(path)}
+    def references(self, path: str | Path) -> Mapping[str, Sequence[str]]:
+        return {prompt.id: prompt.references for prompt in load_examples(path)}
 
-    def item_row(self, schema: Schema, row: Mapping[str, Any], reference: str) -> dict[str, Any]:
+    def item_row(
+        self, schema: Schema, row: Mapping[str, Any], references: Sequence[str]
+    ) -> dict[str, Any]:
         try:
             row = _row_of_payload(row)
         except (ValueError, RecursionError) as error:
             reason = f"is not the content of a published page: {error}"
             raise ItemError([("question", reason)]) from None
-        return _row_of_sample(schema, row, reference) if "predictions" in row else dict(row)
+        if "predictions" not in row:
+            return dict(row)
+        gold = references[0] if references else ""  # a published row has one
+        return _row_of_sample(schema, row, gold)
 
     def feedback_problems(self, schema: Schema, row: Mapping[str, Any]) -> Iterable[Complaint]:
         """Problems of the judgements in a row; an item has none yet."""
@@ -165,7 +170,7 @@ def _row_of_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
 # ---- samples -------------------------------------------------------------------------------------
 
 
-def _row_of_sample(schema: Schema, sample: Mapping[str, Any], reference: str) -> dict[str, Any]:
+def _row_of_sample(schema: Schema, sample: Mapping[str, Any], gold: str) -> dict[str, Any]:
     """The row of a line of samples.jsonl: {question, passages, predictions}."""
     row = dict(sample)
     predictions = row["predictions"]
@@ -173,7 +178,7 @@ def _row_of_sample(schema: Schema, sample: Mapping[str, Any], reference: str) ->
         for key, text in zip(schema.fields.outputs, predictions):
             is_blank = isinstance(text, str) and not text.strip()
             row[key] = NO_ANSWER if is_blank else text
-    row.setdefault("gold", reference)
+    row.setdefault("gold", gold)
     if "passages" in row:
         row["passages"] = _passages(row["passages"])
     return {key: row[key] for key in schema.row if key in row}
