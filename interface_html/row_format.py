@@ -6,7 +6,7 @@
   context      sources, each [title, sentence, ...]    if the schema has a context
   references   [reference output, ...]                 if the item has any
   response     the first output, in which spans are marked
-  responses    all outputs                             if there are several
+  responses    all outputs, first the `response`       if there are several
   spans        errors, with the `evidence` that their type needs, a `severity` if it was chosen, and
                `"side": "source"` if they are marked in the prompt, and a `reason` if one was given;
                and liked spans, whose labels are positive kinds of the schema
@@ -79,6 +79,10 @@ from interface_html.suggestions import decision_problems
 
 OTHER_SPANS = "other_spans"
 JUDGEMENTS = ("spans", OTHER_SPANS, "missing", "correction", "preferences", "ratings")
+OTHER_RESPONSE = (
+    "is not the first of `responses`, in which the pages mark spans: put it there, or rename it if"
+    " the spans are in another text"
+)
 # The names of a document's fields in a row, for messages.
 ERROR_PLACE = re.compile(r"feedback\.errors\[(\d+)\]")
 ROW_NAMES = {
@@ -243,6 +247,8 @@ def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complain
         yield "responses", _count_reason(len(outputs), count)
     else:
         yield from list_problems(outputs, "responses", filled_value_problems)
+        if "response" in row and row["response"] != outputs[0]:
+            yield "response", OTHER_RESPONSE
     if schema.fields.context:
         yield from source_list_problems(row, "context")
     if schema.fields.reference and "references" in row and not _is_text_list(row["references"]):

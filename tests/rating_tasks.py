@@ -63,7 +63,7 @@ def rating_task(folder: Path, **changes) -> FeedbackTask:
 
 
 def row(number: int = 0, outputs=OUTPUTS, **changes) -> dict:
-    texts = [f"The {output} text of {number}." for output in outputs]
+    texts = changes.get("responses") or [f"The {output} text of {number}." for output in outputs]
     several = {"responses": texts} if len(texts) > 1 else {}
     return {
         "id": str(number),

@@ -508,7 +508,9 @@ def stored_work(tab) -> dict:
 
 def test_every_language_stores_the_same(chromium, tmp_path):
     """Arrow keys follow the direction of the marked text, whatever the language of the page."""
-    hebrew = {**ROW, "id": "h", "response": "החתול ישב על המחצלת. הוא היה אדום."}
+    text = "החתול ישב על המחצלת. הוא היה אדום."
+    responses = [text, *ROW["responses"][1:]]
+    hebrew = {**ROW, "id": "h", "response": text, "responses": responses}
     results = []
     for language in (ENGLISH, *(language_of(code) for code in TRANSLATED)):
         folder = tmp_path / language.code

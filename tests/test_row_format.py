@@ -172,6 +172,9 @@ def changed_row(**changes) -> dict:
         (changed_row(context=...), "context"),
         (changed_row(context=[[]]), "context[0]"),
         (changed_row(references=[]), "references"),
+        (changed_row(response="second"), "response"),
+        (changed_row(response="second", spans=...), "response"),
+        (changed_row(response=3), "response"),
         (changed_row(gold="x"), "gold"),
         (changed_row(**{"further references": ["x"]}), "further references"),
         (changed_row(feedback={}), "feedback"),
@@ -285,6 +288,8 @@ def test_the_browser_reads_and_writes_the_same_rows(chromium, full, tmp_path):
         (changed_row(references=[]), "`references` must be a list of texts"),
         (changed_row(references=["A cat.", 3]), "`references` must be a list of texts"),
         (changed_row(**{"further references": ["x"]}), "use for something else: rename it"),
+        (changed_row(response="second"), "`response` is not the first of `responses`, in which"),
+        (changed_row(response=3), "`response` is not the first of `responses`, in which"),
     ],
 )
 def test_the_browser_refuses_what_python_refuses(chromium, full, tmp_path, row, reason):

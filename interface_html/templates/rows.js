@@ -112,6 +112,12 @@ window.FG = window.FG || {};
         throw new Error(t("`comment` is a comment on `spans`, which are missing: rename or remove it"));
       if (!Array.isArray(outputs) || outputs.length !== count)
         throw new Error(t("`responses` must be a list of {n} texts", { n: count }));
+      if ("response" in row && row.response !== outputs[0])
+        throw new Error(
+          t(
+            "`response` is not the first of `responses`, in which the pages mark spans: put it there, or rename it if the spans are in another text",
+          ),
+        );
       if (schema.mark_outputs) checkOtherSpans(schema, row);
       const [title, messages] = FG.titleOf(row);
       const texts = { [fields.title]: title };
