@@ -337,7 +337,7 @@ def test_samples_are_opened_by_the_picker_and_by_dropping(chromium, tmp_path):
     passages = [{"wikipage": "Cat", "content": "A cat sat. It was blue."}]
     answers = ["The cat.", " ", "c", "d"]
     samples = [
-        {"id": "s", "question": f"Q{i}?", "passages": passages, "predictions": answers}
+        {"id": f"s{i}", "question": f"Q{i}?", "passages": passages, "predictions": answers}
         for i in range(2)
     ]
     text = "".join(json.dumps(sample) + "\n" for sample in samples)

@@ -309,6 +309,42 @@ def test_the_browser_refuses_what_python_refuses(chromium, full, tmp_path, row, 
     assert message.startswith("row 0 of the file: ") and reason in message
 
 
+def test_the_browser_refuses_an_id_that_two_rows_have(chromium, tmp_path):
+    """With the message of Python. A row without an id has its number as its id."""
+    other = {**MARKED, "response": "Bye.", "spans": []}
+    unnamed = {key: value for key, value in other.items() if key != "id"}
+    files = [
+        [MARKED, unnamed, other],
+        [MARKED, unnamed, MARKED],
+        [{**MARKED, "id": "1"}, unnamed],
+        [unnamed, unnamed],
+        [MARKED, {**other, "id": "T"}],
+    ]
+    page = tmp_path / "page.html"
+    items = read_items(TOXICITY, write(tmp_path / "rows.json", [MARKED]))
+    page.write_text(self_contained(TOXICITY, "annotation", items))
+    with opened(chromium, where=page) as tab:
+        messages = tab.evaluate(
+            """files => files.map((rows) => {
+            try { FG.readItems(FG_SCHEMA, JSON.stringify(rows)); return "read"; }
+            catch (error) { return error.message; }
+        })""",
+            files,
+        )
+    reasons = []
+    for rows in files:
+        try:
+            read_items(TOXICITY, write(tmp_path / "rows.json", rows))
+            reasons.append("read")
+        except DataError as error:
+            (problem,) = error.problems
+            reasons.append(f"row {problem.row} of the file: {problem.reason}")
+    assert messages == reasons
+    assert reasons.count("read") == 2
+    assert messages[0] == "row 2 of the file: 't' is also the id of row 0"
+    assert messages[1].endswith("with the same texts, as in a file of `export` with policy=all")
+
+
 def test_other_keys_keep_their_values_in_the_browser(chromium, tmp_path):
     """Python writes 1.0, 1e-05 and the keys in this order; a browser does not."""
     meta = {"temperature": 1.0, "top": 1e-05, "votes": {"b": 0, "10": 1, "2": 0}}

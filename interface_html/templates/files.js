@@ -149,13 +149,36 @@ window.FG = window.FG || {};
     return JSON.parse(line);
   }
 
+  // Throws an Error with the reason of items.py if two rows have an id.
+  function checkIds(schema, items) {
+    const contentOf = ({ row }) => JSON.stringify([schema.fields.title, ...schema.fields.outputs].map((key) => row[key]));
+    const firstOf = new Map(); // by id: the number of the row
+    items.forEach((item, number) => {
+      const { id } = item;
+      if (!firstOf.has(id)) {
+        firstOf.set(id, number);
+        return;
+      }
+      const first = firstOf.get(id);
+      const isSame = contentOf(items[first]) === contentOf(item);
+      const reason = isSame
+        ? t("'{id}' is also the id of row {first}, with the same texts, as in a file of `export` with policy=all", {
+            id,
+            first,
+          })
+        : t("'{id}' is also the id of row {first}", { id, first });
+      throw new Error(t("row {n} of the file: {reason}", { n: number, reason }));
+    });
+  }
+
   // The items of a file's text: [{id, key, row}]. Throws an Error with row and reason.
   FG.readItems = function (schema, text) {
     const rows = rowsOf(text);
     if (!rows.length) throw new Error(t("the file must hold a JSON array with at least one row"));
     const copies = new Map(); // two rows with the same content are two items
-    return rows.map((values, number) => {
-      const { id, row } = readItem(schema, values, number);
+    const items = rows.map((values, number) => readItem(schema, values, number));
+    checkIds(schema, items);
+    return items.map(({ id, row }) => {
       const content = FG.sha256(JSON.stringify(schema.row.map((key) => row[key]))).slice(0, 16);
       const copy = copies.get(content) || 0;
       copies.set(content, copy + 1);
