@@ -135,6 +135,23 @@ def test_argilla_holds_marks_of_the_source(tmp_path_factory):
     assert again(tmp_path_factory, "argilla", judged) == (judged, {})
 
 
+def test_offsets_of_argilla_are_utf16_code_units(tmp_path_factory):
+    marks = (
+        Judgement("truth", "odd", 2, 3, annotator="a"),
+        Judgement("truth", "odd", 1, 3, origin="m"),
+        Judgement("truth", "odd", 2, 3, side="source", annotator="a"),
+    )
+    judged = JudgedResponse(Prompt("0", "p"), "a🙂b", marks, "😀😀c")
+    (record,), _ = EXPORTERS["argilla"].write([judged])
+    (answer,) = record["responses"]["truth"]
+    assert answer["value"] == [{"label": "odd", "start": 3, "end": 4}]
+    assert record["suggestions"]["truth"]["value"] == [{"label": "odd", "start": 1, "end": 4}]
+    (answer,) = record["responses"]["truth (source)"]
+    assert answer["value"] == [{"label": "odd", "start": 4, "end": 5}]
+    item, losses = again(tmp_path_factory, "argilla", judged)
+    assert sorted_judgements(item) == sorted_judgements(judged) and not losses
+
+
 def test_what_argilla_cannot_hold_is_counted():
     judged = JudgedResponse(
         Prompt("0", "p", ("r",)),

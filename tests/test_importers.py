@@ -993,6 +993,27 @@ def test_argilla(tmp_path):
     assert "`fields`: has no text under response or text" in message
 
 
+def test_argilla_counts_utf16_code_units(tmp_path):
+    """The page of Argilla counts them. Only spans behind an emoji depend on it."""
+    text = "see 🙂 bad word"
+    offsets = [(0, 3), (7, 10), (11, 15), (5, 10)]
+    spans = [{"label": "bad", "start": start, "end": end} for start, end in offsets]
+    record = {
+        "fields": {"text": text},
+        "responses": {"errors": [{"value": spans, "user_id": "u"}]},
+        "suggestions": {"errors": {"value": spans[2:3], "agent": "m"}},
+    }
+    (item,), report = read_json(tmp_path, "argilla", [record])
+    marked = [text[slice(*judgement.span)] for judgement in item.judgements]
+    assert marked == ["see", "bad", "word", "word"]
+    assert report.spans == {
+        "offset without a quote": 1,
+        "offset without a quote (UTF-16 code units)": 3,
+        "outside the text": 1,  # it would begin inside the emoji
+    }
+    assert places(report.problems) == [(0, "responses.errors[0].value[3]")]
+
+
 def test_answers_of_argilla_without_a_value(tmp_path):
     answers = [{"value": value, "user_id": "u"} for value in (None, "", "good", ["one"])]
     record = {"fields": {"text": "abc"}, "responses": {"q": answers}}

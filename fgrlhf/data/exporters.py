@@ -130,6 +130,9 @@ def argilla_rows(items: Iterable[JudgedResponse]) -> Rows:
     aspect. Those of labels of whole texts, scores and spans of the source have that name with
     ` (verdict)`, ` (score)` or ` (source)`. A query holds the suggestions of one agent and one
     score of each user. Severities, reasons and evidence are lost.
+
+    Offsets count UTF-16 code units, as the page of Argilla does. Its server compares them with the
+    number of code points, so it refuses a span at the end of a text with an emoji.
     """
     losses = Losses()
     rows = [_argilla_record(judged, losses) for judged in items]
@@ -147,7 +150,7 @@ def _argilla_record(judged: JudgedResponse, losses: Losses) -> dict[str, Any]:
     for judgement in judged.judgements:
         for part in ("severity", "reason", "evidence"):
             losses[part] += getattr(judgement, part) is not None
-        query, answer = _argilla_answer(judgement, losses)
+        query, answer = _argilla_answer(judged, judgement, losses)
         if judgement.annotator is None and judgement.origin is not None:
             suggestion = suggestions.setdefault(query, {"value": None, "agent": judgement.origin})
             if suggestion["agent"] == judgement.origin:
@@ -173,7 +176,9 @@ def _argilla_record(judged: JudgedResponse, losses: Losses) -> dict[str, Any]:
     }
 
 
-def _argilla_answer(judgement: Judgement, losses: Losses) -> tuple[str, Any]:
+def _argilla_answer(
+    judged: JudgedResponse, judgement: Judgement, losses: Losses
+) -> tuple[str, Any]:
     """The name of a query, and the answer to it: a list of spans or labels, or a number."""
     if judgement.label is None:
         losses["spans of scores"] += judgement.span is not None
@@ -186,7 +191,8 @@ def _argilla_answer(judgement: Judgement, losses: Losses) -> tuple[str, Any]:
     query = judgement.aspect
     if judgement.side == SOURCE:
         query += OF_SOURCE
-    start, end = judgement.span
+    text = judged.text(judgement.side)
+    start, end = (to_utf16(text, place) for place in judgement.span)
     return query, [{"label": judgement.label, "start": start, "end": end}]
 
 

@@ -14,7 +14,7 @@ from fgrlhf.data.importers.files import (
 )
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import RESPONSE, SOURCE, JudgedResponse, Judgement
-from fgrlhf.data.locate import CODE_POINTS, UTF16
+from fgrlhf.data.locate import CODE_POINTS, UTF16, Reading, from_utf16
 from fgrlhf.data.rows import (
     RowError,
     check_list,
@@ -307,7 +307,13 @@ def argilla(path: str | Path, report: Report) -> list[JudgedResponse]:
 
     A value is a list of spans `{label, start, end}`, a label, a list of labels, or a rating. A
     ranking can also be a list of texts, and the file does not tell them apart: such lists are read
-    as labels and counted. Spans have no text, so they cannot be verified.
+    as labels and counted.
+
+    Spans have no text, so they cannot be verified. The page of Argilla makes and shows them in
+    UTF-16 code units, whose number differs from that of code points behind a character such as an
+    emoji (argilla-io/argilla issues 4834 and 5729). All spans are read in them. The report counts
+    the spans that depend on it on their own: where a program wrote code points, they are wrong, or
+    outside the text. Only answers of the page are sure to be right.
 
     Discarded answers are left out, and so are scores of suggestions and vectors. They are counted.
     """
@@ -421,10 +427,16 @@ def _answers(
         start = whole_number(f"{place}.start", mark["start"])
         end = whole_number(f"{place}.end", mark.get("end"))
         label = check_text(f"{place}.label", mark.get("label"))
-        span = report.locate(number, place, texts[side] or "", None, start, end)
+        text = texts[side] or ""
+        span = report.locate(number, place, text, None, start, end, (_argilla_reading(text, end),))
         if span is not None:
             judgements.append(Judgement(aspect, label, *span, side=side))
     return judgements
+
+
+def _argilla_reading(text: str, end: int) -> Reading:
+    """UTF-16 code units; code points where that is the same, so that reports tell them apart."""
+    return CODE_POINTS if from_utf16(text, end) == end else UTF16
 
 
 # ---- doccano -------------------------------------------------------------------------------------
