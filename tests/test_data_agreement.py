@@ -16,6 +16,7 @@ from fgrlhf.data.agreement import (
     judged_in_several_files,
     mpp_credits,
     nominal_alpha,
+    not_judging_errors,
     ordinal,
     overlap_matches,
     partial_credit,
@@ -322,6 +323,51 @@ def test_verdicts():
     assert figures["span F1, exact, positions"] == (
         "undefined: no annotator of a shared response marked a span"
     )
+
+
+def test_who_never_looked_for_errors_has_not_marked_nothing():
+    """Anna and Ben mark, Carla finds nothing, Dora only rates, Emil has only a verdict."""
+    scored = Judgement("helpful", score=4.0, annotator="dora")
+    verdict = Judgement("tone", "rude", annotator="emil")
+    marks = (mark(0, 2, annotator="anna"), mark(0, 2, annotator="ben"))
+    for others in ((scored,), (verdict,), (scored, verdict)):
+        items = [judged(*marks, *others), judged(*marks, response="other text")]
+        figures = report({"f": items})
+        assert figures["span F1, exact, positions"].mean == 1
+        assert figures["alpha, words marked or not"].mean == 1
+        assert not_judging_errors({"f": items}) == len(others)
+    nothing = Judgement("a", "no error", annotator="carla")
+    figures = report({"f": [judged(*marks, nothing, scored)]})
+    # anna and ben: 2 of 2; anna and carla, ben and carla: 0 of 1
+    assert figures["span F1, exact, positions"].mean == pytest.approx(2 / 4)
+    assert not_judging_errors({"f": [judged(*marks, nothing)]}) == 0
+
+
+def test_an_error_of_the_whole_response_is_one_that_has_no_span():
+    """MQM has errors without a span. Their annotator looked for errors of all aspects."""
+    whole = Judgement("a", "omission", annotator="ben")
+    item = judged(mark(0, 2, annotator="anna"), mark(3, 5, annotator="anna"), whole)
+    assert report({"f": [item]})["span F1, exact, positions"].mean == 0
+    assert not_judging_errors({"f": [item]}) == 0
+
+
+def test_a_rated_response_with_one_annotator_of_errors_has_no_figure():
+    rated = Judgement("helpful", score=4.0, annotator="ben")
+    liked = Judgement("liked", "nice", 0, 2, annotator="ben")
+    for other in (rated, liked):
+        figures = report({"f": [judged(mark(0, 2, annotator="anna"), other)]})
+        for name in ("span F1, exact, positions", "alpha, words marked or not"):
+            assert figures[name] == "undefined: no response has two annotators of its errors"
+
+
+def test_who_only_rates_has_not_found_that_nothing_is_missing():
+    given = [missing("fact", [1], name) for name in ("anna", "ben")]
+    none = Judgement("a", "no error", annotator="carla")
+    rated = Judgement("helpful", score=4.0, annotator="dora")
+    item = judged(*given, mark(0, 2, annotator="anna"), rated)
+    assert report({"f": [item]})["missing information F1"].mean == 1
+    item = judged(*given, mark(0, 2, annotator="anna"), rated, none)
+    assert report({"f": [item]})["missing information F1"].mean == pytest.approx(2 / 4)
 
 
 def missing(label, sentences, annotator):

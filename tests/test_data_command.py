@@ -426,6 +426,14 @@ def test_agreement_of_files(tmp_path, capsys):
     write_jsonl(third, [row])
     note = printed(capsys, "agreement", first, second, third)[0]
     assert note.startswith("note: 1 response judged under one annotator's name in several files.")
+    row["judgements"] = [{"aspect": "helpful", "score": 4, "annotator": "r3"}]
+    write_jsonl(third, [row])
+    note, *lines_with_rating = printed(capsys, "agreement", first, second, third)
+    assert note == (
+        "note: the figures of errors leave out 1 annotation without a judgement of errors: only"
+        " scores, or verdicts of other aspects"
+    )
+    assert lines_with_rating == lines
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class AgreementSettings(StrictModel):
 def agreement(*files: str, settings: AgreementSettings) -> None:
     """Print how far annotators agree. Several files are the judgements of one annotator each."""
     # imports scipy, which other actions do not need
-    from fgrlhf.data.agreement import judged_in_several_files, report
+    from fgrlhf.data.agreement import judged_in_several_files, not_judging_errors, report
 
     if settings.out is not None:
         for file in files:
@@ -41,6 +41,12 @@ def agreement(*files: str, settings: AgreementSettings) -> None:
             f"note: {counted(repeated, 'response')} judged under one annotator's name in several"
             " files. The rows of the later files count as further copies of the response. If the"
             " name stands for several people, give each of them a name of their own"
+        )
+    left_out = not_judging_errors(judged)
+    if left_out:
+        print(
+            f"note: the figures of errors leave out {counted(left_out, 'annotation')} without a"
+            " judgement of errors: only scores, or verdicts of other aspects"
         )
     figures = report(judged, settings.severities)
     for name, figure in figures.items():

@@ -7,7 +7,15 @@ annotators of a response, and each of the two is the reference once.
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -35,6 +43,7 @@ DRAWS_AT_ONCE = 50  # bounds the memory
 SEED = 0
 NOT_MARKED = "none"
 NOT_SHARED = "no response was judged by two annotators"
+NO_SHARED_ERRORS = "no response has two annotators of its errors"
 
 
 # ---- Krippendorff's alpha ------------------------------------------------------------------------
@@ -307,10 +316,7 @@ class Shared:
         They are sorted, the longest first, so that no figure depends on the order in which they
         were marked.
         """
-        spans = []
-        for judgement in self.by_annotator[annotator]:
-            if judgement.span is not None and judgement.aspect != LIKED_ASPECT:
-                spans.append(judgement)
+        spans = [item for item in self.by_annotator[annotator] if _is_marked_error(item)]
         return sorted(spans, key=_longest_first)
 
     def missing_information(self, annotator: str) -> Counter[tuple[str, str | None, str]]:
@@ -320,6 +326,14 @@ class Shared:
             if _is_missing_information(judgement):
                 named[judgement.aspect, judgement.label, _places(judgement)] += 1
         return named
+
+    def only(self, annotators: Iterable[str]) -> "Shared":
+        """The response with the judgements of some of its annotators."""
+        return Shared(self.response, {name: self.by_annotator[name] for name in annotators})
+
+
+def _is_marked_error(judgement: Judgement) -> bool:
+    return judgement.span is not None and judgement.aspect != LIKED_ASPECT
 
 
 def _is_missing_information(judgement: Judgement) -> bool:
@@ -400,6 +414,62 @@ def _judged_rows(files: Mapping[str, Sequence[JudgedResponse]]) -> Iterator[_Jud
             yield _JudgedRow(file, key, item.response, by_annotator)
 
 
+def not_judging_errors(files: Mapping[str, Sequence[JudgedResponse]]) -> int:
+    """How many annotators of a response the figures of errors leave out, over all responses."""
+    shared = by_response(files)
+    left_out = 0
+    for entry, judged in zip(shared, _with_judged_errors(shared), strict=True):
+        left_out += len(entry.by_annotator) - len(judged.by_annotator)
+    return left_out
+
+
+def _with_judged_errors(shared: Sequence[Shared]) -> list[Shared]:
+    """The responses with those of their annotators who looked for errors.
+
+    Annotators who only rated a response, or gave it a verdict of another aspect, may never have
+    looked for errors in it. Annotators looked for errors if
+
+    - they marked one as a span,
+    - they judged the whole response in an aspect that has spans: an error without a place,
+    - they found none: their judgement is `no error`, or they have a row without judgements.
+
+    If nobody marked a span, all annotators count.
+    """
+    aspects = set()
+    for entry in shared:
+        for judgements in entry.by_annotator.values():
+            aspects |= {item.aspect for item in judgements if _is_marked_error(item)}
+    judged = []
+    for entry in shared:
+        names = []
+        for name, judgements in entry.by_annotator.items():
+            if not judgements or not aspects or _judges_errors(judgements, aspects):
+                names.append(name)
+        judged.append(entry.only(names))
+    return judged
+
+
+def _judges_errors(judgements: Iterable[Judgement], aspects: Container[str]) -> bool:
+    return any(item.aspect in aspects or item.label == NO_ERROR for item in judgements)
+
+
+def _with_named_information(
+    shared: Sequence[Shared], with_errors: Sequence[Shared]
+) -> list[Shared]:
+    """The responses with those of their annotators who looked for missing information.
+
+    They named some, or looked for errors, which annotators do at the same time.
+    """
+    judged = []
+    for entry, errors in zip(shared, with_errors, strict=True):
+        names = []
+        for name in entry.by_annotator:
+            if name in errors.by_annotator or entry.missing_information(name):
+                names.append(name)
+        judged.append(entry.only(names))
+    return judged
+
+
 def report(
     files: Mapping[str, Sequence[JudgedResponse]], severities: Sequence[str] = ()
 ) -> dict[str, Figure]:
@@ -410,23 +480,27 @@ def report(
       severities: from the mildest to the worst, for the agreement on severities.
     """
     shared = by_response(files)
+    errors = _with_judged_errors(shared)
+    is_shared = any(len(entry.by_annotator) > 1 for entry in shared)
+    not_shared = NO_SHARED_ERRORS if is_shared else NOT_SHARED
     figures: dict[str, Figure] = {}
     for name, count in (
         ("span F1, exact", exact_matches),
         ("span F1, best match", overlap_matches),
         ("span F, MPP", partial_credit),
     ):
-        figures[f"{name}, positions"] = _span_figure(shared, count, any_type)
-        figures[f"{name}, positions and types"] = _span_figure(shared, count, same_type)
-    figures["alpha, words marked or not"] = alpha([_word_units(entry, False) for entry in shared])
-    figures["alpha, types of words"] = alpha([_word_units(entry, True) for entry in shared])
+        figures[f"{name}, positions"] = _span_figure(errors, count, any_type, not_shared)
+        figures[f"{name}, positions and types"] = _span_figure(errors, count, same_type, not_shared)
+    for name, with_types in (("words marked or not", False), ("types of words", True)):
+        units = [_word_units(entry, with_types) for entry in errors]
+        figures[f"alpha, {name}"] = alpha(units, nothing=not_shared)
     figures["alpha, types of matched spans"] = alpha(
-        [_matched_units(entry, lambda item: f"{item.aspect}/{item.label}") for entry in shared],
+        [_matched_units(entry, lambda item: f"{item.aspect}/{item.label}") for entry in errors],
         nothing="no two annotators marked overlapping spans",
     )
-    figures["alpha, severities of matched spans (ordinal)"] = severity_figure(shared, severities)
+    figures["alpha, severities of matched spans (ordinal)"] = severity_figure(errors, severities)
     if _has_missing_information(shared):
-        figures["missing information F1"] = _missing_figure(shared)
+        figures["missing information F1"] = _missing_figure(_with_named_information(shared, errors))
     for aspect in _verdict_aspects(shared):
         units = [_verdict_unit(entry, aspect) for entry in shared]
         figures[f"alpha, verdicts of {aspect}"] = alpha(units)
@@ -434,7 +508,10 @@ def report(
 
 
 def _span_figure(
-    shared: Sequence[Shared], count: Callable[[Spans, Spans, SameType], float], fits: SameType
+    shared: Sequence[Shared],
+    count: Callable[[Spans, Spans, SameType], float],
+    fits: SameType,
+    not_shared: str,
 ) -> Figure:
     """The ratio of what matches to all spans, over the pairs of annotators of each response."""
 
@@ -443,7 +520,7 @@ def _span_figure(
         second = entry.spans(other)
         return count(first, second, fits), len(first) + len(second)
 
-    return _ratio(shared, compare, "no annotator of a shared response marked a span")
+    return _ratio(shared, compare, "no annotator of a shared response marked a span", not_shared)
 
 
 def _missing_figure(shared: Sequence[Shared]) -> Figure:
@@ -454,13 +531,15 @@ def _missing_figure(shared: Sequence[Shared]) -> Figure:
         second = entry.missing_information(other)
         return 2.0 * (first & second).total(), first.total() + second.total()
 
-    return _ratio(shared, compare, "no annotator of a shared response named missing information")
+    nothing_given = "no annotator of a shared response named missing information"
+    return _ratio(shared, compare, nothing_given, NOT_SHARED)
 
 
 def _ratio(
     shared: Sequence[Shared],
     compare: Callable[[Shared, str, str], tuple[float, int]],
     nothing_given: str,
+    not_shared: str,
 ) -> Figure:
     """The ratio of two sums over the pairs of annotators of each response.
 
@@ -468,6 +547,7 @@ def _ratio(
       compare: of a response and two of its annotators, the number of judgements that match and the
         number of all.
       nothing_given: the reason to give if there are none.
+      not_shared: the reason to give if no response has two annotators.
     """
     matched = []
     totals = []
@@ -482,7 +562,7 @@ def _ratio(
             matched.append(matched_here)
             totals.append(total_here)
     if not any(len(entry.by_annotator) > 1 for entry in shared):
-        return f"undefined: {NOT_SHARED}"
+        return f"undefined: {not_shared}"
     if not totals:
         return f"undefined: {nothing_given}"
     return ratio_bootstrap(matched, totals, DRAWS, SEED)
