@@ -241,10 +241,64 @@ def test_mqm_with_numbers_of_tokens(tmp_path):
     assert places(report.problems) == [(4, "metadata.target_spans")]
 
 
+def test_what_metadata_of_mqm_holds_is_kept_or_counted(tmp_path):
+    """The keys are those of the documentation of MQM Viewer."""
+
+    def metadata(**values):
+        return {"metadata": json.dumps(values)}
+
+    segment = {
+        "references": {"B": "Ein Hund", "A": "Der Köter", "C": " "},
+        "primary_reference": "A",
+        "metrics": {"Bleurt": 0.5},
+        "target_tokens": ["Der", " Hund"],
+        "target_sentence_tokens": [2],
+    }
+    style = {"category": "Style", "severity": "Minor", "target": "<v>Der</v> Hund"}
+    path = mqm_file(
+        tmp_path,
+        metadata(segment=segment, timestamp=1, corrected_translation="Ein Köter"),
+        style | metadata(timestamp=2, note="n", source_not_seen=True) | {"comment": "c"},
+        metadata(corrected_translation="Ein Köter", feedback={"thumbs": "up"}),
+        metadata(corrected_translation="Ein Tier"),
+        {"rater": "r2"} | metadata(corrected_translation="", evaluation={"template": "MQM"}),
+        {"rater": "r3"} | metadata(corrected_translation="Der Hund", note="n", unknown=0),
+        {"system": "t"} | metadata(segment={"metrics": {"Bleurt": 0.4}}),
+    )
+    items, report = imported(path, "mqm")
+    assert [item.prompt.references for item in items] == [("Der Köter", "Ein Hund")] * 2
+    metas = [item.prompt.meta for item in items]
+    assert metas[0]["corrections"] == {"r1": "Ein Köter", "r3": "Der Hund"}
+    assert [meta["segment"] for meta in metas] == [
+        {"metrics": {"Bleurt": 0.5}},
+        {"metrics": {"Bleurt": 0.4}},
+    ]
+    assert "corrections" not in metas[1]
+    assert items[0].judgements[1].reason == "n"
+    assert report.losses == {
+        "values of `metadata.timestamp`": 2,
+        "values of `metadata.source_not_seen`": 1,
+        "values of `metadata.feedback`": 1,
+        "values of `metadata.evaluation`": 1,
+        "values of `metadata.unknown`": 1,
+        "values of `metadata.segment.target_sentence_tokens`": 1,
+        "further corrected translations of one rater": 1,
+        "further notes on a line": 1,
+    }
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
         ({"metadata": "{"}, "row 0, `metadata`: is not JSON"),
+        (
+            {"metadata": '{"corrected_translation": 5}'},
+            "`metadata.corrected_translation`: must be a text, it is a number",
+        ),
+        (
+            {"metadata": '{"segment": {"references": {"A": 5}}}'},
+            "`metadata.segment.references.A`: must be a text, it is a number",
+        ),
         ({"metadata": '{"target_spans": [[0, 1]]}'}, "`segment.target_tokens`: must be a list"),
         (
             {"metadata": '{"target_spans": [[0, 9]], "segment": {"target_tokens": ["a"]}}'},

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from fgrlhf.data.rows import (
     check_text,
     check_texts,
 )
+from fgrlhf.errors import shorten
 from fgrlhf.files import parse_json
 from fgrlhf.text_types import Prompt
 
@@ -40,6 +41,21 @@ COLUMNS = ("system", "rater", "source", "target", "category", "severity")
 NUMBERS = ("seg_id", "docSegId", "globalSegId", "doc_seg_id", "global_seg_id")
 PLACE = ("system", "doc", "doc_id", *NUMBERS)  # columns that identify the system and the segment
 NOTES = ("metadata", "comment", "note")
+# keys of a line's `metadata` that are read
+LINE_KEYS = (
+    "segment",
+    "note",
+    "corrected_translation",
+    "source_spans",
+    "target_spans",
+    "marked_text",
+)
+TOKEN_KEYS = ("source_tokens", "target_tokens")  # of `segment`: they place the spans
+# keys of `segment` that are no part of a row: without its tokens they mean nothing
+SENTENCE_KEYS = ("source_sentence_tokens", "target_sentence_tokens")
+REFERENCE_KEYS = ("references", "primary_reference")
+SEGMENT = "segment"  # the key of a row for what else `segment` holds
+CORRECTIONS = "corrections"  # the key of a row for texts by rater, as feedback servers write them
 ATTENTION_TEST = "hotw-test"  # the severity, in lower case, of a line that is no judgement
 
 
@@ -62,6 +78,12 @@ class _Line:
     source: Untagged
 
     @property
+    def sentence(self) -> tuple[str, ...]:
+        """What identifies the source text; the translations of all systems have the same one."""
+        place = [value for name, value in _place(self.row).items() if name != "system"]
+        return (*place, self.source.text)
+
+    @property
     def is_test(self) -> bool:
         return self.row["severity"].strip().lower() == ATTENTION_TEST
 
@@ -81,6 +103,10 @@ def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
     severity `HOTW-test` are left out: they say whether a rater found an error that was put into the
     text to test the rater.
 
+    `metadata` can hold more. The references of a segment become those of its row, the primary one
+    first. A `corrected_translation` is kept by rater, under `corrections`. What else a segment has,
+    such as the scores of metrics, is kept under `segment`. Other values are counted as lost.
+
     Some raters of newstest2020 changed the text in which they marked an error. The response is the
     text that most lines of a translation have. If a line has another text, what it marks is
     searched in the response.
@@ -89,19 +115,19 @@ def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
     responses = _most_frequent_texts(lines)
     judgements: dict[tuple[str, ...], list[Judgement]] = {}  # translation -> of all raters
     first_lines: dict[tuple[str, ...], _Line] = {}  # translation -> its first line
-    segments: dict[tuple[str, ...], Mapping[str, Any]] = {}  # place -> its tokens
+    stated = _Stated()
     for line in lines:
         if not report.has_response(line.number, "target", line.target.text):
             continue
         try:
             metadata = _metadata(line.row)
-            if "segment" in metadata:  # it is not repeated for every rater
-                segments[line.place] = check_object("metadata.segment", metadata["segment"])
+            stated.add_segment(line, metadata, report)
             if line.is_test:
                 report.losses["rows that test the rater's attention (HOTW-test)"] += 1
                 continue
+            stated.add_correction(line, metadata, report)
             response = responses[line.translation]
-            segment = segments.get(line.place, {})
+            segment = stated.segments.get(line.place, {})
             line_judgements = _line_judgements(line, response, metadata, segment, report)
         except RowError as error:
             report.malformed.append(Problem(line.number, error.key, error.reason))
@@ -112,12 +138,79 @@ def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
         judgements.setdefault(line.translation, []).extend(line_judgements)
     judged = []
     for translation, line in first_lines.items():
-        prompt = Prompt(row_id("/".join(line.place), line.number), "", meta=_place(line.row))
+        name = row_id("/".join(line.place), line.number)
+        references = tuple(stated.references.get(line.sentence, ()))
+        prompt = Prompt(name, "", references, _place(line.row) | stated.meta(line))
         source = line.source.text if line.source.text.strip() else None
         judged.append(
             JudgedResponse(prompt, responses[translation], tuple(judgements[translation]), source)
         )
     return judged
+
+
+@dataclass
+class _Stated:
+    """What the lines of a table state about segments and translations, beside their errors.
+
+    Args:
+      segments: place -> the object `segment`, which is not repeated for every rater.
+      references: source text and its place -> references, not repeated for every system.
+      corrections: translation -> rater -> the corrected translation.
+    """
+
+    segments: dict[tuple[str, ...], Mapping[str, Any]] = field(default_factory=dict)
+    references: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
+    corrections: dict[tuple[str, ...], dict[str, str]] = field(default_factory=dict)
+
+    def add_segment(self, line: _Line, metadata: Mapping[str, Any], report: Report) -> None:
+        if "segment" not in metadata:
+            return
+        segment = check_object("metadata.segment", metadata["segment"])
+        self.segments[line.place] = {**self.segments.get(line.place, {}), **segment}
+        for key in SENTENCE_KEYS:
+            if key in segment:
+                report.losses[f"values of `metadata.segment.{key}`"] += 1
+        references = self.references.setdefault(line.sentence, [])
+        for text in _references(segment):
+            if text not in references:
+                references.append(text)
+
+    def add_correction(self, line: _Line, metadata: Mapping[str, Any], report: Report) -> None:
+        """Keep the corrected translation of a line, and count what is not read of its metadata."""
+        for key in metadata:
+            if key not in LINE_KEYS:
+                report.losses[f"values of `metadata.{shorten(key, 40)}`"] += 1
+        value = metadata.get("corrected_translation")
+        text = optional_text("metadata.corrected_translation", value)
+        if text is None:
+            return
+        corrections = self.corrections.setdefault(line.translation, {})
+        if corrections.setdefault(line.row["rater"], text) != text:
+            report.losses["further corrected translations of one rater"] += 1
+
+    def meta(self, line: _Line) -> dict[str, Any]:
+        """The keys of the row of a translation."""
+        left_out = (*TOKEN_KEYS, *SENTENCE_KEYS, *REFERENCE_KEYS)
+        segment = {}
+        for key, value in self.segments.get(line.place, {}).items():
+            if key not in left_out:
+                segment[key] = value
+        meta: dict[str, Any] = {}
+        if segment:
+            meta[SEGMENT] = segment
+        if line.translation in self.corrections:
+            meta[CORRECTIONS] = self.corrections[line.translation]
+        return meta
+
+
+def _references(segment: Mapping[str, Any]) -> list[str]:
+    """The references of a segment that are not blank, the primary one first."""
+    key = "metadata.segment.references"
+    texts = check_object(key, segment.get("references") or {})
+    primary = segment.get("primary_reference")
+    names = sorted(texts, key=lambda name: name != primary)  # otherwise in their order
+    references = [optional_text(f"{key}.{name}", texts[name]) for name in names]
+    return [text for text in references if text is not None]
 
 
 def _read_lines(path: str | Path, report: Report) -> list[_Line]:
@@ -184,10 +277,9 @@ def _line_judgements(
       segment: the tokens of the segment, if there are any.
     """
     row = line.row
-    note = metadata.get("note") or row.get("comment") or row.get("note")
     parts: dict[str, Any] = {
         "annotator": row["rater"],
-        "reason": optional_text("metadata.note", note),
+        "reason": _note(row, metadata, report),
     }
     category = row["category"]
     if _is_no_error(category) or _is_no_error(row["severity"]):
@@ -221,6 +313,18 @@ def _line_judgements(
     if not is_marked:
         judgements.append(Judgement(aspect, label, **parts))
     return judgements
+
+
+def _note(row: Mapping[str, str], metadata: Mapping[str, Any], report: Report) -> str | None:
+    """The rater's note on a line. A judgement holds one, so others are counted as lost."""
+    notes = [optional_text("metadata.note", metadata.get("note"))]
+    notes += [optional_text(name, row.get(name)) for name in ("comment", "note")]
+    different = list(dict.fromkeys(note for note in notes if note is not None))
+    if not different:
+        return None
+    if len(different) > 1:
+        report.losses["further notes on a line"] += len(different) - 1
+    return different[0]
 
 
 def _is_no_error(text: str) -> bool:
