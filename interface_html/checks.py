@@ -4,8 +4,9 @@ Every annotator gets each gold item, which has a known judgement, once on each j
 repeated item comes back to the annotator who has submitted it. Both are stored as items of their
 own, which the table `checks` names, and are given in place of the next item of the study at random
 positions. While a server uses them, its API names all items by the number of their assignment and
-sends only the texts of the schema and the suggestions that are shown, so that nothing tells them
-from others. Gold items must have suggestions if the items of the study have them.
+sends only the texts of the schema, the turns of conversations, and the suggestions that are shown,
+so that nothing tells them from others. Gold items must have suggestions if the items of the study
+have them, and conversations if these have nothing else.
 """
 
 import json
@@ -21,7 +22,9 @@ from typing import Any, Literal
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError
 from fgrlhf.seeds import derive_seed
+from interface_html.conversations import MESSAGES, shown_turns
 from interface_html.format import Item
+from interface_html.schema import Schema
 from interface_html.submitted import ADJUDICATION_KEYS, is_adjudication
 from interface_html.suggestions import KEYS, LIST, OUTPUT, shown_suggestions
 
@@ -242,21 +245,25 @@ def expected_items(sql: sqlite3.Connection, plan: Plan, annotator: str, page: st
 # ---- in the API ----------------------------------------------------------------------------------
 
 
-def uniform_item(texts: Sequence[str], number: int, item: dict[str, Any]) -> dict[str, Any]:
+def uniform_item(schema: Schema, number: int, item: dict[str, Any]) -> dict[str, Any]:
     """An item as the API sends it while there are hidden items.
 
-    Items whose suggestions are hidden look like those without.
+    Items whose suggestions are hidden look like those without. A title that the pages show in turns
+    has its turns, also if they are only in its text.
 
     Args:
-      texts: the keys of the texts; files may have more keys, which gold rows lack.
+      schema: has the keys of the texts; files may have more keys, which gold rows lack.
       number: of the assignment, as the item's id.
       item: the item with all keys.
     """
     content: dict[str, Any] = {"id": str(number)}
-    shown_keys = (*texts, *ADJUDICATION_KEYS) if is_adjudication(item) else texts
+    shown_keys = (*schema.row, *ADJUDICATION_KEYS) if is_adjudication(item) else schema.row
     for key in shown_keys:
         if key in item:
             content[key] = item[key]
+    turns = shown_turns(schema, item)
+    if turns and MESSAGES not in schema.row:
+        content[MESSAGES] = turns
     suggestions = shown_suggestions(item)
     if suggestions:
         keys = (*KEYS, OUTPUT)
@@ -267,10 +274,11 @@ def uniform_item(texts: Sequence[str], number: int, item: dict[str, Any]) -> dic
 # ---- when a server starts ------------------------------------------------------------------------
 
 
-def gold_tell(items: Sequence[Item], gold: Sequence[Item]) -> str | None:
+def gold_tell(schema: Schema, items: Sequence[Item], gold: Sequence[Item]) -> str | None:
     """What annotators could tell gold items by, with the remedy; None if there is nothing.
 
     Args:
+      schema: the task's schema.
       items: of the study; not empty.
       gold: the gold items.
     """
@@ -281,12 +289,23 @@ def gold_tell(items: Sequence[Item], gold: Sequence[Item]) -> str | None:
             "items to adjudicate show what others submitted, which gold items lack: serve them"
             " without gold=, in a database of their own"
         )
+    have_turns = {bool(shown_turns(schema, item.row)) for item in items}
     have_suggestions = any(LIST in item.row for item in items)
     have_shown = {bool(shown_suggestions(item.row)) for item in items}
     sources = {name for item in items for name in _sources(item)}
     remedy = "make both files with `fgrlhf feedback suggest`, from the same models"
     for item in gold:
         name = f"gold item {item.id!r}"
+        is_in_turns = bool(shown_turns(schema, item.row))
+        if is_in_turns not in have_turns:
+            forms = ["a text", "a conversation"]
+            shown = f"{name} shows its `{schema.fields.title}` as {forms[is_in_turns]}"
+            if is_in_turns:
+                return f"{shown}, but no item of the study does: use gold items with texts"
+            return (
+                f"{shown}, but every item of the study shows a conversation: use gold items with"
+                " conversations"
+            )
         if have_suggestions and LIST not in item.row:
             return f"{name} has no suggestions, but items of the study have: {remedy}"
         is_shown = bool(shown_suggestions(item.row))

@@ -11,6 +11,7 @@ from typing import Any
 from fgrlhf.data.problems import Complaint
 from fgrlhf.data.rows import RowError
 from fgrlhf.data.shapes import conversation_prompt, messages_of
+from fgrlhf.models.dialogs import messages_in
 from interface_html.schema import Schema
 
 MESSAGES = "messages"
@@ -49,6 +50,15 @@ def title_messages(schema: Schema, row: Mapping[str, Any]) -> dict[str, Any]:
 def prompt_value(schema: Schema, row: Mapping[str, Any]) -> Any:
     """The `prompt` of the file's row: the conversation or the text."""
     return title_messages(schema, row).get(MESSAGES, row[schema.fields.title])
+
+
+def shown_turns(schema: Schema, row: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The turns in which the pages show the title of an `Item.row`; [] if they show its text."""
+    messages = title_messages(schema, row).get(MESSAGES, [])
+    if len(messages) > 1:
+        return messages
+    turns = messages_in(row[schema.fields.title])
+    return [{"role": role, "content": content} for role, content in turns]
 
 
 def _conversation_text(prompt: list[Any]) -> str:

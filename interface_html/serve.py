@@ -169,7 +169,8 @@ def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> No
     _refuse_gold_texts(task, database, items, settings)
     gold = _gold_items(task, study, settings.gold) if settings.gold else []
     if items or gold:
-        tell = gold_tell(study, [*database.gold_items(), *(item for item, _ in gold)])
+        all_gold = [*database.gold_items(), *(item for item, _ in gold)]
+        tell = gold_tell(task.schema, study, all_gold)
         if tell is not None:
             raise UserError(f"annotators could tell gold items from others: {tell}")
     if settings.items:

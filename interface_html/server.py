@@ -185,7 +185,7 @@ def _add_assignments(app: FastAPI, schema: Schema, database: Database) -> None:
         content = _assignment_json(assignment)
         content["lease_seconds"] = database.lease_seconds
         if database.has_checks:
-            content["item"] = uniform_item(schema.row, assignment.id, content["item"])
+            content["item"] = uniform_item(schema, assignment.id, content["item"])
         return content
 
     @app.post("/api/next")

@@ -329,7 +329,7 @@ def with_suggestions(name, **more):
     ],
 )
 def test_gold_items_that_could_be_told_from_others_are_refused(tmp_path, study, gold, message):
-    assert message in str(gold_tell(items_of(study), items_of(gold)))
+    assert message in str(gold_tell(QA.schema, items_of(study), items_of(gold)))
     gold[0]["feedback"] = FEEDBACK
     write_json(tmp_path / "items.json", study)
     write_json(tmp_path / "gold.json", gold)
@@ -356,7 +356,7 @@ def test_gold_items_that_could_be_told_from_others_are_refused(tmp_path, study, 
     ],
 )
 def test_gold_items_like_the_others_are_accepted(study, gold):
-    assert gold_tell(items_of(study), items_of(gold)) is None
+    assert gold_tell(QA.schema, items_of(study), items_of(gold)) is None
 
 
 def test_repeats_of_items_to_adjudicate_show_their_annotations(tmp_path):

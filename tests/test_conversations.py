@@ -9,6 +9,8 @@ from fgrlhf.data.problems import DataError
 from fgrlhf.files import write_json
 from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import Prompt
+from interface_html.checks import gold_tell, uniform_item
+from interface_html.conversations import shown_turns
 from interface_html.items import item_json, read_items
 
 TURNS = [
@@ -68,6 +70,36 @@ def test_other_lists_are_refused(task, tmp_path, changes, message):
     assert message in str(error.value)
 
 
+# its text alone is no dialog in the form of HH-RLHF
+ANSWER_FIRST = [{"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Hi."}]
+
+
+def items_of(task, tmp_path, *prompts):
+    rows = [row(number, prompt=prompt) for number, prompt in enumerate(prompts)]
+    write_json(tmp_path / "rows.json", rows)
+    return read_items(task, tmp_path / "rows.json")
+
+
+def test_conversations_keep_their_turns_among_hidden_items(task, tmp_path):
+    """What the API sends tells neither a text in the form of a dialog nor other keys apart."""
+    prompts = (TURNS, TEXT, ANSWER_FIRST, [TURNS[1]], "Say")
+    items = items_of(task, tmp_path, *prompts)
+    sent = [uniform_item(task.schema, 1, {"id": "x", **item.row, "more": 1}) for item in items]
+    assert [content.get("messages") for content in sent] == [TURNS, TURNS, ANSWER_FIRST, None, None]
+    assert {tuple(content) for content in sent[:3]} == {("id", *task.schema.row, "messages")}
+    assert {tuple(content) for content in sent[3:]} == {("id", *task.schema.row)}
+
+
+def test_gold_items_have_titles_like_the_others(task, tmp_path):
+    turns, dialog, single, text = items_of(task, tmp_path, TURNS, TEXT, [TURNS[1]], "Say")
+    for study, gold in (([turns], dialog), ([single], text), ([turns, text], single)):
+        assert gold_tell(task.schema, study, [gold]) is None
+    message = str(gold_tell(task.schema, [turns, dialog], [single]))
+    assert message.startswith("gold item '2' shows its `prompt` as a text, but every item of")
+    message = str(gold_tell(task.schema, [single, text], [dialog]))
+    assert message.startswith("gold item '1' shows its `prompt` as a conversation, but no item of")
+
+
 @pytest.mark.parametrize("page", ["rating", "comparison"])
 def test_turns_are_shown_with_their_roles(chromium, task, page):
     long = TURNS + [TURNS[2], {"role": "user", "content": "Well. " * 400}]
@@ -113,6 +145,20 @@ def test_the_browser_finds_the_same_turns(chromium, task):
         )
     assert found == [[list(message) for message in messages_in(text)] for text in texts]
     assert [bool(messages) for messages in found].count(True) == 4
+
+
+def test_the_browser_shows_the_same_turns(chromium, task, tmp_path):
+    """Other messages than those of the title are a key of the task."""
+    prompts = (TURNS, TEXT, ANSWER_FIRST, [TURNS[1]], "Say")
+    rows = [row(number, prompt=prompt) for number, prompt in enumerate(prompts)]
+    rows += [row(5, messages=TURNS), row(6, prompt=TEXT, messages=ANSWER_FIRST)]
+    write_json(tmp_path / "rows.json", rows)
+    items = read_items(task, tmp_path / "rows.json")
+    with opened(chromium, where=write_page(task, rows)) as tab:
+        for item in items:
+            said = tab.locator(".turn .said").all_inner_texts()
+            assert said == [turn["content"] for turn in shown_turns(task.schema, item.row)]
+            press(tab, "]")
 
 
 def test_the_page_writes_conversations_as_they_were(chromium, task):

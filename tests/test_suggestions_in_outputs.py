@@ -204,7 +204,7 @@ def test_only_texts_with_suggestions_in_some_item_count(task):
 
 def test_an_item_among_hidden_ones_keeps_the_output_of_its_suggestions(task):
     row = row_of(task, *THREE)
-    shown = uniform_item(task.schema.text_keys, 1, {**row, "more": 1})
+    shown = uniform_item(task.schema, 1, {**row, "more": 1})
     assert shown["suggestions"] == THREE and "more" not in shown
 
 

@@ -60,8 +60,8 @@ window.FG = window.FG || {};
   // Show the title of an item: its text, or the turns of a conversation.
   FG.showTitle = function (schema, row) {
     const text = row[schema.fields.title],
-      isGiven = !schema.row.includes("messages") && isConversation(row.messages),
-      messages = isGiven && row.messages.length > 1 ? row.messages : FG.messagesIn(text),
+      given = FG.titleMessages(schema, row),
+      messages = given && given.length > 1 ? given : FG.messagesIn(text),
       turns = FG.$("turns");
     const isDialog = messages.length > 0;
     turns.hidden = !isDialog;
