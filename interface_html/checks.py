@@ -13,7 +13,7 @@ import json
 import random
 import secrets
 import sqlite3
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,6 +34,53 @@ CREATE TABLE IF NOT EXISTS checks(
   kind TEXT NOT NULL,
   original TEXT NOT NULL,
   pages TEXT NOT NULL)"""
+# The items that an annotator was given, in this order: item, kind and original of a hidden item,
+# and whether it is done or the annotator can still do it (see `Database.next`).
+OWN_ITEMS = """
+    SELECT
+        a.item,
+        c.kind,
+        c.original,
+        a.done OR (
+            a.skipped IS NULL
+            AND (
+                a.lease_until > :now
+                OR c.kind IS NOT NULL
+                OR (
+                    SELECT COUNT(*) FROM assignments b
+                    WHERE b.page = :page AND b.item = a.item AND (b.done OR b.lease_until > :now)
+                ) < :per_item
+            )
+        )
+    FROM assignments a LEFT JOIN checks c ON c.item = a.item
+    WHERE a.annotator = :annotator AND a.page = :page
+    ORDER BY a.id
+"""
+# The number of items of the study that `Database.next` can still give to an annotator.
+FREE_ITEMS = """
+    SELECT COUNT(*) FROM items
+    WHERE
+        NOT EXISTS (
+            SELECT 1 FROM assignments a
+            WHERE a.page = :page AND a.item = items.id AND a.annotator = :annotator
+        )
+        AND (
+            SELECT COUNT(*) FROM assignments a
+            WHERE a.page = :page AND a.item = items.id AND (a.done OR a.lease_until > :now)
+        ) < :per_item
+        AND id NOT IN (SELECT item FROM checks)
+        AND id NOT IN (SELECT item FROM withheld WHERE page = :page)
+"""
+FREE_GOLD = """
+    SELECT COUNT(*) FROM checks c
+    WHERE
+        kind = 'gold'
+        AND instr(pages, :page)
+        AND NOT EXISTS (
+            SELECT 1 FROM assignments a
+            WHERE a.page = :page AND a.item = c.item AND a.annotator = :annotator
+        )
+"""
 # A repeated item was given at least so many items earlier, so that it is not remembered at once.
 GAP = 10
 SEED = "checks seed"  # key in `meta`: annotators must not be able to compute the positions
@@ -104,30 +151,39 @@ def _repeat_position(seed: int, gold_every: int, every: int, window: int) -> int
     return random.Random(derive_seed(seed, "repeat", str(window))).choice(positions)
 
 
-@lru_cache(maxsize=4096)
-def sequence_length(seed: int, plan: Plan, ordinary: int, gold: int) -> int:
-    """The number of items that an annotator gets who does all items of the study.
+def items_to_come(
+    seed: int,
+    plan: Plan,
+    ordinary: int,
+    gold: int,
+    position: int = 0,
+    earlier: Sequence[int] = (),
+) -> int:
+    """The number of items that an annotator still gets who does all that they are given.
 
     Args:
       seed: of the annotator and the page.
       plan: how often hidden items are given.
-      ordinary: number of items of the study.
-      gold: number of gold items.
+      ordinary: number of items of the study that the annotator can get.
+      gold: number of gold items that the annotator never had.
+      position: the number of items given earlier.
+      earlier: the positions of those items of the study among them that can be repeated.
     """
-    position = 0
-    given: list[int] = []  # positions of the items of the study that were not repeated yet
-    left = ordinary
+    if not gold and plan.repeat_every is None:
+        return ordinary
+    start = position
+    not_repeated = deque(earlier)
     while True:
         kind = slot(seed, plan, position)
         if kind == "gold" and gold:
             gold -= 1
-        elif kind == "repeat" and given and given[0] <= position - GAP:
-            given.pop(0)
-        elif left:
-            given.append(position)
-            left -= 1
+        elif kind == "repeat" and not_repeated and not_repeated[0] <= position - GAP:
+            not_repeated.popleft()
+        elif ordinary:
+            not_repeated.append(position)
+            ordinary -= 1
         else:
-            return position
+            return position - start
         position += 1
 
 
@@ -230,16 +286,26 @@ def _next_repeat(
     return _add(sql, row, "repeat", original, [page])
 
 
-def expected_items(sql: sqlite3.Connection, plan: Plan, annotator: str, page: str) -> int:
-    """The number of items that an annotator gets who does all items of the study."""
-    query = (
-        "SELECT COUNT(*) FROM items WHERE id NOT IN (SELECT item FROM checks) AND id NOT IN (SELECT"
-        " item FROM withheld WHERE page=?)"
-    )
-    (ordinary,) = sql.execute(query, (page,)).fetchone()
-    query = "SELECT COUNT(*) FROM checks WHERE kind='gold' AND instr(pages, ?)"
-    (gold,) = sql.execute(query, (page,)).fetchone()
-    return sequence_length(sequence_seed(sql, annotator, page), plan, ordinary, gold)
+def expected_items(
+    sql: sqlite3.Connection, plan: Plan, annotator: str, page: str, per_item: int, now: float
+) -> int:
+    """The number of items that an annotator has done on a page, and of those they can still get.
+
+    Skipped items do not count, nor do items that enough others have judged or hold now.
+    """
+    names = {"annotator": annotator, "page": page, "per_item": per_item, "now": now}
+    own = sql.execute(OWN_ITEMS, names).fetchall()
+    repeated = {original for _, kind, original, _ in own if kind == "repeat"}
+    kept = 0
+    repeatable = []
+    for position, (item, kind, _, is_kept) in enumerate(own):
+        kept += is_kept
+        if is_kept and kind is None and item not in repeated:
+            repeatable.append(position)
+    (ordinary,) = sql.execute(FREE_ITEMS, names).fetchone()
+    (gold,) = sql.execute(FREE_GOLD, names).fetchone()
+    seed = sequence_seed(sql, annotator, page)
+    return kept + items_to_come(seed, plan, ordinary, gold, len(own), repeatable)
 
 
 # ---- in the API ----------------------------------------------------------------------------------

@@ -381,14 +381,16 @@ class Database:
         return self.write(lambda sql: self._renew(sql, assignment, self.clock()))
 
     def progress(self, annotator: str, page: str) -> tuple[int, int]:
-        """The number of items that the annotator has submitted, and of all items.
+        """The number of items that the annotator has submitted, and of these and all they can get.
 
         Hidden items count in both, like others.
         """
         with self._commits.lock:
             query = "SELECT COUNT(*) FROM assignments WHERE annotator=? AND page=? AND done"
             done = self._connection.execute(query, (annotator, page)).fetchone()[0]
-            total = checks.expected_items(self._connection, self.plan, annotator, page)
+            total = checks.expected_items(
+                self._connection, self.plan, annotator, page, self.per_item, self.clock()
+            )
         return done, total
 
     # ---- work ------------------------------------------------------------------------------------

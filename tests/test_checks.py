@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 import sqlite3
 
 import pytest
@@ -12,7 +13,7 @@ from test_database import FIXTURES, Clock, submit
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from interface_html import export
-from interface_html.checks import GAP, Plan, gold_tell, sequence_length, slot
+from interface_html.checks import GAP, Plan, gold_tell, items_to_come, slot
 from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.reliability import Settings as ReliabilitySettings
@@ -83,6 +84,62 @@ def test_annotators_get_each_gold_item_once_and_own_items_again(db):
     assert sum(check.kind == "gold" for check in checks.values()) == 3
 
 
+def test_the_total_is_what_an_annotator_can_still_get(tmp_path):
+    """Items that others have judged, and skipped ones, are not for this annotator."""
+    clock = Clock()
+    db = Database(tmp_path / "f.sqlite", "t", lease_seconds=60, clock=clock)
+    db.add_items([Item(str(i), {"text": f"text {i}"}) for i in range(4)])
+    assert db.progress("a", "annotation") == db.progress("b", "annotation") == (0, 4)
+    submit(db, db.next("a", "annotation", 4), next(NUMBERS))
+    held = db.next("a", "annotation", 4)
+    assert db.progress("a", "annotation") == (1, 4)
+    assert db.progress("b", "annotation") == (0, 2)
+    db.skip(held, "unsure", "")
+    assert db.progress("a", "annotation") == (1, 3)
+    assert db.progress("b", "annotation") == (0, 3)
+    late = db.next("a", "annotation", 4)
+    clock.now += 100  # the lease ends, and b takes everything that is left
+    given, progress = all_given(db, "b")
+    assert [item.id for item in given] == ["1", "2", "3"] and progress[-1] == (3, 3)
+    assert db.next("a", "annotation", 4) is None and late.item.id == "2"
+    assert db.progress("a", "annotation") == (1, 1)
+    db.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_annotator_reaches_the_total(tmp_path, seed):
+    """With shared items, hidden items, skips and leases that end."""
+    rng = random.Random(seed)
+    clock = Clock()
+    plan = Plan(gold_every=5, repeat_every=4)
+    db = Database(tmp_path / "f.sqlite", "t", 2, 60, clock, plan)
+    db.add_items([Item(str(i), {"text": f"text {i}"}) for i in range(40)])
+    db.add_gold([gold_item(i) for i in range(3)])
+    working = ["a", "b", "c", "d"]
+    while working:
+        name = rng.choice(working)
+        assignment = db.next(name, "annotation", 4)
+        done, total = db.progress(name, "annotation")
+        if assignment is None:
+            working.remove(name)
+        elif rng.random() < 0.2:
+            clock.now += rng.choice([0, 100])  # somebody else goes on
+        elif rng.random() < 0.2:
+            db.skip(assignment, "unsure", "")
+        else:
+            submit(db, assignment, next(NUMBERS))
+            assert db.progress(name, "annotation")[0] == done + 1 <= total
+    clock.now += 100  # all leases have ended, and items that were skipped go to others
+    for name in "abcd":
+        while assignment := db.next(name, "annotation", 4):
+            before = db.progress(name, "annotation")
+            submit(db, assignment, next(NUMBERS))
+            assert db.progress(name, "annotation") == (before[0] + 1, before[1])
+        done, total = db.progress(name, "annotation")
+        assert done == total
+    db.close()
+
+
 def test_gold_items_come_only_on_their_judged_pages(db):
     given, progress = all_given(db, "anna", "comparison")
     checks = read_database(db.path, "t").hidden
@@ -113,10 +170,10 @@ def test_hidden_items_are_given_again_after_their_lease(tmp_path):
 def test_the_length_counts_every_item(ordinary, gold):
     plan = Plan(gold_every=3, repeat_every=5)
     for seed in range(5):
-        length = sequence_length(seed, plan, ordinary, gold)
+        length = items_to_come(seed, plan, ordinary, gold)
         kinds = [slot(seed, plan, position) for position in range(length)]
         assert length >= ordinary + min(gold, kinds.count("gold"))
-        assert sequence_length(seed, Plan(gold_every=3), ordinary, 0) == ordinary
+        assert items_to_come(seed, Plan(gold_every=3), ordinary, 0) == ordinary
 
 
 def test_hidden_items_are_no_items_of_the_study(db):
