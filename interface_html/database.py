@@ -395,20 +395,29 @@ class Database:
 
     # ---- work ------------------------------------------------------------------------------------
 
-    def save_draft(self, assignment: Assignment, revision: int, state: Any) -> int:
+    def save_draft(self, assignment: Assignment, revision: int, state: Any, seen: int = 0) -> int:
         """Store a draft and return its revision.
 
         Args:
           assignment: the assignment that the draft belongs to.
-          revision: the revision that the draft is based on; 0 for the first draft.
+          revision: the revision that the draft is based on; 0 for the first draft since the latest
+            submission.
           state: the state of the page.
+          seen: the number of this assignment's submissions that the page knows.
 
         Raises:
-          RefusedError: (409) another draft was stored after that revision.
+          RefusedError: (409) another draft was stored after that revision, or the page does not
+            know the latest submission.
         """
         text = json.dumps(state)
 
         def save(sql: sqlite3.Connection) -> int:
+            if self._submissions(sql, assignment) > seen:
+                raise RefusedError(
+                    409,
+                    "this draft is older than a submission, from another window or before a"
+                    " reload; reload the page to see the submission",
+                )
             stored = sql.execute(
                 "SELECT revision FROM drafts WHERE assignment=?", (assignment.id,)
             ).fetchone()

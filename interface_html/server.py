@@ -42,7 +42,10 @@ class Next(StrictModel):
 
 
 class Draft(StrictModel):
-    revision: Number = Field(description="of the draft that this one is based on; 0 for the first")
+    revision: Number = Field(
+        description="of the draft that this one is based on; 0 for the first since a submission"
+    )
+    submissions: Number = Field(default=0, description=SUBMISSIONS_HELP)
     state: dict[str, Any]
 
 
@@ -249,7 +252,7 @@ def _add_work(app: FastAPI, schema: Schema, database: Database) -> None:
     @app.put("/api/drafts/{number}")
     def save_draft(number: Number, body: Draft, annotator: Annotator):
         assignment = database.assignment(number, annotator)
-        revision = database.save_draft(assignment, body.revision, body.state)
+        revision = database.save_draft(assignment, body.revision, body.state, body.submissions)
         return JSONResponse({"revision": revision, "held": database.is_held(assignment)})
 
     @app.post("/api/submissions", status_code=201)

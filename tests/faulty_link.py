@@ -53,14 +53,16 @@ class Requests:
         self.otherwise = otherwise
         self._arrived = threading.Event()
         self._released = threading.Event()
+        self._answered = threading.Event()
 
     def hold_next(self) -> None:
         """Hold the next request back until `release`."""
         self.next.append(self._hold)
 
     def release(self) -> None:
-        """Send the request that is held back."""
+        """Send the request that is held back, and wait until the server has answered it."""
         self._released.set()
+        assert self._answered.wait(LIMIT), f"nothing was held back at {self.address}"
 
     def wait(self) -> None:
         """Wait until a request was handled or is held back; fail after five minutes."""
@@ -69,7 +71,9 @@ class Requests:
     def _hold(self, forward: Forward) -> Answer:
         self._arrived.set()
         self._released.wait(LIMIT)
-        return forward()
+        answer = forward()
+        self._answered.set()
+        return answer
 
     def answer(self, forward: Forward) -> Answer | None:
         fate = self.next.pop(0) if self.next else self.otherwise

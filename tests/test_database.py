@@ -316,7 +316,16 @@ def test_a_submission_ends_the_draft(db):
     db.save_draft(given, 0, {"doc": 1})
     submit(db, given)
     assert db.assignment(given.id, "a").draft is None
-    assert db.save_draft(given, 0, {"doc": 2}) == 1  # of the revision
+    assert db.save_draft(given, 0, {"doc": 2}, seen=1) == 1  # of the revision
+
+
+def test_a_draft_from_before_a_submission_is_refused(db):
+    given = db.next("a", "annotation", 4)
+    submit(db, given)
+    with pytest.raises(RefusedError, match="older than a submission") as error:
+        db.save_draft(given, 0, {"doc": "late"})
+    assert error.value.status == 409
+    assert db.assignment(given.id, "a").draft is None
 
 
 def test_tokens_outlive_the_server(db, clock):

@@ -330,6 +330,45 @@ def test_a_draft_whose_answer_was_lost_is_followed_by_the_next(chromium, tmp_pat
         tab.noise.clear()
 
 
+def test_a_draft_that_arrives_after_its_submission_is_refused(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=1) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link, with_clock=True) as tab,
+    ):
+        drafts = link.at("/api/drafts/*")
+        drafts.hold_next()
+        press(tab, "n")
+        drafts.wait()
+        press(tab, "Control+Enter")
+        tab.clock.run_for(31_000)  # the page gives the draft up
+        tab.wait_for_selector("#empty:not([hidden])")
+        assert draft_of(server, 1) is None
+        drafts.release()
+        assert draft_of(server, 1) is None
+        tab.noise.clear()
+
+
+def test_a_copy_from_before_a_submission_is_not_the_newest(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=1) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link) as tab,
+    ):
+        link.at("/api/drafts/*", otherwise=fail)
+        tab.fill("#correction", "Old.")
+        wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")
+        client = Client(server.port, "anna")  # another browser
+        body = client.submission(client.next())
+        assert client.call("POST", "/api/submissions", body)[0] == 201
+        reload(tab, "#empty:not([hidden])")
+        tab.click("#previous")
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.input_value("#correction") == ITEM["prediction 1"]
+        assert "(this item: submitted)" in tab.inner_text("#position")
+        tab.noise.clear()
+
+
 def test_a_draft_of_another_study_at_the_same_address_is_not_shown(chromium, tmp_path):
     first = Server(tmp_path, items=1).start()
     try:

@@ -276,11 +276,13 @@
     }
 
     backUp(state) {
-      this.write(this.backup, JSON.stringify({ revision: this.revision, state, unsure: this.unsure }));
+      const { revision, submissions, unsure } = this;
+      this.write(this.backup, JSON.stringify({ revision, submissions, state, unsure }));
     }
 
-    // The draft. The copy in this browser is newer if the server's draft is the one that it was based on, or one that was
-    // sent from here before it, or if the server has the submission that was sent from here, and no draft since.
+    // The draft. The copy in this browser is newer if nobody has submitted the item since, and the server's draft is the
+    // one that the copy was based on, or one that was sent from here before it. It is also newer if the server has the
+    // submission that was sent from here, and no draft since.
     load() {
       let copy = null;
       try {
@@ -290,7 +292,7 @@
       }
       if (!copy) return this.draft;
       const follows = this.isLatest(copy.state.pending);
-      if (!follows && copy.revision !== this.revision && !this.wasSent(copy.unsure || [])) return this.draft;
+      if (!follows && !this.isBasis(copy)) return this.draft;
       const state = { ...copy.state, submitted: this.draft && this.draft.submitted };
       if (follows) {
         const { seconds = 0, wall = 0 } = state.pending; // the submission has these times: they add up
@@ -305,6 +307,13 @@
     isLatest(pending) {
       if (!pending || this.given || this.submissions !== pending.submissions + 1) return false;
       return FG.same({ ...this.submitted, seen: null }, { ...pending.doc, seen: null });
+    }
+
+    // Whether what the server has is what a copy was based on. Revisions of drafts start again after each submission.
+    // Copies of an earlier version of this page have no number of submissions.
+    isBasis({ submissions = this.submissions, revision, unsure = [] }) {
+      if (submissions !== this.submissions) return false;
+      return revision === this.revision || this.wasSent(unsure);
     }
 
     // Whether the server's draft is one of those with these hashes.
@@ -348,14 +357,17 @@
     }
 
     async put(state) {
-      const { assignment } = this,
+      const { assignment, submissions } = this,
         { submitted, ...own } = state, // the server has the submission
         text = JSON.stringify(own);
+      // A submission ends the drafts before it.
+      const isOpen = () => assignment === this.assignment && submissions === this.submissions;
       this.unsure = [...this.unsure.slice(-MOST_UNSURE), FG.sha256(text)];
       this.backUp(state);
       try {
-        const answer = await this.call("PUT", `/api/drafts/${assignment}`, { revision: this.revision, state: own });
-        if (assignment !== this.assignment) return;
+        const body = { revision: this.revision, submissions, state: own };
+        const answer = await this.call("PUT", `/api/drafts/${assignment}`, body);
+        if (!isOpen()) return;
         this.revision = answer.revision;
         this.unsure = [];
         if (this.warning) FG.notice("");
@@ -364,7 +376,7 @@
         if (JSON.stringify({ ...state, submitted: undefined }) === text) this.storage.removeItem(this.backup);
         else this.backUp(state);
       } catch (error) {
-        if (assignment !== this.assignment) return;
+        if (!isOpen()) return;
         if (error.status === 409 && (await this.isOwn(assignment))) {
           if (!this.unsent) this.later(state);
           return;
