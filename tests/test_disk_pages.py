@@ -173,6 +173,41 @@ def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, tmp_path):
         assert "/of/anna/" in stored and "/of/ben/" not in stored
 
 
+def test_each_tab_keeps_its_file(chromium, tmp_path):
+    first = written(tmp_path / "one.json", items_of(1))
+    second = written(tmp_path / "two.json", items_of(2, gold="Other."))
+    with opened(chromium, items=None) as tab:
+        pick(tab, first)
+        other = tab.context.new_page()
+        other.goto(tab.url)
+        other.wait_for_selector("#work:not([hidden])")  # the file that was opened last
+        assert other.inner_text("#position").startswith("Item 1 of 1")
+        pick(other, second)
+        reload(tab)
+        assert tab.inner_text("#position").startswith("Item 1 of 1")
+        reload(other)
+        assert other.inner_text("#position").startswith("Item 1 of 2")
+
+
+def test_a_tab_stays_with_the_items_inside_its_page(chromium, tmp_path):
+    inside = read_items(QA, written(tmp_path / "items.json", items_of(3)))
+    page = tmp_path / "page.html"
+    page.write_text(self_contained(QA, "annotation", inside), encoding="utf-8")
+    two = written(tmp_path / "two.json", items_of(2, gold="Other."))
+    with opened(chromium, where=page) as tab:
+        other = tab.context.new_page()
+        other.goto(tab.url)
+        other.wait_for_selector("#work:not([hidden])")
+        pick(other, two)
+        reload(tab)
+        assert tab.inner_text("#position").startswith("Item 1 of 3")
+        pick(tab, two)
+        tab.locator("#notice button").click()  # back to the page's items
+        pick(other, two)
+        reload(tab)
+        assert tab.inner_text("#position").startswith("Item 1 of 3")
+
+
 ASKS_BEFORE_CLOSING = """() => {
     const event = new Event("beforeunload", { cancelable: true });
     return !window.dispatchEvent(event);

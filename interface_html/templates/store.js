@@ -78,8 +78,8 @@ window.FG = window.FG || {};
     };
   };
 
-  // Who works in this tab. Another tab of the browser may be another person's, so the name that was stored last in any
-  // tab counts only until this one has its own.
+  // What belongs to this tab, such as who works in it. Another tab of the browser may be another person's, so the value
+  // that was stored last in any tab counts only until this one has its own.
   FG.ofTab = function ({ tab, storage }, name) {
     const own = tab.getItem(name),
       value = own ?? storage.getItem(name);
@@ -158,7 +158,8 @@ window.FG = window.FG || {};
     stateName(item, page) {
       return this.fileName(`${page || this.page}/${item.key}`);
     }
-    // The opened file of pages with these items inside, or of pages without.
+    // The opened file of pages with these items inside, or of pages without: "" for the items inside. Each tab has its
+    // own; a new one starts with the file that was opened last.
     get openName() {
       return this.ownName(`open/${this.insideId}`);
     }
@@ -189,7 +190,8 @@ window.FG = window.FG || {};
       this.summaries.clear();
       this.items = this.inside;
       this.file = this.insideId;
-      const stored = this.storage.getItem(this.openName);
+      const stored = FG.ofTab(this, this.openName);
+      if (stored === null && this.inside.length) this.stayInside();
       if (stored)
         try {
           const { file, rows } = JSON.parse(stored);
@@ -197,7 +199,7 @@ window.FG = window.FG || {};
           this.file = file;
           return null;
         } catch (error) {
-          this.storage.removeItem(this.openName);
+          this.stayInside();
         }
       if (!this.items.length || this.storage.getItem(this.fileName("begun"))) return null;
       return this.open(this.items, this.insideId);
@@ -205,13 +207,18 @@ window.FG = window.FG || {};
 
     // Whether a file was picked on a page that has items inside.
     get isPicked() {
-      return Boolean(this.inside.length) && this.storage.getItem(this.openName) !== null;
+      return Boolean(this.inside.length && FG.ofTab(this, this.openName));
     }
 
     // Open the items that are inside the page again.
     goInside() {
-      this.storage.removeItem(this.openName);
+      this.stayInside();
       return this.begin();
+    }
+
+    // Also when another tab opens a file later.
+    stayInside() {
+      FG.setOfTab(this, this.openName, "");
     }
 
     // Open the content of a file. Returns {notice, conflict}, each possibly null. Throws an Error with the reason.
@@ -227,14 +234,22 @@ window.FG = window.FG || {};
         ...FG.format.feedbackRow(this.schema, item),
         ...FG.itemKeys(item.row),
       }));
+      const text = JSON.stringify({ file: this.file, rows });
+      this.keepOpen(this.storage, text);
+      if (this.keepOpen(this.tab, text)) return null;
+      return t(
+        "The file is too large for this browser's storage: open it again after a reload. Your annotations are stored.",
+      );
+    }
+
+    // Store the open file in one of the storages. Returns whether there was room.
+    keepOpen(storage, text) {
       try {
-        this.storage.setItem(this.openName, JSON.stringify({ file: this.file, rows }));
-        return null;
+        storage.setItem(this.openName, text);
+        return true;
       } catch (error) {
-        this.storage.removeItem(this.openName);
-        return t(
-          "The file is too large for this browser's storage: open it again after a reload. Your annotations are stored.",
-        );
+        storage.removeItem(this.openName); // the file that was open before
+        return false;
       }
     }
 
@@ -269,7 +284,7 @@ window.FG = window.FG || {};
       this.write(this.ownName(`copy/${file}`), this.file);
       this.write(this.fileName("begun"), "1");
       this.summaries.clear();
-      if (this.storage.getItem(this.openName)) this.remember();
+      if (FG.ofTab(this, this.openName)) this.remember();
     }
 
     copy(works) {
