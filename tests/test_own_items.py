@@ -44,6 +44,13 @@ def test_a_page_without_a_name_asks_for_it(chromium, tmp_path):
         assert given == [("i0", "anna"), ("i0", "ben")]
 
 
+def test_a_name_in_a_link_that_is_no_address_code_is_taken_as_it_stands(chromium, tmp_path):
+    with serving(tmp_path, items=1) as server:
+        tab = plain_tab(chromium, server, fragment="#annotator=50%")
+        assert tab.inner_text("#position").startswith("50%: 0 of 1 done")
+        tab.context.close()
+
+
 def test_the_server_refuses_nameless_requests(tmp_path):
     body = {"page": "annotation"}
     with serving(tmp_path, items=1) as server:

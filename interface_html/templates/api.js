@@ -23,6 +23,15 @@
     return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
   }
 
+  // A part of an address as text. One that is not percent-encoded, such as the name "50%", is taken as it stands.
+  function decoded(part) {
+    try {
+      return decodeURIComponent(part);
+    } catch (error) {
+      return part;
+    }
+  }
+
   class ServerStore {
     constructor(schema, page) {
       Object.assign(
@@ -55,7 +64,7 @@
     // A link names the annotator. The name or token is stored for reloads. Returns whether there was one.
     takeLink(link) {
       const parts = [...link.matchAll(/[#&](token|annotator)=([^&]*)/g)];
-      for (const [, key, value] of parts) FG.setOfTab(this, this.name(key), decodeURIComponent(value));
+      for (const [, key, value] of parts) FG.setOfTab(this, this.name(key), decoded(value));
       return parts.length > 0;
     }
 
