@@ -433,6 +433,86 @@ def test_keys_go_from_item_to_item(chromium, tmp_path):
         assert "There is no item 9" in tab.inner_text("#notice") and at() == "Q0?"
 
 
+def press_as(tab, key: str, code: str, **modifiers: bool) -> None:
+    """Press a key of another keyboard: what it types, and its place on a US keyboard."""
+    tab.evaluate(
+        """event => document.activeElement.dispatchEvent(
+            new KeyboardEvent("keydown", { bubbles: true, cancelable: true, ...event }))""",
+        {"key": key, "code": code, **modifiers},
+    )
+
+
+@pytest.mark.parametrize(
+    "keyboard, previous, following, following_open",
+    [
+        ("US", ("[", "BracketLeft"), ("]", "BracketRight"), ("}", "BracketRight", "shiftKey")),
+        (
+            "German Mac, with Option",
+            ("[", "Digit5", "altKey"),
+            ("]", "Digit6", "altKey"),
+            ("}", "Digit9", "altKey"),
+        ),
+        (
+            "German Windows, with AltGr",
+            ("[", "Digit8", "altKey", "ctrlKey"),
+            ("]", "Digit9", "altKey", "ctrlKey"),
+            ("}", "Digit0", "altKey", "ctrlKey"),
+        ),
+        ("German", ("ü", "BracketLeft"), ("+", "BracketRight"), ("*", "BracketRight", "shiftKey")),
+        (
+            "French",
+            ("Dead", "BracketLeft"),
+            ("$", "BracketRight"),
+            ("£", "BracketRight", "shiftKey"),
+        ),
+        (
+            "Russian",
+            ("х", "BracketLeft"),  # noqa: RUF001
+            ("ъ", "BracketRight"),
+            ("Ъ", "BracketRight", "shiftKey"),
+        ),
+    ],
+)
+def test_brackets_of_other_keyboards(
+    chromium, tmp_path, keyboard, previous, following, following_open
+):
+    with opened(chromium, items=items_of(4), tmp_path=tmp_path) as tab:
+
+        def after(key, code, *modifiers) -> str:
+            press_as(tab, key, code, **dict.fromkeys(modifiers, True))
+            return tab.inner_text("#item-title")
+
+        press(tab, "]", "n", "Control+Enter", "[", "[")
+        assert tab.inner_text("#item-title") == "Q0?"
+        assert after(*following) == "Q1?", keyboard
+        assert after(*previous) == "Q0?"
+        assert after(*following_open) == "Q2?"  # Q1 is done
+        tab.focus("#correction")
+        assert after(*previous) == "Q2?"  # it is text
+
+
+def test_letters_of_other_scripts_are_keys_too(chromium, tmp_path):
+    with opened(chromium, items=items_of(2), tmp_path=tmp_path) as tab:
+        press_as(tab, "т", "KeyN")
+        assert tab.is_checked("#no-error")
+        press_as(tab, "я", "KeyZ", ctrlKey=True)
+        assert not tab.is_checked("#no-error")
+        press_as(tab, "З", "KeyP", shiftKey=True)  # noqa: RUF001
+        assert tab.is_hidden("#sources")
+        press_as(tab, "пп", "KeyG")  # some keys type two characters
+        assert tab.evaluate("document.activeElement.id") == "goto"
+        press(tab, "Escape")
+        press_as(tab, "é", "KeyN")  # a Latin letter that is no key
+        assert not tab.is_checked("#no-error")
+        press_as(tab, "?", "BracketLeft", shiftKey=True)  # Dvorak
+        assert tab.is_visible("#help")
+    with opened(chromium, "comparison", items=items_of(1), tmp_path=tmp_path) as tab:
+        press_as(tab, "٢", "Digit2")
+        assert tab.locator("#choices input:checked").count() == 1
+        press_as(tab, "ь", "KeyM")
+        assert tab.is_checked("input[value=ranks]")
+
+
 def test_many_items_open_and_respond_quickly(chromium, tmp_path):
     """The states are parsed once, however many keys are pressed."""
     with opened(chromium, items=items_of(300), tmp_path=tmp_path) as tab:

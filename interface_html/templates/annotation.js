@@ -275,7 +275,7 @@
   function key(event) {
     const digit = digitOf(event),
       kind = digit && [...schema.errors, ...schema.missing].find((other) => other.key === digit),
-      action = ACTIONS[event.key.toLowerCase()];
+      action = ACTIONS[FG.keyOf(event).toLowerCase()];
     if (kind) {
       event.preventDefault();
       if (!("needs" in kind)) page.chooseMissing(kind);

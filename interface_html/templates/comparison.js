@@ -396,7 +396,8 @@
     }
     const ranks = work.doc.mode === "ranks",
       last = (ranks ? count : pairs.length) - 1,
-      digit = /^[0-9]$/.test(event.key) ? Number(event.key) : -1;
+      pressed = FG.keyOf(event).toLowerCase(),
+      digit = /^[0-9]$/.test(pressed) ? Number(pressed) : -1;
     const stay = at;
     if (event.key === "ArrowDown") at = Math.min(at + 1, last);
     else if (event.key === "ArrowUp") at = Math.max(at - 1, 0);
@@ -406,9 +407,9 @@
     } else if (ranks && digit >= 1 && digit <= count) {
       chooseRank(order()[at], digit);
       at = Math.min(at + 1, last);
-    } else if (event.key.toLowerCase() === "d") nextDifferences();
-    else if (event.key.toLowerCase() === "b") setAllBad(!work.doc["all-bad"]);
-    else if (event.key.toLowerCase() === "m") setMode(ranks ? "pairs" : "ranks");
+    } else if (pressed === "d") nextDifferences();
+    else if (pressed === "b") setAllBad(!work.doc["all-bad"]);
+    else if (pressed === "m") setMode(ranks ? "pairs" : "ranks");
     else if (event.key === "Escape") {
       $("choices").focus();
       return;

@@ -223,12 +223,13 @@ window.FG = window.FG || {};
 
     // Whether a key was one of adjudication.
     key(event) {
-      if (event.key === "." || event.key === ",") {
-        this.goDifference(event.key === "." ? 1 : -1);
+      const pressed = FG.keyOf(event);
+      if (pressed === "." || pressed === ",") {
+        this.goDifference(pressed === "." ? 1 : -1);
         return true;
       }
-      const k = PEOPLE.indexOf(event.key.toUpperCase());
-      if (event.key.length !== 1 || k < 0 || k >= this.entries.length) return false;
+      const k = PEOPLE.indexOf(pressed.toUpperCase());
+      if (pressed.length !== 1 || k < 0 || k >= this.entries.length) return false;
       if (event.shiftKey) {
         this.takeAll(k);
         return true;

@@ -50,6 +50,28 @@ window.FG = window.FG || {};
   // Whether a dialog is open, whose keys are its own, or the page takes no input.
   FG.isAsking = () => Boolean(document.querySelector("dialog[open], #work[inert]"));
 
+  // ---- keys --------------------------------------------------------------------------------------------------
+  // The key of a keyboard event. Keyboards for other scripts, such as Arabic or Cyrillic, type no Latin letters and maybe
+  // other digits: there it is what a US keyboard has in that place.
+  FG.keyOf = function ({ key, code, shiftKey }) {
+    const isOther = /^[^\x00-\x7f]+$/.test(key) && !/\p{Script=Latin}/u.test(key),
+      place = /^(?:Key|Digit)([A-Z0-9])$/.exec(code || "");
+    if (key === "؟") return "?";
+    if (!isOther || !place) return key;
+    return shiftKey ? place[1] : place[1].toLowerCase();
+  };
+
+  // The bracket of a keyboard event: "[", "]", "}" or null. On keyboards without keys for brackets, the two keys count that
+  // a US keyboard has for them, unless they type something else that pages use.
+  const BRACKETS = { BracketLeft: "[", BracketRight: "]", "Shift+BracketRight": "}" };
+  FG.bracketOf = function ({ key, code, shiftKey }) {
+    if (Object.values(BRACKETS).includes(key)) return key;
+    const isUsed = /^[a-z0-9.,?]$/i.test(key),
+      isCharacter = key.length === 1 || key === "Dead"; // the first key of a letter with an accent
+    if (isUsed || !isCharacter) return null;
+    return BRACKETS[shiftKey ? `Shift+${code}` : code] || null;
+  };
+
   // Let the page take no input while the server is asked: what was done meanwhile could be lost, or be taken for work on
   // the next item. Returns what `task` returns. Tasks may contain others.
   const WAITING = t("Waiting for the server…"),

@@ -251,7 +251,8 @@
     }
     const card = cards[at],
       to = target(event.key),
-      digit = /^[0-9]$/.test(event.key) ? Number(event.key) : -1;
+      pressed = FG.keyOf(event),
+      digit = /^[0-9]$/.test(pressed) ? Number(pressed) : -1;
     if (to >= 0) goTo(to);
     else if (digit >= 0 && !isLikert(card.scale)) {
       goTo(at); // the digit is typed into the field

@@ -40,7 +40,7 @@ window.FG = window.FG || {};
 
   // The severity whose key was pressed. With Caps Lock, letters are capital without Shift.
   function pressed(schema, event) {
-    const letter = event.key.toUpperCase(),
+    const letter = FG.keyOf(event).toUpperCase(),
       key = event.shiftKey ? `Shift+${letter}` : letter;
     return severities(schema).find((severity) => severity.key === key);
   }

@@ -265,6 +265,11 @@ window.FG = window.FG || {};
         ...(FG.skipReasons(schema).length ? [["S", t("skip this item, with a reason")]] : []),
       ]),
       FG.el("p", {}, t("Keys do not work while a text field has focus; Esc leaves the field.")),
+      FG.el(
+        "p",
+        {},
+        t("If your keyboard has no brackets or no Latin letters, use the keys that a US keyboard has for them."),
+      ),
       FG.el("p", { class: "hint" }, t("Guideline version {version}.", { version: schema.guideline_version })),
       FG.el("button", { type: "button", class: "main", onclick: () => $("help").close() }, t("Close")),
     );
@@ -601,14 +606,16 @@ window.FG = window.FG || {};
 
   // ---- keys and the start ------------------------------------------------------------------------------------
   // Keys of both pages, outside of fields. Returns whether the key was one of them.
-  function barKey({ key, shiftKey }) {
+  function barKey(event) {
+    const key = FG.keyOf(event).toLowerCase(),
+      bracket = FG.bracketOf(event);
     if (key === "?") showHelp();
-    else if (key === "[") goPrevious();
-    else if (key === "]") goNext();
-    else if (key === "}") goOpen();
-    else if (key.toLowerCase() === "g") $("goto").focus();
-    else if (key.toLowerCase() === "s") askSkip();
-    else if (key.toLowerCase() === "p" && shiftKey) toggleSources();
+    else if (bracket === "[") goPrevious();
+    else if (bracket === "]") goNext();
+    else if (bracket === "}") goOpen();
+    else if (key === "g") $("goto").focus();
+    else if (key === "s") askSkip();
+    else if (key === "p" && event.shiftKey) toggleSources();
     else return false;
     return true;
   }
@@ -617,8 +624,9 @@ window.FG = window.FG || {};
     const field = event.target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select");
     const command = event.ctrlKey || event.metaKey;
     if (FG.isAsking() || !shell.work) return;
-    const z = event.key.toLowerCase() === "z",
-      y = event.key.toLowerCase() === "y";
+    const key = FG.keyOf(event).toLowerCase(),
+      z = key === "z",
+      y = key === "y";
     if (command && event.key === "Enter") {
       event.preventDefault();
       shell.hooks.submit();
@@ -629,7 +637,10 @@ window.FG = window.FG || {};
       shell.hooks.step(z && !event.shiftKey);
       return;
     }
-    if (command || event.altKey || event.isComposing) return;
+    // Many keyboards type brackets with Option or AltGr. AltGr is Control and Alt in some browsers.
+    const isTypedBracket = event.altKey && !event.metaKey && FG.bracketOf(event) === event.key;
+    if ((command || event.altKey) && !isTypedBracket) return;
+    if (event.isComposing) return;
     if (field) {
       shell.hooks.fieldKey && shell.hooks.fieldKey(event, field);
       return;

@@ -59,13 +59,14 @@ window.FG = window.FG || {};
 
     // Digits choose a reason, Enter confirms.
     dialog.onkeydown = function (event) {
-      const isText = event.target === text;
+      const isText = event.target === text,
+        digit = FG.keyOf(event);
       if (event.key === "Enter" && !event.target.closest("button")) {
         event.preventDefault();
         confirm();
-      } else if (!isText && /^[1-9]$/.test(event.key) && radios()[event.key - 1]) {
+      } else if (!isText && /^[1-9]$/.test(digit) && radios()[digit - 1]) {
         event.preventDefault();
-        const radio = radios()[event.key - 1];
+        const radio = radios()[digit - 1];
         radio.checked = true;
         radio.focus();
       }
