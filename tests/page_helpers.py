@@ -166,6 +166,14 @@ def identify(tab, name: str = ANNOTATOR) -> None:
         tab.wait_for_selector("#name", state="detached")
 
 
+def rename(tab, name: str) -> None:
+    """Change the annotator."""
+    tab.click("#who")
+    tab.fill("#name", name)
+    press(tab, "Enter")
+    tab.wait_for_selector("#name", state="detached")
+
+
 def row_with(item: Item, annotation=None, preference=None) -> dict:
     """The qa-feedback row of an item with this feedback."""
     feedback = {"feedback": annotation, "preference": preference}

@@ -12,6 +12,7 @@ from page_helpers import (
     opened,
     press,
     reload,
+    rename,
     row_with,
     wait_until,
 )
@@ -59,13 +60,6 @@ def correct(tab, text: str) -> None:
     press(tab, "Escape", "Home", "1")
     tab.fill("#correction", text)
     press(tab, "Escape", "Control+Enter")
-
-
-def rename(tab, name: str) -> None:
-    tab.click("#who")
-    tab.fill("#name", name)
-    press(tab, "Enter")
-    tab.wait_for_selector("#name", state="detached")
 
 
 def corrections(content: bytes) -> list[str]:

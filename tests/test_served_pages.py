@@ -3,13 +3,14 @@
 import json
 from contextlib import contextmanager
 
-from faulty_link import FaultyLink, fail, lose, proceed
+from faulty_link import Answer, FaultyLink, fail, lose, proceed
 from page_helpers import (
     ITEM,
     described,
     new_context,
     press,
     reload,
+    rename,
     row_with,
     said,
     wait_until,
@@ -69,6 +70,17 @@ def kept(tab):
         "() => !Object.keys(localStorage).some((key) =>"
         " /served.*(annotation|comparison)\\/\\d/.test(key))",
     )
+
+
+def unreached(tab) -> None:
+    """Wait until the page says that the server cannot be reached."""
+    wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")
+
+
+def titled(tab, title: str) -> None:
+    """Wait until the page shows the item with this title."""
+    shows = "title => document.querySelector('#item-title').textContent === title"
+    wait_until(tab, shows, title)
 
 
 def test_the_same_bytes_as_from_disk(chromium, tmp_path):
@@ -312,14 +324,14 @@ def test_a_draft_whose_answer_was_lost_is_followed_by_the_next(chromium, tmp_pat
         drafts = link.at("/api/drafts/*")
         drafts.next.append(lose)
         tab.fill("#correction", "First.")
-        wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")
+        unreached(tab)
         tab.fill("#correction", "Second.")
         kept(tab)
         assert tab.is_hidden("#notice")
         assert draft_of(server, 1)["corrected-prediction"] == "Second."
         drafts.next.append(lose)
         tab.fill("#correction", "Third.")
-        wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")
+        unreached(tab)
         drafts.otherwise = fail
         tab.fill("#correction", "Fourth.")  # only this browser has it
         reload(tab)
@@ -357,7 +369,7 @@ def test_a_copy_from_before_a_submission_is_not_the_newest(chromium, tmp_path):
     ):
         link.at("/api/drafts/*", otherwise=fail)
         tab.fill("#correction", "Old.")
-        wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")
+        unreached(tab)
         client = Client(server.port, "anna")  # another browser
         body = client.submission(client.next())
         assert client.call("POST", "/api/submissions", body)[0] == 201
@@ -369,15 +381,130 @@ def test_a_copy_from_before_a_submission_is_not_the_newest(chromium, tmp_path):
         tab.noise.clear()
 
 
+def test_a_draft_is_sent_after_another_item_was_opened(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=2) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link) as tab,
+    ):
+        press(tab, "n", "Control+Enter")
+        titled(tab, "Question 1?")
+        drafts = link.at("/api/drafts/*", otherwise=fail)
+        tab.fill("#correction", "Left.")
+        unreached(tab)
+        press(tab, "Escape", "[")
+        titled(tab, "Question 0?")
+        drafts.otherwise = proceed
+        kept(tab)
+        assert draft_of(server, 2)["corrected-prediction"] == "Left."
+        assert draft_of(server, 1) is None
+        assert tab.is_hidden("#notice")
+        tab.noise.clear()
+
+
+def test_a_copy_is_sent_at_the_next_start_but_only_for_its_annotator(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=1, per_item=2) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link) as tab,
+    ):
+        press(tab, "n", "Control+Enter")
+        tab.wait_for_selector("#empty:not([hidden])")
+        tab.click("#previous")
+        tab.wait_for_selector("#work:not([hidden])")
+        drafts = link.at("/api/drafts/*", otherwise=fail)
+        tab.fill("#correction", "Again.")
+        unreached(tab)
+        asked = link.at("/api/assignments/1")
+        rename(tab, "ben")
+        tab.wait_for_selector("#work:not([hidden])")
+        drafts.otherwise = proceed
+        asked.wait()  # for ben, who does not get it
+        tab.fill("#correction", "Of ben.")
+        press(tab, "Escape")
+        wait_until(tab, "() => !Object.keys(localStorage).some((key) => key.includes('/2/'))")
+        assert draft_of(server, 2, "ben")["corrected-prediction"] == "Of ben."
+        assert draft_of(server, 1) is None
+        rename(tab, "anna")
+        assert tab.is_visible("#empty")
+        kept(tab)
+        assert draft_of(server, 1)["corrected-prediction"] == "Again."
+        tab.noise.clear()
+
+
+def refuse(forward) -> Answer:
+    """The server refuses the request, and the page does not try again by itself."""
+    return Answer(422, [("Content-Type", "application/json")], b'{"error": "no"}')
+
+
+def test_a_draft_that_another_tab_sent_from_the_copy_is_followed_by_the_next(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=2) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link) as tab,
+    ):
+        press(tab, "n", "Control+Enter")
+        titled(tab, "Question 1?")
+        press(tab, "[")
+        titled(tab, "Question 0?")
+        link.at("/api/drafts/*").next.append(refuse)
+        tab.fill("#correction", "First.")
+        wait_until(tab, "() => document.querySelector('#notice').textContent.includes('draft yet')")
+        other = tab.context.new_page()
+        other.goto(tab.url)
+        titled(other, "Question 1?")
+        kept(other)
+        assert draft_of(server, 1)["corrected-prediction"] == "First."
+        tab.fill("#correction", "Second.")
+        kept(tab)
+        assert draft_of(server, 1)["corrected-prediction"] == "Second."
+        tab.noise.clear()
+
+
+def test_reading_meanwhile_keeps_no_copy_of_a_draft(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=1) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link) as tab,
+    ):
+        drafts = link.at("/api/drafts/*")
+        drafts.hold_next()
+        press(tab, "n")
+        drafts.wait()
+        tab.mouse.move(300, 300)  # counts as time
+        drafts.release()
+        kept(tab)
+
+
+def test_another_item_waits_for_one_draft_at_most(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=2) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link, with_clock=True) as tab,
+    ):
+        press(tab, "n", "Control+Enter")
+        titled(tab, "Question 1?")
+        tab.clock.pause_at(tab.evaluate("Date.now()") / 1000 + 1)  # seconds
+        drafts = link.at("/api/drafts/*")
+        for _ in range(9):
+            drafts.hold_next()
+        tab.fill("#correction", "First.")
+        tab.clock.run_for(1000)
+        drafts.wait()
+        tab.fill("#correction", "Second.")
+        press(tab, "Escape", "[")
+        tab.clock.run_for(31_000)
+        titled(tab, "Question 0?")
+        tab.noise.clear()
+
+
 def test_a_draft_of_another_study_at_the_same_address_is_not_shown(chromium, tmp_path):
     first = Server(tmp_path, items=1).start()
     try:
         with visiting(chromium, first) as tab:
             first.kill()
             tab.fill("#correction", "Of the first study.")
-            wait_until(
-                tab, "() => document.querySelector('#notice').textContent.includes('reached')"
-            )
+            unreached(tab)
             folder = tmp_path / "second"
             folder.mkdir()
             with serving(folder, items=1, port=first.port) as second:

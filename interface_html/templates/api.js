@@ -7,7 +7,6 @@
   if (!/^https?:$/.test(location.protocol) || document.getElementById("items")) return;
   const COUNTDOWN = 300; // seconds before the end of a lease from which the rest is shown
   const DELAY = 500; // milliseconds without a change before a draft is sent
-  const MOST_UNSURE = 50;
   const LONGEST_WAIT = 30000; // milliseconds for a response: meanwhile the page may take no input
   const RETRY = 5000; // milliseconds until a draft is sent again
 
@@ -32,6 +31,54 @@
     }
   }
 
+  // Wait until something is done, but not longer than for a response.
+  function atMost(promise) {
+    const end = new Promise((resolve) => setTimeout(resolve, LONGEST_WAIT));
+    return Promise.race([promise, end]);
+  }
+
+  // Whether a request may succeed later.
+  const isPassing = ({ status }) => status === 0 || status >= 500;
+
+  // The state that a draft stores. The server has the submission.
+  function draftState({ submitted, ...state }, version) {
+    return { ...state, version };
+  }
+
+  // The work in a state, without what changes while the annotator only reads.
+  const workIn = ({ seconds, wall, seen, submitted, version, ...work }) => JSON.stringify(work);
+
+  // Each state that is stored in this browser has a version: [session, number]. A session is the time for which an item is
+  // open in a tab, and its numbers grow. Whether a draft is one of those that `latest` follows, which has the last number
+  // of each session.
+  function isEarlier({ state }, latest) {
+    const [session, number] = state.version || [];
+    return number <= latest[session];
+  }
+
+  // The state of a copy, if it is newer than what the server has of the item; null if not. It is newer if nobody has
+  // submitted the item since, and the server's draft is the one that the copy was based on, or one that was sent from this
+  // browser before it. It is also newer if the server has the submission that was sent from here, and no draft since.
+  // Revisions of drafts start again after each submission.
+  function newestState(copy, { draft, submissions, submitted }) {
+    const { pending, ...state } = copy.state;
+    if (!draft && isStored(pending, submissions, submitted)) {
+      const { seconds = 0, wall = 0 } = pending; // the submission has these times: they add up
+      return { ...state, seconds: state.seconds - seconds, wall: state.wall - wall };
+    }
+    const known = copy.submissions ?? submissions; // copies of an earlier version of this page have no number
+    if (known !== submissions) return null;
+    const isBasis = copy.revision === (draft ? draft.revision : 0),
+      isAfter = Boolean(draft) && isEarlier(draft, copy.latest || {});
+    return isBasis || isAfter ? copy.state : null;
+  }
+
+  // Whether the server's latest submission is one that was pending here: its response was lost.
+  function isStored(pending, submissions, submitted) {
+    if (!pending || submissions !== pending.submissions + 1) return false;
+    return FG.same({ ...submitted, seen: null }, { ...pending.doc, seen: null });
+  }
+
   class ServerStore {
     constructor(schema, page) {
       Object.assign(
@@ -41,7 +88,8 @@
       );
       this.identity = "name"; // what names the annotator to the server: "name" or "token"
       this.progress = "";
-      this.unsure = []; // hashes of drafts that were sent, and of which no answer says whether they are stored
+      this.latest = {}; // the last version of each session that the state follows
+      this.settled = new Map(); // copies, by name, that the server refused or has newer work than
       this.active = 0; // when the annotator last did something, as of FG.now
       this.takeLink(location.hash);
       if (location.hash) history.replaceState(null, "", location.pathname);
@@ -75,6 +123,8 @@
     // A name, or a token or link if the server needs one.
     identify(text, needs) {
       this.who = null;
+      clearTimeout(this.timer);
+      this.unsent = null; // of the annotator before: a copy of it is in the browser
       if (needs !== "token") {
         FG.setOfTab(this, this.name("annotator"), FG.checkName(text));
         return;
@@ -91,12 +141,14 @@
       return FG.whileWaiting(async () => {
         await this.flush();
         this.study = null;
+        this.settled.clear();
         const answer = await this.call("GET", `/api/assignments?page=${this.page}`);
         this.items = answer.assignments.map(({ id, item, ...rest }) => ({ id: item, key: String(id), ...rest }));
         this.study = answer.study;
         this.identity = answer.identity;
         const at = await this.advance();
         this.position = at < 0 ? this.items.length : at;
+        this.sendCopiesLater();
         return null;
       });
     }
@@ -185,13 +237,14 @@
       this.isFresh = true;
       clearTimeout(this.timer);
       this.unsent = null; // of the item before: a copy of it is in the browser
-      this.unsure = [];
+      this.session = newUuid();
+      this.latest = { [this.session]: 0 };
       this.revision = draft ? draft.revision : 0;
       this.submissions = submissions;
-      this.given = draft && draft.state;
-      this.submitted = submitted;
+      this.stored = { draft, submissions, submitted };
       this.draft = this.stateOf(draft, submitted);
       this.keepLease(lease, submissions === 0 && !skipped);
+      this.sendCopiesLater();
       const shown = { id: name, key, row, order, skipped, done: submissions > 0 && !skipped },
         at = this.items.findIndex((other) => other.key === key);
       if (at < 0) return this.items.push(shown) - 1;
@@ -285,49 +338,28 @@
     }
 
     backUp(state) {
-      const { revision, submissions, unsure } = this;
-      this.write(this.backup, JSON.stringify({ revision, submissions, state, unsure }));
+      this.latest[this.session] += 1;
+      const { revision, submissions, session, latest } = this;
+      this.write(this.backup, JSON.stringify({ revision, submissions, state, session, latest }));
     }
 
-    // The draft. The copy in this browser is newer if nobody has submitted the item since, and the server's draft is the
-    // one that the copy was based on, or one that was sent from here before it. It is also newer if the server has the
-    // submission that was sent from here, and no draft since.
+    // The draft, or the copy in this browser if it is newer.
     load() {
-      let copy = null;
-      try {
-        copy = JSON.parse(this.storage.getItem(this.backup));
-      } catch (error) {
-        /* none */
-      }
-      if (!copy) return this.draft;
-      const follows = this.isLatest(copy.state.pending);
-      if (!follows && !this.isBasis(copy)) return this.draft;
-      const state = { ...copy.state, submitted: this.draft && this.draft.submitted };
-      if (follows) {
-        const { seconds = 0, wall = 0 } = state.pending; // the submission has these times: they add up
-        Object.assign(state, { seconds: state.seconds - seconds, wall: state.wall - wall });
-        delete state.pending;
-      }
+      const copy = this.copyNamed(this.backup),
+        newest = copy && newestState(copy, this.stored);
+      if (!newest) return this.draft;
+      Object.assign(this.latest, copy.latest);
+      const state = { ...newest, submitted: this.draft && this.draft.submitted };
       this.later(state);
       return state;
     }
 
-    // Whether the server has stored a submission that was pending here (its response was lost), and nothing after it.
-    isLatest(pending) {
-      if (!pending || this.given || this.submissions !== pending.submissions + 1) return false;
-      return FG.same({ ...this.submitted, seen: null }, { ...pending.doc, seen: null });
-    }
-
-    // Whether what the server has is what a copy was based on. Revisions of drafts start again after each submission.
-    // Copies of an earlier version of this page have no number of submissions.
-    isBasis({ submissions = this.submissions, revision, unsure = [] }) {
-      if (submissions !== this.submissions) return false;
-      return revision === this.revision || this.wasSent(unsure);
-    }
-
-    // Whether the server's draft is one of those with these hashes.
-    wasSent(hashes, state = this.given) {
-      return Boolean(state) && hashes.includes(FG.sha256(JSON.stringify(state)));
+    copyNamed(name) {
+      try {
+        return JSON.parse(this.storage.getItem(name));
+      } catch (error) {
+        return null;
+      }
     }
 
     save(item, state) {
@@ -342,14 +374,19 @@
       this.timer = setTimeout(() => this.send(state), delay);
     }
 
-    // Send what is waiting, before another item is opened.
+    // Send what is waiting, before another item is opened. Without a response, its copy in this browser is sent later.
     flush() {
-      return FG.whileWaiting(async () => {
-        clearTimeout(this.timer);
-        if (this.sending) await this.sending;
-        clearTimeout(this.timer);
-        if (this.unsent) await this.send(this.unsent);
-      });
+      return FG.whileWaiting(() => atMost(this.sendUnsent()));
+    }
+
+    async sendUnsent() {
+      clearTimeout(this.timer);
+      if (this.sending) {
+        await this.sending;
+        if (this.warning) return; // the server does not answer now
+      }
+      clearTimeout(this.timer);
+      if (this.unsent) await this.send(this.unsent);
     }
 
     // Send one draft at a time, so that revisions follow each other.
@@ -366,47 +403,118 @@
     }
 
     async put(state) {
-      const { assignment, submissions } = this,
-        { submitted, ...own } = state, // the server has the submission
-        text = JSON.stringify(own);
-      // A submission ends the drafts before it.
-      const isOpen = () => assignment === this.assignment && submissions === this.submissions;
-      this.unsure = [...this.unsure.slice(-MOST_UNSURE), FG.sha256(text)];
+      const { assignment, submissions, session } = this,
+        // A submission ends the drafts before it.
+        isOpen = () => assignment === this.assignment && submissions === this.submissions;
       this.backUp(state);
+      const work = workIn(state),
+        body = { revision: this.revision, submissions, state: draftState(state, [session, this.latest[session]]) };
       try {
-        const body = { revision: this.revision, submissions, state: own };
         const answer = await this.call("PUT", `/api/drafts/${assignment}`, body);
         if (!isOpen()) return;
         this.revision = answer.revision;
-        this.unsure = [];
-        if (this.warning) FG.notice("");
-        this.warning = null;
+        this.withdrawWarning();
         if (this.leaseEnd !== null) this.heard(answer.held);
-        if (JSON.stringify({ ...state, submitted: undefined }) === text) this.storage.removeItem(this.backup);
-        else this.backUp(state);
+        const latest = this.unsent || state;
+        if (workIn(latest) === work) this.storage.removeItem(this.backup);
+        else this.backUp(latest);
       } catch (error) {
         if (!isOpen()) return;
-        if (error.status === 409 && (await this.isOwn(assignment))) {
+        if (error.status === 409 && (await this.isOwn(isOpen))) {
           if (!this.unsent) this.later(state);
           return;
         }
+        if (!isOpen()) return;
         this.warning = t("The server does not have the draft yet: {reason}.", { reason: error.message });
         FG.notice(this.warning);
-        const isPassing = error.status === 0 || error.status >= 500;
-        if (isPassing && !this.unsent) this.later(state, RETRY);
+        if (isPassing(error) && !this.unsent) this.later(state, RETRY);
       }
     }
 
+    withdrawWarning() {
+      if (this.warning) FG.notice("");
+      this.warning = null;
+    }
+
     // Whether the newer draft at the server was sent from here, and only the response was lost. Then this one follows it.
-    async isOwn(assignment) {
+    async isOwn(isOpen) {
       try {
-        const { draft } = (await this.call("GET", `/api/assignments/${assignment}`)).assignment;
-        const isOwn = Boolean(draft) && this.wasSent(this.unsure, draft.state) && assignment === this.assignment;
+        const { draft } = (await this.call("GET", `/api/assignments/${this.assignment}`)).assignment;
+        const isOwn = Boolean(draft) && isOpen() && isEarlier(draft, this.latest);
         if (isOwn) this.revision = draft.revision;
         return isOwn;
       } catch (error) {
         return false;
       }
+    }
+
+    // ---- copies of other items ---------------------------------------------------------------------------------
+    // A draft that could not be sent stays in this browser when another item is opened or the page is closed. It is sent
+    // once the server answers again. The server refuses the copies of other annotators of this browser, which stay.
+
+    // The names of the copies of other items, with their assignments.
+    get copies() {
+      const start = this.name(`${this.page}/`),
+        end = `/${this.study}`,
+        copies = [];
+      for (const name of this.storage.names()) {
+        const assignment = name.slice(start.length, -end.length),
+          isCopy = name === `${start}${assignment}${end}` && /^[0-9]+$/.test(assignment);
+        if (isCopy && name !== this.backup) copies.push({ name, assignment });
+      }
+      return copies;
+    }
+
+    sendCopiesLater(delay = DELAY) {
+      clearTimeout(this.copyTimer);
+      this.copyTimer = setTimeout(() => this.sendCopies(), delay);
+    }
+
+    // Send the next copy that is not settled, and the others after it.
+    async sendCopies() {
+      if (this.sending || FG.isWaiting()) {
+        this.sendCopiesLater();
+        return;
+      }
+      const next = this.copies.find(({ name }) => this.settled.get(name) !== this.storage.getItem(name));
+      if (!next) return;
+      let isAnswered = false;
+      this.sending = this.sendCopy(next)
+        .then((answered) => {
+          isAnswered = answered;
+        })
+        .finally(() => {
+          this.sending = null;
+        });
+      await this.sending;
+      this.sendCopiesLater(isAnswered ? 0 : RETRY);
+    }
+
+    // Send a copy, if it is newer than what the server has. Returns whether the server has answered.
+    async sendCopy({ name, assignment }) {
+      const text = this.storage.getItem(name),
+        copy = this.copyNamed(name);
+      try {
+        const stored = (await this.call("GET", `/api/assignments/${assignment}`)).assignment,
+          state = copy && newestState(copy, stored);
+        if (!state) {
+          this.settled.set(name, text);
+          return true;
+        }
+        const { draft, submissions } = stored,
+          version = copy.latest && [copy.session, copy.latest[copy.session]];
+        await this.call("PUT", `/api/drafts/${assignment}`, {
+          revision: draft ? draft.revision : 0,
+          submissions,
+          state: draftState(state, version),
+        });
+        if (this.storage.getItem(name) === text) this.storage.removeItem(name);
+        if (!this.unsent && this.storage.getItem(this.backup) === null) this.withdrawWarning();
+      } catch (error) {
+        if (isPassing(error)) return false;
+        this.settled.set(name, text);
+      }
+      return true;
     }
 
     // ---- submissions -------------------------------------------------------------------------------------------
@@ -484,7 +592,7 @@
       this.save(item, state);
       clearTimeout(this.timer);
       this.unsent = null;
-      if (this.sending) await this.sending;
+      if (this.sending) await atMost(this.sending);
       let answer;
       const tenths = (seconds) => Math.round(seconds * 10) / 10;
       try {
@@ -505,7 +613,6 @@
       }
       clearTimeout(this.timer);
       this.unsent = null;
-      this.unsure = [];
       this.submissions = answer.submissions; // others may have come between, and were replaced
       this.setLease(false);
       this.revision = 0; // the submission has ended the draft

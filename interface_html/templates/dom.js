@@ -77,6 +77,7 @@ window.FG = window.FG || {};
   const WAITING = t("Waiting for the server…"),
     PATIENCE = 1000; // milliseconds until the page says so
   let waits = 0;
+  FG.isWaiting = () => waits > 0;
   FG.whileWaiting = async function (task) {
     const field = document.activeElement,
       message = $("message"),
