@@ -136,8 +136,11 @@ def described(tab, requests):
     try:
         yield
     except Exception as error:
-        shown = "() => document.body.innerText"
-        error.add_note(f"the page: {tab.evaluate(shown)}")
+        try:
+            shown = tab.inner_text("body", timeout=30_000)  # ms: the page may hang
+        except Exception as reason:
+            shown = f"not readable: {reason}"
+        error.add_note(f"the page: {shown}")
         error.add_note("\n".join(["its last requests:", *requests[-20:]]))
         raise
 
@@ -149,6 +152,16 @@ def wait_until(tab, condition: str, arg=None) -> None:
     a browser on a busy machine may draw none.
     """
     tab.wait_for_function(condition, arg=arg, polling=50)
+
+
+def push(tab, selector: str) -> None:
+    """Push a button once it can be pushed, without waiting for a frame: see `wait_until`."""
+    can_be_pushed = """selector => {
+        const button = document.querySelector(selector);
+        return button !== null && !button.disabled && !button.closest("[inert], [hidden]");
+    }"""
+    wait_until(tab, can_be_pushed, selector)
+    tab.evaluate("selector => document.querySelector(selector).click()", selector)
 
 
 def said(tab, text: str) -> None:
@@ -168,7 +181,7 @@ def identify(tab, name: str = ANNOTATOR) -> None:
 
 def rename(tab, name: str) -> None:
     """Change the annotator."""
-    tab.click("#who")
+    push(tab, "#who")
     tab.fill("#name", name)
     press(tab, "Enter")
     tab.wait_for_selector("#name", state="detached")

@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 
 from faulty_link import FaultyLink, fail, proceed
-from page_helpers import new_context, press, said, wait_until
+from page_helpers import new_context, press, push, said, wait_until
 from server_helpers import Client, Server, serving
 from test_served_pages import kept, visiting
 
@@ -101,7 +101,7 @@ def test_a_server_that_is_down_can_be_tried_again(chromium, tmp_path):
         tab.wait_for_selector("#retry")
         assert "cannot be reached" in tab.inner_text("#empty")
         requests.otherwise = proceed
-        tab.click("#retry")
+        push(tab, "#retry")
         tab.wait_for_selector("#work:not([hidden])")
         tab.context.close()
 
@@ -130,7 +130,7 @@ def test_a_submitted_item_is_reopened_and_submitted_again(chromium, tmp_path):
         press(tab, "Control+Enter")
         tab.wait_for_selector("#empty:not([hidden])")
         assert "2 of 2 done" in tab.inner_text("#position")
-        tab.click("#previous")
+        push(tab, "#previous")
         tab.wait_for_selector("#work:not([hidden])")
         assert tab.inner_text("#item-title") == "Question 1?"
         revisions = [
@@ -155,7 +155,7 @@ def test_the_times_of_revisions_add_up(chromium, tmp_path):
             link.at("/api/next").next.append(fail)
             press(tab, "Control+Enter")
             said(tab, "could not be loaded")  # so the page still shows the item
-            tab.click("#flag")
+            push(tab, "#flag")
             press(tab, "Control+Enter")
             said(tab, "This is the next item")
             assert all("ERR_" in line for line in tab.noise)
@@ -168,7 +168,7 @@ def test_a_reopened_comparison_has_its_choices(chromium, tmp_path):
     with serving(tmp_path, items=1) as server, visiting(chromium, server, "comparison") as tab:
         press(tab, *"111111", "Control+Enter")
         tab.wait_for_selector("#empty:not([hidden])")
-        tab.click("#previous")
+        push(tab, "#previous")
         tab.wait_for_selector("#choices .pair")
         assert tab.locator("#choices input:checked").count() == 6
         assert "(this item: submitted)" in tab.inner_text("#position")
@@ -191,7 +191,7 @@ def test_a_stale_window_replaces_a_submission_only_if_confirmed(chromium, tmp_pa
             said(tab, "This is the next item" if tab is first else "already submitted")
         assert len(submissions_of(server)) == 1
         link.at("/api/next").next.append(fail)
-        stale.locator("#problems button").click()
+        push(stale, "#problems button")
         said(stale, "could not be loaded")  # so the page still shows the item
         texts = [entry.doc["corrected-prediction"] for entry in submissions_of(server)]
         assert texts == ["First.", "Stale."]

@@ -9,6 +9,7 @@ from page_helpers import (
     described,
     new_context,
     press,
+    push,
     reload,
     rename,
     row_with,
@@ -31,9 +32,20 @@ from interface_html.stored import read_database
 def visiting(browser, server, page="annotation", who="anna", with_clock=False, **options):
     """A served page; its console must be clean at the end, unless failures are intended.
 
-    `with_clock`: `tab.clock` controls its time.
+    `with_clock`: `tab.clock` controls its time, and it waits for a response as long as an
+    annotator's page does. Other pages wait longer, since a test may hold a response back for long.
     """
     context = new_context(browser, **options)
+    try:
+        yield from _visiting_in(context, server, page, who, with_clock)
+    finally:
+        context.close()
+
+
+def _visiting_in(context, server, page, who, with_clock):
+    """The same in a given context; it yields the page once."""
+    if not with_clock:
+        context.add_init_script("window.FG = { longestWait: 600000 }")  # ms
     tab, noise, outside, requests = context.new_page(), [], [], []
     tab.on(
         "console",
@@ -59,7 +71,7 @@ def visiting(browser, server, page="annotation", who="anna", with_clock=False, *
         tab.wait_for_selector("#work:not([hidden]), #empty:not([hidden])")
         tab.noise = noise
         yield tab
-    context.close()
+    tab.close()
     assert not noise and not outside, (noise, outside)
 
 
@@ -280,7 +292,7 @@ def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_pa
         submissions.otherwise = proceed
         drafts.otherwise = fail
         reload(tab, "#empty:not([hidden])")
-        tab.click("#previous")
+        push(tab, "#previous")
         tab.wait_for_selector("#work:not([hidden])")
         assert "(this item: submitted)" in tab.inner_text("#position")
         tab.noise.clear()
@@ -302,7 +314,7 @@ def test_edits_after_a_submission_whose_answer_was_lost_survive_a_reload(chromiu
         tab.fill("#correction", "Second.")
         wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reload')")
         reload(tab, "#empty:not([hidden])")
-        tab.click("#previous")
+        push(tab, "#previous")
         tab.wait_for_selector("#work:not([hidden])")
         assert tab.input_value("#correction") == "Second."
         assert "changed since submitted" in tab.inner_text("#position")
@@ -374,7 +386,7 @@ def test_a_copy_from_before_a_submission_is_not_the_newest(chromium, tmp_path):
         body = client.submission(client.next())
         assert client.call("POST", "/api/submissions", body)[0] == 201
         reload(tab, "#empty:not([hidden])")
-        tab.click("#previous")
+        push(tab, "#previous")
         tab.wait_for_selector("#work:not([hidden])")
         assert tab.input_value("#correction") == ITEM["prediction 1"]
         assert "(this item: submitted)" in tab.inner_text("#position")
@@ -410,7 +422,7 @@ def test_a_copy_is_sent_at_the_next_start_but_only_for_its_annotator(chromium, t
     ):
         press(tab, "n", "Control+Enter")
         tab.wait_for_selector("#empty:not([hidden])")
-        tab.click("#previous")
+        push(tab, "#previous")
         tab.wait_for_selector("#work:not([hidden])")
         drafts = link.at("/api/drafts/*", otherwise=fail)
         tab.fill("#correction", "Again.")
