@@ -90,7 +90,7 @@
       this.identity = "name"; // what names the annotator to the server: "name" or "token"
       this.progress = "";
       this.latest = {}; // the last version of each session that the state follows
-      this.settled = new Map(); // copies, by name, that the server refused or has newer work than
+      this.settled = new Map(); // the texts of copies, by name, that the server refused or that are older than its work
       this.active = 0; // when the annotator last did something, as of FG.now
       this.takeLink(location.hash);
       if (location.hash) history.replaceState(null, "", location.pathname);
@@ -405,8 +405,8 @@
 
     async put(state) {
       const { assignment, submissions, session } = this,
-        // A submission ends the drafts before it.
-        isOpen = () => assignment === this.assignment && submissions === this.submissions;
+        // Another session has revisions of its own, and a submission ends the drafts before it.
+        isOpen = () => session === this.session && submissions === this.submissions;
       this.backUp(state);
       const work = workIn(state),
         body = { revision: this.revision, submissions, state: draftState(state, [session, this.latest[session]]) };
