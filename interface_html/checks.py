@@ -56,21 +56,23 @@ OWN_ITEMS = """
     WHERE a.annotator = :annotator AND a.page = :page
     ORDER BY a.id
 """
-# The number of items of the study that `Database.next` can still give to an annotator.
-FREE_ITEMS = """
-    SELECT COUNT(*) FROM items
-    WHERE
-        NOT EXISTS (
-            SELECT 1 FROM assignments a
-            WHERE a.page = :page AND a.item = items.id AND a.annotator = :annotator
-        )
-        AND (
-            SELECT COUNT(*) FROM assignments a
-            WHERE a.page = :page AND a.item = items.id AND (a.done OR a.lease_until > :now)
-        ) < :per_item
-        AND id NOT IN (SELECT item FROM checks)
-        AND id NOT IN (SELECT item FROM withheld WHERE page = :page)
+# Whether `Database.next` can still give an item of the study to an annotator.
+IS_FREE = """
+    -- the annotator never had it on this page
+    NOT EXISTS (
+        SELECT 1 FROM assignments a
+        WHERE a.page = :page AND a.item = items.id AND a.annotator = :annotator
+    )
+    -- it needs more annotators than have it or judged it
+    AND (
+        SELECT COUNT(*) FROM assignments a
+        WHERE a.page = :page AND a.item = items.id AND (a.done OR a.lease_until > :now)
+    ) < :per_item
+    -- hidden gold and repeated items are given by the plan of the checks
+    AND id NOT IN (SELECT item FROM checks)
+    AND id NOT IN (SELECT item FROM withheld WHERE page = :page)
 """
+FREE_ITEMS = f"SELECT COUNT(*) FROM items WHERE {IS_FREE}"
 FREE_GOLD = """
     SELECT COUNT(*) FROM checks c
     WHERE

@@ -27,25 +27,7 @@ from interface_html.format import Item
 from interface_html.stored import create_tables, other_task
 from interface_html.submitted import KEY_OF_PAGE, is_given_on
 
-FREE_ITEM = """
-    SELECT id FROM items
-    WHERE
-        -- the annotator never had it on this page
-        NOT EXISTS (
-            SELECT 1 FROM assignments a
-            WHERE a.page = :page AND a.item = items.id AND a.annotator = :annotator
-        )
-        -- it needs more annotators than have it or judged it
-        AND (
-            SELECT COUNT(*) FROM assignments a
-            WHERE a.page = :page AND a.item = items.id AND (a.done OR a.lease_until > :now)
-        ) < :wanted
-        -- hidden gold and repeated items are given by the plan of the checks
-        AND id NOT IN (SELECT item FROM checks)
-        AND id NOT IN (SELECT item FROM withheld WHERE page = :page)
-    ORDER BY position
-    LIMIT 1
-"""
+FREE_ITEM = f"SELECT id FROM items WHERE {checks.IS_FREE} ORDER BY position LIMIT 1"
 
 
 class RefusedError(Exception):
@@ -305,7 +287,7 @@ class Database:
         """The first item of the study that needs more annotators and that this one never had."""
         return sql.execute(
             FREE_ITEM,
-            {"page": page, "annotator": annotator, "now": now, "wanted": self.per_item},
+            {"page": page, "annotator": annotator, "now": now, "per_item": self.per_item},
         ).fetchone()
 
     def _lease(self, sql: sqlite3.Connection, number: int, now: float) -> None:
