@@ -504,8 +504,8 @@ class Database:
           confirmed: whether to add it although there are newer ones.
 
         Raises:
-          RefusedError: (409) another submission has this uuid, or there are submissions that the
-            page does not know of, and the annotator has not confirmed that this one replaces them.
+          RefusedError: (409) the uuid belongs to another submission, or `confirmed` is False and
+            the assignment has submissions that the page does not know.
         """
         text = json.dumps(doc)
         digest = _sha(json.dumps([assignment.id, doc, receipt.guideline], sort_keys=True))

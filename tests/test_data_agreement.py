@@ -357,7 +357,9 @@ def test_a_rated_response_with_one_annotator_of_errors_has_no_figure():
     for other in (rated, liked):
         figures = report({"f": [judged(mark(0, 2, annotator="anna"), other)]})
         for name in ("span F1, exact, positions", "alpha, words marked or not"):
-            assert figures[name] == "undefined: no response has two annotators of its errors"
+            assert figures[name] == (
+                "undefined: no two annotators looked for errors in the same response"
+            )
 
 
 def test_who_only_rates_has_not_found_that_nothing_is_missing():

@@ -430,8 +430,8 @@ def test_agreement_of_files(tmp_path, capsys):
     write_jsonl(third, [row])
     note, *lines_with_rating = printed(capsys, "agreement", first, second, third)
     assert note == (
-        "note: the figures of errors leave out 1 annotation without a judgement of errors: only"
-        " scores, or verdicts of other aspects"
+        "note: the figures about errors leave out 1 annotation with only scores or verdicts of"
+        " other aspects"
     )
     assert lines_with_rating == lines
 

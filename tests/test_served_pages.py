@@ -89,6 +89,13 @@ def unreached(tab) -> None:
     wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")
 
 
+def reload_and_go_back(tab) -> None:
+    """Reload a page whose items are all done, and open the last one."""
+    reload(tab, "#empty:not([hidden])")
+    push(tab, "#previous")
+    tab.wait_for_selector("#work:not([hidden])")
+
+
 def titled(tab, title: str) -> None:
     """Wait until the page shows the item with this title."""
     shows = "title => document.querySelector('#item-title').textContent === title"
@@ -291,9 +298,7 @@ def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_pa
         submissions.wait()
         submissions.otherwise = proceed
         drafts.otherwise = fail
-        reload(tab, "#empty:not([hidden])")
-        push(tab, "#previous")
-        tab.wait_for_selector("#work:not([hidden])")
+        reload_and_go_back(tab)
         assert "(this item: submitted)" in tab.inner_text("#position")
         tab.noise.clear()
 
@@ -313,9 +318,7 @@ def test_edits_after_a_submission_whose_answer_was_lost_survive_a_reload(chromiu
         submissions.otherwise = proceed
         tab.fill("#correction", "Second.")
         wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reload')")
-        reload(tab, "#empty:not([hidden])")
-        push(tab, "#previous")
-        tab.wait_for_selector("#work:not([hidden])")
+        reload_and_go_back(tab)
         assert tab.input_value("#correction") == "Second."
         assert "changed since submitted" in tab.inner_text("#position")
         kept(tab)
@@ -385,9 +388,7 @@ def test_a_copy_from_before_a_submission_is_not_the_newest(chromium, tmp_path):
         client = Client(server.port, "anna")  # another browser
         body = client.submission(client.next())
         assert client.call("POST", "/api/submissions", body)[0] == 201
-        reload(tab, "#empty:not([hidden])")
-        push(tab, "#previous")
-        tab.wait_for_selector("#work:not([hidden])")
+        reload_and_go_back(tab)
         assert tab.input_value("#correction") == ITEM["prediction 1"]
         assert "(this item: submitted)" in tab.inner_text("#position")
         tab.noise.clear()

@@ -45,8 +45,8 @@ def agreement(*files: str, settings: AgreementSettings) -> None:
     left_out = not_judging_errors(judged)
     if left_out:
         print(
-            f"note: the figures of errors leave out {counted(left_out, 'annotation')} without a"
-            " judgement of errors: only scores, or verdicts of other aspects"
+            f"note: the figures about errors leave out {counted(left_out, 'annotation')} with only"
+            " scores or verdicts of other aspects"
         )
     figures = report(judged, settings.severities)
     for name, figure in figures.items():

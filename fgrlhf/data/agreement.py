@@ -43,7 +43,7 @@ DRAWS_AT_ONCE = 50  # bounds the memory
 SEED = 0
 NOT_MARKED = "none"
 NOT_SHARED = "no response was judged by two annotators"
-NO_SHARED_ERRORS = "no response has two annotators of its errors"
+NO_SHARED_ERRORS = "no two annotators looked for errors in the same response"
 
 
 # ---- Krippendorff's alpha ------------------------------------------------------------------------

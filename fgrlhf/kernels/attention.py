@@ -38,8 +38,8 @@ from fgrlhf.kernels.layers import dropout_mask, linear
 
 SHARED_PROMPT = "shared_prompt"
 BLOCK_SIZE = 2**18  # scores computed at a time: a megabyte in fp32, which fits a processor's cache
-_KEPT = "_with_mask"  # attribute of a bias: see `_bias_of_all_layers`
 STORED_SCORES = 2**21  # the most whose probabilities are stored: 8 MB in fp32
+MASKED_BIAS = "_masked_bias"  # attribute of a bias: see `_bias_of_all_layers`
 
 
 # ---- shared prompts ------------------------------------------------------------------------------
@@ -143,14 +143,17 @@ def _self_attention(
 def _bias_of_all_layers(position_bias: Tensor, mask: Tensor) -> Tensor:
     """`_masked_bias`, computed by the first layer of a model and kept with the bias.
 
-    The layers share bias and mask. transformers adds them in every layer, which takes a quarter of
-    a forward pass of a small model. Not for a bias with gradients: a checkpointed layer would read
-    what was kept without them.
+    The layers share bias and mask, but transformers adds them in every layer. Use it only for a
+    bias without gradients: a checkpointed layer would read a sum that was kept without them.
+
+    Args:
+      position_bias: (1, H, L, S).
+      mask: as in `_masked_bias`.
     """
-    kept_mask, kept = getattr(position_bias, _KEPT, (None, None))
+    kept_mask, kept = getattr(position_bias, MASKED_BIAS, (None, None))
     if kept is None or kept_mask is not mask:
         kept = _masked_bias(position_bias, mask)
-        setattr(position_bias, _KEPT, (mask, kept))
+        setattr(position_bias, MASKED_BIAS, (mask, kept))
     return kept
 
 
@@ -396,7 +399,7 @@ def bias_by_distance(
     bias_by_head = self.relative_attention_bias(buckets).T.contiguous()
     # window w holds the distances w + 1 - L, w + 2 - L, ...: it is the matrix's row L - 1 - w
     windows = bias_by_head.unfold(1, key_length, 1)
-    # stored in the order of the scores: adding it to them is then four times faster
+    # stored in the order of the scores, so that adding it to them is fast
     return windows.flip(1).contiguous()[None]
 
 
