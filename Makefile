@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 TYPES := $(RUN) basedpyright --level error
 
-.PHONY: feedback-check setup lint style test test-slow test-quantize faults demo real tasks probe science bench gpu gpu-tests profile bench-peers
+.PHONY: feedback-check vllm-check setup lint style test test-slow test-quantize faults demo real tasks probe science bench gpu gpu-tests profile bench-peers
 
 setup: $(STAMP)
 
@@ -103,6 +103,11 @@ profile: setup
 feedback-check: setup
 	@$(RUN) python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[check]'
 	@FGRLHF_FEEDBACK_CHECK=1 $(RUN) python -m pytest -s tests/test_server_durable.py tests/test_server.py tests/test_served_pages.py $(ARGS)
+
+# Sampling by a real vLLM server: FGRLHF_VLLM names the program `vllm` of an environment of its own (docs/scale.md).
+vllm-check: setup
+	@$(RUN) python -c 'import os, sys; os.environ.get("FGRLHF_VLLM") or sys.exit("error: FGRLHF_VLLM is not set")'
+	@$(RUN) python -m pytest -m slow tests/test_real_vllm.py $(ARGS)
 
 # Compare with other packages on equal work; needs the extra `peers`. ARGS="--tune" first tries all settings of both sides.
 bench-peers: setup

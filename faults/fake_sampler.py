@@ -87,8 +87,12 @@ class FakeSampler:
         assert not unexpected
         assert set(missing) <= {"lm_head.weight"}  # tied to the embeddings
 
+    @torch.no_grad()
     def complete(self, request: dict) -> dict:
-        """The answer to a request for one response."""
+        """The answer to a request for one response.
+
+        With top_k or top_p, the log-probabilities are those of the truncated distribution.
+        """
         assert not self.paused
         ids_1P = torch.tensor([request["prompt"]])
         sampling = Sampling(
@@ -107,6 +111,11 @@ class FakeSampler:
                 1,
                 sampling.temperature,
             )
+            logprobs_T = response.logprobs_BT[0]
+            if sampling.is_truncated:
+                batch = (ids_1P, torch.ones_like(ids_1P), response.ids_BT, response.mask_BT)
+                output, _ = self.policy(*batch, truncation=sampling)
+                logprobs_T = logprobs_T - output.kept_BT[0]
         n = int(response.mask_BT.sum())
         ids = response.ids_BT[0, :n].tolist()
         choice = {
@@ -114,7 +123,7 @@ class FakeSampler:
             "text": "",
             "finish_reason": "stop" if ids[-1] in request["stop_token_ids"] else "length",
             "token_ids": ids,
-            "logprobs": {"token_logprobs": response.logprobs_BT[0, :n].tolist()},
+            "logprobs": {"token_logprobs": logprobs_T[:n].tolist()},
         }
         return {"object": "text_completion", "model": request["model"], "choices": [choice]}
 

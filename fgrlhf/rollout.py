@@ -14,7 +14,7 @@ from fgrlhf.policy import Policy
 from fgrlhf.samplers.sampler import LocalSampler, Sampler
 from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
-from fgrlhf.types import Response, Rollout
+from fgrlhf.types import PolicyOutput, Response, Rollout
 from fgrlhf.value import ActorCritic, Value
 
 # Most tokens in one forward pass of `score`: prompts and responses, padding included.
@@ -74,6 +74,7 @@ def collect(
         num_samples,
         temperature,
         texts_known,
+        sampling,
     )
 
 
@@ -88,6 +89,7 @@ def score(
     num_samples: int,
     temperature: float,
     texts_known: TextsKnown = lambda prompts, texts: None,
+    sampling: Sampling | None = None,
 ) -> Rollout:
     """Build a rollout: compute log-probabilities and values of given responses.
 
@@ -95,7 +97,12 @@ def score(
     together, so memory does not grow with the number of rollouts.
 
     The policy's log-probabilities are reused from sampling where they are the same
-    (`_must_recompute`). Those of another program become `behaviour_logprobs_BT`.
+    (`_must_recompute`). Those of another program become `behaviour_logprobs_BT`. With top_k or
+    top_p they are those of the truncated distribution; adding the log of the probability that these
+    leave, under the policy, makes them comparable with the policy's.
+
+    Args:
+      sampling: how another program sampled; None: without top_k and top_p.
 
     Raises:
       UserError: a model's log-probabilities or values are not finite.
@@ -110,9 +117,16 @@ def score(
     batch = (prompt_ids_BP, prompt_mask_BP, response.ids_BT, response.mask_BT)
 
     logprobs_BT = response.logprobs_BT
+    behaviour_logprobs_BT = None if response.of_policy else response.logprobs_BT
     values_BT = None
     if _must_recompute(actor_critic, response):
-        logprobs_BT, values_BT = _policy_and_critic(actor_critic, batch, num_samples, temperature)
+        truncation = None
+        if not response.of_policy and sampling is not None and sampling.is_truncated:
+            truncation = sampling
+        output = _policy_and_critic(actor_critic, batch, num_samples, temperature, truncation)
+        logprobs_BT, values_BT = output.logprobs_BT, output.values_BT
+        if output.kept_BT is not None:
+            behaviour_logprobs_BT = response.logprobs_BT + output.kept_BT
     elif critic is not None:
         (values_BT,) = in_parts(partial(_critic_alone, critic), batch, num_samples)
     score_reference = partial(_reference_alone, reference, temperature)
@@ -137,7 +151,7 @@ def score(
         group_B=group_G.repeat_interleave(num_samples),
         left_padded=policy.tokenizer.padding_side == "left",
         finished=finished_responses(response, policy.eos_ids),
-        behaviour_logprobs_BT=None if response.of_policy else response.logprobs_BT,
+        behaviour_logprobs_BT=behaviour_logprobs_BT,
     )
 
 
@@ -157,18 +171,25 @@ def _must_recompute(actor_critic: ActorCritic, response: Response) -> bool:
 
 
 def _policy_and_critic(
-    actor_critic: ActorCritic, batch: Sequence[Tensor], num_samples: int, temperature: float
-) -> tuple[Tensor, Tensor | None]:
-    """logprobs_BT and, with a critic, values_BT."""
+    actor_critic: ActorCritic,
+    batch: Sequence[Tensor],
+    num_samples: int,
+    temperature: float,
+    truncation: Sampling | None,
+) -> PolicyOutput:
+    """The output of `ActorCritic` without the entropy."""
 
     def compute(*part: Tensor) -> list[Tensor]:
-        output = actor_critic(*part, temperature=temperature)
-        if output.values_BT is None:
-            return [output.logprobs_BT]
-        return [output.logprobs_BT, output.values_BT]
+        output = actor_critic(*part, temperature=temperature, truncation=truncation)
+        tensors = (output.logprobs_BT, output.values_BT, output.kept_BT)
+        return [tensor for tensor in tensors if tensor is not None]
 
-    logprobs_BT, *values = in_parts(compute, batch, num_samples)
-    return logprobs_BT, values[0] if values else None
+    logprobs_BT, *others = in_parts(compute, batch, num_samples)
+    return PolicyOutput(
+        logprobs_BT,
+        values_BT=None if actor_critic.value is None else others.pop(0),
+        kept_BT=None if truncation is None else others.pop(0),
+    )
 
 
 def _critic_alone(critic: Value, *part: Tensor) -> list[Tensor]:

@@ -55,8 +55,8 @@ class Rollout:
     left_padded: bool
     # whether each response ended with an end-of-sequence token; None: not recorded
     finished: tuple[bool, ...] | None = None
-    # log-probabilities of a sampler that has a copy of the policy; 0 on padding; None: the policy
-    # itself sampled, and they are `logprobs_BT`
+    # log-probabilities of a sampler that has a copy of the policy, before top_k and top_p; 0 on
+    # padding; None: the policy itself sampled, and they are `logprobs_BT`
     behaviour_logprobs_BT: Tensor | None = None
 
     def __post_init__(self):
@@ -172,3 +172,5 @@ class PolicyOutput:
     logprobs_BT: Tensor
     values_BT: Tensor | None = None  # None: no critic
     entropy_BT: Tensor | None = None  # without a gradient unless `entropy_gradient` was set
+    # log of the probability that top_k and top_p leave (`kept_logprobs`); None: not asked for
+    kept_BT: Tensor | None = None

@@ -1,11 +1,13 @@
 """The critic: V(s_t), an MLP on the hidden state from which response token t is predicted."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from fgrlhf.errors import UserError
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.types import PolicyOutput
@@ -158,13 +160,20 @@ class ActorCritic(nn.Module):
         response_mask_BT: Tensor,
         temperature: float = 1.0,
         entropy_gradient: bool = False,
+        truncation: Sampling | None = None,
     ) -> PolicyOutput:
-        """Log-probabilities, entropies and (with a critic) values of given responses."""
+        """Log-probabilities, entropies and (with a critic) values of given responses.
+
+        Arguments as in `Policy.forward`.
+        """
         batch = (prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
         output, hidden_BTD = self.policy(
-            *batch, temperature=temperature, entropy_gradient=entropy_gradient
+            *batch,
+            temperature=temperature,
+            entropy_gradient=entropy_gradient,
+            truncation=truncation,
         )
         values_BT = None
         if self.value is not None:
             values_BT = self.value(*batch, policy_hidden_BTD=hidden_BTD)
-        return PolicyOutput(output.logprobs_BT, values_BT, output.entropy_BT)
+        return replace(output, values_BT=values_BT)

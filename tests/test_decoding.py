@@ -5,22 +5,28 @@ import torch
 from torch import Tensor
 
 from fgrlhf.models import decoding
-from fgrlhf.models.decoding import CANDIDATES, Sampling, draw
+from fgrlhf.models.decoding import CANDIDATES, Sampling, draw, kept_logprobs
 
 V = 5000
 ROWS = 200
 
 
-def expected_draw(logits_V: Tensor, sampling: Sampling, uniform: float) -> list[int]:
-    """The token, or the two of which rounding decides, by sorting everything in float64."""
+def kept_tokens(logits_V: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Tokens that may be drawn, by sorting everything in float64, and their share of top_k's."""
     logits_V = logits_V.double() / sampling.temperature
     order_V = logits_V.argsort(descending=True, stable=True)
     if sampling.top_k:
         order_V = order_V[: sampling.top_k]
     probs = logits_V[order_V].softmax(-1) if sampling.top_k else logits_V.softmax(-1)[order_V]
     if sampling.top_p is not None:
-        before = probs.cumsum(-1) - probs
-        probs = probs[before < sampling.top_p]
+        kept = probs.cumsum(-1) - probs < sampling.top_p
+        order_V, probs = order_V[kept], probs[kept]
+    return order_V, probs
+
+
+def expected_draw(logits_V: Tensor, sampling: Sampling, uniform: float) -> list[int]:
+    """The token, or the two of which rounding decides, by sorting everything in float64."""
+    order_V, probs = kept_tokens(logits_V, sampling)
     cumulative = probs.cumsum(-1)
     target = uniform * cumulative[-1]
     choices = []
@@ -30,17 +36,18 @@ def expected_draw(logits_V: Tensor, sampling: Sampling, uniform: float) -> list[
     return choices
 
 
-@pytest.mark.parametrize("scale", [0.1, 1.5, 6.0])  # flat, like a language model, peaked
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        Sampling(1),
-        Sampling(1, top_p=0.9),
-        Sampling(1, top_p=0.3, temperature=0.7),
-        Sampling(1, top_k=20),
-        Sampling(1, top_k=300, top_p=0.8),
-    ],
-)
+SCALES = [0.1, 1.5, 6.0]  # flat, like a language model, peaked
+SAMPLINGS = [
+    Sampling(1),
+    Sampling(1, top_p=0.9),
+    Sampling(1, top_p=0.3, temperature=0.7),
+    Sampling(1, top_k=20),
+    Sampling(1, top_k=300, top_p=0.8),
+]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_the_drawn_token_is_that_of_a_sorted_vocabulary(sampling, scale):
     generator = torch.Generator().manual_seed(0)
     logits_BV = torch.randn(ROWS, V, generator=generator) * scale
@@ -53,6 +60,34 @@ def test_the_drawn_token_is_that_of_a_sorted_vocabulary(sampling, scale):
             decided += 1
             assert drawn == low
     assert decided > 0.6 * ROWS  # rounding decides few rows (more if the distribution is flat)
+
+
+def test_the_kept_probability_by_hand():
+    logits_1V = torch.tensor([[0.4, 0.1, 0.3, 0.2]]).log()
+
+    def kept(**settings) -> float:
+        return float(kept_logprobs(logits_1V, Sampling(1, **settings)).exp())
+
+    assert kept() == pytest.approx(1.0)
+    assert kept(top_k=2) == pytest.approx(0.7)
+    assert kept(top_k=9) == pytest.approx(1.0)
+    assert kept(top_p=0.5) == pytest.approx(0.7)  # .4 is less than .5
+    assert kept(top_p=0.1) == pytest.approx(0.4)  # the first token is always kept
+    assert kept(top_k=3, top_p=0.7) == pytest.approx(0.7)  # .4 / .9 is less than .7, .7 / .9 is not
+    assert kept(top_k=1, temperature=0.5) == pytest.approx(0.16 / 0.30)  # p^2, normalised
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_the_kept_probability_is_that_of_a_sorted_vocabulary(sampling, scale):
+    logits_BV = torch.randn(ROWS, V, generator=torch.Generator().manual_seed(1)) * scale
+    kept_B = kept_logprobs(logits_BV, sampling)
+    for logits_V, kept in zip(logits_BV, kept_B.exp().tolist()):
+        probs_V = (logits_V.double() / sampling.temperature).softmax(-1)
+        tokens, _ = kept_tokens(logits_V, sampling)
+        one_token = float(probs_V[tokens[-1]])  # rounding may decide whether it is kept
+        expected = float(probs_V[tokens].sum())
+        assert kept == pytest.approx(expected, abs=1.01 * one_token + 1e-5)
 
 
 def test_only_rows_that_need_more_candidates_sort_more(monkeypatch):

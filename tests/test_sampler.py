@@ -120,6 +120,19 @@ def test_training_over_a_server_equals_training_here(fake, local, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    "drawn", [{"top_k": 5}, {"top_p": 0.6}, {"top_k": 8, "top_p": 0.8, "temperature": 0.7}]
+)
+def test_truncated_sampling_leaves_no_gap(drawn, fake, tmp_path):
+    """The server's log-probabilities are those of the truncated distribution, the policy's not."""
+    changes = {"model__policy_model__train_generation_kwargs": {"do_sample": True, **drawn}}
+    remote = run(tmp_path / "there", settings(fake), **changes)
+    assert_equal(run(tmp_path / "here", **changes), remote)
+    assert all(gap["sampler/gap_max"] < 1e-5 for gap in remote["gaps"])
+    weighted = run(tmp_path / "weighted", settings(fake, importance_cap=2.0), **changes)
+    assert all(abs(row["importance/weight"] - 1) < 1e-5 for row in weighted["rows"])
+
+
 def test_a_server_without_versions_gives_the_same_run(fake, local, tmp_path):
     fake.reports_version = False
     assert_equal(local, run(tmp_path / "run", settings(fake, parallel=1)))

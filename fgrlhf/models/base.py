@@ -16,7 +16,12 @@ from fgrlhf.models.chat import load_chat_template, special_ids, without_last_tok
 from fgrlhf.models.decoding import Sampling, Steps, decode, response_mask, uniform_rows
 from fgrlhf.models.dialogs import dialog_text, fit_dialog
 from fgrlhf.models.frozen_layers import FrozenLayers
-from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs, project_states
+from fgrlhf.models.logprobs import (
+    check_logprobs,
+    chosen_logprobs,
+    kept_of_states,
+    project_states,
+)
 from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.models.source import ModelSource
 from fgrlhf.models.top_layers import count_layers, train_top_layers
@@ -355,6 +360,7 @@ class Policy(nn.Module, ABC):
         response_mask_BT: Tensor,
         temperature: float = 1.0,
         entropy_gradient: bool = False,
+        truncation: Sampling | None = None,
     ) -> tuple[PolicyOutput, Tensor]:
         """Log-probabilities of given responses.
 
@@ -363,10 +369,11 @@ class Policy(nn.Module, ABC):
         Args:
           temperature: tau in the equation of the class.
           entropy_gradient: whether a gradient flows through the entropy.
+          truncation: its top_k and top_p give kept_BT; None: without it.
 
         Returns:
-          PolicyOutput with logprobs_BT and entropy_BT, and hidden_BTD, the last hidden state from
-          which token t was predicted, for a value head.
+          PolicyOutput with logprobs_BT, entropy_BT and kept_BT, and hidden_BTD, the last hidden
+          state from which token t was predicted, for a value head.
         """
         hidden_BTD = self.hidden(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
         real_BT = response_mask_BT.bool()
@@ -379,9 +386,14 @@ class Policy(nn.Module, ABC):
             entropy_gradient=entropy_gradient,
         )
         zeros_BT = torch.zeros(real_BT.shape, device=hidden_BTD.device)
+        kept_BT = None
+        if truncation is not None:
+            kept_N = kept_of_states(self.project, hidden_BTD[real_BT], truncation)
+            kept_BT = zeros_BT.masked_scatter(real_BT, kept_N)
         output = PolicyOutput(
             logprobs_BT=zeros_BT.masked_scatter(real_BT, logprobs_N),
             entropy_BT=zeros_BT.masked_scatter(real_BT, entropy_N),
+            kept_BT=kept_BT,
         )
         return output, hidden_BTD
 

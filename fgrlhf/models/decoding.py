@@ -25,6 +25,11 @@ class Sampling:
     top_p: float | None = None  # None: the whole vocabulary
     num_beams: int = 1
 
+    @property
+    def is_truncated(self) -> bool:
+        """Whether some tokens are never drawn."""
+        return self.do_sample and bool(self.top_k or self.top_p is not None)
+
 
 class Steps(Protocol):
     """A batch of responses that a model continues token by token."""
@@ -116,13 +121,56 @@ def _choose(
         target_B = uniform_B * sum_B
         decided_B = reached_B > target_B
     else:
-        # The smallest set whose probability reaches top_p: everything before a member is less.
-        in_set_BC = cumulative_BC - probs_BC < top_p
-        cumulative_BC = torch.where(in_set_BC, cumulative_BC, cumulative_BC.new_zeros(()))
+        cumulative_BC = _cumulative_in_set(probs_BC, top_p)
         target_B = uniform_B * cumulative_BC.amax(-1)
         decided_B = reached_B >= top_p  # the whole set is among the candidates
     choice_B = (cumulative_BC > target_B[:, None]).int().argmax(-1)
     return choice_B, decided_B | is_everything
+
+
+def _cumulative_in_set(probs_BC: Tensor, top_p: float) -> Tensor:
+    """Cumulative probabilities of the tokens that top_p allows, in descending order; 0 elsewhere.
+
+    They are the smallest set whose probability reaches top_p: everything before a member is less.
+    """
+    cumulative_BC = probs_BC.cumsum(-1)
+    in_set_BC = cumulative_BC - probs_BC < top_p
+    return torch.where(in_set_BC, cumulative_BC, cumulative_BC.new_zeros(()))
+
+
+def kept_logprobs(logits_NV: Tensor, sampling: Sampling) -> Tensor:
+    """kept_N, the log of the total probability of the tokens that top_k and top_p allow.
+
+        kept = log sum_(v in S) p_v,   p = softmax(z / tau)
+
+    S has the top_k most probable tokens and, of these, the smallest set that has the share top_p of
+    their probability. The distribution from which `draw` samples is p_v / exp(kept) in S.
+    """
+    logits_NV = logits_NV.float() / sampling.temperature
+    total_N = logits_NV.logsumexp(-1)
+    if 0 < sampling.top_k < logits_NV.shape[-1]:
+        logits_NV = torch.topk(logits_NV, sampling.top_k, dim=-1).values
+    kept_N = logits_NV.logsumexp(-1) - total_N
+    if sampling.top_p is not None:
+        kept_N += _share_in_set(torch.softmax(logits_NV, -1), sampling.top_p).log()
+    return kept_N
+
+
+def _share_in_set(probs_NC: Tensor, top_p: float) -> Tensor:
+    """share_N, the total probability of the tokens that top_p allows.
+
+    Like `draw`, it sorts more tokens only for the rows that need them.
+    """
+    C = probs_NC.shape[-1]
+    share_N = torch.zeros_like(probs_NC[:, 0])
+    open_rows = torch.arange(len(probs_NC), device=probs_NC.device)
+    for candidates in (*CANDIDATES, C):
+        probs_RC = torch.topk(probs_NC[open_rows], min(candidates, C), dim=-1).values
+        share_N[open_rows] = _cumulative_in_set(probs_RC, top_p).amax(-1)
+        open_rows = open_rows[probs_RC.sum(-1) < top_p]
+        if len(open_rows) == 0 or candidates >= C:
+            break
+    return share_N
 
 
 def response_mask(response_ids_BT: Tensor, eos_ids: Sequence[int]) -> Tensor:

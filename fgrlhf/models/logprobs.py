@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 
 from fgrlhf.errors import UserError
+from fgrlhf.models.decoding import Sampling, kept_logprobs
 from fgrlhf.models.trunk import text_config
 from fgrlhf.utils import check_shape
 
@@ -92,6 +93,15 @@ def logprobs_and_margins(
         logprobs.append(chosen_N - logits_NV.logsumexp(-1))
         margins.append(chosen_N - logits_NV.amax(-1))
     return torch.cat(logprobs), torch.cat(margins)
+
+
+@torch.no_grad()
+def kept_of_states(
+    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, sampling: Sampling, block: int = BLOCK
+) -> Tensor:
+    """kept_N of hidden states: see `kept_logprobs`. Arguments as in `chosen_logprobs`."""
+    kept = [kept_logprobs(project(states_ND), sampling) for states_ND in hidden_ND.split(block)]
+    return torch.cat(kept)
 
 
 def project_states(model: PreTrainedModel, hidden: Tensor) -> Tensor:
