@@ -8,6 +8,7 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.data.token_comparisons import TokenComparison, encode_comparisons
+from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.dpo import DPOTrainer, load_comparisons
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models import frozen_layers
@@ -16,9 +17,9 @@ from fgrlhf.models.trunk import text_config
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.runs.distributed import shard_over_processes, shards_models, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.runs.notes import dtype_notes, note_changed_code
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.task import Task
-from fgrlhf.train_rl import dev_evaluation, dtype_notes, note_changed_code
 from fgrlhf.utils import seeded
 
 

@@ -1,90 +1,26 @@
 """Stage `fgrlhf rl`: load what a config names, and train with the loop of fgrlhf/trainer.py."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.data.prompts import check_prompts_fit
-from fgrlhf.evaluation import check_metrics_fit, evaluate_rows
-from fgrlhf.files import read_json, sha256, write_json
-from fgrlhf.kernels.choice import slow_bf16_note, use_kernels
-from fgrlhf.metrics.registry import build_metrics
-from fgrlhf.metrics.summary import summarize
+from fgrlhf.dev_evaluation import dev_evaluation
+from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.lora import AdapterFree
-from fgrlhf.models.sharding import unsharded
-from fgrlhf.own_code import own_code
 from fgrlhf.policy import Policy, load_policy
-from fgrlhf.reward import BasicReward
-from fgrlhf.runs.distributed import shards_models, share_of, stop_together
-from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.runs.distributed import shards_models, stop_together
+from fgrlhf.runs.notes import dtype_notes, note_changed_code
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.runs.runlog import is_main_rank
-from fgrlhf.runs.stage import check_writable, hold
+from fgrlhf.runs.stage import check_writable
 from fgrlhf.samplers.make import make_sampler
-from fgrlhf.stats import Interval
-from fgrlhf.task import Task, build_reward, code_of
-from fgrlhf.text_types import Prompt
+from fgrlhf.task import Task, build_reward
 from fgrlhf.trainer import OnPolicyTrainer, make_trainer
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic, Value, load_value
-
-
-def dev_evaluation(
-    task: Task,
-    config: RLConfig | DPOConfig,
-    prompts: Sequence[Prompt],
-    reward: BasicReward | None,
-    reference: nn.Module,
-    accelerator: Accelerator,
-) -> DevEvaluation:
-    """A function policy -> dev metrics with 95% intervals over prompts.
-
-    The processes share the prompts; metrics cover all of them. A sharded policy must be called
-    within `unsharded`; the reference is unsharded here. The KL has the same temperature as
-    in training: `logprob_temperature` in an RL run, 1 in DPO.
-    """
-    sampling = config.model.policy_model.eval_generation_kwargs.sampling(
-        config.env.max_generated_len
-    )
-    temperature = config.logprob_temperature if isinstance(config, RLConfig) else 1.0
-    own_prompts = share_of(
-        prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes
-    )
-
-    device = str(accelerator.device)
-    named_metrics = build_metrics(
-        config.evaluation_metrics, device, config.model.dtype, task.rm_prefix
-    )
-    metrics = (*task.metrics(own_prompts), *named_metrics)
-    # all prompts, so that the processes find the same mistake
-    check_metrics_fit(metrics, prompts[: config.train.eval_examples], config.data.dev_file or "dev")
-
-    def evaluate(policy: Policy) -> dict[str, Interval]:
-        with unsharded(reference):
-            rows = stop_together(
-                accelerator,
-                lambda: evaluate_rows(
-                    policy,
-                    own_prompts,
-                    reward,
-                    sampling,
-                    config.train.seed,
-                    metrics,
-                    reference,
-                    progress=accelerator.is_main_process,
-                    temperature=temperature,
-                ),
-            )
-        rows = gather_object(rows) if accelerator.num_processes > 1 else rows
-        return summarize(rows)
-
-    return evaluate
 
 
 def _policy(config: RLConfig, **more) -> Policy:
@@ -196,38 +132,3 @@ def train(task: Task, config: RLConfig) -> None:
     folder = Path(config.logging.save_dir)
     note_changed_code(task, config, folder)
     trainer.train()
-
-
-def dtype_notes(dtype: str, trainer: BaseTrainer) -> list[str]:
-    """A note if `model.dtype` is slow on this machine."""
-    if dtype != "bf16":
-        return []
-    note = slow_bf16_note(trainer.accelerator.device.type, "model.dtype=fp32")
-    return [] if note is None else [note]
-
-
-def note_changed_code(task: Task, config: RLConfig | DPOConfig, folder: Path) -> None:
-    """Record the user's code, and print a note if it changed since a run began.
-
-    That is the task's code and the classes that the config names (`kind: python`). A run can be
-    continued or reused after such a change, since most changes do not affect it. `task_code.json`
-    has the digests. A run that stopped before its first checkpoint begins anew.
-    """
-    if not is_main_rank():
-        return
-    path = folder / "task_code.json"
-    files = {**code_of(task), **own_code(config)}
-    now = {name: sha256(file) for name, file in files.items()}
-    with hold(folder):
-        if not (path.is_file() and any((folder / "checkpoints").glob("step-*"))):
-            write_json(path, now)
-            return
-        before = read_json(path)
-    changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
-    if changed:
-        print(
-            f"note: {', '.join(changed)} changed since the run in {folder} began: to train with"
-            " the present files from the start, remove that folder or set another"
-            " logging.save_dir",
-            flush=True,
-        )

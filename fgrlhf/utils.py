@@ -13,6 +13,7 @@ from fgrlhf.seeds import derive_seed
 # Relative: sums of the same fp32 numbers in another order differ by less. A spread below it is
 # no spread.
 ROUNDING = 1e-6
+IGNORED = -100  # the label that the losses of transformers ignore
 
 # ---- shapes --------------------------------------------------------------------------------------
 

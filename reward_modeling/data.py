@@ -23,8 +23,9 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_jsonl
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText
-from fgrlhf.reward_models.rm_input import IGNORED, RMInput
+from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_utils import SEGMENT_MARK, WHOLE_LEVELS
+from fgrlhf.utils import IGNORED
 
 MOST_NAMES = 5  # of unknown tags, in a message
 

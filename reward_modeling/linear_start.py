@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from fgrlhf.reward_models.feature_head import LinearModel
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.networks import LanguageModelScorer
-from fgrlhf.reward_models.rm_input import IGNORED, RMInput
+from fgrlhf.reward_models.rm_input import RMInput
+from fgrlhf.utils import IGNORED
 from reward_modeling.data import Pair
 
 MOST_STEPS = 2_000  # of the optimiser, which stops when it has converged

@@ -26,14 +26,14 @@ from fgrlhf.files import read_json
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, RMText
-from fgrlhf.reward_models.rm_input import IGNORED, RMInput
+from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_models.scoring import inputs_of, shape_of
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import Level, load_segmenter
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
-from fgrlhf.utils import seeded
+from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
 from reward_modeling.baselines import segment_baselines
 from reward_modeling.config import DataSection as SharedDataSection

@@ -30,14 +30,14 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_models.inputs import RMInputs, refuse_without_tokens
 from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
-from fgrlhf.reward_models.rm_input import IGNORED, RMInput
+from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_models.scoring import SequenceScorer, inputs_of, shape_of
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
-from fgrlhf.utils import seeded
+from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
 from reward_modeling.baselines import pair_baselines
 from reward_modeling.config import DataSection as SharedDataSection

@@ -19,8 +19,7 @@ from fgrlhf.models.shared_rows import position_arguments
 from fgrlhf.policy import EncoderDecoderPolicy, Policy, count_cut
 from fgrlhf.runs.batching import shuffled_batches
 from fgrlhf.text_types import ASSISTANT, USER, Prompt
-
-IGNORED = -100  # the label that the losses of transformers ignore
+from fgrlhf.utils import IGNORED
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from fgrlhf.errors import UserError
 from fgrlhf.models.shared_rows import LONGEST_SHARED_ROW, block_mask, can_share
 from fgrlhf.policy import Policy
-from fgrlhf.utils import check_shape
-from sft.data import IGNORED, keeps_logits
+from fgrlhf.utils import IGNORED, check_shape
+from sft.data import keeps_logits
 
 EXAMPLES = "example_RW"  # key of a packed batch: the number of each token's example, 0: padding
 

@@ -26,7 +26,8 @@ from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.rollout import finished_responses
 from fgrlhf.text_types import Prompt, SegmentScore
-from sft.data import IGNORED, Collator, encode
+from fgrlhf.utils import IGNORED
+from sft.data import Collator, encode
 
 END_OF_TEXT, START, END = 0, 1, 2
 SYSTEM = "Be kind."

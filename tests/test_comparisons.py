@@ -11,7 +11,8 @@ from fgrlhf.data.token_comparisons import collate, encode_comparisons, token_wei
 from fgrlhf.errors import UserError
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.text_types import Prompt
-from sft.data import IGNORED, encode
+from fgrlhf.utils import IGNORED
+from sft.data import encode
 
 
 def one(better: Answer, worse: Answer) -> list[Comparison]:

@@ -15,8 +15,9 @@ from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.rollout import collect
 from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
+from fgrlhf.utils import IGNORED
 from fgrlhf.value import ActorCritic, Value, load_value
-from sft.data import IGNORED, Collator, encode
+from sft.data import Collator, encode
 
 PROMPTS = [Prompt("0", "the red cat"), Prompt("1", "a dog sees the bird and one two three")]
 PREFIXES = ["▁blue", "▁blue ▁bird"]

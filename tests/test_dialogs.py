@@ -15,8 +15,9 @@ from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText, text_prefix
 from fgrlhf.task import whole_text
 from fgrlhf.text_types import Prompt
+from fgrlhf.utils import IGNORED
 from sft.config import SFTConfig
-from sft.data import IGNORED, encode, every_turn
+from sft.data import encode, every_turn
 from sft.run_sft import train
 
 HH = "\n\nHuman: a dog\n\nAssistant: the cat\n\nHuman: a bird\n\nAssistant:"

@@ -9,8 +9,8 @@ from fgrlhf.cli.evaluate import Settings, inputs_of
 from fgrlhf.config import validate
 from fgrlhf.own_code import own_code, own_modules
 from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, Run
+from fgrlhf.runs.notes import note_changed_code
 from fgrlhf.task import Task, load_task, rl_config
-from fgrlhf.train_rl import note_changed_code
 
 REWARD = {"kind": "python", "of": "my_rewards.kind.Politeness"}
 TREE = {

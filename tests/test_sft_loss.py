@@ -8,7 +8,8 @@ import torch
 
 from fgrlhf.data.formats import Demonstration
 from fgrlhf.text_types import Prompt
-from sft.data import IGNORED, Collator, encode, keeps_logits, response_loss
+from fgrlhf.utils import IGNORED
+from sft.data import Collator, encode, keeps_logits, response_loss
 
 DECODERS = ["gpt2", "llama", "qwen3", "neox", "mistral", "gemma2"]
 EXAMPLES = [

@@ -10,7 +10,8 @@ from fgrlhf.data.formats import Demonstration
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_jsonl
 from fgrlhf.text_types import Prompt
-from sft.data import IGNORED, Collator, encode, response_loss
+from fgrlhf.utils import IGNORED
+from sft.data import Collator, encode, response_loss
 from sft.packing import EXAMPLES, best_rows, check_packing, fill_rows, pack, packed_loss
 from sft.run_sft import train
 

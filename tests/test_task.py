@@ -16,9 +16,9 @@ from fgrlhf.evaluation import check_metrics_fit, metric_columns
 from fgrlhf.files import read_json, write_jsonl
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RuleReward
+from fgrlhf.runs.notes import note_changed_code
 from fgrlhf.task import Task, code_of, data_of, load_task, rl_config
 from fgrlhf.text_types import Prompt, SegmentScore
-from fgrlhf.train_rl import note_changed_code
 
 PROMPT = Prompt("7", "say hello")
 
@@ -93,7 +93,7 @@ def sha256_of(text: str) -> str:
 def test_a_change_of_the_code_is_noted(tmp_path, monkeypatch, capsys):
     code = tmp_path / "reward.py"
     code.write_text("1")
-    monkeypatch.setattr("fgrlhf.train_rl.code_of", lambda task: {"reward.py": str(code)})
+    monkeypatch.setattr("fgrlhf.runs.notes.code_of", lambda task: {"reward.py": str(code)})
     config: Any = {}  # names no class of the user
     run = tmp_path / "run"
     run.mkdir()

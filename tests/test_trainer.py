@@ -11,6 +11,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from rl_helpers import PROMPTS, CountWord, config, metrics, trainer
 
+from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.policy import load_policy
@@ -20,7 +21,6 @@ from fgrlhf.seeds import derive_seed
 from fgrlhf.stats import Interval
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt, SegmentScore
-from fgrlhf.train_rl import dev_evaluation
 from fgrlhf.utils import masked_mean
 
 KINDS = ["t5", "gpt2"]

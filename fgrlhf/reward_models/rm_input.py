@@ -23,8 +23,6 @@ from torch import Tensor
 Shape = Literal["encoder", "seq2seq", "causal"]
 Kind = Literal["segment", "sequence"]
 
-IGNORED = -100  # the label that the losses of transformers ignore
-
 
 class LowerStates(NamedTuple):
     """What frozen layers compute of a decoder-only input.

@@ -1,0 +1,73 @@
+"""Evaluation on dev during a run of RL or DPO."""
+
+from collections.abc import Sequence
+
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import nn
+
+from fgrlhf.base_trainer import DevEvaluation
+from fgrlhf.evaluation import check_metrics_fit, evaluate_rows
+from fgrlhf.metrics.registry import build_metrics
+from fgrlhf.metrics.summary import summarize
+from fgrlhf.models.sharding import unsharded
+from fgrlhf.policy import Policy
+from fgrlhf.reward import BasicReward
+from fgrlhf.runs.distributed import share_of, stop_together
+from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.runs.rl_config import RLConfig
+from fgrlhf.stats import Interval
+from fgrlhf.task import Task
+from fgrlhf.text_types import Prompt
+
+
+def dev_evaluation(
+    task: Task,
+    config: RLConfig | DPOConfig,
+    prompts: Sequence[Prompt],
+    reward: BasicReward | None,
+    reference: nn.Module,
+    accelerator: Accelerator,
+) -> DevEvaluation:
+    """A function policy -> dev metrics with 95% intervals over prompts.
+
+    The processes share the prompts; metrics cover all of them. A sharded policy must be called
+    within `unsharded`; the reference is unsharded here. The KL has the same temperature as
+    in training: `logprob_temperature` in an RL run, 1 in DPO.
+    """
+    sampling = config.model.policy_model.eval_generation_kwargs.sampling(
+        config.env.max_generated_len
+    )
+    temperature = config.logprob_temperature if isinstance(config, RLConfig) else 1.0
+    own_prompts = share_of(
+        prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes
+    )
+
+    device = str(accelerator.device)
+    named_metrics = build_metrics(
+        config.evaluation_metrics, device, config.model.dtype, task.rm_prefix
+    )
+    metrics = (*task.metrics(own_prompts), *named_metrics)
+    # all prompts, so that the processes find the same mistake
+    check_metrics_fit(metrics, prompts[: config.train.eval_examples], config.data.dev_file or "dev")
+
+    def evaluate(policy: Policy) -> dict[str, Interval]:
+        with unsharded(reference):
+            rows = stop_together(
+                accelerator,
+                lambda: evaluate_rows(
+                    policy,
+                    own_prompts,
+                    reward,
+                    sampling,
+                    config.train.seed,
+                    metrics,
+                    reference,
+                    progress=accelerator.is_main_process,
+                    temperature=temperature,
+                ),
+            )
+        rows = gather_object(rows) if accelerator.num_processes > 1 else rows
+        return summarize(rows)
+
+    return evaluate
