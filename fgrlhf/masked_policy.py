@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.logprobs import BLOCK, chosen_logprobs
 from fgrlhf.policy import Policy
 from fgrlhf.rollout import in_parts
@@ -128,8 +129,15 @@ class MaskedPolicy(Policy):
         response_mask_BT: Tensor,
         temperature: float = 1.0,
         entropy_gradient: bool = False,
+        truncation: Sampling | None = None,
     ) -> tuple[PolicyOutput, Tensor]:
-        """`Policy.forward` under the mask. The hidden states it returns are those of `base`."""
+        """`Policy.forward` under the mask. The hidden states it returns are those of `base`.
+
+        Raises:
+          ValueError: `truncation` is given: no other program samples under the mask.
+        """
+        if truncation is not None:
+            raise ValueError("RLConfig refuses nlpo with sampler.kind=vllm")
         hidden_BTD = self.hidden(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
         real_BT = response_mask_BT.bool()
         ids_N = response_ids_BT[real_BT]
