@@ -106,7 +106,7 @@ feedback-check: setup
 
 # Sampling by a real vLLM server: FGRLHF_VLLM names the program `vllm` of an environment of its own (docs/scale.md).
 vllm-check: setup
-	@$(RUN) python -c 'import os, sys; os.environ.get("FGRLHF_VLLM") or sys.exit("error: FGRLHF_VLLM is not set")'
+	@$(RUN) python -c 'import os, sys; os.environ.get("FGRLHF_VLLM") or sys.exit("error: FGRLHF_VLLM is not set: set it to the program vllm of its own environment (docs/scale.md)")'
 	@$(RUN) python -m pytest -m slow tests/test_real_vllm.py $(ARGS)
 
 # Compare with other packages on equal work; needs the extra `peers`. ARGS="--tune" first tries all settings of both sides.

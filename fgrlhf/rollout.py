@@ -98,8 +98,8 @@ def score(
 
     The policy's log-probabilities are reused from sampling where they are the same
     (`_must_recompute`). Those of another program become `behaviour_logprobs_BT`. With top_k or
-    top_p they are those of the truncated distribution; adding the log of the probability that these
-    leave, under the policy, makes them comparable with the policy's.
+    top_p, that program reports those of the truncated distribution. Adding the log of the total
+    probability that the policy gives to the kept tokens makes them comparable with the policy's.
 
     Args:
       sampling: how another program sampled; None: without top_k and top_p.

@@ -172,5 +172,6 @@ class PolicyOutput:
     logprobs_BT: Tensor
     values_BT: Tensor | None = None  # None: no critic
     entropy_BT: Tensor | None = None  # without a gradient unless `entropy_gradient` was set
-    # log of the probability that top_k and top_p leave (`kept_logprobs`); None: not asked for
+    # log of the total probability of the tokens that top_k and top_p keep (`kept_logprobs`); None:
+    # not asked for
     kept_BT: Tensor | None = None

@@ -135,7 +135,8 @@ def serve(settings: Settings) -> None:
             place = f"{address_of(settings)}/lead#token="
             print(f"lead, until the server stops: {place}{tokens.admin}")
             print(f"read only, until the server stops: {place}{tokens.reader}", flush=True)
-        # What was loaded so far stays: searching it for garbage stops all requests for 20 to 50 ms.
+        # The modules loaded so far stay. Searching them for garbage would stop all requests for 20
+        # to 50 ms.
         gc.collect()
         gc.freeze()
         uvicorn.run(

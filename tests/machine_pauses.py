@@ -49,7 +49,7 @@ def main() -> None:
     stop = threading.Event()
     threading.Thread(target=wait_for_line, args=[stop], daemon=True).start()
     rounds = []
-    while not stop.is_set():
+    while not stop.is_set() or not rounds:
         start = time.perf_counter()
         taken = processor_seconds()
         time.sleep(INTERVAL)

@@ -136,8 +136,10 @@ def sample(sampler: VllmSampler, policy: CausalPolicy, sampling: Sampling) -> Re
 
 
 @torch.no_grad()
-def log_distributions(policy: CausalPolicy, prompt: int, ids_T: Tensor, sampling: Sampling):
-    """The log-probabilities from which each token of a response is drawn, by sorting everything."""
+def log_distributions(
+    policy: CausalPolicy, prompt: int, ids_T: Tensor, sampling: Sampling
+) -> Tensor:
+    """logprobs_TV: those from which each token of a response is drawn, by sorting everything."""
     prompt_ids_GP, prompt_mask_GP = policy.encode(PROMPTS)
     prompt_ids_P = prompt_ids_GP[prompt][prompt_mask_GP[prompt].bool()]
     logits_LV = policy.model(torch.cat([prompt_ids_P, ids_T])[None]).logits[0]

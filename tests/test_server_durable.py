@@ -181,6 +181,8 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
     )
     parts = {**times, "all": everything, "all while the machine was not slow": undisturbed}
     for what, some in parts.items():
+        if not some:  # a machine that is slow all the time
+            continue
         taken = sorted(end - start for start, end in some)
         p50, p99, worst = (taken[int((len(taken) - 1) * q)] * 1000 for q in (0.5, 0.99, 1))
         print(

@@ -99,7 +99,10 @@ def logprobs_and_margins(
 def kept_of_states(
     project: Callable[[Tensor], Tensor], hidden_ND: Tensor, sampling: Sampling, block: int = BLOCK
 ) -> Tensor:
-    """kept_N of hidden states: see `kept_logprobs`. Arguments as in `chosen_logprobs`."""
+    """kept_N of hidden states, in fp32 and without gradient: see `kept_logprobs`.
+
+    Arguments as in `chosen_logprobs`.
+    """
     kept = [kept_logprobs(project(states_ND), sampling) for states_ND in hidden_ND.split(block)]
     return torch.cat(kept)
 
