@@ -48,6 +48,9 @@ class Interval:
         return f"{self.mean:z.3f} [{self.low:z.3f}, {self.high:z.3f}]"
 
 
+Figure = Interval | str  # a result, or the reason why it is undefined
+
+
 def _values(name: str, values: ArrayLike) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:

@@ -16,10 +16,10 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.data.agreement import Figure
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
+from fgrlhf.stats import Figure
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import judged_counts, pair_agreements, shared_counts
 from interface_html.judged_items import Judged, judged_in_database, judged_in_files

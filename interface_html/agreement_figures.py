@@ -8,18 +8,10 @@ from statistics import median
 import numpy as np
 
 from fgrlhf.data import span_rows
-from fgrlhf.data.agreement import (
-    DRAWS,
-    NOT_MARKED,
-    SEED,
-    Figure,
-    Shared,
-    Units,
-    alpha,
-    severity_figure,
-)
+from fgrlhf.data.agreement import NOT_MARKED, Shared, severity_figure
+from fgrlhf.data.krippendorff import Units, alpha
 from fgrlhf.data.problems import word_starts
-from fgrlhf.stats import bootstrap, ratio_bootstrap
+from fgrlhf.stats import Figure, bootstrap, ratio_bootstrap
 from interface_html.annotation_matches import (
     Document,
     Matches,
@@ -77,7 +69,7 @@ def share(parts: Sequence[tuple[float, float]], undefined: str) -> Figure:
         return f"undefined: {undefined}"
     # a draw of items without anything to count would have no share
     parts = [(part, whole) for part, whole in parts if part or whole]
-    return ratio_bootstrap([part for part, _ in parts], [whole for _, whole in parts], DRAWS, SEED)
+    return ratio_bootstrap([part for part, _ in parts], [whole for _, whole in parts])
 
 
 def _active_seconds(judged: Sequence[Judged], page: PageName) -> Figure:
@@ -85,7 +77,7 @@ def _active_seconds(judged: Sequence[Judged], page: PageName) -> Figure:
     seconds = [median(entry.seconds[page]) for entry in judged if entry.seconds.get(page)]
     if not seconds:
         return f"undefined: {NO_TIMES}"
-    return bootstrap(seconds, np.median, DRAWS, SEED)
+    return bootstrap(seconds, np.median)
 
 
 # ---- annotations ---------------------------------------------------------------------------------

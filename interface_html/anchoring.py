@@ -24,11 +24,10 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.data.agreement import DRAWS, SEED, Figure
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
-from fgrlhf.stats import Interval, independent_ratio_bootstrap, wilson
+from fgrlhf.stats import Figure, Interval, independent_ratio_bootstrap, wilson
 from interface_html.agreement_figures import share
 from interface_html.annotation_matches import overlap_matches
 from interface_html.items import read_items
@@ -153,7 +152,7 @@ def f1_difference(annotations: Sequence[Annotation]) -> Figure:
     for arm, parts in (("shown", shown), ("hidden", hidden)):
         if not sum(whole for _, whole in parts):
             return f"undefined: no item with {arm} suggestions"
-    return independent_ratio_bootstrap(_columns(shown), _columns(hidden), DRAWS, SEED)
+    return independent_ratio_bootstrap(_columns(shown), _columns(hidden))
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:

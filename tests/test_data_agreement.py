@@ -6,24 +6,18 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fgrlhf.data import agreement
-from fgrlhf.data.agreement import (
-    alpha,
+from fgrlhf.data import krippendorff
+from fgrlhf.data.agreement import by_response, judged_in_several_files, not_judging_errors, report
+from fgrlhf.data.judgements import JudgedResponse, Judgement, missing_evidence
+from fgrlhf.data.krippendorff import alpha, coincidences, nominal_alpha, ordinal
+from fgrlhf.data.span_matching import (
     any_type,
-    by_response,
-    coincidences,
     exact_matches,
-    judged_in_several_files,
     mpp_credits,
-    nominal_alpha,
-    not_judging_errors,
-    ordinal,
     overlap_matches,
     partial_credit,
-    report,
     same_type,
 )
-from fgrlhf.data.judgements import JudgedResponse, Judgement, missing_evidence
 from fgrlhf.stats import Interval
 from fgrlhf.text_types import Prompt
 
@@ -101,7 +95,7 @@ def test_a_single_item_has_no_interval():
 
 
 def test_memory_does_not_grow_with_draws_times_items(monkeypatch):
-    monkeypatch.setattr(agreement, "DRAWS", 500)
+    monkeypatch.setattr(krippendorff, "DRAWS", 500)
     items = [[["x", "x"], ["x", "y"]]] * 20_000
     tracemalloc.start()
     alpha(items)
@@ -114,9 +108,9 @@ def test_draws_in_blocks_are_the_same(monkeypatch):
     items = [[["x", "x"], ["x", "y"]], [["y", "y"]], [["x", "y"]]] * 7
     in_blocks = alpha(items)
     assert in_blocks.low < in_blocks.high
-    monkeypatch.setattr(agreement, "DRAWS_AT_ONCE", agreement.DRAWS)
+    monkeypatch.setattr(krippendorff, "DRAWS_AT_ONCE", krippendorff.DRAWS)
     assert alpha(items) == in_blocks
-    monkeypatch.setattr(agreement, "DRAWS_AT_ONCE", 3)  # the last block has two draws
+    monkeypatch.setattr(krippendorff, "DRAWS_AT_ONCE", 3)  # the last block has two draws
     assert alpha(items) == in_blocks
 
 

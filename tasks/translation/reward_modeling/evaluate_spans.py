@@ -6,8 +6,8 @@
 Words are compared, and spans: runs of neighbouring words with the same severity. A predicted span
 is right if the same run is marked, with the same severity in `exact/...`, with any in `place/...`.
 In `mpp/...` and `mpp place/...` a span that overlaps a marked one earns the share that overlaps, in
-characters (`mpp_credits` of fgrlhf/data/agreement.py), again with the same severity and with any.
-Precision, recall and F1 are pooled over all rows. Words that no rater has judged are left out.
+characters (`mpp_credits` of fgrlhf/data/span_matching.py), again with the same severity and with
+any. Precision, recall and F1 are pooled over all rows. Words that no rater has judged are left out.
 
 The baselines know no text: `none` marks nothing, as most words have no error, and `all` marks every
 word. The first one's F1 is 0.
@@ -21,9 +21,9 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.data.agreement import any_type, mpp_credits, same_type
 from fgrlhf.data.judgements import SPAN_ASPECT
 from fgrlhf.data.judgements import Judgement as Mark
+from fgrlhf.data.span_matching import any_type, mpp_credits, same_type
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
 from fgrlhf.reward_models.loading import load_segment_classifier
