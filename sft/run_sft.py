@@ -49,6 +49,7 @@ from sft.data import (
     IGNORED,
     Collator,
     Order,
+    Unseen,
     check_lengths,
     count_unseen,
     encode,
@@ -324,17 +325,10 @@ def _train(config: SFTConfig, task: Task) -> Path:
     # the first process sends the others their parts of a sharded model
     empty = shards_models(config.parallel, processes) and not processes.is_main_process
     policy = stop_together(processes, lambda: load_start(config, empty))
-    train_rows = encode(policy, examples, config.model.max_generated_len)
-    dev_rows = encode(policy, dev, config.model.max_generated_len) if dev else None
-    check_lengths(policy, [*train_rows, *(dev_rows or ())])
+    train_rows, dev_rows = _encoded(config, policy, examples, dev)
     dev_prompts = [example.prompt for example in dev]
-    longest = max(policy.prompt_lengths(dev_prompts), default=0)
-    policy.check_fits(min(longest, policy.max_input_len), config.model.max_generated_len)
-    metrics = [
-        *build_metrics(config.evaluation_metrics, str(arguments.device), prefix=task.rm_prefix),
-        *task.metrics(dev_prompts),
-    ]
-    check_metrics_fit(metrics, dev_prompts, config.data.dev_file or "dev")
+    _check_dev_prompts(config, policy, dev_prompts)
+    metrics = _metrics(config, task, dev_prompts, str(arguments.device))
     if is_main_rank():
         begin(folder, config, inputs)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
@@ -356,13 +350,8 @@ def _train(config: SFTConfig, task: Task) -> Path:
         )
         use_run_log(trainer, log, config.logging.run_name)
         trainer.check_metric()
-        for note in config.logging.notes():
-            say(note)
-        parameters = described_parameters(policy, config.model.lora is not None)
-        continuing = f", continuing from step {resume_step}" if checkpoint else ""
-        say(f"{len(examples)} training examples, {len(dev)} dev examples, {parameters}{continuing}")
         unseen = count_unseen(policy, examples, config.model.max_generated_len)
-        say(unseen.describe(config.model.max_input_len, config.model.max_generated_len))
+        _announce(config, policy, len(examples), len(dev), unseen, resume_step)
         trainer.train(resume_from_checkpoint=checkpoint)
         # wait until all processes have loaded the best checkpoint, which is removed below
         trainer.accelerator.wait_for_everyone()
@@ -381,6 +370,62 @@ def _train(config: SFTConfig, task: Task) -> Path:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
     return folder
+
+
+def _encoded(
+    config: SFTConfig,
+    policy: Policy,
+    examples: Sequence[Demonstration],
+    dev: Sequence[Demonstration],
+) -> tuple[list[dict[str, list[int]]], list[dict[str, list[int]]] | None]:
+    """The training rows and the dev rows as token ids; None instead of no dev rows.
+
+    Raises:
+      UserError: a row is too long for the model.
+    """
+    train_rows = encode(policy, examples, config.model.max_generated_len)
+    dev_rows = encode(policy, dev, config.model.max_generated_len) if dev else None
+    check_lengths(policy, [*train_rows, *(dev_rows or ())])
+    return train_rows, dev_rows
+
+
+def _check_dev_prompts(config: SFTConfig, policy: Policy, dev_prompts: Sequence[Prompt]) -> None:
+    """Raise `UserError` if the longest dev prompt leaves no room for a generated answer."""
+    longest = max(policy.prompt_lengths(dev_prompts), default=0)
+    policy.check_fits(min(longest, policy.max_input_len), config.model.max_generated_len)
+
+
+def _metrics(
+    config: SFTConfig, task: Task, dev_prompts: Sequence[Prompt], device: str
+) -> list[Metric]:
+    """The metrics of the config and of the task.
+
+    Raises:
+      UserError: a metric cannot be built, or the dev prompts lack what it needs.
+    """
+    metrics = [
+        *build_metrics(config.evaluation_metrics, device, prefix=task.rm_prefix),
+        *task.metrics(dev_prompts),
+    ]
+    check_metrics_fit(metrics, dev_prompts, config.data.dev_file or "dev")
+    return metrics
+
+
+def _announce(
+    config: SFTConfig,
+    policy: Policy,
+    n_train: int,
+    n_dev: int,
+    unseen: Unseen,
+    resume_step: int | None,
+) -> None:
+    """Say what is trained on what, and how much of the examples the model cannot see."""
+    for note in config.logging.notes():
+        say(note)
+    parameters = described_parameters(policy, config.model.lora is not None)
+    continuing = "" if resume_step is None else f", continuing from step {resume_step}"
+    say(f"{n_train} training examples, {n_dev} dev examples, {parameters}{continuing}")
+    say(unseen.describe(config.model.max_input_len, config.model.max_generated_len))
 
 
 def _inputs(config: SFTConfig) -> list[str]:
