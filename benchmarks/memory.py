@@ -10,7 +10,8 @@ of N GPUs:
                   reference: 4 P              forward passes compute in bf16 from fp32 weights
     LoRA          ddp: 4 P + 16 A             the reference is the policy without its adapters
     QLoRA         4 P + 16 A - (4 - .516) Q   Q of the weights are stored in 4.127 bits
-    fsdp2         all of this divided by N, and 2 P for the whole bf16 weights during rollouts
+    fsdp2         all of this divided by N, and the whole bf16 weights during rollouts: 2 P of the
+                  policy, and 2 P of a reference of its own
 
 Under autocast, a forward pass of `ddp` also keeps a bf16 copy of the weights: 2 P. Activations, the
 cache of keys and values and the reward models come on top; `make gpu` measures them.
@@ -134,18 +135,22 @@ def with_qlora(weights: Weights) -> int:
     return with_lora(weights) - round((4 - bits / 8) * weights.quantized)
 
 
-def in_bf16(weights: Weights) -> int:
-    """Bytes of the whole bf16 weights that a forward pass or a rollout needs."""
-    return 2 * weights.model
+def in_bf16(weights: Weights, static: Callable[[Weights], int], gpus: int) -> int:
+    """Bytes of the bf16 weights that a process holds besides the stored weights.
+
+    On one GPU they are the policy's in a forward pass: autocast keeps those of trained weights
+    only, so not the reference's. Layers in 4 bits are computed one at a time. On several GPUs,
+    policy and reference are both whole during rollouts (`unsharded`).
+    """
+    if static is with_qlora:
+        return 2 * (weights.model - weights.quantized)
+    models = 2 if static is with_all_weights and gpus > 1 else 1
+    return 2 * models * weights.model
 
 
 def per_gpu(weights: Weights, static: Callable[[Weights], int], gpus: int) -> float:
-    """Bytes on each GPU: `ddp` on one, `fsdp2` on several.
-
-    Layers in 4 bits are computed one at a time, so their bf16 weights are not held.
-    """
-    held = 2 * weights.quantized if static is with_qlora else 0
-    return static(weights) / gpus + in_bf16(weights) - held
+    """Bytes on each GPU: `ddp` on one, `fsdp2` on several."""
+    return static(weights) / gpus + in_bf16(weights, static, gpus)
 
 
 class Settings(StrictModel):
