@@ -41,6 +41,7 @@ class FakeSampler:
       loads_weights: false: it confirms a reload but keeps its weights.
       reports_version: false: it lacks the routes of the version, like older servers.
       dev_mode: false: it has only the routes below /v1.
+      device: what it says of its device; None: it lacks that route.
       api_key: needed below /v1, if not None.
       calls: the routes of the requests so far.
       requests: the bodies of the requests for responses.
@@ -54,6 +55,7 @@ class FakeSampler:
         self.loads_weights = True
         self.reports_version = True
         self.dev_mode = True
+        self.device: str | None = None
         self.api_key: str | None = None
         self.models = ["the-policy"]
         self.version: str | None = None
@@ -182,6 +184,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, {"success": True, "new_version": fake.version})
         elif self.path == "/weight_info":
             self.reply(200, {"weight_version": fake.version})
+        elif self.path == "/server_info?config_format=json" and fake.device is not None:
+            self.reply(200, {"vllm_config": {"device_config": {"device": fake.device}}})
         else:
             self.reply(404, {"detail": "Not Found"})
 

@@ -91,4 +91,4 @@ def vllm_config(fake: FakeSampler, **changes) -> VllmSamplerConfig:
 def client(fake: FakeSampler, slept: list[float] | None = None, **changes) -> VllmSampler:
     """The client of a server. Waits between attempts only append to `slept`."""
     pause = [].append if slept is None else slept.append
-    return VllmSampler(vllm_config(fake, **changes), pause, fake.wait)
+    return VllmSampler(vllm_config(fake, **changes), pause=pause, wait=fake.wait)

@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,20 @@ import torch
 from rl_helpers import PROMPTS, config, metrics, trainer
 from server_helpers import free_port
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    PretrainedConfig,
+    Qwen3Config,
+)
 
 from fgrlhf.errors import UserError
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import CausalPolicy
 from fgrlhf.rollout import response_seeds
 from fgrlhf.samplers.config import VllmSamplerConfig
+from fgrlhf.samplers.make import make_sampler
 from fgrlhf.samplers.vllm import VllmSampler
 from fgrlhf.types import Response
 
@@ -37,12 +45,20 @@ MAX_MODEL_LEN = 64
 START_SECONDS = 900
 
 
-def servable(seed: int = 0) -> CausalPolicy:
-    """A tiny Llama. vLLM has no kernels for heads narrower than 32."""
-    torch.manual_seed(seed)
-    tokenizer = tiny.tokenizer()
-    shape = LlamaConfig(
-        vocab_size=len(tokenizer),
+def model_config(kind: str, vocab_size: int) -> PretrainedConfig:
+    """A tiny model's. vLLM has no kernels for heads narrower than 32."""
+    shared = {
+        "vocab_size": vocab_size,
+        "initializer_range": 0.2,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 1,
+        "tie_word_embeddings": False,
+    }
+    if kind == "gpt2":
+        dropout = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+        return GPT2Config(n_embd=64, n_layer=2, n_head=2, n_positions=256, **dropout, **shared)
+    return {"llama": LlamaConfig, "qwen3": Qwen3Config}[kind](
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=2,
@@ -50,13 +66,14 @@ def servable(seed: int = 0) -> CausalPolicy:
         num_key_value_heads=1,
         head_dim=32,
         max_position_embeddings=256,
-        initializer_range=0.2,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=1,
-        tie_word_embeddings=False,
+        **shared,
     )
-    model = AutoModelForCausalLM.from_config(shape)
+
+
+def servable(seed: int = 0, kind: str = "llama") -> CausalPolicy:
+    torch.manual_seed(seed)
+    tokenizer = tiny.tokenizer()
+    model = AutoModelForCausalLM.from_config(model_config(kind, len(tokenizer)))
     return CausalPolicy(model, tiny.fresh(tokenizer), max_input_len=64)
 
 
@@ -114,16 +131,22 @@ class Served:
         urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers)).read()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[Served]:
-    served = Served(tmp_path_factory.mktemp("vllm"))
+@contextmanager
+def serving(folder: Path, kind: str = "llama") -> Iterator[Served]:
+    served = Served(folder)
     served.sync_dir.mkdir()
-    servable(seed=99).save(served.sync_dir)  # other weights than any policy of a test
+    servable(99, kind).save(served.sync_dir)  # other weights than any policy of a test
     try:
         served.start()
         yield served
     finally:
         served.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("vllm")) as served:
+        yield served
 
 
 def sample(sampler: VllmSampler, policy: CausalPolicy, sampling: Sampling) -> Response:
@@ -166,9 +189,29 @@ def log_distributions(
     ],
 )
 def test_it_samples_from_the_published_policy(sampling, server):
+    check_sampling(server, "llama", sampling)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen3"])
+def test_other_models(kind, tmp_path):
+    with serving(tmp_path, kind) as server:
+        check_sampling(server, kind, Sampling(12, temperature=1.5, top_p=0.9))
+
+
+def test_tied_embeddings_are_refused(server):
+    """VLLM 0.32 on a CPU would keep the old output layer."""
+    policy = servable()
+    policy.model.config.tie_word_embeddings = True
+    settings = VllmSamplerConfig(**server.settings())
+    with pytest.raises(UserError, match="runs on a CPU"):
+        make_sampler(settings, policy).check()
+
+
+def check_sampling(server: Served, kind: str, sampling: Sampling) -> None:
+    """The log-probabilities of two published policies' responses are those of the policies."""
     sampler = server.sampler()
     for seed in (1, 2):
-        policy = servable(seed)
+        policy = servable(seed, kind)
         sampler.publish(policy.save)
         response = sample(sampler, policy, sampling)
         lengths = response.mask_BT.sum(1).tolist()

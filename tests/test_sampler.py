@@ -395,6 +395,18 @@ def test_a_server_that_keeps_its_weights_is_found_by_the_gap(fake, tmp_path):
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+def test_a_server_that_gives_other_tokens_than_it_drew_is_found_by_the_gap(fake, tmp_path):
+    """Tokens of the vocabulary, so that nothing else shows it."""
+
+    def permute(choice: dict) -> None:
+        words = [token if token < 3 else 3 + (token - 2) % 20 for token in choice["token_ids"]]
+        choice["token_ids"] = words
+
+    fake.faults = [altered(permute)] * 100
+    with pytest.raises(UserError, match=r"at step 0 .* exceeds sampler.max_gap=0.1"):
+        run(tmp_path / "run", settings(fake))
+
+
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
 def test_without_a_bound_the_gap_is_only_logged(name, fake, tmp_path):
     """Also without a critic, for which nothing else needs the recomputed log-probabilities."""
@@ -561,6 +573,22 @@ def test_an_encoder_decoder_is_refused(fake):
     assert fake.calls == []
 
 
+@pytest.mark.parametrize("one_step_behind", [False, True])
+def test_tied_embeddings_are_refused_by_a_server_on_a_cpu(one_step_behind, fake):
+    settings = vllm_config(fake, one_step_behind=one_step_behind, importance_cap=2.0)
+    tied = tiny.policy("gpt2")
+    assert tied.model.config.tie_word_embeddings
+    untied = tiny.policy("gpt2")
+    untied.model.config.tie_word_embeddings = False
+    fake.device = "cpu"
+    with pytest.raises(UserError, match="runs on a CPU, where vLLM cannot replace the output"):
+        make_sampler(settings, tied).check()
+    make_sampler(settings, untied).check()
+    for device in ("cuda", None):
+        fake.device = device
+        make_sampler(settings, tied).check()
+
+
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
@@ -658,6 +686,43 @@ def test_a_large_cap_is_unbiased_and_a_small_one_is_not():
         errors.append(float((gradient_V - on_policy_V).norm()))
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 0.05 and errors[-1] < 1e-12
+
+
+def test_weights_of_tokens_leave_the_prefixes_of_the_sampler():
+    """All responses of two tokens: each token is corrected given its prefix.
+
+    The weight of the second token makes its distribution that of pi, but its prefix was sampled
+    from mu; the weight of the first one does not change what follows it.
+    """
+    generator = torch.Generator().manual_seed(0)
+    first_V, old_first_V = torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    second_VV, old_second_VV = torch.randn(2, 3, 3, generator=generator, dtype=torch.float64)
+    advantages_VV = torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    first_V.requires_grad_()
+    second_VV.requires_grad_()
+
+    def gradients(sampler_first_V, sampler_second_VV):
+        behaviour_VV2 = all_responses(sampler_first_V, sampler_second_VV)
+        logprobs_VV2 = all_responses(first_V, second_VV)
+        weights_VV2 = truncated_importance_weights(logprobs_VV2, behaviour_VV2, 1e6)
+        probabilities_VV = behaviour_VV2.detach().sum(-1).exp()
+        weighted_VV = (weights_VV2 * logprobs_VV2).sum(-1) * advantages_VV
+        return torch.autograd.grad((probabilities_VV * weighted_VV).sum(), (first_V, second_VV))
+
+    on_policy_V, on_policy_VV = gradients(first_V, second_VV)
+    same_prefix_V, same_prefix_VV = gradients(first_V, old_second_VV)
+    same_rest_V, same_rest_VV = gradients(old_first_V, second_VV)
+    torch.testing.assert_close(same_prefix_VV, on_policy_VV)  # prefixes of pi, tokens corrected
+    torch.testing.assert_close(same_rest_V, on_policy_V)  # the first token is corrected
+    assert (same_prefix_V - on_policy_V).norm() > 0.05  # what follows it is still the sampler's
+    ratio_V = old_first_V.softmax(0) / first_V.detach().softmax(0)
+    torch.testing.assert_close(same_rest_VV, on_policy_VV * ratio_V[:, None])
+
+
+def all_responses(first_V: Tensor, second_VV: Tensor) -> Tensor:
+    """The log-probabilities [V, V, 2] of the two tokens of every response."""
+    first_VV = first_V.log_softmax(0)[:, None].expand(3, 3)
+    return torch.stack([first_VV, second_VV.log_softmax(1)], dim=-1)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

@@ -17,7 +17,9 @@ def truncated_importance_weights(
     """weights_BT = min(pi(a_t) / mu(a_t), cap) = min(exp(logprobs - behaviour_logprobs), cap).
 
     The mean of w_t f(a_t) over samples of mu is the mean of f(a_t) over samples of pi as soon as no
-    ratio exceeds the cap. A smaller cap bounds the variance and biases the mean.
+    ratio exceeds the cap. A smaller cap bounds the variance and biases the mean. This holds for one
+    token given its prefix: the prefix, and what follows the token, are still samples of mu. The
+    product of the weights of a whole response would correct them too, with a far larger variance.
 
     Source: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
     training" (truncated importance sampling); Espeholt et al. 2018, IMPALA, arXiv 1802.01561,

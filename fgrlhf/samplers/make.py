@@ -9,7 +9,7 @@ from fgrlhf.samplers.vllm import VllmSampler
 
 
 def make_sampler(config: AnySampler, policy: Policy) -> Sampler:
-    """The sampler of a config. Nothing is asked of a server yet.
+    """The sampler of a config. This does not contact a server.
 
     Args:
       policy: whose responses are sampled; it may be without weights.
@@ -24,5 +24,6 @@ def make_sampler(config: AnySampler, policy: Policy) -> Sampler:
             " encoder-decoder, which vLLM does not serve: use sampler.kind=local, or a decoder-only"
             " policy"
         )
-    sampler = VllmSampler(config)
+    is_tied = bool(policy.model.config.tie_word_embeddings)
+    sampler = VllmSampler(config, is_tied)
     return OneStepBehind(sampler) if config.one_step_behind else sampler

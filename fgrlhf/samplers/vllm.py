@@ -1,5 +1,9 @@
 """A vLLM server as the sampler of a decoder-only policy: `sampler: {kind: vllm}`, docs/scale.md.
 
+    check
+      GET /v1/models
+      GET /server_info, for some policies
+
     publish                          sample, a request per response
       write weights to sync_dir        POST /v1/completions
       POST /pause                        prompt token ids, seed, sampling settings
@@ -68,6 +72,7 @@ class VllmSampler:
         do not publish.
 
     Args:
+      tied_embeddings: whether the policy's output layer has the weights of its embeddings.
       pause: waits between attempts; tests replace it.
       wait: waits for an answer until its deadline; tests replace it.
     """
@@ -77,10 +82,12 @@ class VllmSampler:
     def __init__(
         self,
         config: VllmSamplerConfig,
+        tied_embeddings: bool = False,
         pause: Callable[[float], None] = time.sleep,
         wait: Callable[[threading.Event, float], bool] = wait_for,
     ):
         self.config = config
+        self.tied_embeddings = tied_embeddings
         self.version: str | None = None
         self._reports_version = True
         self._served_model: str | None = None
@@ -88,8 +95,19 @@ class VllmSampler:
         self._wait = wait
 
     def check(self) -> None:
-        """Raise `UserError` if the server cannot be reached or does not serve exactly one model."""
+        """Raise `UserError` if the server cannot serve this policy.
+
+        It must be reached, serve exactly one model, and be able to replace all its weights.
+        """
         self._model()
+        # vLLM 0.32 on a CPU computes with copies of the weights in another layout. It copies them
+        # again when they are replaced, but not those of an output layer that shares its weights.
+        if self.tied_embeddings and self._device() == "cpu":
+            raise UserError(
+                f"{self._name} runs on a CPU, where vLLM cannot replace the output layer of a"
+                " policy with tied embeddings: its responses would come from a mixture of old and"
+                " new weights. Use sampler.kind=local, or a server on a GPU"
+            )
 
     # ---- weights ---------------------------------------------------------------------------------
 
@@ -239,6 +257,20 @@ class VllmSampler:
                 raise self._fault("not the name of exactly one model at /v1/models")
             self._served_model = name
         return self._served_model
+
+    def _device(self) -> str | None:
+        """The type of the server's device; None if it does not tell."""
+        path = "/server_info?config_format=json"
+        try:
+            answer = self._json(self._query(path, None))
+        except Refused as refusal:
+            if refusal.code in NO_ROUTE:
+                return None
+            raise self._refused(refusal, path) from None
+        try:
+            return answer["vllm_config"]["device_config"]["device"]
+        except (KeyError, TypeError):
+            return None
 
     # ---- queries ---------------------------------------------------------------------------------
 
