@@ -107,6 +107,13 @@ def test_values_of_a_config(folder):
     assert experiment.config_value(config, [], "model.ckpt") == "h/sft"
     assert experiment.config_value(config, ["model.ckpt=a", "model.ckpt=b"], "model.ckpt") == "b"
     assert experiment.config_value(config, ["model.ckpt = a"], "model.ckpt") == " a"
+    assert experiment.config_value(config, ["model.ckpt=1e3"], "model.ckpt") == "1e3"
+    section = ["model.n=4", "model={ckpt: c}"]
+    assert experiment.config_value(config, section, "model.ckpt") == "c"
+    assert experiment.config_value(config, section, "model.n") is None
+    assert experiment.config_value(config, [*section, "model.n=5"], "model.n") == "5"
+    assert experiment.config_value(config, ["model.n.deeper=1"], "model.n") == 3
+    assert experiment.config_value(config, ["more.model.ckpt=m"], "more.model.ckpt") == "m"
     assert experiment.config_value(config, [], "model.n") == 3
     assert experiment.config_value(config, [], "model.ckpt.deeper") is None
     assert experiment.config_value(config, [], "gone.key") is None

@@ -95,3 +95,18 @@ def test_stages_of_experiments_depend_on_the_class(my_rewards, tmp_path):
     plan = EvaluationPlan(config=str(path), data_dir=None, split="test", num_samples=1, reward=True)
     for stage in (trained, experiment.evaluation_stage(plan, "a", "policy")):
         assert "my_rewards.kind" in stage.modules
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("reward.polite={kind: python, of: my_rewards.kind.Politeness}",),
+        ("reward.polite.kind=python", "reward.polite.of=my_rewards.kind.Politeness"),
+    ],
+)
+def test_stages_depend_on_a_class_that_only_overrides_name(overrides, my_rewards, tmp_path):
+    path = tmp_path / "rl.yml"
+    path.write_text("reward: {}\n")
+    experiment = Experiment("numbers", tmp_path / "out")
+    stage = experiment.training_stage(Run("a", "rl", str(path), overrides), seed=0)
+    assert "my_rewards.kind" in stage.modules

@@ -171,7 +171,7 @@ class Experiment:
                 *self.named_files(run.config, run.overrides),
                 *data_of(load_task(self.task)),
             ),
-            modules=(*modules, *own_modules(read_yaml(run.config))),
+            modules=(*modules, *own_modules(overridden(run.config, run.overrides))),
             variables=self.variables(run.config),
         )
 
@@ -265,17 +265,12 @@ class Experiment:
     def config_value(self, config: str, overrides: Iterable[str], key: str) -> Any:
         """The value of a dotted key, as the overrides or else the config's file have it.
 
-        The value of an override is its text. In text of the file, environment variables are
-        expanded. None if the key is not set.
+        In text, environment variables are expanded. None if the key is not set.
 
         Raises:
           UserError: the config cannot be read.
         """
-        for override in reversed(list(overrides)):  # the last override wins
-            name, _, text = override.partition("=")
-            if name.strip() == key:
-                return text
-        value: Any = read_yaml(config)
+        value: Any = overridden(config, overrides)
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         return self._filled(value) if isinstance(value, str) else value
@@ -311,6 +306,31 @@ class Experiment:
 
     def _filled(self, text: str) -> str:
         return Template(text).safe_substitute({**os.environ, **self.environment})
+
+
+def overridden(config: str, overrides: Iterable[str]) -> dict[str, Any]:
+    """The tree of a config's file with the overrides, before any value is checked.
+
+    The value of an override is its text, or a tree if it is a section or a list. An override below
+    a key that is no section is left out; the training program refuses it.
+
+    Raises:
+      UserError: the config cannot be read.
+    """
+    tree = read_yaml(config)
+    for override in overrides:
+        name, _, text = override.partition("=")
+        parsed = parsed_or_text(text)
+        *above, last = name.strip().split(".")
+        section: Any = tree
+        for part in above:
+            if isinstance(section, dict):
+                if section.get(part) is None:
+                    section[part] = {}
+                section = section[part]
+        if isinstance(section, dict):
+            section[last] = parsed if isinstance(parsed, dict | list) else text
+    return tree
 
 
 def input_files(path: str | Path) -> list[str]:
