@@ -2,8 +2,8 @@
 
     python -m benchmarks.ranks                     --help lists the keys
 
-One axis varies at a time: prompts of a step, tokens of a prompt. Every point is a PPO step of two
-processes on a CPU. The memory is the largest resident set of a process, without that after its
+One axis varies at a time: prompts of a step, tokens of a prompt, tokens of an answer. Every point
+is a PPO step of two processes on a CPU. The memory is the largest resident set of a process, without that after its
 imports. Writes `ranks.json` and a plot.
 """
 
@@ -37,6 +37,7 @@ DIMS = T5Dims(512, 2048, 32, 16, 4, 2000)
 AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "prompts": ("prompts of a step", (2, 4, 8, 16)),
     "prompt_tokens": ("tokens of a prompt", (128, 256, 512, 1024)),
+    "answer_tokens": ("tokens of an answer", (50, 100, 200, 400)),
 }
 SPEC = "BENCHMARK_SPEC"  # environment variable of a measured process
 
@@ -126,7 +127,7 @@ def plot(results: Mapping[str, Mapping[str, Points]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     with plt.rc_context({"svg.hashsalt": "ranks", "font.size": 9}):
-        figure, panels = plt.subplots(1, len(results), figsize=(8, 3), layout="constrained")
+        figure, panels = plt.subplots(1, len(results), figsize=(9, 3), layout="constrained")
         for panel, (axis, by_strategy) in zip(panels, results.items()):
             for strategy, points in by_strategy.items():
                 xs = [point["x"] for point in points]
