@@ -141,7 +141,7 @@ class DPOTrainer(BaseTrainer):
             resume_step=self.step - 1 if resumed else None,
             **self.config.logging.trackers(),
         )
-        last = min(until or self.total_steps, self.total_steps)
+        last = self.total_steps if until is None else min(until, self.total_steps)
         bar = progress_bar(
             self.total_steps,
             self.config.logging.run_name,

@@ -91,8 +91,9 @@ class OnPolicyTrainer(BaseTrainer):
       evaluate: policy -> dev metrics by name; called on all ranks.
       accelerator: device and processes.
     Raises:
-      UserError: the batch sizes are incompatible, there are no prompts, or the sampler does not
-        support the policy.
+      UserError: the batch sizes are incompatible, there are no prompts, the policy would never
+        learn (`train.n_critic_warmup_steps`), the sampler does not support the policy, or a
+        launcher in an unsupported mode started the process.
     """
 
     config: RLConfig
@@ -126,6 +127,7 @@ class OnPolicyTrainer(BaseTrainer):
         self._pass = -1  # the pass over the prompts whose order is in `_pass_order`; -1: none yet
         self._pass_order: list[int] = []
         self._check_sizes()
+        self._print_size_notes()
         self.cut_ids = {prompt.id for prompt in cut_prompts(self.policy, prompts)}
 
     @property
@@ -146,7 +148,7 @@ class OnPolicyTrainer(BaseTrainer):
             return
         self._start_log(resumed)
         bar = self._progress_bar()
-        last = min(until or self.total_steps, self.total_steps)
+        last = self.total_steps if until is None else min(until, self.total_steps)
         while self.step < last and not self.stopped:
             if self.step % self.config.train.eval_interval == 0:
                 self._evaluate(bar)
@@ -257,11 +259,8 @@ class OnPolicyTrainer(BaseTrainer):
         with unsharded(self.actor_critic, self.reference):
             rollout = stop_together(self.accelerator, lambda: self.sample(prompts, seeds))
         rewards = stop_together(self.accelerator, lambda: self.reward.token_rewards(rollout))
-        tokenizer = self.policy.tokenizer
-        left_padded = tokenizer.padding_side == "left"
-        return gather_rollouts(
-            self.accelerator, rollout, rewards, tokenizer.pad_token_id, left_padded
-        )
+        pad_id = self.policy.tokenizer.pad_token_id
+        return gather_rollouts(self.accelerator, rollout, rewards, pad_id)
 
     def _forget_frozen_states(self) -> None:
         """Forget what frozen layers computed of the last rollout: the next one has other tokens."""
@@ -333,7 +332,8 @@ class OnPolicyTrainer(BaseTrainer):
         """One optimiser step on the mean loss over a minibatch's tokens.
 
         The result does not depend on the number of micro-batches or ranks: each of them adds its
-        share of the mean.
+        share of the mean. With `train.average_microbatches: false`, the gradient grows with the
+        number of micro-batches (`_gradient_scale`).
         """
         n_tokens = rollout.response_mask_BT[rows].sum().clamp(min=1)
         micro_batches = self.micro_batches(rows)
@@ -603,15 +603,21 @@ class OnPolicyTrainer(BaseTrainer):
                 f" train.total_episodes={train.total_episodes} is only {self.total_steps} steps:"
                 " the policy would never learn. Lower the former or raise the latter"
             )
+
+    def _print_size_notes(self) -> None:
+        """Print what a user may not expect of the sizes of a step."""
+        if self._quiet():
+            return
+        train = self.config.train
         episodes = self.total_steps * self.episodes_per_step
-        if episodes > train.total_episodes and not self._quiet():
+        if episodes > train.total_episodes:
             print(
                 f"note: a step has {self.episodes_per_step} episodes, so the run has {episodes}"
                 f" instead of train.total_episodes={train.total_episodes}",
                 flush=True,
             )
         warmup = train.n_critic_warmup_steps + train.n_warmup_steps
-        if warmup >= self.total_steps and not self._quiet():
+        if warmup >= self.total_steps:
             print(
                 f"note: the learning rate warms up over train.n_warmup_steps={train.n_warmup_steps}"
                 f" steps of {self.total_steps}: it never reaches train.lr",

@@ -41,12 +41,13 @@ def test_joined_rollouts_are_those_of_one_process(left):
             response_ids_BT=values + 10,
             texts=tuple(str(first + b) for b in range(B)),
             group_B=torch.arange(B) // 2,
+            left_padded=left,
         )
         segments = {"a": [[SegmentScore(0, None, float(first + b))] for b in range(B)]}
         return result, TokenReward({"a": values.float()}, segments, mask_BT)
 
     parts = [part([5, 6], [1, 3, 2], 0), part([7, 8, 9], [4], 100)]
-    joined, rewards = join_rollouts(parts, pad_id=-1, left_padded=left)
+    joined, rewards = join_rollouts(parts, pad_id=-1)
     assert joined.texts == ("0", "1", "2", "100") and joined.group_B.tolist() == [0, 0, 1, 2]
     assert joined.prompt_ids_BP[0].tolist() == (
         [-1, 5, 6] if left else [5, 6, -1]

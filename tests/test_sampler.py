@@ -750,7 +750,7 @@ def test_joined_rollouts_keep_the_samplers_log_probabilities():
     one = rl_helpers.rollout([[1, 1]], behaviour_logprobs_BT=torch.tensor([[-1.0, -2.0]]))
     two = rl_helpers.rollout([[1, 1, 1]], behaviour_logprobs_BT=torch.tensor([[-3.0, -4.0, -5.0]]))
     parts = [(part, TokenReward({}, {}, part.response_mask_BT)) for part in (one, two)]
-    joined, _ = join_rollouts(parts, 0, False)
+    joined, _ = join_rollouts(parts, 0)
     assert joined.behaviour_logprobs_BT is not None
     assert joined.behaviour_logprobs_BT.tolist() == [[-1, -2, 0], [-3, -4, -5]]
     assert joined.rows(torch.tensor([0])).behaviour_logprobs_BT.tolist() == [[-1, -2]]  # pyright: ignore

@@ -147,16 +147,14 @@ class JudgeClient:
             headers["Authorization"] = f"Bearer {token}"
         request = urllib.request.Request(f"{settings.url}/chat/completions", body, headers)
         timeout = settings.timeout_s
-        read: list[list[float]] = []
 
-        def query() -> bytes:
+        def query() -> list[float]:
             answer = within(timeout, lambda: send(request, timeout, LARGEST_ANSWER), self._wait)
-            read.append(self._scores_in(answer, count))
-            return answer
+            return self._scores_in(answer, count)
 
         judge = f"the judge {settings.model} at {settings.url}"
         try:
-            with_attempts(query, settings.retries + 1, self._pause, _message_of)
+            return with_attempts(query, settings.retries + 1, self._pause, _message_of)
         except Refused as refusal:
             message = (
                 f"{judge} refuses the query: {refusal.code} {_message_of(refusal.body)}. Check url,"
@@ -170,8 +168,6 @@ class JudgeClient:
             )
         except TooLong as error:
             message = f"{judge}: {error}. Check `url`"
-        else:
-            return read[-1]
         raise UserError(without(message, token))
 
     def _scores_in(self, answer: bytes, count: int) -> list[float]:

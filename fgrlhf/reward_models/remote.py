@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -26,6 +26,7 @@ RETRIED = frozenset({408, 429, 500, 502, 503, 504})  # other refusals are final
 LONGEST_BACKOFF = 60.0  # seconds; services count queries per minute
 LONGEST_RETRY_AFTER = 600.0  # seconds that a service may ask to wait
 LARGEST_REFUSAL = 1 << 20  # bytes of a refusal that are read
+Result = TypeVar("Result")
 
 
 # ---- addresses -----------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ class Refused(Exception):  # noqa: N818
 
 
 class GivenUp(Exception):  # noqa: N818
-    """No attempt got an answer from a service.
+    """Every attempt failed, or a service asks to wait longer than LONGEST_RETRY_AFTER.
 
     Attributes:
       attempts: how many there were.
@@ -197,21 +198,21 @@ class TooLong(Exception):  # noqa: N818
 
 
 def with_attempts(
-    query: Callable[[], bytes],
+    query: Callable[[], Result],
     attempts: int,
     pause: Callable[[float], None],
     describe: Callable[[bytes], str],
-) -> bytes:
-    """The answer of `query()`, repeated after a transient failure.
+) -> Result:
+    """The result of `query()`, repeated after a transient failure.
 
-    Such are 408, 429, 5xx, a timeout and a broken connection. Before the next attempt, `pause` gets
-    the seconds that `Retry-After` asks for, at least 1, 2, 4, ... up to 60 seconds.
+    Transient are the codes in RETRIED, a timeout and a broken connection. Before the next attempt,
+    `pause` gets the seconds that `Retry-After` asks for, at least 1, 2, 4, ... up to 60 seconds.
 
     Args:
       describe: the body of a refusal -> its message.
     Raises:
       Refused: the service refuses the query for another reason.
-      GivenUp: every attempt failed.
+      GivenUp: every attempt failed, or the service asks to wait longer than LONGEST_RETRY_AFTER.
     """
     for attempt in range(attempts):
         try:

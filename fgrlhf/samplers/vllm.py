@@ -28,7 +28,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -58,6 +58,7 @@ ABOVE_ZERO = 1e-3  # a log-probability may be this far above 0, by rounding
 
 # token ids and log-probabilities of a response
 Sampled = tuple[list[int], list[float]]
+Result = TypeVar("Result")
 
 
 class NotComplete(OSError):  # noqa: N818
@@ -133,7 +134,7 @@ class VllmSampler:
         if not self._reports_version:
             return
         try:
-            self._query("/update_weight_version", {"new_version": self.version})
+            self._query("/update_weight_version", {"new_version": self.version}, _ignored)
         except Refused as refusal:
             if refusal.code not in NO_ROUTE:
                 raise self._refused(refusal, "/update_weight_version") from None
@@ -144,7 +145,7 @@ class VllmSampler:
         if self.version is None or not self._reports_version:
             return
         try:
-            answer = self._json(self._query("/weight_info", None))
+            answer = self._query("/weight_info", None, self._json)
         except Refused as refusal:
             if refusal.code not in NO_ROUTE:
                 raise self._refused(refusal, "/weight_info") from None
@@ -196,6 +197,7 @@ class VllmSampler:
         So it may run in another thread while the policy trains.
 
         Raises:
+          ValueError: the server cannot sample like this. The config refuses such settings.
           UserError: the server cannot be reached.
         """
         if temperature != sampling.temperature or not sampling.do_sample:
@@ -227,25 +229,23 @@ class VllmSampler:
         self, request: dict[str, Any], check: Callable[[dict[str, Any]], Sampled]
     ) -> Sampled:
         """The response to one request."""
-        read: list[Sampled] = []
 
-        def accept(body: bytes) -> None:
+        def parse(body: bytes) -> Sampled:
             try:
-                read.append(check(self._json(body)))
+                return check(self._json(body))
             except ValueError as error:
                 raise self._fault(str(error)) from None
 
         try:
-            self._query("/v1/completions", request, accept)
+            return self._query("/v1/completions", request, parse)
         except Refused as refusal:
             raise self._refused(refusal, "/v1/completions") from None
-        return read[-1]
 
     def _model(self) -> str:
         """The name of the served model."""
         if self._served_model is None:
             try:
-                answer = self._json(self._query("/v1/models", None))
+                answer = self._query("/v1/models", None, self._json)
             except Refused as refusal:
                 raise self._refused(refusal, "/v1/models") from None
             try:
@@ -262,7 +262,7 @@ class VllmSampler:
         """The type of the server's device; None if it does not tell."""
         path = "/server_info?config_format=json"
         try:
-            answer = self._json(self._query(path, None))
+            answer = self._query(path, None, self._json)
         except Refused as refusal:
             if refusal.code in NO_ROUTE:
                 return None
@@ -284,20 +284,17 @@ class VllmSampler:
     def _control(self, path: str, body: dict[str, Any] | None = None) -> None:
         """POST to a route of the development mode; the answer's body has no meaning."""
         try:
-            self._query(path, body or {})
+            self._query(path, body or {}, _ignored)
         except Refused as refusal:
             raise self._refused(refusal, path) from None
 
     def _query(
-        self,
-        path: str,
-        body: dict[str, Any] | None,
-        accept: Callable[[bytes], None] = lambda answer: None,
-    ) -> bytes:
-        """The body of an answer: to POST, or to GET if `body` is None.
+        self, path: str, body: dict[str, Any] | None, parse: Callable[[bytes], Result]
+    ) -> Result:
+        """The parsed answer: to POST, or to GET if `body` is None.
 
         Args:
-          accept: reads the answer; if it raises `NotComplete`, the query is repeated.
+          parse: the answer's body -> the result; if it raises `NotComplete`, the query is repeated.
         Raises:
           Refused: the server refuses the query.
           UserError: it does not answer.
@@ -310,10 +307,9 @@ class VllmSampler:
         request = urllib.request.Request(self.config.url + path, data, headers)
         timeout = self.config.timeout_s
 
-        def query() -> bytes:
+        def query() -> Result:
             answer = within(timeout, lambda: send(request, timeout, LARGEST_ANSWER), self._wait)
-            accept(answer)
-            return answer
+            return parse(answer)
 
         try:
             return with_attempts(query, self.config.retries + 1, self._pause, _message_of)
@@ -354,6 +350,10 @@ class VllmSampler:
             f"{self._name} refuses {path}: {refusal.code} {_message_of(refusal.body)}. {way_out}"
         )
         return UserError(without(message, self._token()))
+
+
+def _ignored(body: bytes) -> None:
+    """The result of an answer whose body has no meaning."""
 
 
 def completion_request(
