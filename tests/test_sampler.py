@@ -615,6 +615,17 @@ def test_impossible_settings_are_refused(changes, part, tmp_path):
     assert part in str(error.value)
 
 
+@pytest.mark.parametrize("folder", ["sft", "run", "run/best", "run/final"])
+def test_the_run_does_not_overwrite_what_it_needs(folder, tmp_path):
+    (tmp_path / "sft").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / folder)
+    for sync_dir in (tmp_path / folder, tmp_path / "link", tmp_path / "sft" / ".." / folder):
+        sampler = {"kind": "vllm", "url": "http://127.0.0.1:8000", "sync_dir": str(sync_dir)}
+        policy = {"ckpt": str(tmp_path / "sft")}
+        with pytest.raises(UserError, match=r"sampler.sync_dir is .*, which the run itself needs"):
+            config(tmp_path / "run", sampler=sampler, model__policy_model=policy)
+
+
 def test_the_config_of_the_document_is_valid(tmp_path):
     document = Path(__file__).parents[1] / "docs" / "scale.md"
     blocks = re.findall(r"^```yaml\n(.*?)^```", document.read_text(), flags=re.M | re.S)

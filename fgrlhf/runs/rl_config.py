@@ -5,7 +5,9 @@ unread keys only cause a note at the start, because a single setting enables the
 algorithms (`RLConfig.unused_settings`), and those of a disabled tracker (`LoggingConfig.notes`).
 """
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -448,7 +450,20 @@ class RLConfig(StrictModel):
                 f"algorithm.name is {self.algorithm.name}, which samples from a masked policy, but"
                 f" the server of `sampler` has the whole one: {way_out}"
             )
+        sync_dir = os.path.realpath(self.sampler.sync_dir)
+        for path in self._paths_not_to_overwrite():
+            if os.path.realpath(path) == sync_dir:
+                mistakes.append(
+                    f"sampler.sync_dir is {path}, which the run itself needs, and the run would"
+                    " overwrite it with its policy: name another folder, and start the server there"
+                    " from a copy of the initial policy"
+                )
         return mistakes
+
+    def _paths_not_to_overwrite(self) -> list[str]:
+        """What the run reads, and where it saves policies."""
+        folder = Path(self.logging.save_dir)
+        return [*self.inputs, str(folder), str(folder / "best"), str(folder / "final")]
 
     @property
     def inputs(self) -> list[str]:
