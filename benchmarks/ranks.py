@@ -56,7 +56,10 @@ class Settings(StrictModel):
 
 
 def size_at(axis: str, value: int) -> Size:
-    """A wide model, so that its weights are most of the memory. One epoch has the same peak as four."""
+    """A wide model, so that its weights are most of the memory.
+
+    One epoch has the same peak as four.
+    """
     size = replace(at(axis, value), policy=DIMS, value=DIMS, reward=RMDims(64, 128, 4, 1, 128))
     size = replace(size, epochs=1)
     if axis != "prompts":
