@@ -1,10 +1,12 @@
 """What a reward server adds to a training step, as a share of the step.
 
     python -m benchmarks.reward_service reps=5 latency=0.2        --help lists the keys
+    python -m benchmarks.reward_service epochs=1                  a shorter step
+    python -m benchmarks.reward_service epochs=1 alone=true       the least that can hide the server
 
-The step is PPO at the size `tiny` of `workload.py`, with three reward models. A fourth reward costs
-nothing to compute. It is computed in the process, or asked from a server on this machine that
-answers `latency` seconds later, as one with a large model would:
+The step is PPO at the size `tiny` of `workload.py`, with three reward models, or none (`alone`). A
+further reward costs nothing to compute. It is computed in the process, or asked from a server on
+this machine that answers `latency` seconds later, as one with a large model would:
 
 - `served`: the server works while the process computes log-probabilities and the other rewards;
 - `served, waiting`: the process waits for the answer, as it would without overlap.
@@ -23,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from unittest.mock import patch
 
@@ -56,6 +58,8 @@ class Settings(StrictModel):
     latency: Annotated[float, Field(ge=0, le=60)] = Field(
         default=0.2, description="seconds that the server adds to each answer"
     )
+    epochs: PositiveInt = Field(default=4, description="of the update; fewer make a shorter step")
+    alone: bool = Field(default=False, description="without the three reward models")
 
 
 @contextmanager
@@ -135,10 +139,10 @@ def timed_step(trainer: PPOTrainer, reward: CombinedReward) -> Step:
 
 
 def measure(settings: Settings) -> dict[str, list[Step]]:
-    """The steps by the place of the fourth reward."""
-    trainer = ours.build(workload.SIZES["tiny"])
+    """The steps by the place of the further reward."""
+    trainer = ours.build(replace(workload.SIZES["tiny"], epochs=settings.epochs))
     assert isinstance(trainer.reward, CombinedReward)
-    models = trainer.reward.aspects
+    models = {} if settings.alone else trainer.reward.aspects
     steps: dict[str, list[Step]] = {}
     timed_calls = patch("fgrlhf.reward.Background", TimedCall)
     with serving(settings.latency) as config, timed_calls:
