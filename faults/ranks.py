@@ -1,14 +1,15 @@
 """Kind `ranks`: kill one of two processes that train together, or fill their disk.
 
-Whole models (`ddp`) and sharded ones (`fsdp2`). When a process has died, the other one must end
-with a message, or is killed as a launcher would do. Then both are started again, until they
-end; the files must be those of two processes that nobody interrupted.
+Whole models (`ddp`) and sharded ones (`fsdp2`), in every stage that trains. When a process has
+died, the other one must end with a message that says so. Only if they had not met yet may it wait;
+then it is stopped, as a launcher does. Then both are started again, until they end; the files must
+be those of two processes that nobody interrupted.
 """
 
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,28 @@ from fgrlhf.runs.process_group import environments_of_group
 
 RANKS = 2
 STAGES = {  # with arguments that two processes can divide
+    "sft": (),
+    "fg_rm": (),
+    "pref_rm": (),
     "oracle": (),
     "grpo": (),
     "dpo": ("train.batch_size=4",),
 }
+ALL_WRITE = ("sft", "fg_rm", "pref_rm")  # every process writes its random state to a checkpoint
 STRATEGIES = ("ddp", "fsdp2")
 DEATHS = ("early", "half", "late", "checkpoint", "log", "full disk")
-GRACE = 60.0  # seconds in which the other process may end by itself
+BEGUN = r"checkpoints/.*(step|checkpoint)-2"
+CHECKPOINTS = (  # before its folder exists, when it is half written, before its last change
+    BEGUN,
+    rf"{BEGUN}.*/.*state\.json",
+    r"checkpoints/(step-2$|checkpoint-2/.*sha256)",
+)
+GRACE = 60.0  # seconds in which a process must end after the other one, if they have met
+MEETING = 5.0  # the same if they have not: it waits for the other one, and a launcher stops it
 MOST_RUNS = 4
+# what a process says when the other one has ended, or when it cannot write
+LOSS = "another process of this run has ended"
+FULL = "Make room and run the same command again"
 
 
 @dataclass(frozen=True)
@@ -48,11 +63,48 @@ CASES = tuple(
 
 @dataclass(frozen=True)
 class Reference:
-    """The files of an uninterrupted run, and the CPU seconds of its longest process."""
+    """The files of an uninterrupted run, and the CPU seconds of each process."""
 
     files: dict[str, str]
-    cpu: float
+    cpu: tuple[float, ...]
     bytes: int
+
+
+@dataclass(frozen=True)
+class Member:
+    """How a process of a group ended.
+
+    met: whether it had met the other process.
+    stopped: whether it did not end by itself.
+    """
+
+    end: Ended
+    met: bool
+    stopped: bool
+
+    @property
+    def died(self) -> bool:
+        """Whether the trial has killed it."""
+        return self.end.killed and not self.stopped
+
+    @property
+    def waited(self) -> bool:
+        """Whether it waited to meet the other process until it was stopped."""
+        return self.stopped and not self.met
+
+    @property
+    def names_loss(self) -> bool:
+        return LOSS in self.end.output
+
+    @property
+    def fault(self) -> str:
+        """The bad verdict on its end; empty if there is nothing to complain about."""
+        if self.end.has_traceback:
+            return "traceback"
+        if self.stopped:
+            return "hangs" if self.met else ""
+        silent = not self.names_loss and FULL not in self.end.output
+        return "unnamed" if self.end.code != 0 and not self.died and silent else ""
 
 
 class Ranks(Kind):
@@ -60,9 +112,18 @@ class Ranks(Kind):
 
     name = "ranks"
     good = ("equal", "room enough", "skipped")
-    bad = ("traceback", "other content", "lost files", "stray files", "does not end")
+    bad = (
+        "traceback",
+        "hangs",
+        "unnamed",
+        "no death",
+        "other content",
+        "lost files",
+        "stray files",
+        "does not end",
+    )
     trials = len(CASES)
-    sample = 2
+    sample = 3
 
     def __init__(self, bench):
         super().__init__(bench)
@@ -72,8 +133,9 @@ class Ranks(Kind):
         return CASES[index * len(CASES) // self.count() % len(CASES)]
 
     def sampled(self) -> list[int]:
-        """PPO with sharded models: a death and a full disk."""
+        """PPO with sharded models: a death and a full disk. SFT: a death at a checkpoint."""
         wanted = [Case("oracle", "fsdp2", death) for death in ("half", "full disk")]
+        wanted.append(Case("sft", "fsdp2", "checkpoint"))
         return [index for index in range(self.count()) if self.case(index) in wanted]
 
     def stage(self, case: Case) -> Stage:
@@ -89,13 +151,15 @@ class Ranks(Kind):
                 continue
             folder = self.bench.folder / "reference" / "-".join(key)
             folder.mkdir(parents=True, exist_ok=True)
-            ended = run_together(self.stage(case).command, folder, "reference")
+            ended = [
+                member.end for member in run_together(self.stage(case).command, folder, "reference")
+            ]
             if any(end.code for end in ended):
                 output = "\n".join(end.output for end in ended)
                 raise RuntimeError(f"the uninterrupted run of {key} failed:\n{output}")
             sizes = [path.stat().st_size for path in (folder / "run").rglob("*") if path.is_file()]
             self.references[key] = Reference(
-                snapshot(folder / "run"), max(end.cpu for end in ended), sum(sizes)
+                snapshot(folder / "run"), tuple(end.cpu for end in ended), sum(sizes)
             )
 
     def run(self, index: int, folder: Path) -> Outcome:
@@ -107,14 +171,17 @@ class Ranks(Kind):
         return self._until_it_ends(case, folder, {rank: plan}, folder)
 
     def _death(self, case: Case, index: int, reference: Reference) -> tuple[int, dict[str, Any]]:
-        """The process that dies, and when. Only the first one writes files."""
+        """The process that dies, and when."""
+        rng = self.bench.rng(self.name, index)
         if case.death == "checkpoint":
-            return 0, {"crash": CrashPoint(near=r"checkpoints/.*step-2")}
-        if case.death == "log":
+            near = rng.choice(CHECKPOINTS)
+            both_write = near == BEGUN and case.stage in ALL_WRITE
+            return rng.randrange(RANKS if both_write else 1), {"crash": CrashPoint(near=near)}
+        if case.death == "log":  # only the first process writes it
             return 0, {"crash": CrashPoint(near=r"metrics\.jsonl")}
         low = {"early": 0.0, "half": 0.4, "late": 0.8}[case.death]
-        rng = self.bench.rng(self.name, index)
-        return rng.randrange(RANKS), {"die_after": (low + 0.2 * rng.random()) * reference.cpu}
+        rank = rng.randrange(RANKS)
+        return rank, {"die_after": (low + 0.2 * rng.random()) * reference.cpu[rank]}
 
     def _full_disk(self, case: Case, folder: Path) -> Outcome:
         if self.no_mount:
@@ -124,37 +191,72 @@ class Ranks(Kind):
         mount_small_disk(disk, self.references[case.stage, case.strategy].bytes // 2)
         first = run_together(self.stage(case).command, disk, folder / "logs/full")
         make_room(disk)
-        if all(end.code == 0 for end in first):
+        if all(member.end.code == 0 for member in first):
             return Outcome("room enough", str(case))
-        for end in first:
-            if end.has_traceback:
-                return Outcome("traceback", f"{case}\n{end.output[-3_000:]}")
+        fault = fault_of(first)
+        if fault:
+            return Outcome(fault, f"{case}\n{outputs_of(first)}")
         return self._until_it_ends(case, disk, {}, folder)
 
     def _until_it_ends(
         self, case: Case, folder: Path, plans: Mapping[int, dict], logs: Path
     ) -> Outcome:
         """Start both until they end; `plans` hold for the first start."""
-        kills = 0
+        counts: dict[str, int] = {}
         for number in range(MOST_RUNS):
             chosen = plans if number == 0 else {}
-            ended = run_together(self.stage(case).command, folder, logs / f"logs/{number}", chosen)
-            outputs = "\n".join(end.output[-3_000:] for end in ended)
-            note = f"{case}: start {number}, exits {[end.code for end in ended]}\n{outputs}"
-            if any(end.has_traceback for end in ended):
-                return Outcome("traceback", note, counts={"kills": kills})
-            kills += any(end.killed for end in ended)
-            if all(end.code == 0 for end in ended):
+            group = run_together(self.stage(case).command, folder, logs / f"logs/{number}", chosen)
+            codes = [member.end.code for member in group]
+            note = f"{case}: start {number}, exits {codes}\n{outputs_of(group)}"
+            if number == 0 and plans:
+                counts = counts_of(group)
+            fault = fault_of(group) or missed(chosen, group)
+            if fault:
+                return Outcome(fault, note, counts=counts)
+            if not any(codes):
                 files = self.references[case.stage, case.strategy].files
                 difference = compare(files, snapshot(folder / "run"))
                 verdict = difference.verdict if difference else "equal"
-                return Outcome(verdict, f"{difference}\n{note}", counts={"kills": kills})
-        return Outcome("does not end", note, counts={"kills": kills})
+                return Outcome(verdict, f"{difference}\n{note}", counts=counts)
+        return Outcome("does not end", note, counts=counts)
+
+
+# ---- what a group says ---------------------------------------------------------------------------
+
+
+def fault_of(group: Sequence[Member]) -> str:
+    """The first bad verdict on the end of a group's processes; empty if there is none."""
+    return next((member.fault for member in group if member.fault), "")
+
+
+def missed(plans: Mapping[int, dict], group: Sequence[Member]) -> str:
+    """A bad verdict if a process should have died at a file and has not; else empty."""
+    alive = [rank for rank, plan in plans.items() if "crash" in plan and not group[rank].died]
+    return "no death" if alive else ""
+
+
+def counts_of(group: Sequence[Member]) -> dict[str, int]:
+    """How many processes were killed, and what became of the other ones."""
+    killed = any(member.died for member in group)
+    others = [member for member in group if killed and not member.died]
+    return {
+        "kills": int(killed),
+        "named the loss": sum(member.names_loss for member in others),
+        "had finished": sum(member.end.code == 0 for member in others),
+        "stopped before they met": sum(member.waited for member in others),
+    }
+
+
+def outputs_of(group: Sequence[Member]) -> str:
+    return "\n".join(member.end.output[-3_000:] for member in group)
+
+
+# ---- running a group -----------------------------------------------------------------------------
 
 
 def run_together(
     command: Command, folder: Path, log: str | Path, plans: Mapping[int, dict] | None = None
-) -> list[Ended]:
+) -> list[Member]:
     """Run a command in two processes of one group.
 
     Args:
@@ -166,15 +268,37 @@ def run_together(
         environment = {**command.environment, **variables}
         mine = Command(command.module, command.arguments, environment)
         path = folder / f"{log}-rank{rank}.txt"
-        running.append(start(mine, folder, path, **(plans or {}).get(rank, {})))
+        plan = (plans or {}).get(rank, {})
+        running.append(start(mine, folder, path, before=marks_meeting(path), **plan))
     wait_for_one(running)
-    end = time.monotonic() + GRACE
-    while not all(has_ended(child) for child in running) and time.monotonic() < end:
-        time.sleep(0.02)
-    for child in running:
-        if not has_ended(child):
-            os.killpg(child.pid, signal.SIGKILL)
-    return [child.wait() for child in running]
+    stopped = stop_the_others(running)
+    return [Member(child.wait(), has_met(child), child.pid in stopped) for child in running]
+
+
+def marks_meeting(log: Path) -> Callable[[], None]:
+    """What a process calls before its program, to note when it has met the other one."""
+
+    def before() -> None:
+        import torch.distributed as distributed
+
+        meet = distributed.init_process_group
+
+        def meet_and_mark(*arguments, **options) -> None:
+            meet(*arguments, **options)
+            _mark(log).touch()
+
+        distributed.init_process_group = meet_and_mark
+
+    _mark(log).unlink(missing_ok=True)
+    return before
+
+
+def has_met(child: Running) -> bool:
+    return _mark(child.log).exists()
+
+
+def _mark(log: Path) -> Path:
+    return log.with_suffix(".met")
 
 
 def wait_for_one(running: Sequence[Running]) -> None:
@@ -183,6 +307,20 @@ def wait_for_one(running: Sequence[Running]) -> None:
         if time.monotonic() - running[0].started > 600:
             return
         time.sleep(0.02)
+
+
+def stop_the_others(running: Sequence[Running]) -> set[int]:
+    """Wait for the other processes, and kill those that do not end; returns their ids."""
+    since = time.monotonic()
+    stopped = set()
+    while left := [child for child in running if not has_ended(child)]:
+        seconds = time.monotonic() - since
+        for child in left:
+            if seconds > (GRACE if has_met(child) else MEETING):
+                os.killpg(child.pid, signal.SIGKILL)
+                stopped.add(child.pid)
+        time.sleep(0.02)
+    return stopped
 
 
 def has_ended(child: Running) -> bool:
