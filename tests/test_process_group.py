@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from fgrlhf.errors import why_refused
+from fgrlhf.runs.process_group import environments_of_group
 
 PROGRAM = """
 import atexit
@@ -72,6 +74,39 @@ def test_a_lost_process_is_named(text):
     assert message is not None and "another process of this run has ended" in message
     assert "Run the same command again" in message
     assert why_refused(ValueError(text)) is None
+
+
+MEETING = """
+import os, signal
+import torch.distributed as distributed
+from fgrlhf.errors import run_main
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def main():
+    if os.environ["RANK"] == "0":  # it keeps the store at which they meet
+        distributed.distributed_c10d._new_process_group_helper = die
+    distributed.init_process_group("gloo")
+
+run_main(main)
+"""
+
+
+def test_a_process_that_dies_while_they_meet_is_named():
+    group = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEETING],
+            env=os.environ | variables,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for variables in environments_of_group(2)
+    ]
+    errors = [process.communicate(timeout=300)[1] for process in group]
+    assert [process.returncode for process in group] == [-signal.SIGKILL, 2]
+    assert "another process of this run has ended" in errors[1]
+    assert "Traceback" not in errors[1]
 
 
 def test_a_file_is_named_without_its_temporary_name():
