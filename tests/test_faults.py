@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from faults import verdicts
+from faults import ranks, verdicts
 from faults.campaign import Bench, Kind, Outcome, Tally, run_kind, table
 from faults.checkpoints import DAMAGES, checkpoints_in
 from faults.child import Command, CrashPoint, Ended, run
@@ -163,6 +163,53 @@ def test_a_child_answers_questions_and_obeys_limits(tmp_path, monkeypatch):
         Command("asks"), tmp_path, tmp_path / "logs/b.txt", answers="y\nn\n", file_limit=4096
     )
     assert ended.code == 1 and "File too large" in ended.output
+
+
+# Two processes, of which the second one is killed before or after they have met.
+GROUP = """
+import os, signal, sys, time
+import torch.distributed as distributed
+second = os.environ["RANK"] == "1"
+if second and EARLY:
+    os.kill(os.getpid(), signal.SIGKILL)
+distributed.init_process_group("gloo")
+if second:
+    os.kill(os.getpid(), signal.SIGKILL)
+THEN
+"""
+
+
+@pytest.mark.parametrize(
+    "name, early, then, fault, count",
+    [
+        ("names_the_loss", False, f"print('{ranks.LOSS}'); sys.exit(2)", "", "named the loss"),
+        ("has_finished", False, "sys.exit(0)", "", "had finished"),
+        ("never_meets", True, "", "", "stopped before they met"),
+        ("hangs", False, "time.sleep(600)", "hangs", ""),
+        ("says_nothing", False, "sys.exit(2)", "unnamed", ""),
+        ("shows_a_bug", False, "raise RuntimeError", "traceback", ""),
+    ],
+)
+def test_what_the_other_process_does_is_judged(
+    tmp_path, monkeypatch, name, early, then, fault, count
+):
+    monkeypatch.setattr(ranks, "GRACE", 2.0)
+    monkeypatch.setattr(ranks, "MEETING", 2.0)
+    source = GROUP.replace("EARLY", str(early)).replace("THEN", then)
+    (tmp_path / f"group_{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    group = ranks.run_together(Command(f"group_{name}"), tmp_path, "logs/group")
+    assert group[1].died and ranks.fault_of(group) == fault
+    counted = {key for key, number in ranks.counts_of(group).items() if number}
+    assert counted == {"kills", count} - {""}
+
+
+def test_a_death_that_does_not_happen_is_noticed(tmp_path, monkeypatch):
+    (tmp_path / "writes_nothing.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    group = ranks.run_together(Command("writes_nothing"), tmp_path, "logs/group")
+    assert ranks.missed({0: {"crash": CrashPoint(near="x")}}, group) == "no death"
+    assert ranks.missed({0: {"die_after": 1.0}}, group) == ""
 
 
 # ---- detectors -----------------------------------------------------------------------------------
