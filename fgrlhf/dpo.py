@@ -100,6 +100,10 @@ class DPOTrainer(BaseTrainer):
       comparisons: the training data, encoded by this policy.
       evaluate: policy -> dev metrics by name; called on all ranks.
       accelerator: device and processes.
+
+    Raises:
+      UserError: there are no comparisons, or the batch size is not divisible by the number of
+        processes.
     """
 
     def __init__(

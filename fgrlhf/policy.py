@@ -87,7 +87,7 @@ def load_policy(
     Args:
       ckpt: a folder or hub name.
       dtype: of the weights: "fp32" or "bf16".
-      max_input_len: longer prompts are cut at their end.
+      max_input_len: longer prompts are cut at their end; dialogs first lose their oldest turns.
       padding_side: side on which prompts are padded; None: the default of the class.
       chat_template: see `load_chat_template` in models/chat.py.
       lora: settings of the adapters; None: no adapters.

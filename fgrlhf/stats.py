@@ -3,6 +3,8 @@
 Prompts are resampled, never single responses or segments: responses to the same prompt are similar,
 and treating them as independent would make every interval too narrow. See Efron & Tibshirani
 (1993), chapter 13.
+
+Axes here: Q prompts, C counts of a prompt, N draws.
 """
 
 import math

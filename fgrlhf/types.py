@@ -2,8 +2,14 @@
 
 Tensor names end in their axes:
 
-    B  rollouts              P  prompt tokens      T  response tokens
-    K  samples per prompt    G  prompts (B = G K)  S  segments          V  vocabulary
+    B  rollouts                   P  prompt tokens           T  response tokens
+    G  prompts (B = G K)          K  samples per prompt      S  segments
+    R  rows of a forward pass     L  tokens of a row         V  vocabulary
+    D  width of a hidden state    H  attention heads         F  features
+    N  real tokens, pairs or other entries of a batch        C  candidates, counts or labels
+
+1 is an axis of one entry. A module that uses another letter, or one of these in another sense,
+defines it in a docstring.
 
 Masks are 1 on real tokens and 0 on padding. A response's mask includes its end-of-sequence token.
 """
@@ -25,7 +31,9 @@ class Response:
 
     ids_BT: Tensor  # the pad token's id on padding
     mask_BT: Tensor
-    logprobs_BT: Tensor  # under the model in eval mode, at the requested temperature; 0 on padding
+    # under the model in eval mode, at the requested temperature; 0 on padding. From a server that
+    # samples with top_k or top_p: those of the truncated distribution.
+    logprobs_BT: Tensor
     # whether the policy itself computed `logprobs_BT`; false: a sampler with a copy of it did
     of_policy: bool = True
 

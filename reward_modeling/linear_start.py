@@ -102,7 +102,7 @@ def _fit_labels(x_NF: np.ndarray, labels_N: np.ndarray, num_labels: int) -> Line
 
 
 def _fit_pairs(x_NF: np.ndarray, better: Sequence[int], worse: Sequence[int]) -> LinearModel:
-    """P(a is better than b) = sigmoid(w . (x_a - x_b)) (Bradley and Terry 1952)."""
+    """P(a is better than b) = sigmoid(w . (x_a - x_b)) (Bradley and Terry 1952), from Q pairs."""
     mean_F, std_F = _moments(x_NF)
     difference_QF = (x_NF[list(better)] - x_NF[list(worse)]) / std_F
     both_ways = np.concatenate([difference_QF, -difference_QF])

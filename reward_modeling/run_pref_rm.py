@@ -8,6 +8,8 @@ The best checkpoint has the highest accuracy on the dev pairs. Finally, the mean
 deviation of the scores of all training responses are measured and written to `reward_model.json`.
 `errors.json` analyses the mistakes on dev (pair_errors.py).
 The output folder, resuming and reuse are as in run_fg_rm.py.
+
+Axes here: Q prompts of a batch, N pairs of a prompt (in `PairLoss`, of the batch).
 """
 
 from collections.abc import Sequence

@@ -50,7 +50,7 @@ def test_packing():
         pack_responses(MASK_BT, group_B[:1])
     with pytest.raises(ValueError, match=r"values_BT has shape \(2, 2\), expected \(2, 3\)"):
         packing.pack(MASK_BT[:, :2])
-    with pytest.raises(ValueError, match=r"packed_RND has shape \(1, 3, 4\), expected \(2, 3, 4\)"):
+    with pytest.raises(ValueError, match=r"packed_RLD has shape \(1, 3, 4\), expected \(2, 3, 4\)"):
         packing.unpack(torch.zeros(1, 3, 4))
 
 

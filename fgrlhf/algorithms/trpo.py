@@ -124,7 +124,10 @@ class TRPO(ActorCriticAlgorithm):
     def update(
         self, trainer: Trainer, rollout: Rollout, advantages: Advantages
     ) -> dict[str, float]:
-        """Several epochs for the critic, then one step of the policy, in eval mode and fp32."""
+        """Several epochs for the critic, then one step of the policy.
+
+        Both are in eval mode. The critic runs in the trainer's precision, the policy in fp32.
+        """
         train = trainer.config.train
         trainer.actor_critic.eval()
         trainer.set_learning_rates()
@@ -136,7 +139,9 @@ class TRPO(ActorCriticAlgorithm):
         step = TrustRegionStep(self.config, trainer, rollout, advantages)
         only_critic_learns = trainer.step < train.n_critic_warmup_steps
         policy = step.measure() if only_critic_learns else step.take()
-        return mean_of(critic_metrics) | policy | {"lr": trainer.optimizer.param_groups[1]["lr"]}
+        # the critic's learning rate: a step of the policy has none
+        critic_lr = trainer.optimizer.param_groups[1]["lr"]
+        return mean_of(critic_metrics) | policy | {"lr": critic_lr}
 
     def critic_step(
         self, trainer: Trainer, rollout: Rollout, advantages: Advantages, rows: Tensor

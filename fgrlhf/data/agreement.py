@@ -1,7 +1,7 @@
 """How far the annotators of judgements agree, with bootstrap intervals over responses.
 
-Spans are compared between every two annotators of a response, and each of the two is the reference
-once.
+Spans are compared between every two annotators of a response. The figures do not depend on which of
+the two is the reference.
 """
 
 import json
@@ -103,8 +103,8 @@ def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
     response in several rows judged several copies of it, such as equal outputs of two systems. The
     nth copy of one annotator is compared with the nth copy of the others. This also holds across
     files, where one name can stand for two people. A judgement without an annotator belongs to its
-    file's only annotator, or to the file. With several files, a row without judgements counts too:
-    its annotator found nothing.
+    file's only annotator, or to the file. With several files, a row without judgements counts too,
+    unless its file names several annotators: its annotator found nothing.
     """
     shared: dict[Hashable, list[Shared]] = {}  # the copies of each response
     judged_copies: Counter[Hashable] = Counter()  # by response and annotator

@@ -41,8 +41,8 @@ def overlap_matches(first: Spans, second: Spans, fits: SameType) -> float:
 def partial_credit(first: Spans, second: Spans, fits: SameType) -> float:
     """The sum of the `mpp_credits` of both lists.
 
-    As each annotator is the reference once, precision, recall and F are all this sum divided by the
-    number of spans.
+    Divided by the number of spans in both lists, it is a figure that does not depend on which list
+    is the reference.
     """
     return sum(mpp_credits(first, second, fits))
 

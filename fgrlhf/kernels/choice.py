@@ -21,6 +21,8 @@ If the cache file cannot be written, each process measures.
 transformers (install.py). The environment variable FGRLHF_KERNELS overrides the YAML. It accepts
 `auto` and `off`, and two more values that skip the measurement: `pytorch` leaves every product to
 PyTorch, `onednn` uses oneDNN for every product, however small; both keep the rest of this folder.
+
+Axes here: a product maps M rows of K numbers to N numbers each.
 """
 
 import fcntl

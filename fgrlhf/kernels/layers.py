@@ -13,6 +13,8 @@ gives four entries. Where dropout follows a relu, not even the mask is stored: a
 *Normalisation.* PyTorch differentiates the layer norm of T5 and Llama operation by operation, and
 reads and writes whole arrays in each. The formula of the gradient needs half as many. On a GPU,
 PyTorch has one kernel for the norm.
+
+Axes here: a linear layer maps M rows of K numbers to N numbers each; D width of a hidden state.
 """
 
 from math import prod

@@ -16,7 +16,11 @@ CANDIDATES = (128, 2048)
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are sampled. Without `do_sample`, the most probable token is taken."""
+    """How responses are sampled.
+
+    Without `do_sample`, the most probable token is taken, or with `num_beams` > 1 the response that
+    beam search finds.
+    """
 
     max_new_tokens: int
     do_sample: bool = True

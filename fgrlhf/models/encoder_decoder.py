@@ -1,6 +1,10 @@
 """Encoder-decoder policies: T5, mT5, BART, Marian, M2M100 and others with selectable attention.
 
 The encoder reads a prompt once for all its responses.
+
+Axes here, besides those of fgrlhf/types.py: M tokens that the decoder reads before a response (its
+start token and the n tokens of the prefix, M = n + 1), I = n + T tokens of a decoder input, and C
+places of a decoder's cache.
 """
 
 from collections.abc import Sequence
@@ -98,23 +102,23 @@ class EncoderDecoderPolicy(Policy):
         first_G, group_B = group_equal_prompts(prompt_ids_BP, prompt_mask_BP)
         mask_GP = prompt_mask_BP[first_G]
         encoded_GPD = self._encode(prompt_ids_BP[first_G], mask_GP)
-        # To predict token t, the decoder has read the start token, the prefix (n tokens) and the
-        # tokens before t. Token t is column n + t of the input, whose first n columns predict the
-        # prefix and are left out below.
+        # The decoder reads the start token, the prefix (n tokens) and the response without its last
+        # token. Column n + t predicts response token t. The first n columns predict the prefix and
+        # are left out below.
         B = len(response_ids_BT)
         n = len(self.decoder_prefix_ids)
-        start_BN = response_ids_BT.new_tensor(self.decoder_start_ids).expand(B, -1)
-        input_ids_BT = torch.cat([start_BN, response_ids_BT[:, :-1]], 1)
+        start_BM = response_ids_BT.new_tensor(self.decoder_start_ids).expand(B, -1)
+        input_ids_BI = torch.cat([start_BM, response_ids_BT[:, :-1]], 1)
         if self._can_pack:
-            prefix_mask_BN = response_mask_BT.new_ones(B, n)
-            packing = pack_responses(torch.cat([prefix_mask_BN, response_mask_BT], 1), group_B)
-            packed_ids_RN = packing.pack(input_ids_BT)
-            hidden_RND = self._decode(packed_ids_RN, encoded_GPD, mask_GP, packing.mask())
-            return packing.unpack(hidden_RND)[:, n:]
+            input_mask_BI = torch.cat([response_mask_BT.new_ones(B, n), response_mask_BT], 1)
+            packing = pack_responses(input_mask_BI, group_B)
+            ids_RL = packing.pack(input_ids_BI)
+            hidden_RLD = self._decode(ids_RL, encoded_GPD, mask_GP, packing.mask())
+            return packing.unpack(hidden_RLD)[:, n:]
         if uniform_group_size(group_B) is None:
             encoded_GPD = encoded_GPD[group_B]
             mask_GP = mask_GP[group_B]
-        return self._decode(input_ids_BT, encoded_GPD, mask_GP)[:, n:]
+        return self._decode(input_ids_BI, encoded_GPD, mask_GP)[:, n:]
 
     @property
     def _can_record(self) -> bool:
@@ -136,22 +140,22 @@ class EncoderDecoderPolicy(Policy):
 
     def _decode(
         self,
-        ids_RN: Tensor,
+        ids_RL: Tensor,
         encoded_GPD: Tensor,
         mask_GP: Tensor,
-        mask_R1NN: Tensor | None = None,
+        mask_R1LL: Tensor | None = None,
     ) -> Tensor:
-        """hidden_RND.
+        """hidden_RLD.
 
         Args:
-          ids_RN: decoder input. The rows of a prompt are consecutive, the same number per prompt.
-          mask_R1NN: which token sees which; None: a token sees itself and the tokens before it.
+          ids_RL: decoder input. The rows of a prompt are consecutive, the same number per prompt.
+          mask_R1LL: which token sees which; None: a token sees itself and the tokens before it.
         """
-        num_rows = len(ids_RN) // len(encoded_GPD)
+        num_rows = len(ids_RL) // len(encoded_GPD)
         encoded, mask = self._for_decoder(encoded_GPD, mask_GP, num_rows)
         return self.model.get_decoder()(
-            input_ids=ids_RN,
-            attention_mask=mask_R1NN,
+            input_ids=ids_RL,
+            attention_mask=mask_R1LL,
             encoder_hidden_states=encoded,
             encoder_attention_mask=mask,
             use_cache=False,
@@ -192,8 +196,8 @@ class EncoderDecoderPolicy(Policy):
 
     def _beam_search_inputs(self, prompt_ids_GP: Tensor) -> dict[str, Tensor]:
         """The decoder's start; `generate` of transformers would leave the prefix out."""
-        start_N = prompt_ids_GP.new_tensor(self.decoder_start_ids)
-        return {"decoder_input_ids": start_N.expand(len(prompt_ids_GP), -1)}
+        start_M = prompt_ids_GP.new_tensor(self.decoder_start_ids)
+        return {"decoder_input_ids": start_M.expand(len(prompt_ids_GP), -1)}
 
     def check_fits(self, prompt_tokens: int, response_tokens: int) -> None:
         config = text_config(self.model)
@@ -304,10 +308,10 @@ class EncoderDecoderSteps:
         self.recording = None
         own_cache = DynamicCache(config=config)
         if recorded_tokens is not None:
-            N = room_for(len(start_ids) + recorded_tokens)
-            self.slot = Slot(N, encoded_GPD.device, taken=len(start_ids))
+            C = room_for(len(start_ids) + recorded_tokens)
+            self.slot = Slot(C, encoded_GPD.device, taken=len(start_ids))
             self.recording = Recording(model)
-            own_cache = StaticCache(self.decoder.config, N)
+            own_cache = StaticCache(self.decoder.config, C)
             # transformers would read the values of a mask with two axes on the CPU, which cannot be
             # recorded; one of four axes is passed on unchanged
             self.prompt_mask_GP = prompt_mask_GP.bool()[:, None, None]
@@ -315,8 +319,8 @@ class EncoderDecoderSteps:
 
     def first(self) -> Tensor:
         B = len(self.encoded_GPD) * self.rows_per_state
-        start_N = torch.tensor(self.start_ids, device=self.encoded_GPD.device)
-        return self._read(start_N.expand(B, -1))
+        start_M = torch.tensor(self.start_ids, device=self.encoded_GPD.device)
+        return self._read(start_M.expand(B, -1))
 
     def next(self, ids_B: Tensor) -> Tensor:
         if self.recording is None:
@@ -324,21 +328,22 @@ class EncoderDecoderSteps:
         return self.recording(self._next, ids_B)
 
     def _next(self, ids_B: Tensor) -> Tensor:
-        written_111N = None
+        written_111C = None
         if self.slot is not None:
             self.slot.advance()
-            written_111N = ~self.slot.unwritten_T[None, None, None]
-        return self._read(ids_B[:, None], written_111N)
+            written_111C = ~self.slot.unwritten_T[None, None, None]
+        return self._read(ids_B[:, None], written_111C)
 
-    def _read(self, ids_BN: Tensor, mask_111N: Tensor | None = None) -> Tensor:
+    def _read(self, ids_BM: Tensor, mask_111C: Tensor | None = None) -> Tensor:
         """The hidden state after the last of these tokens, hidden_BD.
 
         Args:
-          mask_111N: which places of the cache are seen; None: all that are written.
+          ids_BM: the M tokens before the response, or one token of each response.
+          mask_111C: which places of the cache are seen; None: all that are written.
         """
         return self.decoder(
-            input_ids=ids_BN,
-            attention_mask=mask_111N,
+            input_ids=ids_BM,
+            attention_mask=mask_111C,
             encoder_hidden_states=self.encoded_GPD,
             encoder_attention_mask=self.prompt_mask_GP,
             past_key_values=self.cache,

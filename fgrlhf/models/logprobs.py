@@ -181,7 +181,10 @@ def _block(
 def _block_with_entropy_gradient(
     project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """The same with plain autograd, which stores several arrays of the size of z."""
+    """(logprobs_N, entropy_N), both with a gradient.
+
+    This is plain autograd, which stores several arrays of the size of z.
+    """
     logprobs_NV = torch.log_softmax(project(hidden_ND).float() / temperature, -1)
     chosen_N = logprobs_NV.gather(-1, ids_N[:, None])[:, 0]
     entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(-1)

@@ -8,6 +8,8 @@ decoder's work is on padding. Here they follow one another in a row,
 and a mask lets a token see its own response up to itself. Distances within a response do not
 change, so the results do not change either. Attention computes all pairs of tokens in a row, so the
 responses of a prompt are distributed over several rows if one would be too long.
+
+Axes here: B responses of at most T tokens, R rows of L tokens.
 """
 
 from dataclasses import dataclass
@@ -23,10 +25,14 @@ ROW_LENGTH = 512
 
 @dataclass(frozen=True)
 class Packing:
-    """The place of every response token in R rows of `width` tokens.
+    """The place of every response token in R rows of L tokens.
 
-    `place_BT` is row * width + column; it is valid where `real_BT` is True. Every prompt has
+    `place_BT` is row * L + column; it is valid where `real_BT` is True. Every prompt has
     `rows_per_prompt` consecutive rows.
+
+    Attributes:
+      rows: R.
+      width: L.
     """
 
     place_BT: Tensor
@@ -36,7 +42,7 @@ class Packing:
     rows_per_prompt: int
 
     def pack(self, values_BT: Tensor, fill: int = 0) -> Tensor:
-        """(R, width): the values of the real tokens in their places, `fill` elsewhere.
+        """values_RL: the values of the real tokens in their places, `fill` elsewhere.
 
         Raises:
           ValueError: the values do not have the shape of the packed mask.
@@ -46,20 +52,20 @@ class Packing:
         flat = flat.scatter(0, self.place_BT[self.real_BT], values_BT[self.real_BT])
         return flat.view(self.rows, self.width)
 
-    def unpack(self, packed_RND: Tensor) -> Tensor:
-        """(R, width, D) -> (B, T, D), 0 on padding.
+    def unpack(self, packed_RLD: Tensor) -> Tensor:
+        """The same numbers by response (B, T, D), 0 on padding.
 
         Raises:
           ValueError: the tensor has another number of rows or another width.
         """
-        D = packed_RND.shape[-1]
-        check_shape("packed_RND", packed_RND, (self.rows, self.width, D))
-        real_values = packed_RND.flatten(0, 1)[self.place_BT[self.real_BT]]
-        zeros_BTD = packed_RND.new_zeros(*self.real_BT.shape, D)
+        D = packed_RLD.shape[-1]
+        check_shape("packed_RLD", packed_RLD, (self.rows, self.width, D))
+        real_values = packed_RLD.flatten(0, 1)[self.place_BT[self.real_BT]]
+        zeros_BTD = packed_RLD.new_zeros(*self.real_BT.shape, D)
         return zeros_BTD.masked_scatter(self.real_BT[..., None], real_values)
 
     def mask(self) -> Tensor:
-        """(R, 1, width, width): whether a token (third axis) sees another (fourth axis).
+        """mask_R1LL: whether a token (third axis) sees another (fourth axis).
 
         It sees the tokens of its own response up to itself.
         """
@@ -67,11 +73,11 @@ class Packing:
         # number the responses 1 .. B; places without a token get 0
         numbers_B = torch.arange(1, B + 1, device=self.real_BT.device)
         number_BT = numbers_B[:, None].expand(B, T).contiguous()
-        number_RN = self.pack(number_BT)
+        number_RL = self.pack(number_BT)
         # padding sees padding, because it has to see something
-        same_response_RNN = number_RN[:, :, None] == number_RN[:, None, :]
-        not_later_NN = torch.ones_like(same_response_RNN[0]).tril()
-        return (same_response_RNN & not_later_NN)[:, None]
+        same_response_RLL = number_RL[:, :, None] == number_RL[:, None, :]
+        not_later_LL = torch.ones_like(same_response_RLL[0]).tril()
+        return (same_response_RLL & not_later_LL)[:, None]
 
 
 def pack_responses(mask_BT: Tensor, group_B: Tensor, row_length: int = ROW_LENGTH) -> Packing:

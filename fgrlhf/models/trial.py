@@ -4,6 +4,8 @@ A policy computes log-probabilities in ways that a model of transformers may not
 padded prompts, with several responses in one row, and token by token with a cache that the
 responses of a prompt share. The trial compares them with the model's own forward pass, in which
 every prompt is alone.
+
+Axes here, besides those of fgrlhf/types.py: M tokens that a decoder reads before a response.
 """
 
 from dataclasses import dataclass
@@ -181,9 +183,9 @@ def _own_logits(policy: Policy, prompt_ids_KP: Tensor, response_ids_KT: Tensor) 
     """The logits before each response token, from the model's own forward pass, expected_KTV."""
     T = response_ids_KT.shape[1]
     if isinstance(policy, EncoderDecoderPolicy):
-        start_N = response_ids_KT.new_tensor(policy.decoder_start_ids)
-        start_KN = start_N.expand(len(response_ids_KT), -1)
-        decoder_ids = torch.cat([start_KN, response_ids_KT[:, :-1]], 1)
+        start_M = response_ids_KT.new_tensor(policy.decoder_start_ids)
+        start_KM = start_M.expand(len(response_ids_KT), -1)
+        decoder_ids = torch.cat([start_KM, response_ids_KT[:, :-1]], 1)
         inputs = {"input_ids": prompt_ids_KP, "decoder_input_ids": decoder_ids}
     else:
         inputs = {"input_ids": torch.cat([prompt_ids_KP, response_ids_KT[:, :-1]], 1)}

@@ -1,4 +1,7 @@
-"""A comparison as a self-contained HTML page and as a Markdown table."""
+"""A comparison as a self-contained HTML page and as a Markdown table.
+
+Axes here: S seeds, N evaluations.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

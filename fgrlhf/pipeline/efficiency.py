@@ -1,4 +1,7 @@
-"""Sample efficiency: the episodes after which one run reaches the final level of another."""
+"""Sample efficiency: the episodes after which one run reaches the final level of another.
+
+Axes here: S seeds, N evaluations.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -124,8 +124,9 @@ class LabelScorer:
 class ClassifierReward:
     """scale * (s - threshold) for each segment, where s is the score of the text given by `reads`.
 
-    With reads="difference" a segment gets s(response up to its end) - s(response up to its start),
-    so the segments of a response add up to s(response) - s(empty response).
+    With reads="difference", s is the difference of the scores of the response up to the segment's
+    end and up to the end of the segment before it. With threshold 0, the rewards of a response
+    therefore add up to scale * (score up to the last segment's end - score of the empty text).
     """
 
     def __init__(self, scorer: LabelScorer, config: "Classifier"):

@@ -10,8 +10,9 @@ Three shapes read the same words: a prefix and the segments of the response.
 - causal: one decoder-only sequence holds the prefix and the response. Segment j is judged at its
   last token.
 
-An input that is too long for the network loses its context first, from the end, then the end of the
-response, and the rest of the prompt last (`lengths_that_fit`).
+An input that is too long for the network loses its context first, then the end of the response, and
+the rest of the prompt last (`lengths_that_fit`). A context loses its end, or its beginning if it is
+that of a dialog (`Prefix.keeps_end`).
 """
 
 from collections.abc import Sequence
@@ -183,7 +184,7 @@ class TokenCounts(NamedTuple):
 def lengths_that_fit(context: int, response: int, core: int, max_length: int) -> TokenCounts:
     """How many tokens of each part fit into `max_length` tokens.
 
-    The context is cut first, then the response, and the core last. Each part loses its end.
+    The context is cut first, then the response, and the core last.
     """
     core_left = min(core, max_length)
     response_left = min(response, max_length - core_left)
