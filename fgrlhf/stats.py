@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri, stdtrit  # scipy.stats would take several times as long to import
 
 LEVEL = 0.95
+DRAWS = 2000  # samples of the prompts
 MOST_DRAWN = 2**20  # indices at a time, so that memory does not grow with draws times prompts
 
 
@@ -110,7 +111,7 @@ def _interval(estimate: float, replicates: np.ndarray) -> Interval:
 
 
 def bootstrap(
-    values_by_prompt: ArrayLike, statistic: Callable = np.mean, n: int = 2000, seed: int = 0
+    values_by_prompt: ArrayLike, statistic: Callable = np.mean, n: int = DRAWS, seed: int = 0
 ) -> Interval:
     """Interval of `statistic` (called with `axis=-1`) over one value per prompt.
 
@@ -126,7 +127,7 @@ def bootstrap(
     return _interval(estimate, replicates)
 
 
-def paired_bootstrap(a: ArrayLike, b: ArrayLike, n: int = 2000, seed: int = 0) -> Interval:
+def paired_bootstrap(a: ArrayLike, b: ArrayLike, n: int = DRAWS, seed: int = 0) -> Interval:
     """Interval of mean(a - b), where a[i] and b[i] belong to the same prompt."""
     first = _values("a", a)
     second = _values("b", b)
@@ -138,7 +139,7 @@ def paired_bootstrap(a: ArrayLike, b: ArrayLike, n: int = 2000, seed: int = 0) -
 
 
 def ratio_bootstrap(
-    numerators: ArrayLike, denominators: ArrayLike, n: int = 2000, seed: int = 0
+    numerators: ArrayLike, denominators: ArrayLike, n: int = DRAWS, seed: int = 0
 ) -> Interval:
     """Interval of sum(numerators) / sum(denominators), with one of each per prompt.
 
@@ -158,7 +159,7 @@ def ratio_bootstrap(
 
 
 def paired_ratio_bootstrap(
-    a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike], n: int = 2000, seed: int = 0
+    a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike], n: int = DRAWS, seed: int = 0
 ) -> Interval:
     """Interval of the ratio of a minus the ratio of b, as in `ratio_bootstrap`.
 
@@ -183,7 +184,7 @@ def paired_ratio_bootstrap(
 
 
 def independent_ratio_bootstrap(
-    a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike], n: int = 2000, seed: int = 0
+    a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike], seed: int = 0
 ) -> Interval:
     """Interval of the ratio of a minus the ratio of b, which have different prompts.
 
@@ -208,7 +209,7 @@ def independent_ratio_bootstrap(
             )
         above, below = _without_zeros([above, below])
         estimates.append(_ratio(above.sum(), below.sum()))
-        replicates.append(_ratio_replicates(above, below, n, generator))
+        replicates.append(_ratio_replicates(above, below, DRAWS, generator))
     return _interval(estimates[0] - estimates[1], replicates[0] - replicates[1])
 
 
@@ -242,12 +243,11 @@ def _ratio(numerator, denominator):
 def pooled_bootstrap(
     counts_by_prompt: ArrayLike,
     statistic: Callable[[Sequence[float]], float],
-    n: int = 2000,
     seed: int = 0,
 ) -> Interval:
     """Interval of statistic(sum over prompts of counts), e.g. corpus-level BLEU.
 
-    theta*_i = statistic(sum of the counts of sample i), i = 1..n. A mean of the statistic over
+    theta*_i = statistic(sum of the counts of sample i). A mean of the statistic over
     prompts would be another quantity: here, prompts with long responses have more weight.
 
     Args:
@@ -257,7 +257,7 @@ def pooled_bootstrap(
       ValueError: there are no prompts, or a count is not finite.
     """
     counts_QC = _counts(counts_by_prompt)
-    replicates = _pooled_replicates(counts_QC, statistic, n, seed)
+    replicates = _pooled_replicates(counts_QC, statistic, DRAWS, seed)
     return _interval(statistic(counts_QC.sum(0).tolist()), replicates)
 
 
@@ -265,7 +265,6 @@ def paired_pooled_bootstrap(
     a: ArrayLike,
     b: ArrayLike,
     statistic: Callable[[Sequence[float]], float],
-    n: int = 2000,
     seed: int = 0,
 ) -> Interval:
     """Interval of the statistic of a minus that of b, as in `pooled_bootstrap`.
@@ -283,7 +282,7 @@ def paired_pooled_bootstrap(
         )
     estimates = [statistic(counts_QC.sum(0).tolist()) for counts_QC in counts]
     # The same seed draws the same prompts for both sides.
-    drawn = [_pooled_replicates(counts_QC, statistic, n, seed) for counts_QC in counts]
+    drawn = [_pooled_replicates(counts_QC, statistic, DRAWS, seed) for counts_QC in counts]
     return _interval(estimates[0] - estimates[1], drawn[0] - drawn[1])
 
 

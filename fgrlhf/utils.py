@@ -13,6 +13,7 @@ from fgrlhf.seeds import derive_seed
 # Relative: sums of the same fp32 numbers in another order differ by less. A spread below it is
 # no spread.
 ROUNDING = 1e-6
+EPS = 1e-8  # the largest standard deviation that counts as 0
 IGNORED = -100  # the label that the losses of transformers ignore
 
 # ---- shapes --------------------------------------------------------------------------------------
@@ -68,9 +69,7 @@ def masked_var(x: Tensor, mask: Tensor) -> Tensor:
     return masked_mean((x - masked_mean(x, mask)) ** 2, mask)
 
 
-def whiten(
-    x: Tensor, mask: Tensor, shift_mean: bool = True, divide_by: str = "std", eps: float = 1e-8
-) -> Tensor:
+def whiten(x: Tensor, mask: Tensor, shift_mean: bool = True, divide_by: str = "std") -> Tensor:
     """(x - mean) / std under the mask, 0 outside it. With `shift_mean=False`, x / std.
 
     `divide_by="sqrt_std"` reproduces the published code. It divides by the square root of the
@@ -79,23 +78,24 @@ def whiten(
     mean (1 - 1 / sqrt(std)) on every token, which rewards or penalises length (docs/deviations.md,
     D1, D2 and D15).
 
+    A standard deviation of at most `EPS`, or within the rounding error of the largest x, counts as
+    0, and x is not divided.
+
     Args:
       x: values.
       mask: 1 on the elements that count; same shape as x.
       shift_mean: whether the result has mean 0.
       divide_by: "std" or "sqrt_std".
-      eps: a standard deviation of at most `eps`, or within the rounding error of the largest x,
-        counts as 0, and x is not divided.
     """
     mean = masked_mean(x, mask)
     std = masked_var(x, mask).sqrt()
     if divide_by == "sqrt_std":
-        white = (x - mean) * torch.rsqrt(std + eps)
+        white = (x - mean) * torch.rsqrt(std + EPS)
         return white if shift_mean else white + mean
     largest = torch.where(mask.bool(), x.abs(), torch.zeros_like(x)).max()
     if shift_mean:
         x = x - mean
-    divisor = torch.where(std > max(eps, ROUNDING * float(largest)), std, torch.ones_like(std))
+    divisor = torch.where(std > max(EPS, ROUNDING * float(largest)), std, torch.ones_like(std))
     return torch.where(mask.bool(), x / divisor, torch.zeros_like(x))
 
 

@@ -14,15 +14,13 @@ from fgrlhf.data.judgements import (
     JUDGEMENTS,
     JudgedResponse,
     Judgement,
-    from_segment_score,
     from_spans,
     from_steps,
-    to_segment_score,
     to_spans,
     to_steps,
 )
 from fgrlhf.data.rows import Row, RowError
-from fgrlhf.text_types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt
 
 MARK = {"aspect": "x", "label": "y", "start": 1, "end": 3}
 
@@ -297,24 +295,6 @@ def test_texts_outside_the_steps_are_counted():
     feedback, losses = to_steps(JudgedResponse(Prompt("0", "p"), response, tuple(steps)))
     assert [step.text for step in feedback.steps] == ["A=1", "B=2"]
     assert losses == {"texts that are not in a step": 3}
-
-
-@pytest.mark.parametrize(
-    "score", [SegmentScore(0, 3, 1.0, "x"), SegmentScore(1, 2, -0.3), SegmentScore(0, None, 2.0)]
-)
-def test_scores_of_segments_and_back(score):
-    assert to_segment_score(from_segment_score(score, "abc", "fluency")) == score
-
-
-def test_scores_that_are_not_judgements():
-    open_end = from_segment_score(SegmentScore(1, None, 2.0), "abc", "x")
-    assert open_end.span == (1, 3)
-    for score in (SegmentScore(1, 1, 0.0), SegmentScore(0, 4, 0.0), SegmentScore(3, None, 0.0)):
-        with pytest.raises(ValueError, match="not a segment"):
-            from_segment_score(score, "abc", "x")
-    for judgement in (Judgement("x", "y"), Judgement("x", score=1.0, side="source")):
-        with pytest.raises(ValueError, match="is a reward"):
-            to_segment_score(judgement)
 
 
 @given(judged_responses())

@@ -65,7 +65,7 @@ def all_cases(golden):
 
 def run(ppo, case, old, new, rewards):
     penalized_BT = BasicReward.penalized(rewards, old, case["kl_coef"])
-    advantages = ppo.advantages(old, penalized_BT)
+    advantages = ppo.advantages(old, penalized_BT, rewards)
     token_loss = ppo.loss(new, old, advantages)
     means = {
         name: float(masked_mean(x_BT, old.response_mask_BT))
@@ -203,30 +203,32 @@ def test_published_gae_does_let_padding_matter():
     for mask_BT in (MASK, one_more_column):
         r_BT = torch.zeros(mask_BT.shape)
         r_BT[:, :5] = torch.arange(15.0).view(3, 5) * MASK
-        results.append(
-            [
-                PPO(PPOConfig(**switch)).advantages(rollout(mask_BT), r_BT).returns_BT[:, :5]
-                for switch in ({}, {**PUBLISHED, "whiten_rewards": True})
-            ]
-        )
+        rewards = TokenReward({"raw": r_BT}, {}, mask_BT)
+        returns = []
+        for switch in ({}, {**PUBLISHED, "whiten_rewards": True}):
+            advantages = PPO(PPOConfig(**switch)).advantages(rollout(mask_BT), r_BT, rewards)
+            returns.append(advantages.returns_BT[:, :5])
+        results.append(returns)
     assert torch.equal(results[0][0], results[1][0])
     assert (results[0][1] - results[1][1]).abs().max() > 1e-3
 
 
 def test_advantages_are_whitened_and_returns_are_not():
     old, _, rewards = random_batch(0.0)
-    plain = PPO(PPOConfig(whiten_rewards=False)).advantages(old, rewards.total_BT)
+    plain = PPO(PPOConfig(whiten_rewards=False)).advantages(old, rewards.total_BT, rewards)
     assert masked_mean(plain.advantages_BT, MASK) == pytest.approx(0, abs=1e-6)
     assert masked_var(plain.advantages_BT, MASK) == pytest.approx(1, abs=1e-5)
-    scaled = PPO(PPOConfig(whiten_rewards=True)).advantages(old, 100 * rewards.total_BT + 0.0)
-    again = PPO(PPOConfig(whiten_rewards=True)).advantages(old, rewards.total_BT)
+    scaled = PPO(PPOConfig(whiten_rewards=True)).advantages(
+        old, 100 * rewards.total_BT + 0.0, rewards
+    )
+    again = PPO(PPOConfig(whiten_rewards=True)).advantages(old, rewards.total_BT, rewards)
     torch.testing.assert_close(scaled.returns_BT, again.returns_BT, atol=1e-4, rtol=1e-4)
     assert plain.returns_BT[1, 2:].abs().max() == 0
 
 
 def test_coefficients_weigh_the_two_losses():
     old, new, rewards = random_batch(0.0)
-    advantages = PPO(PPOConfig()).advantages(old, rewards.total_BT)
+    advantages = PPO(PPOConfig()).advantages(old, rewards.total_BT, rewards)
     losses = {}
     for pg, vf in [(1, 0), (0, 1), (2, 3)]:
         losses[pg, vf] = PPO(PPOConfig(pg_coef=pg, vf_coef=vf)).loss(new, old, advantages).loss_BT

@@ -33,7 +33,7 @@ def weights(made) -> dict[str, torch.Tensor]:
 def one_rollout(made):
     rollout, rewards = made.collect_and_score()
     return rollout, made.algorithm.advantages(
-        rollout, made.reward.penalized(rewards, rollout, made.kl.coef)
+        rollout, made.reward.penalized(rewards, rollout, made.kl.coef), rewards
     )
 
 

@@ -17,7 +17,7 @@ class ActorCriticAlgorithm(Algorithm):
     config: ActorCriticConfig
 
     def advantages(
-        self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward | None = None
+        self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward
     ) -> Advantages:
         """Whitened advantages, and the returns that the critic learns.
 

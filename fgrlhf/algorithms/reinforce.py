@@ -51,7 +51,7 @@ class Reinforce(Algorithm):
     config: ReinforceConfig
 
     def advantages(
-        self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward | None = None
+        self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward
     ) -> Advantages:
         advantages_BT = reinforce_advantages(
             penalized_BT, rollout.response_mask_BT, self.config.gamma, self.config.baseline

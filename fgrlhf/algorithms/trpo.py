@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fgrlhf.policy import Policy
     from fgrlhf.runs.rl_config import RLConfig
 
+TOLERANCE = 1e-10  # of conjugate gradients, relative to |b|^2
 LEAST_CURVATURE = 1e-12  # along the step's direction; keeps the step finite if the KL is flat
 
 
@@ -71,12 +72,10 @@ class TRPOConfig(ActorCriticConfig):
         return mistakes
 
 
-def conjugate_gradient(
-    matrix_product: Callable[[Tensor], Tensor], b: Tensor, steps: int, tolerance: float = 1e-10
-) -> Tensor:
+def conjugate_gradient(matrix_product: Callable[[Tensor], Tensor], b: Tensor, steps: int) -> Tensor:
     """Solve A x = b for x, in at most `steps` steps (Hestenes, Stiefel 1952).
 
-    Stops when |b - A x|^2 <= tolerance * |b|^2, whatever the size of b.
+    Stops when |b - A x|^2 <= TOLERANCE * |b|^2, whatever the size of b.
 
     Args:
       matrix_product: v -> A v; A is symmetric and positive definite.
@@ -85,7 +84,7 @@ def conjugate_gradient(
     residual = b.clone()  # b - A x
     direction = residual.clone()
     residual_norm2 = residual @ residual
-    small_enough = tolerance * residual_norm2
+    small_enough = TOLERANCE * residual_norm2
     for _ in range(steps):
         if residual_norm2 <= small_enough:
             break

@@ -9,7 +9,7 @@
 source from which it was made. If both are null, the judgement is about the whole text. A `quote` is
 verified: it must be the text from start to end.
 
-Spans, steps and `SegmentScore` are special cases; the functions below convert between them.
+Spans and steps are special cases; the functions below convert between them.
 """
 
 import json
@@ -38,7 +38,7 @@ from fgrlhf.data.rows import Row, RowError, check_list, check_number, check_obje
 from fgrlhf.data.shapes import PromptText
 from fgrlhf.errors import shorten, suggestion
 from fgrlhf.files import parse_json
-from fgrlhf.text_types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt
 
 NO_ERROR = "no error"  # the label of a whole text in which an annotator found nothing
 SPAN_ASPECT, STEP_ASPECT = "span", "step"  # of judgements that were spans or steps
@@ -427,38 +427,3 @@ def to_steps(judged: JudgedResponse) -> tuple[StepFeedback, Losses]:
     if judged.source is not None:
         losses["source texts"] += 1
     return StepFeedback(judged.prompt, tuple(steps)), +losses
-
-
-# ---- scores of segments --------------------------------------------------------------------------
-
-
-def from_segment_score(score: SegmentScore, response: str, aspect: str) -> Judgement:
-    """A reward model's score of a segment as a judgement.
-
-    A score of the whole response keeps its meaning. An end that is open after a later start becomes
-    the end of the text.
-
-    Raises:
-      ValueError: the segment is empty or is not in the response.
-    """
-    label = score.label or None
-    if score.start == 0 and score.end is None:
-        return Judgement(aspect, label, score=score.value)
-    end = len(response) if score.end is None else score.end
-    if not score.start < end <= len(response):
-        raise ValueError(
-            f"[{score.start}, {end}) is not a segment of a response of {len(response)} characters"
-        )
-    return Judgement(aspect, label, score.start, end, score=score.value)
-
-
-def to_segment_score(judgement: Judgement) -> SegmentScore:
-    """A judgement with a score as a reward.
-
-    Raises:
-      ValueError: it has no score, or is about the source.
-    """
-    if judgement.score is None or judgement.side != RESPONSE:
-        raise ValueError("only a judgement of the response that has a score is a reward")
-    start, end = judgement.span or (0, None)
-    return SegmentScore(start, end, judgement.score, judgement.label or "")

@@ -18,7 +18,7 @@ from fgrlhf.metrics.pooled import (
 from fgrlhf.stats import Interval, bootstrap, pooled_bootstrap, ratio_bootstrap
 
 
-def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
+def summarize(rows: Sequence[Mapping]) -> dict[str, Interval]:
     """Statistics of an evaluation's rows, with 95% bootstrap intervals over prompts.
 
     Rows with the same id belong to the same prompt. The mean of a column of numbers is taken over
@@ -50,16 +50,16 @@ def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
         if has_both_counts and name == metric + TOTAL and _has_numbers(column):
             error_free = _sums(groups, metric + ERROR_FREE)
             segments = _sums(groups, metric + TOTAL)
-            summary[metric + RATIO] = ratio_bootstrap(error_free, segments, seed=seed)
+            summary[metric + RATIO] = ratio_bootstrap(error_free, segments)
         elif has_both_counts and name == metric + ERROR_FREE:
             continue  # it is in the ratio
         elif statistic in CORPUS_LEVEL:
             counts = [np.sum(values, axis=0) for values in column if values]
-            summary[metric + CORPUS] = pooled_bootstrap(counts, CORPUS_LEVEL[statistic], seed=seed)
+            summary[metric + CORPUS] = pooled_bootstrap(counts, CORPUS_LEVEL[statistic])
         else:
-            summary |= _mean_of_column(name, column, seed)
+            summary |= _mean_of_column(name, column)
             if name in PROMPT_LEVEL and has_several_responses:
-                summary |= _prompt_level(name, groups, seed)
+                summary |= _prompt_level(name, groups)
     return summary
 
 
@@ -86,7 +86,7 @@ def _sums(groups: Sequence[Sequence[Mapping]], name: str) -> list[float]:
     return [sum(row.get(name) or 0 for row in group) for group in groups]
 
 
-def _mean_of_column(name: str, column: Sequence[Sequence], seed: int) -> dict[str, Interval]:
+def _mean_of_column(name: str, column: Sequence[Sequence]) -> dict[str, Interval]:
     """The mean of a column, and the share of its values that are None; {} for other values.
 
     Args:
@@ -102,14 +102,14 @@ def _mean_of_column(name: str, column: Sequence[Sequence], seed: int) -> dict[st
             missing_shares.append(float(np.mean([value is None for value in values])))
     statistics = {}
     if means:
-        statistics[name] = bootstrap(means, seed=seed)
+        statistics[name] = bootstrap(means)
     if any(missing_shares):
-        statistics[name + NOT_APPLICABLE] = bootstrap(missing_shares, seed=seed)
+        statistics[name + NOT_APPLICABLE] = bootstrap(missing_shares)
     return statistics
 
 
-def _prompt_level(name: str, groups: Sequence[Sequence[Mapping]], seed: int) -> dict[str, Interval]:
+def _prompt_level(name: str, groups: Sequence[Sequence[Mapping]]) -> dict[str, Interval]:
     """The metric for all responses to a prompt together, averaged over prompts."""
     together = [PROMPT_LEVEL[name]([row["response"] for row in group]) for group in groups]
     values = [value for value in together if value is not None]
-    return {name + PROMPT: bootstrap(values, seed=seed)} if values else {}
+    return {name + PROMPT: bootstrap(values)} if values else {}

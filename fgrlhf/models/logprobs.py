@@ -69,7 +69,7 @@ def chosen_logprobs(
 
 @torch.no_grad()
 def logprobs_and_margins(
-    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, block: int = BLOCK
+    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of given tokens, and by how much they fall short of the likeliest token's.
 
@@ -87,7 +87,7 @@ def logprobs_and_margins(
     check_shape("ids_N", ids_N, (len(hidden_ND),))
     logprobs = []
     margins = []
-    for block_hidden_ND, block_ids_N in zip(hidden_ND.split(block), ids_N.split(block)):
+    for block_hidden_ND, block_ids_N in zip(hidden_ND.split(BLOCK), ids_N.split(BLOCK)):
         logits_NV = project(block_hidden_ND).float()
         chosen_N = logits_NV.gather(-1, block_ids_N[:, None])[:, 0]
         logprobs.append(chosen_N - logits_NV.logsumexp(-1))
@@ -97,13 +97,13 @@ def logprobs_and_margins(
 
 @torch.no_grad()
 def kept_of_states(
-    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, sampling: Sampling, block: int = BLOCK
+    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, sampling: Sampling
 ) -> Tensor:
     """kept_N of hidden states, in fp32 and without gradient: see `kept_logprobs`.
 
     Arguments as in `chosen_logprobs`.
     """
-    kept = [kept_logprobs(project(states_ND), sampling) for states_ND in hidden_ND.split(block)]
+    kept = [kept_logprobs(project(states_ND), sampling) for states_ND in hidden_ND.split(BLOCK)]
     return torch.cat(kept)
 
 

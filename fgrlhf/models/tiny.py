@@ -83,9 +83,7 @@ def word_tokenizer(texts: Iterable[str], add_eos: bool = True) -> PreTrainedToke
     return _finish(tokenizer, add_eos)
 
 
-def unigram_tokenizer(
-    texts: Iterable[str], size: int, add_eos: bool = True
-) -> PreTrainedTokenizerFast:
+def unigram_tokenizer(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     """A Unigram tokenizer with at most `size` pieces. Line breaks become spaces, as in T5."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Replace(Regex(r"\s+"), " ")
@@ -97,7 +95,7 @@ def unigram_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return _finish(tokenizer, add_eos)
+    return _finish(tokenizer, add_eos=True)
 
 
 def _word_splitter() -> pre_tokenizers.PreTokenizer:
@@ -164,7 +162,6 @@ def tiny_causal(
 def tiny_encoder_decoder(
     tokenizer: PreTrainedTokenizerFast,
     seed: int = 0,
-    encoder_looks_back: Sequence[int] = ENCODER_LOOKS_BACK,
     decoder_looks_back: Sequence[int] = DECODER_LOOKS_BACK,
     **changes: Any,
 ) -> T5ForConditionalGeneration:
@@ -175,7 +172,6 @@ def tiny_encoder_decoder(
     Args:
       tokenizer: its tokenizer.
       seed: of the weights.
-      encoder_looks_back: tokens that the heads of the first encoder layer look back.
       decoder_looks_back: tokens that the heads of the first decoder layer look back.
       changes: other values of `T5Config`.
 
@@ -200,7 +196,7 @@ def tiny_encoder_decoder(
         "tie_word_embeddings": True,
     }
     config = T5Config(**{**settings, **changes})
-    offsets = max(len(encoder_looks_back), len(decoder_looks_back))
+    offsets = max(len(ENCODER_LOOKS_BACK), len(decoder_looks_back))
     if offsets > config.num_heads:
         raise ValueError(f"{offsets} heads should look back, but a layer has {config.num_heads}")
     if config.num_heads * config.d_kv < config.d_model:
@@ -209,7 +205,7 @@ def tiny_encoder_decoder(
         model = T5ForConditionalGeneration(config)
     with torch.no_grad():
         _structure_weights(model, seed)
-        _look_back(_first_self_attention(model.encoder), encoder_looks_back)
+        _look_back(_first_self_attention(model.encoder), ENCODER_LOOKS_BACK)
         _look_back(_first_self_attention(model.decoder), decoder_looks_back)
     return model
 

@@ -20,6 +20,7 @@ from fgrlhf.report.display import N_SERIES
 _NAMES = ("fg", "muted", "grid", *(f"series-{i}" for i in range(N_SERIES)))
 _PLACEHOLDERS = {name: f"#0000{i + 1:02x}" for i, name in enumerate(_NAMES)}
 _FG, _MUTED, _GRID = (_PLACEHOLDERS[name] for name in ("fg", "muted", "grid"))
+MOST_COLUMNS = 4  # of `panels`
 MARKERS = ("o", "s", "^", "D", "v", "P")  # display.SYMBOLS in matplotlib's names
 _STYLE: dict[Any, Any] = {
     "text.parse_math": False,
@@ -159,10 +160,10 @@ class Band:
     high: np.ndarray
 
 
-def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4) -> str:
+def panels(title: str, bands: Mapping[str, Band], xlabel: str) -> str:
     """A small plot for each band, with shared axes. Each repeats the first band's line in grey."""
-    rows = math.ceil(len(bands) / columns)
-    columns = min(columns, len(bands))
+    rows = math.ceil(len(bands) / MOST_COLUMNS)
+    columns = min(MOST_COLUMNS, len(bands))
     with rc_context(_STYLE):
         figure = Figure(figsize=(10, 0.5 + 1.9 * rows), layout="constrained")
         figure.patch.set_visible(False)

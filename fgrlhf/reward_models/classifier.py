@@ -100,7 +100,8 @@ class LabelScorer:
             self.seen += 1
             if len(row["input_ids"]) == self.max_length:
                 whole = self.tokenizer(*texts, verbose=False)
-                self.cut_inputs += len(whole["input_ids"]) > self.max_length
+                if len(whole["input_ids"]) > self.max_length:
+                    self.cut_inputs += 1
         for row in rows:
             if not row["input_ids"]:
                 row["input_ids"] = [self.end_id]

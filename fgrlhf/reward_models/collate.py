@@ -262,8 +262,9 @@ class _BatchSize:
 
     def with_input(self, added: RMInput, is_new_prompt: bool) -> "_BatchSize":
         prompt = len(added.prompt)
+        prompts = self.prompts + 1 if is_new_prompt else self.prompts
         return _BatchSize(
-            self.prompts + is_new_prompt,
+            prompts,
             max(self.longest_prompt, prompt),
             self.responses + 1,
             max(self.longest_response, added.length - prompt),

@@ -18,9 +18,9 @@ SECONDS = 0.5  # between two checks
 GRACE = 20.0  # seconds between SIGTERM and SIGKILL
 
 
-def parent_mark(pid: int | None = None) -> dict[str, str]:
-    """The environment variable with which a process marks its descendants; {} without /proc."""
-    pid = os.getpid() if pid is None else pid
+def parent_mark() -> dict[str, str]:
+    """The environment variable with which this process marks its descendants; {} without /proc."""
+    pid = os.getpid()
     start = start_time(pid)
     machine = _machine()
     return {} if start is None or machine is None else {VARIABLE: f"{machine}:{pid}:{start}"}
