@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,30 @@ def script_stage(
         variables=variables,
         threads=threads,
         processes=processes,
+    )
+
+
+def module_stage(
+    name: str,
+    module: str,
+    *arguments: str,
+    imports: tuple[str, ...] = (),
+    needs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    reads: tuple[str, ...] = (),
+) -> Stage:
+    """A stage that runs a Python module.
+
+    Args:
+      imports: modules that it imports by name, as it does a task's.
+    """
+    return Stage(
+        name,
+        (sys.executable, "-m", module, *arguments),
+        needs=needs,
+        outputs=outputs,
+        reads=reads,
+        modules=(module, *imports),
     )
 
 

@@ -12,6 +12,7 @@ the report are written.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,7 +26,14 @@ from fgrlhf.files import read_json
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from tasks.qa_feedback.judged_models import SAMPLED
 from tasks.qa_feedback.summary_table import missed_targets
-from tasks.scripts import ROOT, pipeline_of, print_cost, script_stage, small_model
+from tasks.scripts import (
+    ROOT,
+    module_stage,
+    pipeline_of,
+    print_cost,
+    script_stage,
+    small_model,
+)
 
 TASK = "tasks/qa_feedback"
 TASK_MODULE = TASK.replace("/", ".")
@@ -126,7 +134,7 @@ def rlhf(scale: Scale, name: str, script_name: str, models: tuple[str, ...]) -> 
     return script_stage(
         script_name,
         f"{TRAINING}/{script_name}.sh",
-        modules=(f"{TRAINING.replace('/', '.')}.{script_name}", "tasks.qa_feedback.task"),
+        modules=(f"{TASK_MODULE}.training.{script_name}", f"{TASK_MODULE}.task"),
         needs=models,
         outputs=(name,),
         reads=(f"{TRAINING}/{scale.name}_{name}_config.yml",),
@@ -143,7 +151,7 @@ def evaluation(
         f"name={policy}",
         "split=test",
         *(arguments or scale.evaluation),
-        modules=("fgrlhf.cli.evaluate", "tasks.qa_feedback.task"),
+        modules=("fgrlhf.cli.evaluate", f"{TASK_MODULE}.task"),
         needs=(needs, "train_rel_rm", "train_fact_rm", "train_comp_rm"),
         outputs=(f"eval/{policy}-test",),
         reads=(f"{TRAINING}/{scale.name}_fine_grained_config.yml",),
@@ -159,7 +167,7 @@ def sampling(scale: Scale, split: str, out: Path, processes: int = 1) -> Stage:
         f"max_examples={scale.feedback_questions}",
         "max_input_len=512",
         f"max_generated_len={scale.max_generated_len}",
-        modules=("fgrlhf.cli.generate", "tasks.qa_feedback.task"),
+        modules=("fgrlhf.cli.generate", f"{TASK_MODULE}.task"),
         needs=("train_sft",),
         outputs=(f"generated/sft-{split}",),
         processes=processes,
@@ -168,47 +176,32 @@ def sampling(scale: Scale, split: str, out: Path, processes: int = 1) -> Stage:
 
 def annotation(split: str, out: Path) -> Stage:
     """The simulated annotator. Real data are annotated in the browser instead."""
-    module = "tasks.qa_feedback.data.collect_feedback"
-    command = (
-        sys.executable,
-        "-m",
-        module,
+    return module_stage(
+        f"annotate_{split}",
+        f"{TASK_MODULE}.data.collect_feedback",
         f"data_dir={out / 'data'}",
         f"split={split}",
         f"samples={out / 'generated' / f'sft-{split}' / 'samples.jsonl'}",
-    )
-    return Stage(
-        f"annotate_{split}",
-        command,
         needs=(f"generate_{split}",),
         outputs=(f"data/{split}_feedback.json",),
-        modules=(module,),
     )
 
 
 def annotation_page(out: Path) -> Stage:
     """A page to annotate the first answers of the SFT policy in a browser."""
-    module = "interface_html.pages"
-    command = (
-        sys.executable,
-        "-m",
-        module,
+    folder = f"{TASK}/interface_html"
+    return module_stage(
+        "annotation_page",
+        "interface_html.pages",
         "task=qa_feedback",
         f"items={out / 'generated' / 'sft-train' / 'samples.jsonl'}",
         f"prompts={out / 'data' / 'train.json'}",
         f"out={out / 'annotate.html'}",
         "first=20",
-    )
-    folder = f"{TASK}/interface_html"
-    reads = (f"{folder}/schema.js", f"{folder}/format.js", "interface_html/templates/*")
-    modules = (module, "tasks.qa_feedback.feedback_format")
-    return Stage(
-        "annotation_page",
-        command,
+        imports=(f"{TASK_MODULE}.feedback_format",),
         needs=("generate_train",),
         outputs=("annotate.html",),
-        reads=reads,
-        modules=modules,
+        reads=(f"{folder}/schema.js", f"{folder}/format.js", "interface_html/templates/*"),
     )
 
 
@@ -227,19 +220,18 @@ def direct_preferences(scale: Scale) -> Stage:
 
 def best_of_n(out: Path) -> Stage:
     """Choose the best of several answers of the SFT policy by the reward."""
-    module = "fgrlhf.pipeline.best_of_n"
-    command = (sys.executable, "-m", module, f"output_dir={out}", f"source={SAMPLED}")
-    return Stage(
+    return module_stage(
         "best_of_n",
-        command,
+        "fgrlhf.pipeline.best_of_n",
+        f"output_dir={out}",
+        f"source={SAMPLED}",
         needs=(f"evaluate_{SAMPLED}",),
         outputs=("eval/best_of_n-test",),
-        modules=(module,),
     )
 
 
-def comparisons(scale: Scale, out: Path) -> list[Stage]:
-    """DPO and best-of-n, beside RL."""
+def baseline_stages(scale: Scale, out: Path) -> list[Stage]:
+    """DPO and best-of-n, beside RL; none at mini scale."""
     if scale.best_of is None:
         return []
     samples, questions = scale.best_of
@@ -255,43 +247,30 @@ def comparisons(scale: Scale, out: Path) -> list[Stage]:
 
 def judged_models(scale: Scale, out: Path) -> Stage:
     """The agreement of the reward models with the oracle."""
-    module = "tasks.qa_feedback.judged_models"
     answers = "sft" if scale.best_of is None else SAMPLED
-    return Stage(
+    return module_stage(
         "judge_reward_models",
-        (sys.executable, "-m", module, f"output_dir={out}", f"data_dir={out / 'data'}"),
-        needs=(f"evaluate_{answers}", "train_baseline_rm"),
-        outputs=("eval/reward_models",),
-        modules=(module,),
-    )
-
-
-def stages(scale: Scale, out: Path, lanes: int) -> list[Stage]:
-    """The stages of the pipeline, in an order that keeps two lanes busy."""
-    files = tuple(
-        f"data/{name}" for name in ("NF-ERR_subsentence", "F-ERR_sentence", "COMP_sequence")
-    )
-    summary = (
-        sys.executable,
-        "-m",
-        "tasks.qa_feedback.summary",
+        f"{TASK_MODULE}.judged_models",
         f"output_dir={out}",
         f"data_dir={out / 'data'}",
-        f"scale={scale.name}",
+        needs=(f"evaluate_{answers}", "train_baseline_rm"),
+        outputs=("eval/reward_models",),
     )
-    compared = comparisons(scale, out)
-    evaluated = ("evaluate_sft", "evaluate_baseline", "evaluate_fine_grained")
+
+
+def policy_stages(scale: Scale, lanes: int) -> list[Stage]:
+    """The rows of the world, and the policy that is trained on them before RL."""
     return [
         script_stage(
             scale.world,
             f"{DATA}/{scale.world}.sh",
-            modules=("tasks.qa_feedback.data.mini_world",),
+            modules=(f"{TASK_MODULE}.data.mini_world",),
             outputs=tuple(f"data/{name}.json" for name in scale.rows),
         ),
         script_stage(
             "train_sft",
             f"{TRAINING}/train_sft.sh",
-            modules=("sft.run_sft", "tasks.qa_feedback.data.mini_model"),
+            modules=("sft.run_sft", f"{TASK_MODULE}.data.mini_model"),
             needs=(scale.world,),
             outputs=scale.sft_outputs,
             reads=(
@@ -302,55 +281,95 @@ def stages(scale: Scale, out: Path, lanes: int) -> list[Stage]:
             threads=lanes if scale is SMALL else None,
             processes=lanes if scale is MINI else None,
         ),
+    ]
+
+
+def feedback_stages(scale: Scale, out: Path, lanes: int) -> list[Stage]:
+    """Answers of the SFT policy, and the feedback on them."""
+    return [
         sampling(scale, "train", out, processes=lanes),
         sampling(scale, "dev", out),
         annotation_page(out),
         annotation("train", out),
         annotation("dev", out),
+    ]
+
+
+def reward_model_stages(scale: Scale) -> list[Stage]:
+    """The training files of the reward models, and the models."""
+    annotated = ("annotate_train", "annotate_dev")
+    names = ("NF-ERR_subsentence", "F-ERR_sentence", "COMP_sequence")
+    return [
         script_stage(
             "create_rm_train_files",
             f"{REWARD_MODELING}/create_rm_train_files.sh",
-            modules=("tasks.qa_feedback.reward_modeling.create_rm_files",),
-            needs=("annotate_train", "annotate_dev"),
-            outputs=files,
+            modules=(f"{TASK_MODULE}.reward_modeling.create_rm_files",),
+            needs=annotated,
+            outputs=tuple(f"data/{name}" for name in names),
         ),
         # preference models take longest: two lanes that begin with them end at about the same time
         reward_model(scale, "comp_rm", "reward_modeling.run_pref_rm"),
-        reward_model(
-            scale,
-            "baseline_rm",
-            "reward_modeling.run_pref_rm",
-            needs=("annotate_train", "annotate_dev"),  # it reads the feedback itself
-        ),
+        # it reads the feedback itself
+        reward_model(scale, "baseline_rm", "reward_modeling.run_pref_rm", needs=annotated),
         reward_model(scale, "fact_rm", "reward_modeling.run_fg_rm"),
         reward_model(scale, "rel_rm", "reward_modeling.run_fg_rm"),
-        rlhf(
-            scale,
-            "fine_grained",
-            "train_finegrained",
-            ("train_rel_rm", "train_fact_rm", "train_comp_rm"),
-        ),
+    ]
+
+
+def rl_stages(scale: Scale) -> list[Stage]:
+    """RL with the fine-grained rewards and with the holistic one."""
+    fine_grained = ("train_rel_rm", "train_fact_rm", "train_comp_rm")
+    return [
+        rlhf(scale, "fine_grained", "train_finegrained", fine_grained),
         rlhf(scale, "baseline", "train_baseline", ("train_baseline_rm",)),
-        *compared,
+    ]
+
+
+def evaluation_stages(scale: Scale, out: Path) -> list[Stage]:
+    """The policies before and after RL, and the reward models."""
+    return [
         evaluation(scale, "sft", out / "sft", "train_sft"),
         evaluation(scale, "baseline", out / "baseline" / "best", "train_baseline"),
         evaluation(scale, "fine_grained", out / "fine_grained" / "best", "train_finegrained"),
         judged_models(scale, out),
-        Stage(
+    ]
+
+
+def summary_stages(scale: Scale, out: Path, baselines: Sequence[Stage]) -> list[Stage]:
+    """The summary of all evaluations, and the report."""
+    evaluated = ("evaluate_sft", "evaluate_baseline", "evaluate_fine_grained")
+    return [
+        module_stage(
             "summary",
-            summary,
-            needs=(*evaluated, *(stage.name for stage in compared), "judge_reward_models"),
+            f"{TASK_MODULE}.summary",
+            f"output_dir={out}",
+            f"data_dir={out / 'data'}",
+            f"scale={scale.name}",
+            needs=(*evaluated, *(stage.name for stage in baselines), "judge_reward_models"),
             outputs=("summary.json",),
-            modules=("tasks.qa_feedback.summary",),
         ),
         script_stage(
             "report",
             f"{TRAINING}/report.sh",
-            modules=("fgrlhf.report.page", "tasks.qa_feedback.display"),
+            modules=("fgrlhf.report.page", f"{TASK_MODULE}.display"),
             needs=("summary",),
             outputs=("report.html",),
             reads=("fgrlhf/report/report.html.j2", "fgrlhf/report/report.css"),
         ),
+    ]
+
+
+def stages(scale: Scale, out: Path, lanes: int) -> list[Stage]:
+    """The stages of the pipeline, in an order that keeps two lanes busy."""
+    baselines = baseline_stages(scale, out)
+    return [
+        *policy_stages(scale, lanes),
+        *feedback_stages(scale, out, lanes),
+        *reward_model_stages(scale),
+        *rl_stages(scale),
+        *baselines,
+        *evaluation_stages(scale, out),
+        *summary_stages(scale, out, baselines),
     ]
 
 
