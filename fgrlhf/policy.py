@@ -22,6 +22,7 @@ from transformers import (
     GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 
 from fgrlhf.errors import UserError, shorten
@@ -101,6 +102,34 @@ def load_policy(
       UserError: the checkpoint does not exist, cannot be read, or does not match the other
         arguments.
     """
+    model, tokenizer = _load_model_and_tokenizer(ckpt, DTYPES[dtype], empty)
+    freeze_other_inputs(model)
+    if top_layers is not None:  # before the adapters, which are put on these layers
+        check_top_layers(model, top_layers, "train_top_layers")
+    if lora is not None:
+        add_adapters(model, lora, top_layers)
+
+    policy = _make_policy(
+        model, tokenizer, max_input_len, padding_side, chat_template, decoder_prefix
+    )
+    policy.source = read_source(ckpt)
+    if empty:
+        return policy
+    if top_layers is not None:
+        policy.train_top_layers(top_layers)
+    check_special_tokens(policy)
+    check_logits(policy)
+    return policy
+
+
+def _load_model_and_tokenizer(
+    ckpt: str | Path, dtype: torch.dtype, empty: bool
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The language model of a checkpoint, and its tokenizer.
+
+    Raises:
+      UserError: the checkpoint does not exist, cannot be read, or has no language model.
+    """
     try:
         config = load_config(ckpt)
         if shape_of_config(config) == "encoder":
@@ -112,39 +141,42 @@ def load_policy(
         tokenizer = load_tokenizer(ckpt)
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         if empty:
-            model = _without_weights(auto_class, ckpt, config, DTYPES[dtype])
+            model = _without_weights(auto_class, ckpt, config, dtype)
         else:
-            model = load_weights(auto_class, ckpt, config=config, dtype=DTYPES[dtype])
+            model = load_weights(auto_class, ckpt, config=config, dtype=dtype)
         check_vocabulary(tokenizer, model)
     except (OSError, ValueError) as error:
         raise UserError(
             f"no language model could be loaded from `{shorten(ckpt)}`: {error} {_way_out(ckpt)}"
         ) from None
-    freeze_other_inputs(model)
-    if top_layers is not None:  # before the adapters, which are put on these layers
-        check_top_layers(model, top_layers, "train_top_layers")
-    if lora is not None:
-        add_adapters(model, lora, top_layers)
-    policy: Policy
-    if config.is_encoder_decoder:
-        policy = EncoderDecoderPolicy(
-            model, tokenizer, max_input_len, padding_side, chat_template, decoder_prefix
-        )
-    elif decoder_prefix:
+    return model, tokenizer
+
+
+def _make_policy(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    max_input_len: int,
+    padding_side: str | None,
+    chat_template: bool | None,
+    decoder_prefix: str | None,
+) -> Policy:
+    """The policy of the model's class. Arguments as in `load_policy`.
+
+    Raises:
+      UserError: the arguments do not match the model.
+    """
+    is_encoder_decoder = model.config.is_encoder_decoder
+    if decoder_prefix and not is_encoder_decoder:
         raise UserError(
             f"decoder_prefix is {shorten(repr(decoder_prefix), 40)}, but {name_of(tokenizer)} is a"
             " decoder-only model, which reads everything before the response as its prompt: put the"
             " words into the prompts, and leave decoder_prefix out"
         )
-    else:
-        policy = CausalPolicy(model, tokenizer, max_input_len, padding_side, chat_template)
-    policy.source = read_source(ckpt)
-    if top_layers is not None and not empty:
-        policy.train_top_layers(top_layers)
-    if not empty:
-        check_special_tokens(policy)
-        check_logits(policy)
-    return policy
+    if is_encoder_decoder:
+        return EncoderDecoderPolicy(
+            model, tokenizer, max_input_len, padding_side, chat_template, decoder_prefix
+        )
+    return CausalPolicy(model, tokenizer, max_input_len, padding_side, chat_template)
 
 
 def _without_weights(

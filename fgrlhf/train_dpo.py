@@ -56,11 +56,12 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
         policy.to(accelerator.device)
     train_prompts = list({c.prompt.id: c.prompt for c in comparisons}.values())
     train_file = data.train_file or data.feedback_file
-    dev_used = dev_prompts[: config.train.eval_examples]
+    dev_file = data.dev_file or "dev"
+    evaluated_prompts = dev_prompts[: config.train.eval_examples]
     quiet = not accelerator.is_main_process
     longest = config.env.max_generated_len
     check_prompts_fit(policy, train_prompts, task.core_text, train_file, quiet)
-    check_prompts_fit(policy, dev_used, task.core_text, data.dev_file or "dev", quiet, longest)
+    check_prompts_fit(policy, evaluated_prompts, task.core_text, dev_file, quiet, longest)
     encoded = encode_comparisons(policy, comparisons, longest, config.dpo.span_weight)
     for comparison in encoded:
         answers = map(len, comparison.answer_ids)

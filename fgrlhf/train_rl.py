@@ -10,6 +10,7 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.runs.distributed import shards_models, stop_together
@@ -23,8 +24,13 @@ from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic, Value, load_value
 
 
-def _policy(config: RLConfig, **more) -> Policy:
-    """Load the config's policy, with further arguments of `load_policy`."""
+def _load_policy(
+    config: RLConfig,
+    empty: bool,
+    lora: LoRAConfig | None = None,
+    top_layers: int | None = None,
+) -> Policy:
+    """The config's policy. Further arguments as in `load_policy`."""
     settings = config.model.policy_model
     return load_policy(
         settings.ckpt,
@@ -32,22 +38,24 @@ def _policy(config: RLConfig, **more) -> Policy:
         config.env.max_input_len,
         settings.input_padding_side,
         chat_template=settings.chat_template,
+        lora=lora,
+        empty=empty,
+        top_layers=top_layers,
         decoder_prefix=settings.decoder_prefix,
-        **more,
     )
 
 
-def _trained_policy(config: RLConfig, empty: bool) -> Policy:
+def _load_trained_policy(config: RLConfig, empty: bool) -> Policy:
     """The policy that is trained, with its adapters or frozen layers."""
     settings = config.model.policy_model
-    return _policy(config, lora=settings.lora, top_layers=settings.train_top_layers, empty=empty)
+    return _load_policy(config, empty, settings.lora, settings.train_top_layers)
 
 
 def _load_models(config: RLConfig, empty: bool) -> tuple[Policy, Value | None, nn.Module]:
     """Policy, critic (if the algorithm has one) and reference. `empty`: without weights."""
     value = None
     with seeded(config.train.seed, "init"):
-        policy = _trained_policy(config, empty)
+        policy = _load_trained_policy(config, empty)
         if config.needs_values:
             critic = config.model.value_model
             value = load_value(
@@ -59,10 +67,10 @@ def _load_models(config: RLConfig, empty: bool) -> tuple[Policy, Value | None, n
                 same_ckpt=critic.ckpt == config.model.policy_model.ckpt,
                 empty=empty,
             )
-    return policy, value, _reference(config, policy, empty)
+    return policy, value, _make_reference(config, policy, empty)
 
 
-def _reference(config: RLConfig, policy: Policy, empty: bool) -> nn.Module:
+def _make_reference(config: RLConfig, policy: Policy, empty: bool) -> nn.Module:
     """The policy before training. It shares with the policy what is not trained."""
     if config.model.policy_model.lora is not None:
         return AdapterFree(policy)
@@ -70,7 +78,7 @@ def _reference(config: RLConfig, policy: Policy, empty: bool) -> nn.Module:
         return policy.copy_sharing_frozen()
     # fp32 weights under autocast, like the policy: with bf16 weights the KL would not be 0 at the
     # first step
-    return _policy(config, empty=empty)
+    return _load_policy(config, empty)
 
 
 def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
@@ -84,23 +92,24 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     if config.train.cuda_deterministic:
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
-    device = str(accelerator.device)
+
     # without weights, to find mistakes before anything large is loaded
-    unloaded = _trained_policy(config, empty=True)
+    unloaded = _load_trained_policy(config, empty=True)
     sampler = make_sampler(config.sampler, unloaded)
     stop_together(accelerator, sampler.check)
+
     data = config.data
     train_prompts = task.prompts(data.train_file, "train", data.seed)
     dev_prompts = task.prompts(data.dev_file, "dev", data.seed)
+    evaluated_prompts = dev_prompts[: config.train.eval_examples]
+    train_file = data.train_file or "train"
+    dev_file = data.dev_file or "dev"
     quiet = not accelerator.is_main_process
-    dev_used = dev_prompts[: config.train.eval_examples]
-    for prompts, file in (
-        (train_prompts, data.train_file or "train"),
-        (dev_used, data.dev_file or "dev"),
-    ):
-        longest = config.env.max_generated_len
-        check_prompts_fit(unloaded, prompts, task.core_text, file, quiet, longest)
-    reward = build_reward(task, config.reward, device, config.model.dtype)
+    longest = config.env.max_generated_len
+    check_prompts_fit(unloaded, train_prompts, task.core_text, train_file, quiet, longest)
+    check_prompts_fit(unloaded, evaluated_prompts, task.core_text, dev_file, quiet, longest)
+
+    reward = build_reward(task, config.reward, str(accelerator.device), config.model.dtype)
     sharded = shards_models(config.parallel, accelerator)
     # the trainer sends the other processes their parts of sharded models
     empty = sharded and not accelerator.is_main_process
@@ -108,6 +117,7 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     if not sharded:
         policy.to(accelerator.device)
         reference.to(accelerator.device)
+
     evaluate = dev_evaluation(task, config, dev_prompts, reward, reference, accelerator)
     return make_trainer(
         config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator
