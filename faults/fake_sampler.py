@@ -117,7 +117,7 @@ class FakeSampler:
             if sampling.is_truncated:
                 batch = (ids_1P, torch.ones_like(ids_1P), response.ids_BT, response.mask_BT)
                 output, _ = self.policy(*batch, truncation=sampling)
-                logprobs_T = logprobs_T - output.kept_BT[0]
+                logprobs_T = logprobs_T - output.log_kept_mass_BT[0]
         n = int(response.mask_BT.sum())
         ids = response.ids_BT[0, :n].tolist()
         choice = {

@@ -284,7 +284,7 @@ class DPOTrainer(BaseTrainer):
 
     def _evaluate(self, bar: tqdm) -> None:
         """Evaluate, without forgetting the states of frozen layers that training needs."""
-        frozen = self.policy.frozen
+        frozen = self.policy.frozen_layers
         with frozen.without_states() if frozen is not None else nullcontext():
             super()._evaluate(bar)
 

@@ -125,8 +125,8 @@ def score(
             truncation = sampling
         output = _policy_and_critic(actor_critic, batch, num_samples, temperature, truncation)
         logprobs_BT, values_BT = output.logprobs_BT, output.values_BT
-        if output.kept_BT is not None:
-            behaviour_logprobs_BT = response.logprobs_BT + output.kept_BT
+        if output.log_kept_mass_BT is not None:
+            behaviour_logprobs_BT = response.logprobs_BT + output.log_kept_mass_BT
     elif critic is not None:
         (values_BT,) = in_parts(partial(_critic_alone, critic), batch, num_samples)
     score_reference = partial(_reference_alone, reference, temperature)
@@ -181,14 +181,14 @@ def _policy_and_critic(
 
     def compute(*part: Tensor) -> list[Tensor]:
         output = actor_critic(*part, temperature=temperature, truncation=truncation)
-        tensors = (output.logprobs_BT, output.values_BT, output.kept_BT)
+        tensors = (output.logprobs_BT, output.values_BT, output.log_kept_mass_BT)
         return [tensor for tensor in tensors if tensor is not None]
 
     logprobs_BT, *others = in_parts(compute, batch, num_samples)
     return PolicyOutput(
         logprobs_BT,
         values_BT=None if actor_critic.value is None else others.pop(0),
-        kept_BT=None if truncation is None else others.pop(0),
+        log_kept_mass_BT=None if truncation is None else others.pop(0),
     )
 
 

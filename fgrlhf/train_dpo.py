@@ -71,7 +71,7 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
         answers = sum(len(comparison.answer_ids) for comparison in encoded)
         print(f"{pairs} pairs of {answers} answers to {len(encoded)} prompts", flush=True)
     if not keeps_frozen_states(policy, encoded, accelerator.num_processes):
-        policy.frozen = None
+        policy.frozen_layers = None
     if settings.lora is None:
         reference = policy.copy_sharing_frozen().eval().requires_grad_(False)
     else:
@@ -92,7 +92,7 @@ def keeps_frozen_states(
     rounding, and a resumed run would not continue bit for bit. For the same reason there must be
     one process. Each of several processes reads only a part of the data in the reference's pass.
     """
-    if policy.frozen is None or num_processes > 1:
+    if policy.frozen_layers is None or num_processes > 1:
         return False
     tokens = 0
     for comparison in comparisons:

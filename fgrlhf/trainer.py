@@ -265,8 +265,8 @@ class OnPolicyTrainer(BaseTrainer):
     def _forget_frozen_states(self) -> None:
         """Forget what frozen layers computed of the last rollout: the next one has other tokens."""
         for module in self.actor_critic.modules():
-            if isinstance(module, Policy) and module.frozen is not None:
-                module.frozen.forget()
+            if isinstance(module, Policy) and module.frozen_layers is not None:
+                module.frozen_layers.forget()
 
     def sample(self, prompts: Sequence[Prompt], seeds: Sequence[int]) -> Rollout:
         """Sample this rank's rollouts.

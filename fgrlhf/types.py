@@ -180,6 +180,5 @@ class PolicyOutput:
     logprobs_BT: Tensor
     values_BT: Tensor | None = None  # None: no critic
     entropy_BT: Tensor | None = None  # without a gradient unless `entropy_gradient` was set
-    # log of the total probability of the tokens that top_k and top_p keep (`kept_logprobs`); None:
-    # not asked for
-    kept_BT: Tensor | None = None
+    # log of the probability mass that top_k and top_p keep (`log_kept_mass`); None: not requested
+    log_kept_mass_BT: Tensor | None = None

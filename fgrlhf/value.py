@@ -46,16 +46,16 @@ class Value(nn.Module):
     Args:
       hidden_size: width of the hidden states that the head reads.
       trunk: the critic's own language model; None: share the policy's.
-      frozen: train only the head.
+      freezes_trunk: train only the head.
     """
 
-    def __init__(self, hidden_size: int, trunk: Policy | None = None, frozen: bool = False):
+    def __init__(self, hidden_size: int, trunk: Policy | None = None, freezes_trunk: bool = False):
         super().__init__()
         self.trunk = trunk
-        self.frozen = frozen
+        self.freezes_trunk = freezes_trunk
         self.head = ValueHead(hidden_size)
         if trunk is not None:
-            if frozen:
+            if freezes_trunk:
                 trunk.requires_grad_(False)
             # A critic predicts no tokens, so its output layer is not trained unless it is tied to
             # the input embeddings. Compare the weights: `tie_word_embeddings` of the config is not
@@ -78,7 +78,7 @@ class Value(nn.Module):
             assert policy_hidden_BTD is not None, "a critic on the policy's trunk needs its states"
             hidden_BTD = policy_hidden_BTD
         else:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freezes_trunk):
                 hidden_BTD = self.trunk.hidden(
                     prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT
                 )
@@ -118,7 +118,9 @@ def load_value(
         return Value(policy.hidden_size)
     if ckpt is None:
         raise ValueError("a critic needs a checkpoint, or the policy's trunk")
-    has_same_frozen = policy.frozen is not None and policy.frozen.n_trained == top_layers
+    has_same_frozen = (
+        policy.frozen_layers is not None and policy.frozen_layers.n_trained == top_layers
+    )
     if same_ckpt and has_same_frozen and not has_adapters(policy):
         return Value(policy.hidden_size, policy.copy_sharing_frozen(), freeze)
     # no chat template: the trunk reads the policy's token ids

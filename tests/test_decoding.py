@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from fgrlhf.models import decoding
-from fgrlhf.models.decoding import CANDIDATES, Sampling, draw, kept_logprobs
+from fgrlhf.models.decoding import CANDIDATES, Sampling, draw, log_kept_mass
 
 V = 5000
 ROWS = 200
@@ -66,7 +66,7 @@ def test_the_kept_probability_by_hand():
     logits_1V = torch.tensor([[0.4, 0.1, 0.3, 0.2]]).log()
 
     def kept(**settings) -> float:
-        return float(kept_logprobs(logits_1V, Sampling(1, **settings)).exp())
+        return float(log_kept_mass(logits_1V, Sampling(1, **settings)).exp())
 
     assert kept() == pytest.approx(1.0)
     assert kept(top_k=2) == pytest.approx(0.7)
@@ -81,8 +81,8 @@ def test_the_kept_probability_by_hand():
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_the_kept_probability_is_that_of_a_sorted_vocabulary(sampling, scale):
     logits_BV = torch.randn(ROWS, V, generator=torch.Generator().manual_seed(1)) * scale
-    kept_B = kept_logprobs(logits_BV, sampling)
-    for logits_V, kept in zip(logits_BV, kept_B.exp().tolist()):
+    log_kept_mass_B = log_kept_mass(logits_BV, sampling)
+    for logits_V, kept in zip(logits_BV, log_kept_mass_B.exp().tolist()):
         probs_V = (logits_V.double() / sampling.temperature).softmax(-1)
         tokens, _ = kept_tokens(logits_V, sampling)
         one_token = float(probs_V[tokens[-1]])  # rounding may decide whether it is kept

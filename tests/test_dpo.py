@@ -528,7 +528,7 @@ def top_layer_trainer(folder, keeps: bool = True) -> DPOTrainer:
     encoded = encode_comparisons(policy, pairs(), cfg.env.max_generated_len)
     assert train_dpo.keeps_frozen_states(policy, encoded, num_processes=1)
     if not keeps:
-        policy.frozen = None
+        policy.frozen_layers = None
     return DPOTrainer(cfg, policy, encoded, sample_answers, Accelerator(cpu=True))
 
 

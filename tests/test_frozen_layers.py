@@ -52,7 +52,7 @@ def test_stored_states_change_no_result_and_no_gradient(kind, shared_rows, monke
     whole = tiny.policy(kind, dropout=0.5) if kind == "gpt2" else tiny.policy(kind)
     split = deepcopy(whole)
     whole.train_top_layers(1)
-    whole.frozen = None
+    whole.frozen_layers = None
     split.train_top_layers(1)
     batch = batch_of(whole)
     whole.eval()
@@ -93,9 +93,9 @@ def test_a_frozen_layer_has_no_dropout():
     batch = batch_of(policy)
     states = []
     for _ in range(2):
-        policy.frozen = FrozenLayers(1)
+        policy.frozen_layers = FrozenLayers(1)
         policy(*batch)
-        states.append(policy.frozen._states)
+        states.append(policy.frozen_layers._states)
     for key, state in states[0].items():
         assert state.equal(states[1][key])
     assert policy.model.training
@@ -130,7 +130,7 @@ def test_all_layers_are_the_policy_as_it_is(kind, tmp_path):
     layers = 4 if kind == "t5" else 2
     policy = load_policy(tmp_path)
     everything = load_policy(tmp_path, top_layers=layers)
-    assert everything.frozen is None
+    assert everything.frozen_layers is None
     assert all(p.requires_grad for p in everything.parameters())
     batch = batch_of(policy)
     assert policy(*batch)[0].logprobs_BT.equal(everything(*batch)[0].logprobs_BT)
@@ -177,10 +177,10 @@ def test_a_critic_of_the_same_checkpoint_shares_the_frozen_layers(tmp_path, lowe
     tiny.policy("llama").save(tmp_path)
     policy = load_policy(tmp_path, top_layers=1).eval()
     value = load_value(tmp_path, policy, top_layers=1, same_ckpt=True).eval()
-    assert value.trunk is not None and value.trunk.frozen is policy.frozen
+    assert value.trunk is not None and value.trunk.frozen_layers is policy.frozen_layers
     torch.nn.init.normal_(value.head.layers[-1].weight)
     alone = load_value(tmp_path, policy, top_layers=1).eval()
-    assert alone.trunk is not None and alone.trunk.frozen is not policy.frozen
+    assert alone.trunk is not None and alone.trunk.frozen_layers is not policy.frozen_layers
     alone.head.load_state_dict(value.head.state_dict())
     batch = batch_of(policy)
     lower_runs.clear()  # loading a policy checks its logits
@@ -268,8 +268,8 @@ def test_a_run_trains_the_top_layers_only(kind, algorithm, tmp_path):
     before = {name: p.clone() for name, p in policy.named_parameters()}
     forgotten = []
     if kind == "llama":
-        forget = policy.frozen.forget
-        policy.frozen.forget = lambda: (forgotten.append(1), forget())
+        forget = policy.frozen_layers.forget
+        policy.frozen_layers.forget = lambda: (forgotten.append(1), forget())
     trainer.train()
     # two steps; policy and critic share the states, and each of them asks to forget them
     assert len(forgotten) == (0 if kind == "t5" else 2 * (1 + cfg.needs_values))

@@ -52,7 +52,9 @@ def test_a_trunk_of_its_own_learns_and_leaves_the_policy_alone(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_frozen_trunk_gets_no_gradient_and_does_not_change(kind):
     policy, trunk = tiny.policy(kind), tiny.policy(kind, seed=1)
-    model = ActorCritic(policy, with_noisy_head(Value(trunk.hidden_size, trunk, frozen=True)))
+    model = ActorCritic(
+        policy, with_noisy_head(Value(trunk.hidden_size, trunk, freezes_trunk=True))
+    )
     before_update = {name: tensor.clone() for name, tensor in trunk.state_dict().items()}
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     batch = batch_of(policy)

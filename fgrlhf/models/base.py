@@ -19,7 +19,7 @@ from fgrlhf.models.frozen_layers import FrozenLayers
 from fgrlhf.models.logprobs import (
     check_logprobs,
     chosen_logprobs,
-    kept_of_states,
+    log_kept_mass_of_states,
     project_states,
 )
 from fgrlhf.models.lora import has_adapters, merged_weights
@@ -30,7 +30,7 @@ from fgrlhf.types import PolicyOutput, Response
 
 # Settings of a checkpoint's generation config that force or forbid tokens, or that change what beam
 # search looks for. They are not part of the policy, so beam search runs without them.
-UNFORCED = {
+NEUTRAL_BEAM_SETTINGS = {
     "num_return_sequences": 1,
     "length_penalty": 1.0,
     "early_stopping": False,
@@ -86,7 +86,7 @@ class Policy(nn.Module, ABC):
     decoder_prefix: str = ""  # see decoder_prefix.py; only encoder-decoders have one
     model: PreTrainedModel
     source: ModelSource | None = None
-    frozen: FrozenLayers | None = None  # see `train_top_layers`
+    frozen_layers: FrozenLayers | None = None  # see `train_top_layers`
 
     def __init__(
         self,
@@ -105,14 +105,14 @@ class Policy(nn.Module, ABC):
         self.chat = load_chat_template(tokenizer, chat_template, max_input_len)
         self.turn_end_ids = self.chat.end_ids() if self.chat else []
         if tokenizer.pad_token_id is None:
-            self._pad_with_the_end()
+            self._pad_with_eos()
 
-    def _pad_with_the_end(self) -> None:
+    def _pad_with_eos(self) -> None:
         """Use the end-of-sequence token for padding. The masks tell them apart."""
         tokenizer = self.tokenizer
         end = tokenizer.eos_token
         if end is None:
-            ids = [*self._own_eos_ids(), *self.turn_end_ids]
+            ids = [*self._configured_eos_ids(), *self.turn_end_ids]
             known = [i for i in ids if isinstance(i, int) and 0 <= i < len(tokenizer)]
             end = tokenizer.convert_ids_to_tokens(known[0]) if known else None
         if end is None:
@@ -145,7 +145,7 @@ class Policy(nn.Module, ABC):
         Raises:
           UserError: neither the model nor its tokenizer has one.
         """
-        eos_ids = self._own_eos_ids()
+        eos_ids = self._configured_eos_ids()
         eos_ids += [i for i in self.turn_end_ids if i not in eos_ids]
         if not eos_ids:
             raise UserError(
@@ -158,7 +158,7 @@ class Policy(nn.Module, ABC):
         ends_of_text = [i for i, name in zip(special, names) if name in ENDS_OF_TEXT]
         return eos_ids + [i for i in ends_of_text if i not in eos_ids]
 
-    def _own_eos_ids(self) -> list[int]:
+    def _configured_eos_ids(self) -> list[int]:
         """The end-of-sequence tokens of the generation config, else that of the tokenizer."""
         eos = self.model.generation_config.eos_token_id
         if eos is None:
@@ -188,7 +188,7 @@ class Policy(nn.Module, ABC):
         if not has_adapters(self.model):
             train_top_layers(self.model, n, "train_top_layers")
         if n < count_layers(self.model) and self._can_split:
-            self.frozen = FrozenLayers(n)
+            self.frozen_layers = FrozenLayers(n)
 
     def copy_sharing_frozen(self) -> Self:
         """A copy with trained layers of its own, which shares the frozen ones."""
@@ -221,7 +221,7 @@ class Policy(nn.Module, ABC):
 
         A prompt of a chat model becomes turns of a conversation. Long prompts are truncated.
         """
-        texts = [self._written(_as_prompt(prompt)) for prompt in prompts]
+        texts = [self._prompt_text(_as_prompt(prompt)) for prompt in prompts]
         return self.tokenizer(
             texts,
             truncation=True,
@@ -230,8 +230,8 @@ class Policy(nn.Module, ABC):
             **options,
         )
 
-    def _written(self, prompt: Prompt) -> str:
-        """What the tokenizer reads of a prompt. It truncates texts that are still too long."""
+    def _prompt_text(self, prompt: Prompt) -> str:
+        """The text of a prompt for the tokenizer, which truncates it if it is still too long."""
         if self.chat:
             return self.chat.turns(prompt)
         if not prompt.messages or self._lengths([prompt.text])[0] <= self.max_input_len:
@@ -341,7 +341,7 @@ class Policy(nn.Module, ABC):
             max_new_tokens=sampling.max_new_tokens,
             eos_token_id=self.eos_ids,
             pad_token_id=self.tokenizer.pad_token_id,
-            **UNFORCED,
+            **NEUTRAL_BEAM_SETTINGS,
             **decoder_inputs,
         )
         # what comes before the response: the decoder's start, or the prompt (decoder-only)
@@ -369,11 +369,11 @@ class Policy(nn.Module, ABC):
         Args:
           temperature: tau in the equation of the class.
           entropy_gradient: whether a gradient flows through the entropy.
-          truncation: its top_k and top_p give kept_BT; None: without it.
+          truncation: its top_k and top_p give log_kept_mass_BT; None: without it.
 
         Returns:
-          PolicyOutput with logprobs_BT, entropy_BT and kept_BT, and hidden_BTD, the last hidden
-          state from which token t was predicted, for a value head.
+          PolicyOutput with logprobs_BT, entropy_BT and log_kept_mass_BT, and hidden_BTD, the last
+          hidden state from which token t was predicted, for a value head.
         """
         hidden_BTD = self.hidden(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
         real_BT = response_mask_BT.bool()
@@ -386,14 +386,14 @@ class Policy(nn.Module, ABC):
             entropy_gradient=entropy_gradient,
         )
         zeros_BT = torch.zeros(real_BT.shape, device=hidden_BTD.device)
-        kept_BT = None
+        log_kept_mass_BT = None
         if truncation is not None:
-            kept_N = kept_of_states(self.project, hidden_BTD[real_BT], truncation)
-            kept_BT = zeros_BT.masked_scatter(real_BT, kept_N)
+            log_kept_mass_N = log_kept_mass_of_states(self.project, hidden_BTD[real_BT], truncation)
+            log_kept_mass_BT = zeros_BT.masked_scatter(real_BT, log_kept_mass_N)
         output = PolicyOutput(
             logprobs_BT=zeros_BT.masked_scatter(real_BT, logprobs_N),
             entropy_BT=zeros_BT.masked_scatter(real_BT, entropy_N),
-            kept_BT=kept_BT,
+            log_kept_mass_BT=log_kept_mass_BT,
         )
         return output, hidden_BTD
 

@@ -75,7 +75,7 @@ class CausalPolicy(Policy):
         """
         bare = self.tokenizer("a", add_special_tokens=False)["input_ids"]
         written = self.tokenizer("a")["input_ids"]
-        ends = [*self._own_eos_ids(), self.tokenizer.eos_token_id]
+        ends = [*self._configured_eos_ids(), self.tokenizer.eos_token_id]
         if written[-1:] != bare[-1:] and written[-1] in ends:
             end = self.tokenizer.convert_ids_to_tokens(written[-1])
             raise UserError(
@@ -210,16 +210,16 @@ class CausalPolicy(Policy):
         Args:
           inputs: those of the model's trunk, for the same rows.
         """
-        if self.frozen is None:
+        if self.frozen_layers is None:
             return trunk_of(self.model)(**inputs, use_cache=False).last_hidden_state
-        n_trained = self.frozen.n_trained
+        n_trained = self.frozen_layers.n_trained
         P = prompt_ids_GP.shape[1]
 
         def lower_states() -> tuple[Tensor, Tensor]:
             lower_GLD = run_lower(self.model, n_trained, **inputs, use_cache=False)
             return lower_GLD[:, :P], lower_GLD[:, P:].unflatten(1, response_ids_GKT.shape[1:])
 
-        prompt_GPD, response_GKTD = self.frozen.states(
+        prompt_GPD, response_GKTD = self.frozen_layers.states(
             prompt_ids_GP, prompt_mask_GP, response_ids_GKT, response_mask_GKT, lower_states
         )
         lower_GLD = torch.cat([prompt_GPD, response_GKTD.flatten(1, 2)], 1)

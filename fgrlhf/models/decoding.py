@@ -142,22 +142,22 @@ def _cumulative_in_set(probs_BC: Tensor, top_p: float) -> Tensor:
     return torch.where(in_set_BC, cumulative_BC, cumulative_BC.new_zeros(()))
 
 
-def kept_logprobs(logits_NV: Tensor, sampling: Sampling) -> Tensor:
-    """kept_N, the log of the total probability of the tokens that top_k and top_p allow.
+def log_kept_mass(logits_NV: Tensor, sampling: Sampling) -> Tensor:
+    """log_kept_mass_N, the log of the total probability of the tokens that top_k and top_p keep.
 
-        kept = log sum_(v in S) p_v,   p = softmax(z / tau)
+        log_kept_mass = log sum_(v in S) p_v,   p = softmax(z / tau)
 
     S has the top_k most probable tokens and, of these, the smallest set that has the share top_p of
-    their probability. The distribution from which `draw` samples is p_v / exp(kept) in S.
+    their probability. The distribution from which `draw` samples is p_v / exp(log_kept_mass) in S.
     """
     logits_NV = logits_NV.float() / sampling.temperature
     total_N = logits_NV.logsumexp(-1)
     if 0 < sampling.top_k < logits_NV.shape[-1]:
         logits_NV = torch.topk(logits_NV, sampling.top_k, dim=-1).values
-    kept_N = logits_NV.logsumexp(-1) - total_N
+    log_kept_mass_N = logits_NV.logsumexp(-1) - total_N
     if sampling.top_p is not None:
-        kept_N += _share_in_set(torch.softmax(logits_NV, -1), sampling.top_p).log()
-    return kept_N
+        log_kept_mass_N += _share_in_set(torch.softmax(logits_NV, -1), sampling.top_p).log()
+    return log_kept_mass_N
 
 
 def _share_in_set(probs_NC: Tensor, top_p: float) -> Tensor:

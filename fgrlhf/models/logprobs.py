@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 
 from fgrlhf.errors import UserError
-from fgrlhf.models.decoding import Sampling, kept_logprobs
+from fgrlhf.models.decoding import Sampling, log_kept_mass
 from fgrlhf.models.trunk import text_config
 from fgrlhf.utils import check_shape
 
@@ -96,15 +96,17 @@ def logprobs_and_margins(
 
 
 @torch.no_grad()
-def kept_of_states(
+def log_kept_mass_of_states(
     project: Callable[[Tensor], Tensor], hidden_ND: Tensor, sampling: Sampling
 ) -> Tensor:
-    """kept_N of hidden states, in fp32 and without gradient: see `kept_logprobs`.
+    """log_kept_mass_N of hidden states, in fp32 and without gradient: see `log_kept_mass`.
 
     Arguments as in `chosen_logprobs`.
     """
-    kept = [kept_logprobs(project(states_ND), sampling) for states_ND in hidden_ND.split(BLOCK)]
-    return torch.cat(kept)
+    blocks = []
+    for block_hidden_ND in hidden_ND.split(BLOCK):
+        blocks.append(log_kept_mass(project(block_hidden_ND), sampling))
+    return torch.cat(blocks)
 
 
 def project_states(model: PreTrainedModel, hidden: Tensor) -> Tensor:

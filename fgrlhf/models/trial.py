@@ -113,8 +113,8 @@ def _run_trial(policy: Policy) -> None:
             " config, or use another model"
         ) from error
     finally:
-        if policy.frozen is not None:
-            policy.frozen.forget()
+        if policy.frozen_layers is not None:
+            policy.frozen_layers.forget()
 
 
 def _check_updates(policy: Policy, trial: _Trial) -> None:
