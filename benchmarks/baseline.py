@@ -282,14 +282,14 @@ def _segment_rewards(
         inputs.append(rm_words(rm_prefix(prompt, spec.with_context).all_words, text, spans)[0])
         counts = [len(state.tokenizer.tokenize(text[:end])) for _, end in spans]
         tokens.append([min(count, length) - 1 for count in counts])
-    logits_BTL = _logits(state, name, inputs)
+    logits_BTC = _logits(state, name, inputs)
     for row, words in enumerate(inputs):  # tokenised again to find the separators
         ids = state.tokenizer(
             words, is_split_into_words=True, truncation=True, max_length=RM_LENGTH
         )["input_ids"]
         marks = [i for i, token in enumerate(ids) if token == state.tokenizer.eos_token_id]
         for mark, token in zip(marks, tokens[row]):
-            error, ok = logits_BTL[row, mark].tolist()
+            error, ok = logits_BTC[row, mark].tolist()
             yield row, (token, -1.0 if error > ok else 1.0)
 
 

@@ -148,7 +148,7 @@ class SegmentClassifierReward:
         for labelled in self.scorer.score(prompts, texts):
             columns = {label: labelled.labels.index(label) for label in self.values}
             scores = []
-            rows = labelled.probabilities_SL.tolist()
+            rows = labelled.probabilities_SC.tolist()
             for (start, end), row, was_read in zip(labelled.spans, rows, labelled.judged):
                 probabilities = {label: row[column] for label, column in columns.items()}
                 value, label = self._judgement(probabilities) if was_read else (0.0, "unread")

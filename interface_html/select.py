@@ -155,7 +155,7 @@ def _uncertainties(
 ) -> list[float]:
     """Of a segment model: of the labels in the annotated text. Of a pair model: of all pairs."""
     if isinstance(scorer, SegmentScorer):
-        return [uncertainty(p_SL) for p_SL in _probabilities(task, scorer, prompts, items)]
+        return [uncertainty(p_SC) for p_SC in _probabilities(task, scorer, prompts, items)]
     outputs = task.schema.fields.outputs
     repeated = [prompt for prompt in prompts for _ in outputs]
     texts = [item.row[key] for item in items for key in outputs]
@@ -180,13 +180,13 @@ def _disagreements(
         judged.append(scorer)
     by_model = [_probabilities(task, scorer, prompts, items) for scorer in judged]
     values = []
-    for item, *p_MSL in zip(items, *by_model, strict=True):
-        if len({len(p_SL) for p_SL in p_MSL}) > 1:
+    for item, *p_MSC in zip(items, *by_model, strict=True):
+        if len({len(p_SC) for p_SC in p_MSC}) > 1:
             raise UserError(
                 f"by=disagreement: the models read different segments of item {item.id}. Train them"
                 " with the same level, segmenter and model.max_length"
             )
-        values.append(disagreement(np.stack(p_MSL)))
+        values.append(disagreement(np.stack(p_MSC)))
     return values
 
 
@@ -197,7 +197,7 @@ def _probabilities(
     texts = [item.row[task.schema.text] for item in items]
     result = []
     for labels in scorer.score(prompts, texts):
-        result.append(labels.probabilities_SL.numpy()[list(labels.judged)])
+        result.append(labels.probabilities_SC.numpy()[list(labels.judged)])
     return result
 
 

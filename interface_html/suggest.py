@@ -200,8 +200,8 @@ def segment_suggestions(
       kinds: the kind of error of each other label.
     """
     suggestions = []
-    for span, p_L, is_judged in zip(labels.spans, labels.probabilities_SL.tolist(), labels.judged):
-        *p_errors, p_ok = p_L
+    for span, p_C, is_judged in zip(labels.spans, labels.probabilities_SC.tolist(), labels.judged):
+        *p_errors, p_ok = p_C
         if not is_judged or 1 - p_ok < threshold:
             continue
         label = labels.labels[p_errors.index(max(p_errors))]

@@ -173,12 +173,12 @@ def _word_problem(field: str, words: Sequence[Any]) -> str | None:
     return None
 
 
-def label_positions(read: RMInput, labels: Sequence[int]) -> list[int]:
+def label_positions(rm_input: RMInput, labels: Sequence[int]) -> list[int]:
     """One label per token that has an output: each segment's where it is judged, else IGNORED."""
-    row = [IGNORED] * (read.read_length - read.first_output)
-    for position, label in zip(read.positions, labels, strict=True):
+    row = [IGNORED] * (rm_input.read_length - rm_input.first_output)
+    for position, label in zip(rm_input.positions, labels, strict=True):
         if position is not None:
-            row[position - read.first_output] = label
+            row[position - rm_input.first_output] = label
     return row
 
 
@@ -191,7 +191,7 @@ class SegmentCollator:
     def __call__(self, rows: Sequence[tuple[RMInput, list[int]]]) -> dict[str, Tensor]:
         width = max(len(labels) for _, labels in rows)
         labels_BT = torch.tensor([labels + [IGNORED] * (width - len(labels)) for _, labels in rows])
-        return {**self.inputs.collate([read for read, _ in rows]), "labels": labels_BT}
+        return {**self.inputs.collate([rm_input for rm_input, _ in rows]), "labels": labels_BT}
 
 
 # ---- pair files ----------------------------------------------------------------------------------
@@ -249,12 +249,12 @@ class PairCollator:
     ) -> dict[str, Tensor]:
         responses: list[RMInput] = []
         labels: list[list[list[float]]] = []
-        for read, pairs in rows:
+        for rm_inputs, pairs in rows:
             first = len(responses)
             labels.append(
                 [[first + better, first + worse, margin] for better, worse, margin in pairs]
             )
-            responses += read
+            responses += rm_inputs
         width = max(len(pairs) for pairs in labels)
         padding: list[float] = [IGNORED] * 3
         padded = [pairs + [padding] * (width - len(pairs)) for pairs in labels]

@@ -24,17 +24,17 @@ BATCH = 64  # inputs
 
 
 def linear_inputs(
-    network: LanguageModelScorer, inputs: RMInputs, read: Sequence[RMInput]
+    network: LanguageModelScorer, inputs: RMInputs, rm_inputs: Sequence[RMInput]
 ) -> list[Tensor]:
     """x_SF of each input's judged segments."""
     results = []
-    for begin in range(0, len(read), BATCH):
-        part = read[begin : begin + BATCH]
+    for begin in range(0, len(rm_inputs), BATCH):
+        part = rm_inputs[begin : begin + BATCH]
         batch = inputs.collate(part)
         x_BTF = network.linear_inputs(
             batch["text_features"], batch["segments"], batch.get("features")
         )
-        results += [x_TF[x.judged_outputs] for x, x_TF in zip(part, x_BTF)]
+        results += [x_TF[rm_input.judged_outputs] for rm_input, x_TF in zip(part, x_BTF)]
     return results
 
 
@@ -48,11 +48,11 @@ def start_with_segments(
     """
     if not isinstance(network, LanguageModelScorer) or network.feature_head is None:
         return
-    segments = linear_inputs(network, inputs, [read for read, _ in examples])
+    segments = linear_inputs(network, inputs, [rm_input for rm_input, _ in examples])
     x: list[np.ndarray] = []
     y: list[int] = []
-    for (read, labels), x_SF in zip(examples, segments):
-        for output, x_F in zip(read.judged_outputs, x_SF):
+    for (rm_input, labels), x_SF in zip(examples, segments):
+        for output, x_F in zip(rm_input.judged_outputs, x_SF):
             if labels[output] != IGNORED:
                 x.append(x_F.numpy())
                 y.append(labels[output])
@@ -71,8 +71,8 @@ def start_with_pairs(
     """
     if not isinstance(network, LanguageModelScorer) or network.feature_head is None:
         return
-    read = [x for responses, _ in examples for x in responses]
-    x_NF = torch.cat(linear_inputs(network, inputs, read)).numpy()
+    rm_inputs = [rm_input for responses, _ in examples for rm_input in responses]
+    x_NF = torch.cat(linear_inputs(network, inputs, rm_inputs)).numpy()
     better = []
     worse = []
     first = 0
@@ -86,19 +86,19 @@ def start_with_pairs(
 def _fit_labels(x_NF: np.ndarray, labels_N: np.ndarray, num_labels: int) -> LinearModel:
     """p(label) = softmax(logits). Labels that do not occur keep weights of 0."""
     mean_F, std_F = _moments(x_NF)
-    weights_LF = np.zeros((num_labels, x_NF.shape[1]))
-    bias_L = np.zeros(num_labels)
+    weights_CF = np.zeros((num_labels, x_NF.shape[1]))
+    bias_C = np.zeros(num_labels)
     present = np.unique(labels_N)
     if len(present) > 1:
         regression: Any = LogisticRegression(max_iter=MOST_STEPS)
         regression.fit((x_NF - mean_F) / std_F, labels_N)
         if len(present) == 2:  # scikit-learn gives the log-odds of the second class
-            weights_LF[present[1]] = regression.coef_[0]
-            bias_L[present[1]] = regression.intercept_[0]
+            weights_CF[present[1]] = regression.coef_[0]
+            bias_C[present[1]] = regression.intercept_[0]
         else:
-            weights_LF[present] = regression.coef_
-            bias_L[present] = regression.intercept_
-    return _linear_model(mean_F, std_F, weights_LF, bias_L)
+            weights_CF[present] = regression.coef_
+            bias_C[present] = regression.intercept_
+    return _linear_model(mean_F, std_F, weights_CF, bias_C)
 
 
 def _fit_pairs(x_NF: np.ndarray, better: Sequence[int], worse: Sequence[int]) -> LinearModel:

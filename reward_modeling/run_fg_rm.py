@@ -114,12 +114,12 @@ def encode(
     ok = len(names) - 1
     examples = []
     texts = []
-    for read, row in zip(inputs.encode([row.text for row in rows]), rows):
-        labels = label_positions(read, row.labels)
+    for rm_input, row in zip(inputs.encode([row.text for row in rows]), rows):
+        labels = label_positions(rm_input, row.labels)
         if any(label != IGNORED for label in labels):
-            examples.append((read, labels))
+            examples.append((rm_input, labels))
             wrong = []
-            for position, label in zip(read.positions, row.labels, strict=True):
+            for position, label in zip(rm_input.positions, row.labels, strict=True):
                 is_judged = position is not None and label != IGNORED
                 wrong.append(label != ok if is_judged else None)
             texts.append((row.text, wrong))
@@ -130,8 +130,8 @@ def with_features(
     network: PreTrainedModel, inputs: RMInputs, examples: Sequence[Example]
 ) -> list[Example]:
     """The examples with what frozen layers compute of them (precompute.py)."""
-    read = precompute(network, inputs, [read for read, _ in examples])
-    return [(x, labels) for x, (_, labels) in zip(read, examples)]
+    rm_inputs = precompute(network, inputs, [rm_input for rm_input, _ in examples])
+    return [(rm_input, labels) for rm_input, (_, labels) in zip(rm_inputs, examples)]
 
 
 def segment_loss(
@@ -143,9 +143,9 @@ def segment_loss(
       outputs: `logits` (B, T, labels).
       num_items_in_batch: n of the whole batch, of which this may be a part; None: n of this part.
     """
-    logits_BTL = outputs.logits.float()
+    logits_BTC = outputs.logits.float()
     total = nn.functional.cross_entropy(
-        logits_BTL.flatten(0, 1), labels_BT.flatten(), ignore_index=IGNORED, reduction="sum"
+        logits_BTC.flatten(0, 1), labels_BT.flatten(), ignore_index=IGNORED, reduction="sum"
     )
     if num_items_in_batch is None:
         return total / (labels_BT != IGNORED).sum().clamp(min=1)
@@ -153,28 +153,28 @@ def segment_loss(
 
 
 def error_probabilities(
-    logits_BTL: np.ndarray, labels_BT: np.ndarray
+    logits_BTC: np.ndarray, labels_BT: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each judged segment: the probability of an error, and whether there is one.
 
     The last output is that of segments without an error, so with logits z
 
-        p(error) = sigmoid(log sum_{l < L} exp(z_l) - z_L)
+        p(error) = sigmoid(log sum_{l < C} exp(z_l) - z_C)
     """
     judged_BT = labels_BT != IGNORED
-    error_BT = np.logaddexp.reduce(logits_BTL[..., :-1], axis=-1)
-    margins = (error_BT - logits_BTL[..., -1])[judged_BT].astype(np.float64)
-    ok = logits_BTL.shape[-1] - 1
+    error_BT = np.logaddexp.reduce(logits_BTC[..., :-1], axis=-1)
+    margins = (error_BT - logits_BTC[..., -1])[judged_BT].astype(np.float64)
+    ok = logits_BTC.shape[-1] - 1
     return sigmoid(margins), labels_BT[judged_BT] != ok
 
 
 def label_metrics(
-    names: Sequence[str], logits_BTL: np.ndarray, labels_BT: np.ndarray
+    names: Sequence[str], logits_BTC: np.ndarray, labels_BT: np.ndarray
 ) -> dict[str, float]:
     """How well several kinds of error are distinguished: accuracy over all labels, F1 of each."""
     judged_BT = labels_BT != IGNORED
     labels = labels_BT[judged_BT]
-    predicted = logits_BTL[judged_BT].argmax(-1)
+    predicted = logits_BTC[judged_BT].argmax(-1)
     metrics = {"label_accuracy": float((predicted == labels).mean())}
     for i, name in enumerate(names):
         _, _, f1 = precision_recall_f1(predicted == i, labels == i)
@@ -194,18 +194,18 @@ class Metrics:
         self.metric = load_metric("span_errors")
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        logits_BTL = np.asarray(prediction.predictions)
+        logits_BTC = np.asarray(prediction.predictions)
         labels_BT = np.asarray(prediction.label_ids)
-        probabilities, wrong = error_probabilities(logits_BTL, labels_BT)
+        probabilities, wrong = error_probabilities(logits_BTC, labels_BT)
         metrics: Any = self.metric.compute(predictions=probabilities, references=wrong.astype(int))
         if len(self.names) > 2:
-            metrics |= label_metrics(self.names, logits_BTL, labels_BT)
+            metrics |= label_metrics(self.names, logits_BTC, labels_BT)
         return metrics
 
 
-def error_calibration(logits_BTL: np.ndarray, labels_BT: np.ndarray) -> list[dict[str, float]]:
+def error_calibration(logits_BTC: np.ndarray, labels_BT: np.ndarray) -> list[dict[str, float]]:
     """Predicted probability of an error against the share of segments with an error."""
-    return calibration(*error_probabilities(logits_BTL, labels_BT))
+    return calibration(*error_probabilities(logits_BTC, labels_BT))
 
 
 def check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Task) -> None:
@@ -354,7 +354,7 @@ def _segment_trainer(
         compute_loss_func=segment_loss,
         compute_metrics=Metrics(config.labels.names),
     )
-    trainer.group_by_length([read.length for read, _ in examples])
+    trainer.group_by_length([rm_input.length for rm_input, _ in examples])
     if config.model.lm_logprob_feature:
         # the trainer does not move a network that it will divide
         trainer.model.to(arguments.device)

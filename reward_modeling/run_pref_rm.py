@@ -118,7 +118,7 @@ def with_features(
     network: PreTrainedModel, inputs: RMInputs, examples: Sequence[Example]
 ) -> list[Example]:
     """The examples with what frozen layers compute of them (precompute.py)."""
-    all_responses = [x for responses, _ in examples for x in responses]
+    all_responses = [rm_input for responses, _ in examples for rm_input in responses]
     computed = iter(precompute(network, inputs, all_responses))
     result = []
     for responses, pairs in examples:
@@ -386,7 +386,9 @@ def _pair_trainer(
         compute_loss_func=PairLoss(config.train.margin, config.train.centring),
         compute_metrics=Metrics(),
     )
-    trainer.group_by_length([max(x.length for x in responses) for responses, _ in examples])
+    trainer.group_by_length(
+        [max(rm_input.length for rm_input in responses) for responses, _ in examples]
+    )
     if config.model.lm_logprob_feature:
         # the trainer does not move a network that it will divide
         trainer.model.to(arguments.device)

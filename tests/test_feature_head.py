@@ -201,8 +201,8 @@ def test_a_trained_model_is_loaded_with_its_features(tmp_path, layers):
     rows = read_segment_rows(config.data.dev_file, ("NF-ERR", "O"), "Ignore")
     logits = scorer.logits(scorer.inputs.encode([row.text for row in rows]))
     right = []
-    for row, logits_SL in zip(rows, logits):
-        for label, predicted in zip(row.labels, logits_SL.argmax(-1)):
+    for row, logits_SC in zip(rows, logits):
+        for label, predicted in zip(row.labels, logits_SC.argmax(-1)):
             if label != IGNORED:
                 right.append(label == predicted)
     assert np.mean(right) == pytest.approx(read_json(folder / "metrics.json")["accuracy"])

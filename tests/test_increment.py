@@ -174,9 +174,9 @@ def test_a_response_of_which_no_segment_was_read_has_no_score():
             labels = ("error", "ok")
             judged = [bool(text) for text in texts]
             spans = [((0, 3), (4, 9))] * len(texts)
-            p_SL = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+            p_SC = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
             return [
-                SegmentLabels(place, p_SL, labels, (is_first, False))
+                SegmentLabels(place, p_SC, labels, (is_first, False))
                 for place, is_first in zip(spans, judged)
             ]
 

@@ -121,8 +121,8 @@ def test_a_label_of_the_whole_response_also_rates_the_decision_to_stop(level):
         spec = SimpleNamespace(judged_labels=("NF-ERR", "O"), level=level)
 
         def score(self, prompts, texts):
-            probabilities_SL = torch.tensor([[0.2, 0.1, 0.7]])
-            return [SegmentLabels(((0, 3),), probabilities_SL, ("O", "Ignore", "NF-ERR"), (True,))]
+            probabilities_SC = torch.tensor([[0.2, 0.1, 0.7]])
+            return [SegmentLabels(((0, 3),), probabilities_SC, ("O", "Ignore", "NF-ERR"), (True,))]
 
     scores = SegmentClassifierReward(Model(), VALUES).segment_scores(PROMPTS[:1], ["cat"])
     assert scores == [[SegmentScore(0, None, -0.5, "NF-ERR")]]

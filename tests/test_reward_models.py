@@ -490,7 +490,7 @@ def test_segment_scores_do_not_depend_on_the_batch(tmp_path, shape):
     for (prompt, text), labels in zip(zip(prompts, texts), together):
         (alone,) = score.score([prompt], [text])
         torch.testing.assert_close(
-            alone.probabilities_SL, labels.probabilities_SL, rtol=1e-4, atol=1e-5
+            alone.probabilities_SC, labels.probabilities_SC, rtol=1e-4, atol=1e-5
         )
         assert (
             alone.spans
@@ -498,7 +498,7 @@ def test_segment_scores_do_not_depend_on_the_batch(tmp_path, shape):
             == tuple(load_segmenter(BLANK).segments(text, "subsentence"))
         )
         assert labels.labels == ("NF-ERR", "O") and all(labels.judged)
-        torch.testing.assert_close(labels.probabilities_SL.sum(-1), torch.ones(len(labels.spans)))
+        torch.testing.assert_close(labels.probabilities_SC.sum(-1), torch.ones(len(labels.spans)))
     assert [len(labels.spans) for labels in together] == [3, 1, 0, 2, 0]
 
 
@@ -510,7 +510,7 @@ def test_segment_probabilities_are_the_networks_own(tmp_path, shape):
         logits = score.model(**score.inputs.collate([read])).logits[0]
     (labels,) = score.score([rm.prompt()], [TEXT])
     torch.testing.assert_close(
-        labels.probabilities_SL, torch.softmax(logits[read.judged_outputs], -1)
+        labels.probabilities_SC, torch.softmax(logits[read.judged_outputs], -1)
     )
 
 
@@ -569,9 +569,9 @@ def test_a_segment_that_was_cut_off_is_not_judged(tmp_path):
     score = scorer(tmp_path, "seq2seq", max_length=10)
     (labels,) = score.score([rm.prompt()], [TEXT])
     assert labels.judged[0] and not labels.judged[-1] and len(labels.spans) == 3
-    assert labels.probabilities_SL[-1].tolist() == [0.0, 0.0]
+    assert labels.probabilities_SC[-1].tolist() == [0.0, 0.0]
     whole = scorer(tmp_path, "seq2seq", max_length=64).score([rm.prompt()], [TEXT])[0]
-    torch.testing.assert_close(labels.probabilities_SL[0], whole.probabilities_SL[0])
+    torch.testing.assert_close(labels.probabilities_SC[0], whole.probabilities_SC[0])
 
 
 def test_responses_of_a_prompt_are_scored_together(tmp_path):
@@ -618,7 +618,7 @@ def test_a_saved_reward_model_scores_as_before(tmp_path, shape, kind):
         torch.testing.assert_close(before, after, rtol=1e-5, atol=1e-6)
     else:
         for x, y in zip(before, after):
-            torch.testing.assert_close(x.probabilities_SL, y.probabilities_SL, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(x.probabilities_SC, y.probabilities_SC, rtol=1e-5, atol=1e-6)
             assert x.spans == y.spans
 
 
@@ -649,7 +649,7 @@ def test_three_label_checkpoint_loads_by_name(tmp_path, labels):
     logits = model(**score.inputs.collate([read])).logits[0, read.judged_outputs]
     expected = torch.softmax(logits[:, [labels.index("F-ERR"), labels.index("O")]], -1)
     (judged,) = score.score([rm.prompt()], [TEXT])
-    torch.testing.assert_close(judged.probabilities_SL, expected)
+    torch.testing.assert_close(judged.probabilities_SC, expected)
     assert judged.labels == ("F-ERR", "O") and len(judged.spans) == 2
 
 
@@ -671,7 +671,7 @@ def test_bf16_on_request(tmp_path):
     save(scorer(tmp_path, "seq2seq"), tmp_path / "rm")
     score = load_reward_model(tmp_path / "rm", rm.prefix_fn, dtype="bf16")
     assert next(score.model.parameters()).dtype == torch.bfloat16
-    assert score.score([rm.prompt()], [TEXT])[0].probabilities_SL.dtype == torch.float32
+    assert score.score([rm.prompt()], [TEXT])[0].probabilities_SC.dtype == torch.float32
 
 
 def test_byte_level_tokenizer_gets_the_space_that_words_need(tmp_path):
@@ -737,7 +737,7 @@ def test_a_model_of_several_errors_compares_all_its_labels(tmp_path, shape):
     with torch.no_grad():
         logits = again.model(**again.inputs.collate([read])).logits[0, read.judged_outputs]
     expected = torch.softmax(logits[:, [0, 1, 3]], -1)
-    torch.testing.assert_close(judged.probabilities_SL, expected)
+    torch.testing.assert_close(judged.probabilities_SC, expected)
 
 
 def test_missing_or_wrong_folders_are_named(tmp_path):

@@ -72,7 +72,7 @@ def scores(scorer):
     return (
         results
         if isinstance(results, torch.Tensor)
-        else torch.cat([x.probabilities_SL for x in results])
+        else torch.cat([x.probabilities_SC for x in results])
     )
 
 

@@ -118,26 +118,26 @@ def test_calibration_by_hand():
 
 
 def test_segment_loss_by_hand():
-    logits_BTL = torch.tensor([[[0.0, 0.0], [1.0, 3.0], [9.0, 9.0]]])
+    logits_BTC = torch.tensor([[[0.0, 0.0], [1.0, 3.0], [9.0, 9.0]]])
     labels_BT = torch.tensor([[0, 1, -100]])
     total = math.log(2) + math.log(1 + math.exp(-2))
-    output = TokenClassifierOutput(logits=logits_BTL)
+    output = TokenClassifierOutput(logits=logits_BTC)
     assert segment_loss(output, labels_BT).item() == pytest.approx(total / 2)
     assert segment_loss(output, labels_BT, num_items_in_batch=8).item() == pytest.approx(total / 8)
-    probabilities, wrong = error_probabilities(logits_BTL.numpy(), labels_BT.numpy())
+    probabilities, wrong = error_probabilities(logits_BTC.numpy(), labels_BT.numpy())
     assert probabilities.tolist() == pytest.approx([0.5, 1 / (1 + math.exp(2))])
     assert wrong.tolist() == [True, False]
 
 
 def test_metrics_of_several_errors_by_hand():
     """Labels 0 and 1 are errors, 2 is the last: no error."""
-    logits_BTL = np.log(np.array([[[1.0, 3, 4], [2, 1, 1], [1, 1, 6], [9, 9, 9], [5, 2, 1]]]))
+    logits_BTC = np.log(np.array([[[1.0, 3, 4], [2, 1, 1], [1, 1, 6], [9, 9, 9], [5, 2, 1]]]))
     labels_BT = np.array([[1, 0, 2, -100, 1]])
-    probabilities, wrong = error_probabilities(logits_BTL, labels_BT)
+    probabilities, wrong = error_probabilities(logits_BTC, labels_BT)
     assert probabilities.tolist() == pytest.approx([4 / 8, 3 / 4, 2 / 8, 7 / 8])
     assert wrong.tolist() == [True, True, False, True]
     # predicted: 2, 0, 2, 0
-    metrics = label_metrics(["A", "B", "O"], logits_BTL, labels_BT)
+    metrics = label_metrics(["A", "B", "O"], logits_BTC, labels_BT)
     assert metrics == pytest.approx(
         {"label_accuracy": 2 / 4, "label_f1/A": 2 / 3, "label_f1/B": 0, "label_f1/O": 2 / 3}
     )
@@ -163,9 +163,9 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps):
     texts = ["a blue dog sees and.", "red red cat red bird."]
     fine, wrong = scorer.score([rm.prompt("the cat")] * 2, texts)
     assert fine.spans == ((0, 20),) and wrong.spans == ((0, 21),)
-    assert fine.probabilities_SL[0, 0] < 0.2 and wrong.probabilities_SL[0, 0] > 0.8
+    assert fine.probabilities_SC[0, 0] < 0.2 and wrong.probabilities_SC[0, 0] > 0.8
     (both,) = scorer.score([rm.prompt("the cat")], ["a blue dog sees and, red red cat red bird a."])
-    assert both.spans == ((0, 20), (21, 44)) and both.probabilities_SL[0, 0] < 0.2
+    assert both.spans == ((0, 20), (21, 44)) and both.probabilities_SC[0, 0] < 0.2
 
 
 @pytest.mark.parametrize("shape", ["encoder", "causal"])
@@ -200,7 +200,7 @@ def test_learns_several_kinds_of_error(tmp_path, shape):
     assert scorer.labels == ("RED", "GREEN", "fine") and scorer.spec.error_label is None
     texts = ["red dog red cat red", "green cat green dog green", "a bird a dog a"]
     judged = scorer.score([rm.prompt("the cat")] * 3, texts)
-    best = [scorer.labels[int(labels.probabilities_SL[0].argmax())] for labels in judged]
+    best = [scorer.labels[int(labels.probabilities_SC[0].argmax())] for labels in judged]
     assert best == ["RED", "GREEN", "fine"]
 
 

@@ -41,10 +41,10 @@ def test_pair_uncertainty_by_hand():
 
 def test_disagreement_by_hand():
     """Two models: equally uncertain on the first segment, of opposite opinions on the second."""
-    p_MSL = np.array([[[0.5, 0.5], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]]])
-    assert disagreement(p_MSL) == pytest.approx(0.5)
-    assert disagreement(p_MSL[:, :1]) == pytest.approx(0)
-    assert disagreement(p_MSL[:, 1:]) == pytest.approx(1)
+    p_MSC = np.array([[[0.5, 0.5], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]]])
+    assert disagreement(p_MSC) == pytest.approx(0.5)
+    assert disagreement(p_MSC[:, :1]) == pytest.approx(0)
+    assert disagreement(p_MSC[:, 1:]) == pytest.approx(1)
     both = np.array([[[0.9, 0.1]], [[0.1, 0.9]]])
     assert disagreement(both) == pytest.approx(1 - H9)
     assert disagreement(np.zeros((2, 0, 2))) == 0

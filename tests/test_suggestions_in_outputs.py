@@ -141,8 +141,8 @@ class FirstWord(SegmentScorer):
         results = []
         for _, text in zip(prompts, texts, strict=True):
             at = text.find(" ") if " " in text else len(text)
-            p_SL = torch.tensor([[1 - len(text) / 128, len(text) / 128]])
-            results.append(SegmentLabels(((0, at),), p_SL, self.labels, (True,)))
+            p_SC = torch.tensor([[1 - len(text) / 128, len(text) / 128]])
+            results.append(SegmentLabels(((0, at),), p_SC, self.labels, (True,)))
         return results
 
 

@@ -17,26 +17,26 @@ from sklearn.pipeline import make_pipeline
 FOLDS = 5
 
 
-def entropy(probabilities_SL: np.ndarray) -> np.ndarray:
+def entropy(probabilities_SC: np.ndarray) -> np.ndarray:
     """Entropy of each distribution over labels, as a share of the largest possible one.
 
-        H(p) = -sum_l p_l log p_l / log L
+        H(p) = -sum_l p_l log p_l / log C
 
     Args:
-      probabilities_SL: of L >= 2 labels for each of S segments.
+      probabilities_SC: of C >= 2 labels for each of S segments.
     Returns:
       H_S, from 0 (certain) to 1 (all labels are equally probable).
     """
-    p_SL = np.asarray(probabilities_SL, dtype=np.float64)
-    logs_SL = np.log(p_SL, out=np.zeros_like(p_SL), where=p_SL > 0)  # 0 log 0 = 0
-    return -(p_SL * logs_SL).sum(-1) / np.log(p_SL.shape[-1])
+    p_SC = np.asarray(probabilities_SC, dtype=np.float64)
+    logs_SC = np.log(p_SC, out=np.zeros_like(p_SC), where=p_SC > 0)  # 0 log 0 = 0
+    return -(p_SC * logs_SC).sum(-1) / np.log(p_SC.shape[-1])
 
 
-def uncertainty(probabilities_SL: np.ndarray) -> float:
+def uncertainty(probabilities_SC: np.ndarray) -> float:
     """Mean entropy of a text's segments; 0 without segments. Lewis and Gale (1994)."""
-    if len(probabilities_SL) == 0:
+    if len(probabilities_SC) == 0:
         return 0.0
-    return float(entropy(probabilities_SL).mean())
+    return float(entropy(probabilities_SC).mean())
 
 
 def pair_uncertainty(scores: Sequence[float]) -> float:
@@ -52,7 +52,7 @@ def pair_uncertainty(scores: Sequence[float]) -> float:
     return uncertainty(np.stack([p_P, 1 - p_P], axis=-1))
 
 
-def disagreement(probabilities_MSL: np.ndarray) -> float:
+def disagreement(probabilities_MSC: np.ndarray) -> float:
     """Mutual information of a segment's label and the model, averaged over segments.
 
         I = H(mean_m p_m) - mean_m H(p_m)
@@ -61,12 +61,12 @@ def disagreement(probabilities_MSL: np.ndarray) -> float:
     annotators contradict each other there. Houlsby et al. (2011), BALD.
 
     Args:
-      probabilities_MSL: of M models for the same S segments and L labels.
+      probabilities_MSC: of M models for the same S segments and C labels.
     """
-    p_MSL = np.asarray(probabilities_MSL, dtype=np.float64)
-    if p_MSL.shape[1] == 0:
+    p_MSC = np.asarray(probabilities_MSC, dtype=np.float64)
+    if p_MSC.shape[1] == 0:
         return 0.0
-    information_S = entropy(p_MSL.mean(0)) - entropy(p_MSL).mean(0)
+    information_S = entropy(p_MSC.mean(0)) - entropy(p_MSC).mean(0)
     return float(np.maximum(information_S, 0).mean())  # rounding can make it slightly negative
 
 

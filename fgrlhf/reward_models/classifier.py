@@ -149,11 +149,11 @@ class ClassifierReward:
         for n, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
             ends = None if tokens is None else tokens[n].char_ends
             spans = self.segmenter.segments(text, self.config.level, ends)
-            read = self._reads(text, spans)
+            texts_of_segments = self._reads(text, spans)
             spans_of_texts.append(spans)
-            counts.append(len(read))
-            read_prompts += [prompt] * len(read)
-            read_texts += read
+            counts.append(len(texts_of_segments))
+            read_prompts += [prompt] * len(texts_of_segments)
+            read_texts += texts_of_segments
         scores = iter(self.scorer.score(read_prompts, read_texts))
         results = []
         for spans, count in zip(spans_of_texts, counts):

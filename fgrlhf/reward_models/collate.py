@@ -44,44 +44,50 @@ class RMCollator:
         their features at the outputs that judge them, if the network reads them.
         """
         if self.shape == "encoder":
-            return self._ids_and_mask([x.input_ids for x in inputs], "")
+            return self._ids_and_mask([rm_input.input_ids for rm_input in inputs], "")
         if self.shape == "seq2seq":
             batch = self._encoder_decoder_batch(inputs)
         else:
             batch = self._causal_batch(inputs)
-        if all(x.features_TF is not None for x in inputs):
-            features = [x.features_TF for x in inputs if x.features_TF is not None]
+        features = []
+        for rm_input in inputs:
+            if rm_input.features_TF is not None:
+                features.append(rm_input.features_TF)
+        if len(features) == len(inputs):
             batch["features"] = torch.nn.utils.rnn.pad_sequence(features, batch_first=True)
         if self.text_features:
             batch["text_features"] = _features_of_segments(inputs)
-            batch["segments"] = _padded([x.segments_of_outputs for x in inputs], 0)
+            batch["segments"] = _padded([rm_input.segments_of_outputs for rm_input in inputs], 0)
         return batch
 
     def _encoder_decoder_batch(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
         """Equal prefixes are in one row of the encoder; `prompt_rows` is that of a decoder row."""
         prefixes: dict[tuple[int, ...], int] = {}
-        prompts = torch.tensor([prefixes.setdefault(x.prompt, len(prefixes)) for x in inputs])
+        prompts = []
+        for rm_input in inputs:
+            prompts.append(prefixes.setdefault(rm_input.prompt, len(prefixes)))
+        prompts_B = torch.tensor(prompts)
         encoder = self._ids_and_mask([list(ids) for ids in prefixes], "")
-        decoder = self._ids_and_mask([x.output_ids for x in inputs], "decoder_")
+        decoder = self._ids_and_mask([rm_input.output_ids for rm_input in inputs], "decoder_")
         ids_BT = decoder["decoder_input_ids"]
         mask_BT = decoder["decoder_attention_mask"]
         if self.shared_width is None:
             return {
                 **encoder,
                 **decoder,
-                "prompt_rows": prompts,
+                "prompt_rows": prompts_B,
                 "places": torch.arange(ids_BT.numel()).view_as(ids_BT),
                 "response_mask": mask_BT,
             }
         # in a narrow network, attention is expensive in comparison: rows are shorter
-        packing = pack_responses(mask_BT, prompts, min(ROW_LENGTH, self.shared_width))
+        packing = pack_responses(mask_BT, prompts_B, min(ROW_LENGTH, self.shared_width))
         numbers_B1 = torch.arange(1, len(inputs) + 1)[:, None]
-        parts_RN = packing.pack(numbers_B1.expand_as(ids_BT).contiguous(), fill=-1)
+        parts_RL = packing.pack(numbers_B1.expand_as(ids_BT).contiguous(), fill=-1)
         return {
             **encoder,
             "decoder_input_ids": packing.pack(ids_BT, fill=self.pad_id),
-            "decoder_attention_mask": (parts_RN > 0).long(),
-            "parts": parts_RN,
+            "decoder_attention_mask": (parts_RL > 0).long(),
+            "parts": parts_RL,
             "prompt_rows": torch.arange(len(prefixes)).repeat_interleave(packing.rows_per_prompt),
             "places": packing.place_BT * mask_BT,
             "response_mask": mask_BT,
@@ -111,18 +117,18 @@ class RMCollator:
         if shares:
             batch["parts"] = _padded([row.parts for row in rows], -1)
             batch["position_ids"] = _padded([row.positions for row in rows], 0)
-        if all(x.lower is not None for x in inputs):
+        if all(rm_input.lower is not None for rm_input in inputs):
             batch["lower"] = _rows_of_states(inputs, members_of_rows)
         return batch
 
     def _causal_rows(self, inputs: Sequence[RMInput]) -> tuple[list[list[int]], bool]:
         """The responses of each row, and whether responses to a prompt share a row."""
         groups: dict[tuple[int, ...], list[int]] = {}
-        for b, x in enumerate(inputs):
-            groups.setdefault(x.prompt, []).append(b)
+        for b, rm_input in enumerate(inputs):
+            groups.setdefault(rm_input.prompt, []).append(b)
         shares = self.shared_width is not None and sharing_pays(
             P=max(len(prompt) for prompt in groups),
-            T=max(len(x.output_ids) for x in inputs),
+            T=max(len(rm_input.output_ids) for rm_input in inputs),
             K=len(inputs) // len(groups),
             D=self.shared_width,
         )
@@ -209,13 +215,13 @@ def _rows_of_states(inputs: Sequence[RMInput], rows: Sequence[Sequence[int]]) ->
 
 def _features_of_segments(inputs: Sequence[RMInput]) -> Tensor:
     """The features of each segment at the output that judges it, 0 elsewhere."""
-    width = max(len(x.output_ids) for x in inputs)
+    width = max(len(rm_input.output_ids) for rm_input in inputs)
     features_BTF = torch.zeros(len(inputs), width, len(TEXT_FEATURES))
-    for b, x in enumerate(inputs):
-        assert x.text_features is not None  # `RMInputs.encode` has computed them
-        for position, features in zip(x.positions, x.text_features, strict=True):
+    for b, rm_input in enumerate(inputs):
+        assert rm_input.text_features is not None  # `RMInputs.encode` has computed them
+        for position, features in zip(rm_input.positions, rm_input.text_features, strict=True):
             if position is not None:
-                features_BTF[b, position - x.first_output] = torch.tensor(features)
+                features_BTF[b, position - rm_input.first_output] = torch.tensor(features)
     return features_BTF
 
 
@@ -226,8 +232,8 @@ def batches_by_prompt(inputs: Sequence[RMInput], batch_tokens: int) -> list[list
     because its responses share it; an encoder's inputs have no prompt of their own.
     """
     by_prompt: dict[tuple[int, ...] | int, list[int]] = {}
-    for i, x in enumerate(inputs):
-        by_prompt.setdefault(x.prompt or i, []).append(i)
+    for i, rm_input in enumerate(inputs):
+        by_prompt.setdefault(rm_input.prompt or i, []).append(i)
     groups = list(by_prompt.values())
     for group in groups:
         group.sort(key=lambda i: -inputs[i].length)

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class LinearModel:
-    """logits_L = weights_LF (x_F - mean_F) / std_F + bias_L."""
+    """logits_C = weights_CF (x_F - mean_F) / std_F + bias_C."""
 
     mean_F: Tensor
     std_F: Tensor
-    weights_LF: Tensor
-    bias_L: Tensor
+    weights_CF: Tensor
+    bias_C: Tensor
 
 
 class FeatureHead(nn.Module):
@@ -30,7 +30,7 @@ class FeatureHead(nn.Module):
 
     Args:
       features: F.
-      outputs: L.
+      outputs: C.
     """
 
     mean: Tensor
@@ -51,8 +51,8 @@ class FeatureHead(nn.Module):
         """Compute what this linear model does."""
         self.mean.copy_(model.mean_F)
         self.std.copy_(model.std_F)
-        self.linear.weight.copy_(model.weights_LF)
-        self.linear.bias.copy_(model.bias_L)
+        self.linear.weight.copy_(model.weights_CF)
+        self.linear.bias.copy_(model.bias_C)
 
 
 def pooled_by_segment(features_BTF: Tensor, segments_BT: Tensor) -> Tensor:
@@ -72,5 +72,5 @@ def pooled_by_segment(features_BTF: Tensor, segments_BT: Tensor) -> Tensor:
     lowest_BSF = zeros_BSF.scatter_reduce(
         1, index_BTF, features_BTF, reduce="amin", include_self=False
     )
-    pooled = torch.cat([lowest_BSF, mean_BSF, sum_BSF], -1)
-    return pooled.gather(1, segments_BT[..., None].expand(B, T, 3 * F))
+    pooled_BSF = torch.cat([lowest_BSF, mean_BSF, sum_BSF], -1)
+    return pooled_BSF.gather(1, segments_BT[..., None].expand(B, T, 3 * F))

@@ -323,7 +323,7 @@ class LanguageModelScorer(PreTrainedModel):
         segments: Tensor | None = None,
         **rows: Tensor,
     ) -> TokenClassifierOutput:
-        """Logits (B, T, labels) of the responses' tokens, or scores (B, 1).
+        """Logits (B, T, C) of the responses' tokens, or scores (B, 1).
 
         The arguments are the output of `RMCollator`; `rows` are those of `scorer_batch`. Missing
         `features` (B, T, F) and `lower` (R, L, D) are computed if the network reads them.
@@ -331,35 +331,37 @@ class LanguageModelScorer(PreTrainedModel):
         Raises:
           ValueError: the network has `text_features`, and the batch does not.
         """
-        read = scorer_batch(**rows)
-        if self.has_frozen_layers and read.lower_RLD is None:
-            read = replace(read, lower_RLD=self.lower_states(read))
+        batch = scorer_batch(**rows)
+        if self.has_frozen_layers and batch.lower_RLD is None:
+            batch = replace(batch, lower_RLD=self.lower_states(batch))
+        features_BTF = features
         added_RLD = None
         if self.feature_in is not None:
-            if features is None:
-                features = self.features(read)
-            features_RLF = read.into_rows(features.to(self.feature_in.weight.dtype))
+            if features_BTF is None:
+                features_BTF = self.features(batch)
+            features_RLF = batch.into_rows(features_BTF.to(self.feature_in.weight.dtype))
             added_RLD = self.feature_in(features_RLF)
-        hidden_BTD = read.of_responses(self._hidden(read, added_RLD))
-        linear_BTL = None
+        hidden_BTD = batch.of_responses(self._hidden(batch, added_RLD))
+        linear_BTC = None
         if self.feature_head is not None:
             if text_features is None or segments is None:
                 raise ValueError("the network reads text features, but the batch has none")
-            linear_BTL = self.feature_head(self.linear_inputs(text_features, segments, features))
+            inputs_BTF = self.linear_inputs(text_features, segments, features_BTF)
+            linear_BTC = self.feature_head(inputs_BTF)
 
         if self.config.kind == "segment":
-            logits_BTL = self.head(hidden_BTD)
-            if linear_BTL is not None:
-                logits_BTL = logits_BTL + linear_BTL
-            return TokenClassifierOutput(logits=logits_BTL)
+            logits_BTC = self.head(hidden_BTD)
+            if linear_BTC is not None:
+                logits_BTC = logits_BTC + linear_BTC
+            return TokenClassifierOutput(logits=logits_BTC)
 
-        last_BD = read.at_last_tokens(hidden_BTD)
-        if features is not None and self.feature_in is not None:
-            pooled = pooled_features(features, read.response_mask_BT)
-            last_BD = torch.cat([last_BD, pooled.to(last_BD.dtype)], -1)
+        last_BD = batch.at_last_tokens(hidden_BTD)
+        if features_BTF is not None and self.feature_in is not None:
+            pooled_BF = pooled_features(features_BTF, batch.response_mask_BT)
+            last_BD = torch.cat([last_BD, pooled_BF.to(last_BD.dtype)], -1)
         scores_B1 = self.head(last_BD)
-        if linear_BTL is not None:
-            scores_B1 = scores_B1 + read.at_last_tokens(linear_BTL)
+        if linear_BTC is not None:
+            scores_B1 = scores_B1 + batch.at_last_tokens(linear_BTC)
         return TokenClassifierOutput(logits=scores_B1)
 
     def linear_inputs(
@@ -368,8 +370,8 @@ class LanguageModelScorer(PreTrainedModel):
         """What `feature_head` reads of each output, (B, T, F)."""
         if features_BTF is None:
             return text_features_BTF
-        pooled = pooled_by_segment(features_BTF, segments_BT)
-        return torch.cat([text_features_BTF, pooled.to(text_features_BTF.dtype)], -1)
+        pooled_BTF = pooled_by_segment(features_BTF, segments_BT)
+        return torch.cat([text_features_BTF, pooled_BTF.to(text_features_BTF.dtype)], -1)
 
     @property
     def has_frozen_layers(self) -> bool:

@@ -26,7 +26,7 @@ CAPACITY = 4 * 2**30  # bytes of states
 def precompute(
     network: nn.Module,
     inputs: RMInputs,
-    read: Sequence[RMInput],
+    rm_inputs: Sequence[RMInput],
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[RMInput]:
     """The inputs with all that frozen layers compute of them, on the CPU.
@@ -36,26 +36,27 @@ def precompute(
     Args:
       batch_tokens: padded tokens that are read together.
     """
-    result = list(read)
+    result = list(rm_inputs)
     if not isinstance(network, LanguageModelScorer):
         return result
     keeps_features = network.feature_in is not None
-    keeps_states = network.has_frozen_layers and bytes_of_states(network, read) <= CAPACITY
+    keeps_states = network.has_frozen_layers and bytes_of_states(network, rm_inputs) <= CAPACITY
     if not (keeps_features or keeps_states):
         return result
-    bar = progress_bar(len(read), "frozen layers", "input", enabled=is_main_rank())
+    bar = progress_bar(len(rm_inputs), "frozen layers", "input", enabled=is_main_rank())
     with bar:
-        for rows in batches_by_prompt(read, batch_tokens):
-            batch = _batch_on_device(inputs, [read[i] for i in rows], network.head.weight.device)
+        for rows in batches_by_prompt(rm_inputs, batch_tokens):
+            of_batch = [rm_inputs[i] for i in rows]
+            batch = _batch_on_device(inputs, of_batch, network.head.weight.device)
             if network.has_frozen_layers:
                 batch = replace(batch, lower_RLD=network.lower_states(batch))
             if keeps_features:
                 features_BTF = network.features(batch).cpu()
                 for i, features_TF in zip(rows, features_BTF):
-                    length = len(read[i].output_ids)
+                    length = len(rm_inputs[i].output_ids)
                     result[i] = replace(result[i], features_TF=features_TF[:length].clone())
             if keeps_states and batch.lower_RLD is not None:
-                states = inputs.collate.split_rows([read[i] for i in rows], batch.lower_RLD.cpu())
+                states = inputs.collate.split_rows(of_batch, batch.lower_RLD.cpu())
                 for i, lower in zip(rows, states):
                     result[i] = replace(result[i], lower=lower)
             bar.update(len(rows))
@@ -63,18 +64,20 @@ def precompute(
 
 
 def _batch_on_device(
-    inputs: RMInputs, read: Sequence[RMInput], device: torch.device
+    inputs: RMInputs, rm_inputs: Sequence[RMInput], device: torch.device
 ) -> ScorerBatch:
     """The rows of some inputs, without the tensors that only the feature head reads."""
     tensors = {}
-    for name, tensor in inputs.collate(read).items():
+    for name, tensor in inputs.collate(rm_inputs).items():
         if name not in LINEAR_INPUTS:
             tensors[name] = tensor.to(device)
     return scorer_batch(**tensors)
 
 
-def bytes_of_states(network: LanguageModelScorer, read: Sequence[RMInput]) -> int:
+def bytes_of_states(network: LanguageModelScorer, rm_inputs: Sequence[RMInput]) -> int:
     """Memory of the states of all inputs, in which a prompt counts once."""
-    prompts = {x.prompt for x in read}
-    tokens = sum(map(len, prompts)) + sum(x.length - len(x.prompt) for x in read)
+    prompts = {rm_input.prompt for rm_input in rm_inputs}
+    tokens = sum(map(len, prompts))
+    for rm_input in rm_inputs:
+        tokens += rm_input.length - len(rm_input.prompt)
     return tokens * network.trunk.config.hidden_size * network.head.weight.element_size()

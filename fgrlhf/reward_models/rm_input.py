@@ -143,11 +143,11 @@ class Cuts:
     def count(cls, inputs: Sequence[RMInput]) -> "Cuts":
         return cls(
             inputs=len(inputs),
-            prefixes=sum(x.cut_context > 0 or x.cut_core > 0 for x in inputs),
-            contexts=sum(x.cut_context > 0 for x in inputs),
-            responses=sum(x.cut_response > 0 for x in inputs),
-            cores=sum(x.cut_core > 0 for x in inputs),
-            unread_segments=sum(x.unread_segments for x in inputs),
+            prefixes=sum(rm_input.cut_context > 0 or rm_input.cut_core > 0 for rm_input in inputs),
+            contexts=sum(rm_input.cut_context > 0 for rm_input in inputs),
+            responses=sum(rm_input.cut_response > 0 for rm_input in inputs),
+            cores=sum(rm_input.cut_core > 0 for rm_input in inputs),
+            unread_segments=sum(rm_input.unread_segments for rm_input in inputs),
         )
 
     def __add__(self, other: "Cuts") -> "Cuts":

@@ -74,10 +74,10 @@ class ScorerBatch:
         flat = rows.flatten(0, 1).index_select(0, self.places_BT.flatten())
         return flat.view(*self.places_BT.shape, *rows.shape[2:])
 
-    def at_last_tokens(self, x_BTX: Tensor) -> Tensor:
-        """(B, X): numbers at the last real token of each response."""
-        rows_B = torch.arange(len(x_BTX), device=x_BTX.device)
-        return x_BTX[rows_B, self.response_mask_BT.sum(1) - 1]
+    def at_last_tokens(self, values_BTF: Tensor) -> Tensor:
+        """(B, F): numbers at the last real token of each response."""
+        rows_B = torch.arange(len(values_BTF), device=values_BTF.device)
+        return values_BTF[rows_B, self.response_mask_BT.sum(1) - 1]
 
     def into_rows(self, features_BTF: Tensor) -> Tensor:
         """features_RLF: features of the responses, 0 elsewhere.

@@ -41,22 +41,22 @@ class SegmentLabels:
 
     Attributes:
       spans: half-open character ranges of the segments.
-      probabilities_SL: of each label; zeros for a segment that is not judged.
+      probabilities_SC: of each label; zeros for a segment that is not judged.
       labels: names of the columns: error labels, then the ok label.
       judged: False for a segment that could not be read, because its end was cut off or it has no
         token. It gets reward 0.
     """
 
     spans: tuple[Span, ...]
-    probabilities_SL: Tensor
+    probabilities_SC: Tensor
     labels: tuple[str, ...]
     judged: tuple[bool, ...]
 
     def __post_init__(self):
         S = len(self.spans)
-        if tuple(self.probabilities_SL.shape) != (S, len(self.labels)) or len(self.judged) != S:
+        if tuple(self.probabilities_SC.shape) != (S, len(self.labels)) or len(self.judged) != S:
             raise ValueError(
-                f"{S} spans, but probabilities of shape {tuple(self.probabilities_SL.shape)} and "
+                f"{S} spans, but probabilities of shape {tuple(self.probabilities_SC.shape)} and "
                 f"{len(self.judged)} marks"
             )
 
@@ -186,20 +186,22 @@ class SegmentScorer(_Scorer):
 
         Other outputs of a checkpoint, such as `Ignore`, are not used.
         """
-        read = [self._read(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
-        inputs = self.inputs.encode([rm_text for rm_text, _ in read])
+        texts_and_spans = []
+        for prompt, text in zip(prompts, texts, strict=True):
+            texts_and_spans.append(self._read(prompt, text))
+        inputs = self.inputs.encode([rm_text for rm_text, _ in texts_and_spans])
         # the network computes only those with at least one segment to judge
-        to_compute = [x for x in inputs if x.judged_outputs]
+        to_compute = [rm_input for rm_input in inputs if rm_input.judged_outputs]
         logits = iter(self.logits(to_compute))
         results = []
-        for rm_input, (_, spans) in zip(inputs, read):
+        for rm_input, (_, spans) in zip(inputs, texts_and_spans):
             judged = [position is not None for position in rm_input.positions]
-            probabilities_SL = torch.zeros(len(spans), len(self.labels))
+            probabilities_SC = torch.zeros(len(spans), len(self.labels))
             if any(judged):
                 logits_of_labels = next(logits)[:, self.columns]
-                probabilities_SL[torch.tensor(judged)] = torch.softmax(logits_of_labels, -1)
+                probabilities_SC[torch.tensor(judged)] = torch.softmax(logits_of_labels, -1)
             results.append(
-                SegmentLabels(tuple(spans), probabilities_SL, self.labels, tuple(judged))
+                SegmentLabels(tuple(spans), probabilities_SC, self.labels, tuple(judged))
             )
         return results
 

@@ -275,7 +275,7 @@ class WithoutError:
         """
         scores = []
         for judged in self.model.score(prompts, texts):
-            ok_S = judged.probabilities_SL[:, -1].tolist()  # the ok label is the last one
+            ok_S = judged.probabilities_SC[:, -1].tolist()  # the ok label is the last one
             known = [ok for ok, is_judged in zip(ok_S, judged.judged) if is_judged]
             if judged.spans and not known:
                 raise UserError(

@@ -34,7 +34,7 @@ def segment_metrics(
     predicted = []
     true = []
     for labels, truth in zip(scorer.score(prompts, texts), wrong, strict=True):
-        p_error_S = labels.probabilities_SL[:, labels.labels.index(scorer.spec.error_label)]
+        p_error_S = labels.probabilities_SC[:, labels.labels.index(scorer.spec.error_label)]
         for span, p_error, judged in zip(labels.spans, p_error_S.tolist(), labels.judged):
             if judged and span in truth:
                 predicted.append(p_error)

@@ -65,8 +65,8 @@ def _ratios(scorer: SegmentScorer, prompts: Sequence[Prompt], texts: Sequence[st
     """The share of error-free segments of each text; 0 without a judged segment."""
     shares = []
     for labels in scorer.score(prompts, texts):
-        judged_SL = labels.probabilities_SL[list(labels.judged)]
-        is_ok_S = judged_SL[:, 1] > judged_SL[:, 0]  # the labels are an error, and none
+        judged_SC = labels.probabilities_SC[list(labels.judged)]
+        is_ok_S = judged_SC[:, 1] > judged_SC[:, 0]  # the labels are an error, and none
         shares.append(float(is_ok_S.float().mean()) if len(is_ok_S) else 0.0)
     return shares
 

@@ -165,7 +165,7 @@ def predicted_tags(scorer: SegmentScorer, judgements: Sequence[Judgement]) -> li
     texts = [judgement.response for judgement in judgements]
     tags = []
     for labelled in scorer.score(prompts, texts):
-        names = [labelled.labels[i] for i in labelled.probabilities_SL.argmax(1).tolist()]
+        names = [labelled.labels[i] for i in labelled.probabilities_SC.argmax(1).tolist()]
         tags.append([name if read else OK for name, read in zip(names, labelled.judged)])
     return tags
 
