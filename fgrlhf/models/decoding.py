@@ -36,7 +36,10 @@ class Sampling:
 
 
 class Steps(Protocol):
-    """A batch of responses that a model continues token by token."""
+    """A batch of B responses that a model continues token by token.
+
+    After `keep`, B is the number of rows that were kept.
+    """
 
     def first(self) -> Tensor:
         """hidden_BD from which the first token of every response is predicted."""
@@ -209,37 +212,38 @@ def decode(
       temperature: of the returned log-probabilities (models/base.py), not of the sampling.
     """
     B, T = uniform_BT.shape
-    hidden_BD = steps.first()
-    device = hidden_BD.device
+    hidden_RD = steps.first()
+    device = hidden_RD.device
     uniform_BT = uniform_BT.to(device)
     eos = torch.tensor(list(eos_ids), device=device)
     ids_BT = torch.full((B, T), pad_id, device=device)
     logprobs_BT = torch.zeros(B, T, device=device)
-    # rows of the results that are still in the model's batch, and whether they are unfinished
-    rows = torch.arange(B, device=device)
-    live_B = torch.ones(B, dtype=torch.bool, device=device)
+    # R: rows that are still in the model's batch; at first all B. `rows_R` are their indices in the
+    # results, `live_R` whether they are unfinished.
+    rows_R = torch.arange(B, device=device)
+    live_R = torch.ones(B, dtype=torch.bool, device=device)
     length = T
     for t in range(T):
-        logits_BV = project(hidden_BD).float()
-        ids_B = torch.where(live_B, draw(logits_BV, sampling, uniform_BT[rows, t]), pad_id)
-        scaled_BV = logits_BV / temperature
-        logprobs_B = scaled_BV.gather(-1, ids_B[:, None])[:, 0] - scaled_BV.logsumexp(-1)
-        ids_BT[rows, t] = ids_B
-        # not `logprobs_B * live_B`: the padding token's may be -inf, and 0 * -inf is NaN
-        logprobs_BT[rows, t] = torch.where(live_B, logprobs_B, 0.0)
-        live_B = live_B & ~torch.isin(ids_B, eos)
-        stay = steps.keepable(live_B)
-        if len(stay) == 0:
+        logits_RV = project(hidden_RD).float()
+        ids_R = torch.where(live_R, draw(logits_RV, sampling, uniform_BT[rows_R, t]), pad_id)
+        scaled_RV = logits_RV / temperature
+        logprobs_R = scaled_RV.gather(-1, ids_R[:, None])[:, 0] - scaled_RV.logsumexp(-1)
+        ids_BT[rows_R, t] = ids_R
+        # not `logprobs_R * live_R`: the padding token's may be -inf, and 0 * -inf is NaN
+        logprobs_BT[rows_R, t] = torch.where(live_R, logprobs_R, 0.0)
+        live_R = live_R & ~torch.isin(ids_R, eos)
+        kept_rows = steps.keepable(live_R)
+        if len(kept_rows) == 0:
             length = t + 1
             break
         if t + 1 == T:
             break
-        if len(stay) <= 0.75 * len(rows):  # a smaller cache is worth the cost of copying it
-            steps.keep(stay)
-            rows = rows[stay]
-            live_B = live_B[stay]
-            ids_B = ids_B[stay]
-        hidden_BD = steps.next(ids_B)
+        if len(kept_rows) <= 0.75 * len(rows_R):  # a smaller cache is worth the cost of copying it
+            steps.keep(kept_rows)
+            rows_R = rows_R[kept_rows]
+            live_R = live_R[kept_rows]
+            ids_R = ids_R[kept_rows]
+        hidden_RD = steps.next(ids_R)
     mask_BT = response_mask(ids_BT[:, :length], eos_ids)
     longest = max(int(mask_BT.sum(1).max()), 1) if B else 1
     return Response(ids_BT[:, :longest], mask_BT[:, :longest], logprobs_BT[:, :longest])
