@@ -19,13 +19,13 @@ EXCLUDED = -1e9
 
 
 def allowed_tokens(logits_NV: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
-    """allowed_NV, bool: the `top_k` most probable tokens of each row, or its top-p set.
+    """allowed_NV, bool: the K = `top_k` most probable tokens of each row, or its top-p set.
 
     The top-p set is the smallest set of most probable tokens whose probability reaches `top_p`.
     """
     if top_k is not None:
-        k = min(top_k, logits_NV.shape[-1])
-        top_ids_NK = logits_NV.topk(k, -1).indices
+        K = min(top_k, logits_NV.shape[-1])
+        top_ids_NK = logits_NV.topk(K, -1).indices
         return torch.zeros_like(logits_NV, dtype=torch.bool).scatter_(-1, top_ids_NK, True)
     if top_p is None:
         raise ValueError("one of top_p and top_k is needed")
