@@ -34,8 +34,8 @@ from fgrlhf.trainer import make_trainer
 from fgrlhf.value import ActorCritic, Value
 from tasks.qa_feedback.data import mini_world
 
-STEPS = 6
-HALF = 3
+STEPS = 10
+HALF = 5
 EMBEDDINGS = 27  # not divisible by the number of processes
 CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "t5": ("t5", True, {}),
@@ -49,6 +49,8 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
         {"model__value_model": {"ckpt": "tiny", "freeze_value_model": True}},
     ),
     "still": ("t5", True, {}),  # with learning rate 0
+    "grpo-still": ("t5", False, {"algorithm__name": "grpo"}),
+    "llama-still": ("llama", True, {}),
     "loaded-t5": ("t5", True, {}),  # as fgrlhf/train_rl.py does: only the first process reads files
     "loaded-llama": ("llama", True, {}),
     "lora": ("t5", True, {}),
@@ -61,13 +63,23 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "lora-bf16": ("t5", True, {"model__dtype": "bf16"}),
     "lora-interrupted": ("t5", True, {}),
     "interrupted": ("t5", True, {}),  # after step HALF, and resumed
+    "grpo-interrupted": ("t5", False, {"algorithm__name": "grpo"}),
+    "llama-interrupted": ("llama", True, {"train__training_batch_size_per_card": 4}),
     "from-one": ("t5", True, {}),  # one process trains to step HALF, several continue
 }
-SHORT = ("loaded-llama", "lora-llama", "lora-bf16")  # of three steps
+# a word that the policy writes: without a reward, whitening makes advantages of rounding errors
+REWARDED = {"frozen-critic": "answer"}
 COMMANDS = ("rl", "dpo-pairs", "rl-lora", "dpo-pairs-lora")
 TRAINING = Path(__file__).parents[1] / "tasks/qa_feedback/training"
 PRECISIONS = {"fp32": "no", "bf16": "bf16"}
-DPO_CASES = {"dpo": "t5", "dpo-llama": "llama", "dpo-lora": "llama"}
+DPO_CASES = {
+    "dpo": "t5",
+    "dpo-llama": "llama",
+    "dpo-lora": "llama",
+    "dpo-still": "llama",
+    "dpo-interrupted": "t5",
+    "dpo-from-two": "t5",  # as from-one, but two processes train to step HALF
+}
 
 
 def policy(kind: str, seed: int = 0, lora: bool = False):
@@ -107,12 +119,20 @@ def dev_metrics(accelerator: Accelerator):
     return evaluate
 
 
-def trainer(name: str, folder: Path, world: int, **changes):
+def trainer(name: str, folder: Path, world: int):
     """The case's trainer, with its global batch divided among `world` processes."""
+    run = dpo_trainer(name, folder) if name in DPO_CASES else rl_trainer(name, folder, world)
+    if name.endswith("still"):
+        for group in run.optimizer.param_groups:
+            group["peak_lr"] = 0.0
+    return run
+
+
+def rl_trainer(name: str, folder: Path, world: int):
     kind, own_value, own_changes = CASES[name]
     settings = {
         "env__train_num_samples_per_input": 4,
-        "train__total_episodes": 16 * (3 if name in SHORT else STEPS),
+        "train__total_episodes": 16 * STEPS,
         "train__sampling_batch_size_per_card": 4 // world,
         "train__training_batch_size_per_card": 8,
         "train__n_minibatches": 1,
@@ -121,7 +141,6 @@ def trainer(name: str, folder: Path, world: int, **changes):
         "train__adam_eps": 1e-2,
         "parallel__strategy": "fsdp2",
         **own_changes,
-        **changes,
     }
     cfg = config(folder / name, **settings)
     AcceleratorState._reset_state()  # a process has only one precision, unless it is forgotten
@@ -142,14 +161,11 @@ def trainer(name: str, folder: Path, world: int, **changes):
         cfg,
         ActorCritic(trained, value),
         reference,
-        CombinedReward({"cat": CountWord()}),
+        CombinedReward({"count": CountWord(REWARDED.get(name, "cat"))}),
         PROMPTS,
         dev_metrics(accelerator),
         accelerator,
     )
-    if name == "still":
-        for group in run.optimizer.param_groups:
-            group["peak_lr"] = 0.0
     return run
 
 
@@ -246,13 +262,9 @@ def run_command(name: str, data: Path, save_dir: Path, world: int) -> None:
 
 def run_case(name: str, folder: Path, world: int):
     """Train a case from its start to its end, with an interruption if its name asks for one."""
-    if name in DPO_CASES:
-        run = dpo_trainer(name, folder)
-    elif name.endswith("interrupted"):
+    if name.endswith("interrupted"):
         trainer(name, folder, world).train(until=HALF)
-        run = trainer(name, folder, world)
-    else:
-        run = trainer(name, folder, world)
+    run = trainer(name, folder, world)
     return run, train(run)
 
 
