@@ -147,6 +147,8 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         )
 
     def evaluation_loop(self, *args, **kwargs):
+        # Seq2SeqTrainer would count the rows that fill up the last batch of several processes
+        self.gather_function = self.accelerator.gather_for_metrics
         output = super().evaluation_loop(*args, **kwargs)
         metrics = output.metrics
         if self.generates and metrics is not None:
