@@ -27,16 +27,19 @@ from reward_modeling.run_pref_rm import PreferenceRMConfig
 from sft import run_sft
 from sft.config import SFTConfig
 
-STEPS = 7
+STEPS = 10
 PROGRAMS: dict[str, Any] = {
     "sft": (run_sft, SFTConfig),
     "segment": (run_fg_rm, SegmentRMConfig),
     "pairs": (run_pref_rm, PreferenceRMConfig),
 }
 LORA = {"r": 2, "alpha": 8.0}
+# dev rows with unequal numbers of labels, which fill the batches of up to four processes
+DEV_BATCH = 3
+IN_BATCHES = {"evaluation__batch_size": DEV_BATCH}
 CASES: dict[str, tuple[str, str, dict]] = {  # name: (program, start, changed settings)
     "sft-t5": ("sft", "t5", {}),
-    "sft-llama": ("sft", "llama", {"train__gradient_checkpointing": True}),
+    "sft-llama": ("sft", "llama", {"train__gradient_checkpointing": True, **IN_BATCHES}),
     "sft-marian": ("sft", "marian", {}),  # transformers does not name its layers
     "sft-lora": (
         "sft",
@@ -49,15 +52,26 @@ CASES: dict[str, tuple[str, str, dict]] = {  # name: (program, start, changed se
     "sft-from-one": ("sft", "t5", {}),  # interrupted in one process, continued in several
     "sft-to-one": ("sft", "t5", {}),  # interrupted in several, to be continued in one
     "segment-t5": ("segment", "t5", {"model__lm_logprob_feature": True}),
+    "segment-llama": ("segment", "llama", IN_BATCHES),
     "segment-encoder": ("segment", "encoder", {}),
     "segment-still": ("segment", "t5", {}),
+    "segment-interrupted": ("segment", "llama", IN_BATCHES),
+    "segment-from-one": ("segment", "llama", IN_BATCHES),
+    "segment-to-one": ("segment", "llama", IN_BATCHES),
     "pairs-llama": ("pairs", "llama", {"train__gradient_checkpointing": True}),
+    "pairs-t5": ("pairs", "t5", IN_BATCHES),
+    "pairs-still": ("pairs", "llama", {}),
     "pairs-lora": ("pairs", "t5", {"model__lora": LORA}),
     "pairs-lora-interrupted": ("pairs", "t5", {"model__lora": LORA}),
     "pairs-lora-from-one": ("pairs", "t5", {"model__lora": LORA}),
     "pairs-lora-to-one": ("pairs", "t5", {"model__lora": LORA}),
+    "sft-to-four": ("sft", "t5", {}),  # interrupted in two, continued in four
+    "segment-to-four": ("segment", "llama", IN_BATCHES),
+    "pairs-lora-to-four": ("pairs", "t5", {"model__lora": LORA}),
 }
+CHECKPOINT = 4
 INTERRUPT_IN = 6
+LATER = STEPS - CHECKPOINT  # steps of a run that was interrupted and is continued
 PARTS = ("gradients", "before", "after")
 
 
@@ -67,6 +81,10 @@ class StopHereError(Exception):
 
 def prepare(folder: Path, segment_rows: int = 45) -> None:
     """Write the files that all cases read.
+
+    The dev loss is a mean over batches of all processes, in which a row counts as often as it has
+    labels. So that it does not depend on the batches, the rows of the usual dev files have equally
+    many labels; these rows do not divide evenly among processes.
 
     Args:
       segment_rows: of the segment reward models. One of them has no judged segment, so that by
@@ -78,14 +96,27 @@ def prepare(folder: Path, segment_rows: int = 45) -> None:
         prompt = f"question: {'the ' * (i % 4)}{colour} answer:"
         rows.append({"prompt": prompt, "response": f"the {colour} cat {'dog ' * (i % 3)}."})
     write_json(folder / "sft-train.json", rows)
-    write_json(folder / "sft-dev.json", rows[:7])
+    equal = [row | {"response": row["response"].replace("dog ", "")} for row in rows]
+    write_json(folder / "sft-dev.json", equal[:7])
+    write_json(folder / "sft-dev-batches.json", rows[:12])
     rm_helpers.segment_file(folder / "segment-train.json", segment_rows, 0)
-    rm_helpers.segment_file(folder / "segment-dev.json", 11, 1)
+    lines = rm_helpers.segment_file(folder / "segments.json", 60, 1).read_text().splitlines()
+    of_two = [line for line in lines if count_labels(line) == 2]
+    (folder / "segment-dev.json").write_text("\n".join(of_two[:11]) + "\n")
+    rm_helpers.segment_file(folder / "segment-dev-batches.json", 12, 1)
     write_json(folder / "pairs-train.json", rm_helpers.comparison_rows(45, 0))
-    write_json(folder / "pairs-dev.json", rm_helpers.comparison_rows(11, 1))
+    compared = [row for row in rm_helpers.comparison_rows(100, 1) if row["preferences"]]
+    of_two = [row for row in compared if len(row["preferences"]) == 2]
+    write_json(folder / "pairs-dev.json", of_two[:7])
+    write_json(folder / "pairs-dev-batches.json", compared[:12])
     for kind in ("t5", "llama", "marian"):
         policy(kind).save(folder / f"start-{kind}")
     rm_helpers.start(folder, "encoder")
+
+
+def count_labels(line: str) -> int:
+    """Judged segments of a line of a segment file."""
+    return sum(tag != "Ignore" for tag in json.loads(line)["feedback_tags"])
 
 
 def config(name: str, data: Path, folder: Path, **changes):
@@ -103,7 +134,7 @@ def config(name: str, data: Path, folder: Path, **changes):
             "dev_file": str(data / f"{program}-dev.json"),
         },
         "train": {"max_steps": STEPS, "batch_size": 8, "micro_batch_size": 2, "lr": 1e-2},
-        "evaluation": {"every_steps": 4, "batch_size": 3},
+        "evaluation": {"every_steps": CHECKPOINT, "batch_size": 1},
         "parallel": {"strategy": "fsdp2"},
         "logging": {"run_name": name, "save_dir": str(folder / name)},
     }
@@ -114,6 +145,8 @@ def config(name: str, data: Path, folder: Path, **changes):
     if program == "segment":
         tree["data"] |= {"level": "subsentence", "with_context": False}
         tree["labels"] = {"error": "NF-ERR"}
+    if "evaluation__batch_size" in own_changes:
+        tree["data"]["dev_file"] = str(data / f"{program}-dev-batches.json")
     for path, value in {**own_changes, **changes}.items():
         section, key = path.split("__")
         tree[section][key] = value
@@ -175,12 +208,13 @@ def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def run_on_this_rank(name: str, folder: Path) -> None:
     AcceleratorState._reset_state()
-    if name.endswith(("interrupted", "to-one")):
+    rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    ends_early = name.endswith("to-one") or (name.endswith("to-four") and world == "2")
+    if ends_early or name.endswith("interrupted"):
         run(name, folder, folder, interrupt=True)
-    if name.endswith("to-one"):
+    if ends_early:
         return
     seen = run(name, folder, folder)
-    rank = os.environ["RANK"]
     for part in PARTS:
         save_file(seen.pop(part), folder / f"{name}-{part}-rank{rank}.safetensors")
     (folder / f"{name}-rank{rank}.json").write_text(json.dumps(seen))
