@@ -34,6 +34,7 @@ from fgrlhf.kernels.layers import (
     fast_layers,
     linear,
 )
+from fgrlhf.models import recompute
 from fgrlhf.models.recompute import recompute_layers
 
 needs_onednn = pytest.mark.skipif(
@@ -358,7 +359,12 @@ def test_recomputed_layers_have_the_same_gradients_and_store_less(make, training
         pytest.param("t5", "trpo", marks=pytest.mark.slow),
     ],
 )
-def test_a_run_with_gradient_checkpointing_is_the_same_run(tmp_path, kind, name):
+def test_a_run_with_gradient_checkpointing_is_the_same_run(tmp_path, monkeypatch, kind, name):
+    recomputed = []
+    original = recompute.checkpoint
+    monkeypatch.setattr(
+        recompute, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
+    )
     runs = []
     for on in (False, True):
         cfg = rl.config(
@@ -369,5 +375,6 @@ def test_a_run_with_gradient_checkpointing_is_the_same_run(tmp_path, kind, name)
             model__value_model={"ckpt": "tiny"},
         )
         rl.trainer(cfg, kind, dropout=0.0 if name == "trpo" else 0.2, own_value=True).train(2)
+        assert bool(recomputed) == on
         runs.append(rl.metrics(tmp_path / str(on)))
     assert len(runs[0]) == 2 and runs[1] == runs[0]
