@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from fgrlhf.cli.main import SPINS
 from fgrlhf.config import load_config
@@ -235,7 +236,10 @@ def test_a_job_of_slurm_starts_the_stage_on_every_machine(tmp_path):
 
 @pytest.mark.slow
 def test_two_machines_train_one_policy(tmp_path):
-    """Two machines are two launchers on this one, which meet at a port of it."""
+    """Two machines are two launchers on this one, which meet at a port of it.
+
+    After ten steps they have the weights of one launcher with two processes.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -248,15 +252,29 @@ def test_two_machines_train_one_policy(tmp_path):
         "OUTPUT_DIR": str(tmp_path),
     }
     model = 'launch -m fgrlhf.cli.tiny_model numbers output_dir="$OUTPUT_DIR/base_model" words=1'
-    train = 'launch -m fgrlhf.cli.rl numbers "$(config_for rl_config.yml)" train.total_episodes=256'
+    train = (
+        'launch -m fgrlhf.cli.rl numbers "$(config_for rl_config.yml)" train.total_episodes=1280'
+        ' model.kernels=off logging.save_dir="$OUTPUT_DIR/$RUN"'
+    )
     head = f'source "{ROOT}/scripts/env.sh"\n'
     subprocess.run(["bash", "-c", head + model], env=environment, check=True)
-    environment |= {"NNODES": "2", "RDZV_ENDPOINT": f"127.0.0.1:{port}"}
-    machines = [subprocess.Popen(["bash", "-c", head + train], env=environment) for _ in range(2)]
+    command = ["bash", "-c", head + train]
+    of_one = environment | {"PROCESSES": "2", "RUN": "one"}
+    subprocess.run(command, env=of_one, check=True)
+    of_two = environment | {"NNODES": "2", "RDZV_ENDPOINT": f"127.0.0.1:{port}", "RUN": "two"}
+    machines = [subprocess.Popen(command, env=of_two) for _ in range(2)]
     assert [machine.wait() for machine in machines] == [0, 0]
-    # Both sample 64 of the 256 responses in every step, and one of them writes.
-    steps = [line["step"] for line in read_jsonl(tmp_path / "rl/metrics.jsonl")]
-    assert sorted(steps) == steps and steps[-1] == 2
+    # Both sample 64 of the 128 responses of every step, and one of them writes.
+    steps = [line["step"] for line in read_jsonl(tmp_path / "two/metrics.jsonl")]
+    assert sorted(steps) == steps and steps[-1] == 10
+    start, one, two = (
+        load_file(tmp_path / folder / "model.safetensors")
+        for folder in ("base_model", "one/final", "two/final")
+    )
+    assert one.keys() == two.keys() == start.keys()
+    for name, tensor in one.items():
+        assert float((two[name] - tensor).abs().max()) <= 1e-5, name
+    assert max(float((start[name] - tensor).abs().max()) for name, tensor in one.items()) > 1e-3
 
 
 def test_the_job_script_is_no_command(tmp_path):
