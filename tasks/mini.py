@@ -66,7 +66,7 @@ TASKS = {
     "hanoi": MiniTask("solved", "sft", "dense"),
     "detoxification": MiniTask("judge", "initial", "fine_grained"),
     "connections": MiniTask("right_groups", "sft", "dense"),
-    "numbers": MiniTask("reward", "before", "after"),
+    "numbers": MiniTask("reward", "base_model", "rl"),
     "imdb": MiniTask("reward/sentiment", "sft", "ppo", ALL),
     "cnn_dailymail": MiniTask("rouge1", "sft", "ppo", ALL),
     "common_gen": MiniTask("coverage", "sft", "ppo", ALL),

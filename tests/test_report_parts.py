@@ -7,6 +7,7 @@ from urllib.parse import unquote
 import pytest
 
 from fgrlhf.files import write_json, write_jsonl, write_text
+from fgrlhf.pipeline.summary import evaluated_policies
 from fgrlhf.report import charts, curves, plots, sections
 from fgrlhf.report.data import Run, TrainingLog, read_outputs
 from fgrlhf.report.display import N_SERIES, SYMBOLS, Display
@@ -19,6 +20,7 @@ from fgrlhf.report.feedback import (
     first_position,
     read_feedback_file,
 )
+from fgrlhf.report.page import write_report
 from fgrlhf.report.plots import Point, Series
 from fgrlhf.report.records import Rollout, RunInfo, Segment
 from fgrlhf.report.samples import segment_table, token_table
@@ -47,6 +49,33 @@ def run_of(lines, name="ppo") -> Run:
 def outputs_of(folder, lines=LINES, display=DISPLAY):
     write_jsonl(folder / "ppo" / "metrics.jsonl", lines)
     return read_outputs(folder, display)
+
+
+def write_evaluation(folder, policy, reference, reward):
+    """An evaluation of two prompts, with the settings that it records."""
+    row = {"prompt": "p", "response": "r", "reward": reward}
+    write_jsonl(folder / "rows.jsonl", [{"id": id, **row} for id in "ab"])
+    interval = {"mean": reward, "low": reward, "high": reward}
+    write_json(folder / "summary.json", {"reward": interval})
+    text = f"split: test\npolicy: {policy}\n"
+    text += f"resolved: {{model: {{policy_model: {{ckpt: {reference}}}}}}}\n"
+    write_text(folder / "config.yaml", text)
+
+
+def test_the_untrained_policy_comes_first_whatever_its_name(tmp_path):
+    """The headline compares the trained policy with the one that RL starts from."""
+    for name, policy, reward in (("after", "out/rl/best", 2.0), ("before", "out/base/", 0.5)):
+        write_evaluation(tmp_path / "eval" / f"{name}-test", policy, "out/base", reward)
+    outputs = read_outputs(tmp_path, Display())
+    assert list(outputs.policies) == list(outputs.evaluations) == ["before", "after"]
+    (pair,) = sections.gains(outputs, Display()).items()
+    assert pair[0] == "after_vs_before" and pair[1]["reward"].mean == 1.5
+    assert evaluated_policies(tmp_path, "test", Display()) == ["before", "after"]
+    ordered = read_outputs(tmp_path, Display(order=("after",)))  # a task's order counts more
+    assert list(ordered.policies) == ["after", "before"]
+    write_report(tmp_path, tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<dt>before</dt><dd>out/base/</dd>" in html
 
 
 def test_only_shares_are_drawn_as_shares(tmp_path):

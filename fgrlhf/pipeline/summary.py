@@ -23,8 +23,8 @@ from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.metrics.rows import ROWS
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.pipeline.scores import evaluation_rows
-from fgrlhf.report.data import split_of
 from fgrlhf.report.display import ASPECT_METRICS, TRUTH, Display
+from fgrlhf.report.evaluations import in_order, split_of
 from fgrlhf.report.records import (
     RewardModel,
     RewardModelMetrics,
@@ -54,20 +54,22 @@ class SummarySettings(StrictModel):
 
 
 def evaluated_policies(output: Path, split: str, display: Display) -> list[str]:
-    """The policies with an evaluation on the split, in the task's order.
+    """The policies with an evaluation on the split, in the order of a report.
 
     Raises:
       UserError: nothing was evaluated on the split.
     """
     ending = f"-{split}"
-    folders = [path.parent for path in output.glob(f"eval/*{ending}/{ROWS}")]
-    # `rl-hard-test` may be the policy `rl` on the split `hard-test`
-    names = [folder.name.removesuffix(ending) for folder in folders if split_of(folder) == split]
-    if not names:
+    evaluations = {}
+    for path in output.glob(f"eval/*{ending}/{ROWS}"):
+        # `rl-hard-test` may be the policy `rl` on the split `hard-test`
+        if split_of(path.parent) == split:
+            evaluations[path.parent.name.removesuffix(ending)] = path.parent
+    if not evaluations:
         raise UserError(
             f"{output}/eval has no evaluation on {split}: run `fgrlhf evaluate` on a policy first"
         )
-    return sorted(names, key=display.rank)
+    return in_order(evaluations, display)
 
 
 def evaluation_digests(output: Path, split: str, names: Sequence[str]) -> dict[str, str]:

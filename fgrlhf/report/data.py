@@ -4,12 +4,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_jsonl, sha256
 from fgrlhf.report.display import Display
+from fgrlhf.report.evaluations import in_order, policy_of, split_of
 from fgrlhf.report.feedback import FeedbackFile, feedback_files
 from fgrlhf.report.plots import Point
 from fgrlhf.report.records import (
@@ -40,7 +41,6 @@ SOURCES = {  # section of the report -> its source files
 # keys of metrics.jsonl that only this kind of training logs
 POLICY_KEYS = {"reward/total", "dpo/margin"}
 SUPERVISED_KEYS = {"loss", "eval/loss"}
-Value = TypeVar("Value")
 Policies = dict[str, dict[str, Interval | dict[str, Interval]]]
 
 
@@ -107,6 +107,7 @@ class Outputs:
     Attributes:
       policies: metrics of each policy, from summary.json or else from its evaluation.
       evaluations: the rows of each policy on `split`.
+      evaluated: folder or hub name of each of these policies; "" if it is not recorded.
       training: the logs of SFT and of the reward models.
       feedback: the feedback files in the folders of the data.
       pretrained: where the pretrained weights of all stages come from.
@@ -122,6 +123,7 @@ class Outputs:
     training: list[TrainingLog]
     reward_models: dict[str, RewardModel]
     evaluations: dict[str, list[EvaluationRow]]
+    evaluated: dict[str, str]
     split: str
     stages: dict[str, StageCost]
     feedback: list[FeedbackFile]
@@ -163,7 +165,9 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
         outdated = ("policies", "gains", "reward_models", "data")
         summary = summary.model_copy(update=dict.fromkeys(outdated))
     split = _shown_split(summary, by_split)
-    evaluations = _evaluations(by_split.get(split, {}), display)
+    paths = by_split.get(split, {})
+    names = in_order({name: path.parent for name, path in paths.items()}, display)
+    evaluations = {name: read_evaluation(paths[name]) for name in names}
     # stages may have run since the summary
     stages = read_record(folder / "stages.json", dict[str, StageCost]) or summary.stages or {}
     policies = summary.policies or _policies(folder, split, display)
@@ -190,6 +194,7 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
         training=training,
         reward_models=reward_models,
         evaluations=evaluations,
+        evaluated={name: policy_of(paths[name].parent) or "" for name in names},
         split=split,
         stages=stages,
         feedback=feedback,
@@ -345,34 +350,13 @@ def _shown_split(summary: Summary, by_split: Mapping[str, Mapping[str, Path]]) -
     return "test" if "test" in by_split else next(iter(by_split), "")
 
 
-def _evaluations(paths: Mapping[str, Path], display: Display) -> dict[str, list[EvaluationRow]]:
-    """Rows by policy."""
-    return _in_order({name: read_evaluation(path) for name, path in paths.items()}, display)
-
-
 def _policies(folder: Path, split: str, display: Display) -> Policies:
-    policies: Policies = {}
+    evaluations = {}
     for path in folder.glob("eval/*/summary.json"):
         if split and split_of(path.parent) == split:
-            name = path.parent.name.removesuffix(f"-{split}")
-            policies[name] = dict(read_record(path, dict[str, Interval]))
-    return _in_order(policies, display)
-
-
-def split_of(evaluation: Path) -> str:
-    """The split of the evaluation in `eval/<name>-<split>`; "" if the folder holds something else.
-
-    Names and splits may contain hyphens, so the recorded settings say which part is the split.
-    """
-    try:
-        split = read_yaml(evaluation / "config.yaml").get("split")
-    except UserError:  # copied without its settings
-        split = None
-    if split and evaluation.name.endswith(f"-{split}"):
-        return str(split)
-    name, _, last_word = evaluation.name.rpartition("-")
-    return last_word if name else ""
-
-
-def _in_order(values: Mapping[str, Value], display: Display) -> dict[str, Value]:
-    return {name: values[name] for name in sorted(values, key=display.rank)}
+            evaluations[path.parent.name.removesuffix(f"-{split}")] = path.parent
+    policies: Policies = {}
+    for name in in_order(evaluations, display):
+        path = evaluations[name] / "summary.json"
+        policies[name] = dict(read_record(path, dict[str, Interval]))
+    return policies

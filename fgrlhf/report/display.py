@@ -56,7 +56,9 @@ class Display:
       definitions: what metrics measure, in a few words, by their name in evaluation rows.
       headline: the most important metrics. Policies are compared by them and by the task's own
         metrics, if these are few, and they are shown with each sampled response.
-      order: policies and reward models that come first; the others follow by name.
+      order: policies and reward models that come first; the others follow by name. Policies are
+        compared with the first one; without an order, it is the one that RL starts from
+        (fgrlhf/report/evaluations.py).
       colours: series colours of policies; the others use the remaining colours in turn.
       prompt_parts: splits a prompt for display. The text of the first part is the title of a
         sample; the others are listed below it under their headings.

@@ -152,6 +152,7 @@ class Row:
 @dataclass(frozen=True)
 class Results:
     policies: list[str]
+    folders: dict[str, str]  # display name of a policy -> its folder or hub name, if recorded
     rows: list[Row]
     chart: Chart | None
     pairs: list[str]  # headings of the paired differences
@@ -171,6 +172,7 @@ def results(
     keys = list(dict.fromkeys(key for metrics in policies.values() for key in metrics))
     return Results(
         policies=list(policies),
+        folders={naming.display.name(name): outputs.evaluated.get(name, "") for name in policies},
         rows=[_result_row(key, policies, naming.display) for key in keys],
         chart=_shares_chart(keys, policies, outputs, naming),
         pairs=[naming.pair(name, " − ") for name in compared],

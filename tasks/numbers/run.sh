@@ -12,7 +12,8 @@ evaluate() {
 words="$(seq -s ' ' 1 31) Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec $(seq -s ' ' 2001 2012)"
 launch -m fgrlhf.cli.tiny_model "tasks.$TASK" output_dir="$OUTPUT_DIR/base_model" words="$words"
 echo "before:"
-evaluate "$OUTPUT_DIR/base_model" before
+evaluate "$OUTPUT_DIR/base_model" base_model
 launch -m fgrlhf.cli.rl "tasks.$TASK" "$config" "$@"
 echo "after:"
-evaluate "$(run_folder "$OUTPUT_DIR/rl" "$@")/best" after
+run="$(run_folder "$OUTPUT_DIR/rl" "$@")"
+evaluate "$run/best" "$(basename "$run")"
