@@ -252,7 +252,7 @@ def set_span(**changes):
         (status(200, b"[" * 100_000), "text that is not valid JSON .it is nested too deeply"),
         (status(302), "refuses the query: 302"),
         (status(403), f"refuses the token in the environment variable {VARIABLE}: 403"),
-        (status(404, b"<html>no"), "refuses the query: 404 <html>no. Check `url`"),
+        (status(404, b"<html>no"), "refuses the query: 404 an HTML page. Check `url`"),
         (status(413), "413.*Lower batch_size"),
         (status(422), "422 out of order. Its reward cannot score"),
     ],

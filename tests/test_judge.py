@@ -150,7 +150,7 @@ def test_answers_without_a_score(server, content, message):
     assert reward(server, slept).segment_scores([PROMPT], ["a"])[0][0].value == 5.0
     assert slept == [1]
     server.contents = [content] * 3
-    with pytest.raises(UserError, match=f"gave no score in 3 attempts: .*{message}.*was invented"):
+    with pytest.raises(UserError, match=f"gave no score in 3 attempts: .*{message}.*was recorded"):
         reward(server).segment_scores([PROMPT], ["a"])
 
 

@@ -3,6 +3,7 @@
 import email.message
 import http.client
 import io
+import socket
 import urllib.error
 
 import pytest
@@ -11,10 +12,13 @@ from pydantic import ValidationError
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.remote import (
     GivenUp,
+    Outages,
     Refused,
     RemoteSettings,
     is_local,
+    outages_of,
     read_token,
+    text_of,
     with_attempts,
     without,
 )
@@ -76,8 +80,9 @@ def test_tokens(tmp_path, monkeypatch):
 class Service:
     """Answers or fails as listed, and records the waits."""
 
-    def __init__(self, *outcomes):
+    def __init__(self, *outcomes, outages=None):
         self.outcomes = list(outcomes)
+        self.outages = outages or Outages("the service")
         self.waits: list[float] = []
 
     def query(self) -> bytes:
@@ -87,7 +92,9 @@ class Service:
         raise outcome
 
     def ask(self, attempts: int) -> bytes:
-        return with_attempts(self.query, attempts, self.waits.append, bytes.decode)
+        return with_attempts(
+            self.query, attempts, self.waits.append, bytes.decode, self.outages, "k1"
+        )
 
 
 def refusal(code: int, **headers) -> urllib.error.HTTPError:
@@ -127,3 +134,70 @@ def test_giving_up():
         Service(TimeoutError()).ask(1)
     with pytest.raises(GivenUp, match="1 attempt: 429 why, and asks to wait 601 seconds"):
         Service(refusal(429, Retry_After="601"), b"answer").ask(9)
+
+
+def lines_of(capsys) -> list[str]:
+    return capsys.readouterr().err.splitlines()
+
+
+def test_an_outage_is_one_line(capsys):
+    """At the first failure, before the waits; the next outage is another one."""
+    refused = urllib.error.URLError(ConnectionRefusedError(111, "Connection refused"))
+    outages = Outages("the server at http://a")
+    assert Service(refused, refused, b"answer", outages=outages).ask(7) == b"answer"
+    line = "note: the server at http://a: Connection refused; trying again, up to 6 more times"
+    assert lines_of(capsys) == [line]
+    with pytest.raises(GivenUp, match="^2 attempts: Connection refused$"):
+        Service(refused, refused, outages=Outages("the server")).ask(2)
+    assert lines_of(capsys) == ["note: the server: Connection refused; trying again, once more"]
+    Service(refused, b"answer", outages=outages).ask(7)
+    assert lines_of(capsys) == [], "a single failure between answers"
+    Service(refused, refused, b"answer", outages=outages).ask(7)
+    assert len(lines_of(capsys)) == 1
+    with pytest.raises(GivenUp):
+        Service(refused, outages=Outages("the server")).ask(1)
+    assert lines_of(capsys) == [], "nothing is tried again"
+
+
+def test_a_limited_rate_is_no_outage(capsys):
+    Service(refusal(429), refusal(429), b"answer").ask(3)
+    assert lines_of(capsys) == []
+
+
+def test_many_queries_do_not_flood_the_terminal(capsys, monkeypatch):
+    """All threads of a service share its outage, and only the first process prints."""
+    outages = outages_of("the service of this test")
+    assert outages_of("the service of this test") is outages
+    for _ in range(8):
+        with pytest.raises(GivenUp):
+            Service(*[TimeoutError()] * 3, outages=outages).ask(3)
+    assert len(lines_of(capsys)) == 1
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(GivenUp):
+        Service(*[TimeoutError()] * 3).ask(3)
+    assert lines_of(capsys) == []
+
+
+def test_a_name_that_does_not_resolve_is_final(capsys):
+    unknown = urllib.error.URLError(socket.gaierror(-2, "Name or service not known"))
+    message = r"^1 attempt: the name of the machine in the address is not known \(Name or service"
+    with pytest.raises(GivenUp, match=message):
+        Service(unknown, b"answer").ask(7)
+    assert lines_of(capsys) == []
+    assert Service(b"once", b"answer").ask(1) == b"once"
+    known = Outages("the service")
+    known.answered()  # so the name is right, and the name server has failed
+    assert Service(unknown, b"answer", outages=known).ask(7) == b"answer"
+
+
+def test_no_message_has_the_token(capsys):
+    failure = OSError("the answer repeats k1")
+    with pytest.raises(GivenUp, match="2 attempts: the answer repeats \\*\\*\\*") as error:
+        Service(failure, failure).ask(2)
+    assert "k1" not in capsys.readouterr().err and "k1" not in error.value.reason
+
+
+def test_an_html_page_is_not_quoted():
+    page = b"\n<!DOCTYPE HTML>\n<html lang=en><head><title>Error response</title>"
+    assert text_of(page) == text_of(b"<html><body>404") == "an HTML page"
+    assert text_of(b"plain") == "plain"

@@ -20,8 +20,10 @@ from fgrlhf.reward_models.remote import (
     GivenUp,
     Refused,
     TooLong,
+    outages_of,
     read_token,
     send,
+    text_of,
     with_attempts,
     without,
 )
@@ -133,15 +135,22 @@ class HttpReward:
             return within(timeout, lambda: send(request, timeout, LARGEST_ANSWER), self._wait)
 
         try:
-            text = with_attempts(query, self.config.retries + 1, self._pause, message_of)
+            text = with_attempts(
+                query,
+                self.config.retries + 1,
+                self._pause,
+                message_of,
+                outages_of(self._name),
+                token,
+            )
         except Refused as refusal:
             raise UserError(without(self._refused(refusal), token)) from None
         except GivenUp as error:
             raise UserError(
                 without(
-                    f"{self._name} gave no answer in {error}. No reward was invented. Check that it"
-                    " runs and can be reached (its terminal has the reason of an error), raise"
-                    " timeout_s if it is slow, then run the same command again",
+                    f"{self._name} gave no answer in {error}. No reward was recorded for these"
+                    " responses. Check that it runs and can be reached (its terminal has the reason"
+                    " of an error), raise timeout_s if it is slow, then run the same command again",
                     token,
                 )
             ) from None
@@ -213,8 +222,7 @@ def _is_list(value: Any) -> bool:
 def message_of(body: bytes) -> str:
     """The reason of a refusal: {"error": reason}, or the body itself."""
     reason = _field(body, "error")
-    text = reason if isinstance(reason, str) else body.decode("utf-8", "replace")
-    return shorten(text)
+    return shorten(reason) if isinstance(reason, str) else text_of(body)
 
 
 def _field(body: bytes, name: str) -> Any:

@@ -5,7 +5,7 @@
 
 The judge gets the prompt and the response as a JSON object and answers with {"score": NUMBER}, or,
 for a response in several segments, with {"scores": [NUMBER, ...]}. Other answers, also of scores
-outside the bounds, count as failed attempts, and then as an error: no score is invented.
+outside the bounds, count as failed attempts, and then as an error.
 """
 
 import json
@@ -24,8 +24,10 @@ from fgrlhf.reward_models.remote import (
     GivenUp,
     Refused,
     TooLong,
+    outages_of,
     read_token,
     send,
+    text_of,
     with_attempts,
     without,
 )
@@ -154,7 +156,9 @@ class JudgeClient:
 
         judge = f"the judge {settings.model} at {settings.url}"
         try:
-            return with_attempts(query, settings.retries + 1, self._pause, _message_of)
+            return with_attempts(
+                query, settings.retries + 1, self._pause, _message_of, outages_of(judge), token
+            )
         except Refused as refusal:
             message = (
                 f"{judge} refuses the query: {refusal.code} {_message_of(refusal.body)}. Check url,"
@@ -162,9 +166,9 @@ class JudgeClient:
             )
         except GivenUp as error:
             message = (
-                f"{judge} gave no score in {error}. No score was invented. Check the service and"
-                " its quota, then run the same command again; or start another run with another"
-                " model or a clearer `criterion`"
+                f"{judge} gave no score in {error}. No score was recorded for this response. Check"
+                " the service and its quota, then run the same command again; or start another run"
+                " with another model or a clearer `criterion`"
             )
         except TooLong as error:
             message = f"{judge}: {error}. Check `url`"
@@ -177,7 +181,7 @@ class JudgeClient:
             (choice,) = tree["choices"]
             content = choice["message"]["content"]
         except (ValueError, KeyError, TypeError):
-            raise BadAnswer(f"not a chat completion: {_shown(answer)}") from None
+            raise BadAnswer(f"not a chat completion: {text_of(answer)}") from None
         if choice.get("finish_reason") == "length":
             raise BadAnswer(f"the answer was cut at max_tokens: {self.settings.max_tokens}")
         try:
@@ -263,8 +267,4 @@ def _message_of(body: bytes) -> str:
     try:
         return shorten(parse_json(body.decode("utf-8"))["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return _shown(body)
-
-
-def _shown(body: bytes) -> str:
-    return shorten(body.decode("utf-8", "replace"))
+        return text_of(body)

@@ -26,7 +26,15 @@ from typing import TYPE_CHECKING, Any
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json
 from fgrlhf.reward_models.answer_cache import AnswerCache, content_hash
-from fgrlhf.reward_models.remote import GivenUp, Refused, TooLong, send, with_attempts, without
+from fgrlhf.reward_models.remote import (
+    GivenUp,
+    Refused,
+    TooLong,
+    outages_of,
+    send,
+    with_attempts,
+    without,
+)
 from fgrlhf.runs.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -133,6 +141,8 @@ class PerspectiveScorer:
                 self.config.attempts,
                 self.limit.pause,
                 lambda refusal: message_of(refusal)[0],
+                outages_of(f"Perspective at {self.config.url}"),
+                os.environ.get(KEY_VARIABLE, "").strip(),
             )
         except Refused as error:
             raise UserError(self._refused(text, error.code, error.body)) from None

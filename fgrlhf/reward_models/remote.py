@@ -4,10 +4,14 @@ The caller turns a failure into a message. Nothing here makes up an answer.
 """
 
 import email.utils
+import functools
 import http.client
 import ipaddress
 import os
 import re
+import socket
+import sys
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -134,7 +138,8 @@ class ServiceSettings(StrictModel):
         default=120.0, description="seconds for the whole of an answer"
     )
     retries: Annotated[int, Field(ge=0, le=100)] = Field(
-        default=6, description="further attempts after a transient failure"
+        default=6,
+        description="further attempts after a transient failure: 6 wait 63 seconds in all",
     )
     plain_http: bool = Field(
         default=False, description="allow http:// to another machine, without encryption"
@@ -197,41 +202,119 @@ class TooLong(Exception):  # noqa: N818
     """An answer has more bytes than are read."""
 
 
+class Outages:
+    """Prints one line per outage of a service, for any number of threads that query it.
+
+    An outage begins with a failed attempt and ends with an answer. A query that fails only once,
+    as busy services let some fail, is no outage once the service has answered. Of the processes of
+    a machine, the first one prints.
+
+    Args:
+      name: of the service, such as `the judge small at http://...`.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.has_answered = False
+        self._is_shown = False
+        self._lock = threading.Lock()
+
+    def failed(self, reason: str, attempt: int, attempts: int) -> None:
+        """Note that attempt number `attempt`, from 0, of `attempts` has failed, not the last."""
+        with self._lock:
+            if self._is_shown or (self.has_answered and attempt == 0):
+                return
+            self._is_shown = True
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            return
+        left = attempts - attempt - 1
+        times = "once more" if left == 1 else f"up to {left} more times"
+        print(
+            f"note: {self.name}: {shorten(reason)}; trying again, {times}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def answered(self) -> None:
+        """Note that the service has answered a query."""
+        with self._lock:
+            self.has_answered = True
+            self._is_shown = False
+
+
+@functools.cache
+def outages_of(service: str) -> Outages:
+    """The outages of the service with this name in this process."""
+    return Outages(service)
+
+
 def with_attempts(
     query: Callable[[], Result],
     attempts: int,
     pause: Callable[[float], None],
     describe: Callable[[bytes], str],
+    outages: Outages,
+    token: str | None,
 ) -> Result:
     """The result of `query()`, repeated after a transient failure.
 
     Transient are the codes in RETRIED, a timeout and a broken connection. Before the next attempt,
-    `pause` gets the seconds that `Retry-After` asks for, at least 1, 2, 4, ... up to 60 seconds.
+    `pause` gets the seconds that `Retry-After` asks for, at least 1, 2, 4, ... up to 60 seconds. A
+    name that does not resolve is a typing error, unless the service has answered before.
 
     Args:
       describe: the body of a refusal -> its message.
+      outages: of the service; prints that a query is repeated.
+      token: of the query, which no message may contain.
     Raises:
       Refused: the service refuses the query for another reason.
       GivenUp: every attempt failed, or the service asks to wait longer than LONGEST_RETRY_AFTER.
     """
     for attempt in range(attempts):
+        is_final = attempt + 1 == attempts
+        is_busy = False
+        wait = 0.0
         try:
-            return query()
+            result = query()
         except urllib.error.HTTPError as error:
             refusal = _body_of(error)
             if error.code not in RETRIED:
+                outages.answered()
                 raise Refused(error.code, refusal) from None
             reason = f"{error.code} {describe(refusal)}"
             wait = retry_after(error.headers.get("Retry-After"), datetime.now(UTC))
+            is_busy = error.code == 429  # a limited rate, which is no outage
         except (OSError, http.client.HTTPException) as error:  # a timeout is an OSError
             cause = getattr(error, "reason", None) or error
-            reason = str(cause) or type(cause).__name__
-            wait = 0.0
-        is_last = attempt + 1 == attempts
-        if is_last or wait > LONGEST_RETRY_AFTER:
+            reason = _reason_of(cause)
+            if isinstance(cause, socket.gaierror) and not outages.has_answered:
+                is_final = True
+        else:
+            outages.answered()
+            return result
+        reason = without(reason, token)
+        if is_final or wait > LONGEST_RETRY_AFTER:
             raise GivenUp(attempt + 1, reason, wait)
+        if not is_busy:
+            outages.failed(reason, attempt, attempts)
         pause(max(wait, min(2.0**attempt, LONGEST_BACKOFF)))
     raise ValueError("a query needs at least one attempt")
+
+
+def _reason_of(cause: Exception | str) -> str:
+    """`Connection refused` rather than `[Errno 111] Connection refused`."""
+    if isinstance(cause, socket.gaierror):
+        return f"the name of the machine in the address is not known ({cause.strerror})"
+    reason = getattr(cause, "strerror", None) or str(cause)
+    return reason or type(cause).__name__
+
+
+def text_of(body: bytes) -> str:
+    """The body of an answer for a message: the beginning of its text, or what it is."""
+    text = body.decode("utf-8", "replace").strip()
+    if text[:200].lower().startswith(("<!doctype html", "<html")):
+        return "an HTML page"
+    return shorten(text)
 
 
 def send(request: urllib.request.Request, timeout: float, most_bytes: int) -> bytes:

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from fgrlhf.config import Amount, Count, FilePath, Positive, StrictModel, refuse
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.reward_models.kind import ClassPath, OnDevice, RewardContext, kind_of, make_object
-from fgrlhf.reward_models.remote import RemoteSettings, VariableName, is_local
+from fgrlhf.reward_models.remote import Address, RemoteSettings, VariableName, is_local
 
 if TYPE_CHECKING:
     from fgrlhf.text_types import Prompt
@@ -205,6 +205,9 @@ class JudgeSettings(RemoteSettings):
 
     may_change = (*RemoteSettings.may_change, "token_env", "parallel")
 
+    url: Address = Field(
+        description="address before `/chat/completions`, such as https://api.example.com/v1"
+    )
     model: str = Field(min_length=1, description="name of the language model at the service")
     criterion: str = Field(
         min_length=1, description="what the score means: `how polite the response is`"

@@ -42,6 +42,7 @@ from fgrlhf.reward_models.remote import (
     GivenUp,
     Refused,
     TooLong,
+    outages_of,
     read_token,
     send,
     with_attempts,
@@ -312,7 +313,14 @@ class VllmSampler:
             return parse(answer)
 
         try:
-            return with_attempts(query, self.config.retries + 1, self._pause, _message_of)
+            return with_attempts(
+                query,
+                self.config.retries + 1,
+                self._pause,
+                _message_of,
+                outages_of(self._name),
+                token,
+            )
         except GivenUp as error:
             message = (
                 f"{self._name} gave no answer to {path} in {error}. Check that it runs and can be"
