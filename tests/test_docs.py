@@ -33,6 +33,8 @@ from fgrlhf.files import write_json
 from fgrlhf.pipeline.experiment_settings import split_arguments
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext
+from fgrlhf.reward_models.kinds import Length
+from fgrlhf.reward_models.reward_server import model_sha256
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task import Task, load_task, rl_config
 from fgrlhf.text_types import Prompt
@@ -244,7 +246,7 @@ class Programs:
             output_dir, data_dir, *words = call.split("\0")
             self.monkeypatch.setenv("OUTPUT_DIR", output_dir)
             self.monkeypatch.setenv("DATA_DIR", data_dir)
-            self.run_module(words[words.index("-m") + 1], words[words.index("-m") + 2 :])
+            self.run(Command(("python", *words)))
 
     def inputs(self) -> dict[str, str]:
         """Folders with every file that a stage script needs from an earlier one, as variables."""
@@ -465,6 +467,13 @@ def test_the_python_reward_of_the_document_runs():
     scores = reward.segment_scores([Prompt("0", "")] * 2, ["Sit, please.", "Sit."])["mine"]
     assert [(score.start, score.end) for score in scores[0]] == [(5, 11)]
     assert scores[0][0].value == pytest.approx(0.3) and scores[1] == []
+
+
+def test_the_hash_of_the_served_reward_is_that_of_the_document():
+    text = (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8")
+    (digest,) = re.findall(r"model_sha256: ([0-9a-f]{64})", text)
+    assert "kind=length value=-0.1 max_words=4" in text
+    assert digest == model_sha256(Length(value=-0.1, max_words=4), "fp32")
 
 
 def test_a_trained_policy_is_used_as_the_document_says(monkeypatch, tmp_path, capsys):

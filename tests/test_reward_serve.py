@@ -15,6 +15,7 @@ from fgrlhf.cli.reward_serve import (
     TOKEN_KEYS,
     ServerSettings,
     listener,
+    serve,
     settings_from,
     token_of,
 )
@@ -112,23 +113,37 @@ def test_the_kinds_of_a_task():
     "arguments, message",
     [
         (["kind=length"], "reward.value: missing"),
-        ([*LENGTH, "max_wrds=3"], "max_wrds: unknown key; did you mean `reward.max_words`"),
+        ([*LENGTH, "max_wrds=3"], "^max_wrds: unknown key; did you mean `max_words`"),
+        ([*LENGTH, "prot=8771"], "^prot: unknown key; did you mean `port`"),
+        ([*LENGTH, "qqq=1"], "^qqq: unknown key; .*--help` lists the keys"),
         ([*LENGTH, "weight=2"], "reward.weight: 2.0 is not read, set it in the config of the run"),
         ([*LENGTH, "place=end"], "reward.place: end is not read"),
         ([*LENGTH, "host=0.0.0.0"], "can be reached from other machines.*other_machines=true"),
         ([*LENGTH, "host=gpu.example"], "can be reached from other machines"),
         ([*LENGTH, "max_batch=0"], "max_batch"),
-        (["kind=http", "url=http://127.0.0.1:1"], "http"),
-        (["ckpt=no/such/folder"], "kind"),
+        (["kind=http", "url=http://127.0.0.1:1"], "`http` cannot be served: .*config of the run"),
+        (["kind=missing_eos", "value=-1"], "`missing_eos` cannot be served: it reads the policy"),
+        (["kind=lenght", "value=-1"], "reward.kind: there is no `lenght`; did you mean `length`"),
+        (["ckpt=no/such/folder"], "reward.ckpt: there is no folder no/such/folder"),
+        (["ckpt=docs"], "reward.ckpt: docs is not a reward model .*no reward_model.json"),
+        ([], "^name the reward to serve\n.*--help` lists all keys"),
         (["port=9"], "reward: missing"),
         (["a.yml", "b.yml"], "b.yml. is not a setting"),
         ([*JUDGE, "token_env=KEY"], "token_env: .*`judge` both have .* write reward.token_env=..."),
         ([*JUDGE, "token_file=key"], "token_file: .*`judge` both have"),
     ],
 )
-def test_settings_that_are_refused(arguments, message):
-    with pytest.raises(UserError, match=message):
+def test_settings_that_are_refused(arguments, message, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(UserError, match=f"(?s){message}"):
         settings_from(arguments)
+
+
+def test_the_model_is_checked_before_the_token(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    classifier = ["kind=classifier", "ckpt=no/such/folder", "label=polite"]
+    with pytest.raises(UserError, match="no/such/folder is not a folder"):
+        serve(*settings_from(classifier))
 
 
 def test_the_token_of_a_judge_is_not_that_of_the_clients():
@@ -152,7 +167,7 @@ def test_another_host_can_be_allowed():
 def test_tokens(tmp_path, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     settings, _ = settings_from(LENGTH)
-    with pytest.raises(UserError, match=f"{VARIABLE} is not set.*token_file=..."):
+    with pytest.raises(UserError, match=f"{VARIABLE} is not set.*token_file=FILE"):
         token_of(settings)
     monkeypatch.setenv(VARIABLE, "abc")
     assert token_of(settings) == ("abc", f"the environment variable {VARIABLE}")
@@ -180,6 +195,4 @@ def test_help_lists_every_key(capsys):
     assert stopped.value.code == 0
     for key in ("host", "token_file", "max_body_mb", "reward.values", "reward.scale"):
         assert f"{key}: " in printed
-    with pytest.raises(SystemExit) as stopped:
-        settings_from([])
-    assert stopped.value.code == 2
+    assert "kind: segment_classifier|" in printed and "missing_eos" not in printed

@@ -1,12 +1,13 @@
 """Serve a reward over HTTP: `fgrlhf reward-serve ckpt=FOLDER [key=value ...]`.
 
-    fgrlhf reward-serve ckpt=outputs/segment_rm values='{error: -0.5, ok: 0.3}'
+    fgrlhf reward-serve ckpt=outputs/segment_rm values='{error: -0.5, ok: 0.3}' token_file=FILE
     fgrlhf reward-serve kind=classifier ckpt=some/folder label=polite level=sentence
     fgrlhf reward-serve TASK served.yml port=8771
 
 A run uses it by a reward of the kind `http`; docs/rewards.md, Rewards as a service.
 """
 
+import difflib
 import os
 import secrets
 import signal
@@ -31,6 +32,7 @@ from fgrlhf.config import (
     refuse,
     unread_keys,
 )
+from fgrlhf.config_schema import keys_of
 from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.reward_models.kind import OnDevice, RewardContext, RewardKind
@@ -46,8 +48,22 @@ usage: fgrlhf reward-serve ckpt=FOLDER [key=value ...]
        fgrlhf reward-serve [TASK] [config.yml] [key=value ...]
 Keys of the reward can be given without `reward.`. A folder with reward_model.json needs no `kind`.
 TASK adds the reward kinds of a task."""
+MOST_USED_KEYS = """\
+  ckpt=FOLDER       of a reward model; the reward's kind is then that of the folder
+  kind=NAME         any other reward: docs/rewards.md has the kinds and their keys
+  values='{error: -0.5, ok: 0.3}', scale=0.3, label=polite, ...    keys of the kind
+  token_file=FILE   the token of the clients; made if the file does not exist
+  port=8770         where to listen
+`fgrlhf reward-serve --help` lists all keys."""
 TOKEN_KEYS = ("token_file", "token_env")
 KIND_OF_MODEL = {"segment": "segment_classifier", "sequence": "sequence_scorer"}
+NOT_SERVED = {
+    "http": "the reward of another server: name that server in the config of the run",
+    "missing_eos": (
+        "it reads the policy's tokens, which a server does not get: put it into the config of the"
+        " run"
+    ),
+}
 
 
 class ServerSettings(StrictModel):
@@ -95,11 +111,23 @@ class _WithReward(ServerSettings):
     @classmethod
     def _fill_kind(cls, tree: Any) -> Any:
         section = tree.get("reward") if isinstance(tree, dict) else None
-        if not isinstance(section, dict) or "kind" in section:
+        if not isinstance(section, dict):
             return tree
+        kind = section.get("kind")
+        if isinstance(kind, str) and kind in NOT_SERVED:
+            refuse([("reward.kind", f"`{kind}` cannot be served: {NOT_SERVED[kind]}")])
         folder = section.get("ckpt")
-        if not isinstance(folder, str) or not (Path(folder) / SPEC_FILE).is_file():
+        if "kind" in section or not isinstance(folder, str):
             return tree
+        if not Path(folder).is_dir():
+            refuse([("reward.ckpt", f"there is no folder {shorten(folder)}")])
+        if not (Path(folder) / SPEC_FILE).is_file():
+            reason = (
+                f"{shorten(folder)} is not a reward model of this library: it has no {SPEC_FILE}."
+                " Give the folder of a reward model, or the kind of another one, such as"
+                " kind=classifier"
+            )
+            refuse([("reward.ckpt", reason)])
         kind = KIND_OF_MODEL[RewardModelSpec.read(folder).kind]
         return {**tree, "reward": {"kind": kind, **section}}
 
@@ -129,18 +157,30 @@ def settings_from(argv: Sequence[str]) -> tuple[ServerSettings, RewardKind]:
     tasks = [word for word in words if word not in files]
     if len(files) > 1 or len(tasks) > 1:
         raise UserError(f"`{shorten(words[-1])}` is not a setting: write it as key=value\n{USAGE}")
-    kinds = {name: kind for name, kind in LIBRARY_REWARDS.items() if name != "http"}
+    kinds = {name: kind for name, kind in LIBRARY_REWARDS.items() if name not in NOT_SERVED}
     if tasks:
         kinds |= load_task(tasks[0]).rewards
     model = settings_class(tuple(kinds.values()))
-    if not argv or len(words) + len([word for word in argv if "=" in word]) < len(argv):
+    if {"-h", "--help"} & set(argv):
         print("\n".join([USAGE, "keys:", *describe(model)]))
-        sys.exit(0 if argv else 2)
+        sys.exit(0)
+    if not argv:
+        raise UserError(f"name the reward to serve\n{USAGE}\n{MOST_USED_KEYS}")
+    kinds_given = [word.removeprefix("kind=") for word in argv if word.startswith("kind=")]
+    is_kind_known = all(kind in kinds for kind in kinds_given)
+    keys_of_rewards = {key for kind in kinds.values() for key in keys_of(kind)}
     overrides = []
+    unknown = []
     for word in argv:
-        if "=" in word:
-            first = word.partition("=")[0].partition(".")[0].strip()
-            overrides.append(word if first in model.model_fields else f"reward.{word}")
+        if "=" not in word:
+            continue
+        first = word.partition("=")[0].partition(".")[0].strip()
+        overrides.append(word if first in model.model_fields else f"reward.{word}")
+        is_key_known = first in model.model_fields or first in keys_of_rewards
+        if is_kind_known and not is_key_known:
+            unknown.append(_unknown_key(first, [*model.model_fields, *keys_of_rewards]))
+    if unknown:
+        raise UserError("\n".join(unknown))
     settings = load_config(model, files[0], overrides) if files else config_from(model, overrides)
     reward: RewardKind = getattr(settings, "reward")  # noqa: B009
     for key in TOKEN_KEYS:
@@ -154,6 +194,12 @@ def settings_from(argv: Sequence[str]) -> tuple[ServerSettings, RewardKind]:
     return settings, reward
 
 
+def _unknown_key(key: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(key[:100], known, n=1)
+    hint = f"did you mean `{close[0]}`?" if close else "`fgrlhf reward-serve --help` lists the keys"
+    return f"{shorten(key)}: unknown key; {hint}"
+
+
 def token_of(settings: ServerSettings) -> tuple[str, str]:
     """The token that clients need, and where it is: `the file outputs/token`.
 
@@ -163,6 +209,12 @@ def token_of(settings: ServerSettings) -> tuple[str, str]:
     file = settings.token_file
     if file is not None and not os.path.lexists(file):
         _make_token(Path(file))
+    if file is None and not os.environ.get(settings.token_env, "").strip():
+        raise UserError(
+            f"the environment variable {settings.token_env} is not set: it must have the token of"
+            " the clients. Give token_file=FILE instead, which this server makes if it does not"
+            " exist"
+        )
     token = read_token(file, settings.token_env, "the clients")
     assert token is not None  # `token_env` has a name
     place = f"the environment variable {settings.token_env}" if file is None else f"the file {file}"
@@ -196,13 +248,13 @@ def listener(host: str, port: int) -> socket.socket:
 
 def serve(settings: ServerSettings, reward: RewardKind) -> None:
     """Serve until interrupted. Raises `UserError` if the server cannot start."""
+    digest = model_sha256(reward, settings.dtype)
     token, place = token_of(settings)
     device = settings.device
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     with listener(settings.host, settings.port) as listening:
         print(f"loading the reward {reward.kind}", flush=True)
-        digest = model_sha256(reward, settings.dtype)
         use_kernels(settings.kernels)
         aspect = reward.build(RewardContext(sent_prefix, device, settings.dtype))
         limits = Limits(settings.max_batch, settings.max_body_mb << 20)
