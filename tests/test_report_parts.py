@@ -6,6 +6,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl, write_text
 from fgrlhf.pipeline.summary import evaluated_policies
 from fgrlhf.report import charts, curves, plots, sections
@@ -76,6 +77,16 @@ def test_the_untrained_policy_comes_first_whatever_its_name(tmp_path):
     write_report(tmp_path, tmp_path / "report.html")
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<dt>before</dt><dd>out/base/</dd>" in html
+
+
+def test_a_sweep_has_a_page_of_its_own(tmp_path):
+    for seed in (0, 1):
+        write_jsonl(tmp_path / "lr=0.1" / f"seed-{seed}" / "metrics.jsonl", LINES)
+    write_json(tmp_path / "summary.json", {"best": "lr=0.1"})
+    message = "is the folder of a sweep: open .*index.html, or .* fgrlhf report .*lr=0.1/seed-0$"
+    with pytest.raises(UserError, match=message):
+        read_outputs(tmp_path, Display())
+    assert read_outputs(tmp_path / "lr=0.1" / "seed-0", Display()).runs
 
 
 def test_only_shares_are_drawn_as_shares(tmp_path):

@@ -156,6 +156,7 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
         raise UserError(
             f"{folder} is not a folder: give the folder that the stages wrote to (OUTPUT_DIR)"
         )
+    _refuse_sweep(folder)
     summary = read_record(folder / "summary.json", Summary)
     runs = _runs(folder, display)
     reward_models = _reward_models(folder, display)
@@ -201,6 +202,20 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
         pretrained=_pretrained(folder),
         note=note,
         missing=missing,
+    )
+
+
+def _refuse_sweep(folder: Path) -> None:
+    """Raise `UserError` if the folder has only the runs of a sweep.
+
+    These are in `<run>/seed-<seed>`, and have a page of their own.
+    """
+    runs = sorted(folder.glob("*/seed-*/metrics.jsonl"))
+    if not runs or _files_of_stages(folder, "metrics.jsonl") or any(folder.glob("eval/*")):
+        return
+    raise UserError(
+        f"{folder} is the folder of a sweep: open {folder / 'index.html'}, or report on one of its"
+        f" runs: fgrlhf report {runs[0].parent}"
     )
 
 
