@@ -102,7 +102,7 @@ def pair_baselines(
 
 
 def comparison(accuracy: float, baselines: Baselines) -> str:
-    """A line that compares a reward model with its baselines, in plain words."""
+    """The baselines' numbers, and a line on whether the reward model beats them."""
     best = max(baselines, key=lambda name: baselines[name]["accuracy"])
     others = ", ".join(
         f"{name} accuracy {metrics['accuracy']:.3f}, AUC {metrics['auc']:.3f}"
@@ -111,12 +111,12 @@ def comparison(accuracy: float, baselines: Baselines) -> str:
     line = f"baselines on dev: {others}"
     difference = accuracy - baselines[best]["accuracy"]
     if difference > 0:
-        return f"{line}; the model's accuracy is {difference:.3f} above the best of them"
+        return f"{line}\nThe model's accuracy is {difference:.3f} above the best of them"
     if accuracy == 1:
-        return f"{line}. The model and {NAMES[best]} are right on every one of these rows"
+        return f"{line}\nThe model and {NAMES[best]} are right on every one of these rows"
     features = " (model.text_features=true starts from it)" if best == "features" else ""
     return (
-        f"{line}. This reward model (accuracy {accuracy:.3f}) does NOT beat {NAMES[best]}"
+        f"{line}\nThis reward model (accuracy {accuracy:.3f}) does NOT beat {NAMES[best]}"
         f"{features}: train longer, on more rows, or from a better checkpoint before you use it as"
         " a reward"
     )

@@ -119,6 +119,7 @@ def test_a_model_that_does_not_beat_them_says_so():
     assert (
         "does NOT beat a linear model of ten hand-made features (model.text_features=true" in text
     )
+    assert len(text.splitlines()) == 2, "the verdict has its own line"
     perfect = comparison(1.0, {"features": {"accuracy": 1.0, "auc": 1.0}})
     assert "are right on every one of these rows" in perfect and "NOT" not in perfect
     assert "0.050 above the best of them" in comparison(0.75, baselines)
