@@ -127,6 +127,12 @@ def explain(
         known = f"; known: {', '.join(choices)}" if choices else ""
         return [f"{path}: missing; {way_to_add(path)}{known}"]
 
+    if rule in ("model_type", "model_attributes_type", "dict_type"):
+        return [_not_a_section(model, path, problem, hide)]
+    if rule == "list_type":
+        given = shorten(hide(str(problem["input"])))
+        return [f"{path}: it must be a list (got {given}): write {path}='[{given}]'"]
+
     # Any other rule has a message of its own. "value_error" is a `ValueError` of a validator, which
     # names the value itself where that helps.
     message = problem["msg"].removeprefix("Value error, ")
@@ -148,6 +154,31 @@ def _unknown_tag(model: type[BaseModel], path: str, problem: Mapping[str, Any]) 
     # pydantic gives the known tags as one text: "'a2c', 'grpo'"
     known = [word.strip(" '") for word in problem["ctx"]["expected_tags"].split(",")]
     return f"{path}.{key}: there is no `{shorten(tag)}`; {suggestion(tag, known)}"
+
+
+def _not_a_section(
+    model: type[BaseModel], path: str, problem: Mapping[str, Any], hide: Callable[[str], str]
+) -> str:
+    """The message about a value in place of a section, with how to write the section.
+
+    The example has the key that takes the given value, such as `{cluster: local}` for `local`.
+    """
+    given = problem["input"]
+    if not path:
+        return f"there must be keys with values (got {shorten(hide(repr(given)))})"
+    location = [str(part) for part in problem["loc"]]
+    keys: list[str] = []
+    if problem["type"] != "dict_type":  # whose keys are any names
+        keys = [key for section in sections_at(model, location) for key in keys_of(section)]
+    example = f"{keys[0]}: ..." if keys else "name: ..."
+    for key in keys:
+        if given in choices_at(model, [*location, key]):
+            example = f"{key}: {given}"
+            break
+    return (
+        f"{path}: it must be a section (got {shorten(hide(repr(given)))}): write"
+        f" {path}='{{{example}}}'"
+    )
 
 
 def other_place(model: type[BaseModel], path: str) -> str | None:

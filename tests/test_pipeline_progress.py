@@ -25,8 +25,16 @@ def test_a_line_per_stage_without_a_terminal(tmp_path, monkeypatch):
     log.write_bytes(b"old\n 10%\r 20%")
     out = io.StringIO()
     shown = watched(out, log, monkeypatch)
-    assert out.getvalue() == "[ 0:00]   sft  1:05 20%\n[ 0:00]   waits  0:00 \n"
+    assert out.getvalue() == "[ 0:00]   sft  1:05 20%\n[ 0:00]   waits  0:00 (in the queue)\n"
     assert shown.peak_mb > 0
+
+
+def test_a_stage_that_has_printed_nothing(tmp_path, monkeypatch):
+    log = tmp_path / "sft.log"
+    log.write_bytes(b"\n")
+    out = io.StringIO()
+    watched(out, log, monkeypatch)
+    assert out.getvalue().startswith("[ 0:00]   sft  1:05 (no output yet)\n")
 
 
 def test_one_line_on_a_terminal(tmp_path, monkeypatch):
@@ -34,7 +42,7 @@ def test_one_line_on_a_terminal(tmp_path, monkeypatch):
     log.write_bytes(b"10%")
     out = Terminal()
     shown = watched(out, log, monkeypatch)
-    line = "[ 0:00] sft  1:05 10% | waits  0:00 "
+    line = "[ 0:00] sft  1:05 10% | waits  0:00 (in the queue)"
     assert out.getvalue() == line
     shown.say("sft: done")  # in its place
     assert out.getvalue() == f"{line}\r{' ' * len(line)}\r[ 0:00] sft: done\n"

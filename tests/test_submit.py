@@ -347,9 +347,17 @@ def test_jobs_wait_in_the_queue_of_the_cluster():
     assert validate(SweepSettings, {**values, "lanes": 3}, "test").lane_count == 3
 
 
+def test_a_cluster_without_its_section():
+    message = r"submit: it must be a section \(got 'local'\): write submit='{cluster: local}'"
+    with pytest.raises(UserError, match=message):
+        validate(SweepSettings, {"output_dir": "out", "submit": "local"}, "test")
+
+
 def test_a_machine_without_slurm_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="submit.cluster=slurm: .*srun.*login node"):
+    with pytest.raises(
+        UserError, match="submit.cluster=slurm: this machine has no .*srun.*login node"
+    ):
         SubmitLauncher(config("slurm"), tmp_path)
 
 

@@ -168,6 +168,8 @@ def test_a_sweep(config, tmp_path, capsys):
     out = tmp_path / "out"
     module.main(["numbers", config, "train.lr=0.1,0.3", f"output_dir={out}", "seeds=0,1"])
     text = capsys.readouterr().out
+    first = "training 4 runs: 2 configs with seeds=0,1, on this machine, 1 at a time"
+    assert text.startswith(first)
     assert (
         "| train.lr | reward | by seed | KL |\n|---|---|---|---|\n"
         "| 0.1 | 0.600 | 0.100 1.100 | 0.0 |\n"
@@ -179,6 +181,7 @@ def test_a_sweep(config, tmp_path, capsys):
         "train.lr": "0.1"
     }
     html = (out / "index.html").read_text(encoding="utf-8")
+    assert "Marker: mean over the seeds" in html
     assert html.count("<svg") == 2 and "Sweep of train.lr" in html and "<script" not in html
     assert re.search(r'class="sure">0.800', html) and not re.search(r'class="sure">0.600', html)
 

@@ -106,6 +106,7 @@ def compare(
         raise UserError(f"the reference policy and a run are both named {name}: rename the run")
     stages = [*before, experiment.evaluation_stage(plan, name, reference)]
     reported: list[str] = []
+    experiment.announce(len(runs), seeds, lanes)
     if metric != "reward" or not plan.reward:
         # an unknown metric is an error before any training
         experiment.run(stages, lanes)

@@ -17,6 +17,7 @@ from typing import Any
 from fgrlhf.config import load_config
 from fgrlhf.config_text import parsed_or_text
 from fgrlhf.config_yaml import read_yaml
+from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.own_code import own_modules
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
@@ -261,6 +262,22 @@ class Experiment:
             cores = len(os.sched_getaffinity(0))
             environment["OMP_NUM_THREADS"] = str(max(1, cores // lanes))
         Pipeline(stages, Path.cwd(), self.out, environment, lanes, launcher=launcher).run(reported)
+
+    def announce(self, configs: int, seeds: Sequence[int], lanes: int) -> None:
+        """Print what will be trained, and where, since the first stage may take a while to start.
+
+        Args:
+          configs: how many are trained, each with all seeds.
+          lanes: runs at the same time.
+        """
+        where = f"on this machine, {lanes} at a time"
+        if self.submit is not None:
+            where = f"as jobs of submit.cluster={self.submit.cluster}, at most {lanes} at a time"
+        print(
+            f"training {counted(configs * len(seeds), 'run')}:"
+            f" {counted(configs, 'config')} with seeds={','.join(map(str, seeds))}, {where}",
+            flush=True,
+        )
 
     def config_value(self, config: str, overrides: Iterable[str], key: str) -> Any:
         """The value of a dotted key, as the overrides or else the config's file have it.

@@ -112,13 +112,15 @@ def clock(seconds: float) -> str:
 
 def _last_line(path: Path) -> str:
     """The last line of a log. Progress bars redraw their line with carriage returns."""
-    if not path.exists():  # a job that waits in the queue of a cluster
-        return ""
+    if not path.exists():
+        return "(in the queue)"
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - 2000))
         text = file.read().decode("utf-8", "replace")
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
-    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", lines[-1]) if lines else ""
+    if not lines:
+        return "(no output yet)"
+    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", lines[-1])
 
 
 def _resident_mb() -> float:

@@ -179,10 +179,11 @@ class SubmitLauncher:
             self.executor = submitit.AutoExecutor(
                 self.folder, cluster=config.cluster, **_executor_options(config)
             )
-        except RuntimeError as error:  # no `srun`
+        except RuntimeError:
             raise UserError(
-                f"submit.cluster={config.cluster}: {shorten(error)}. Run the command on a login"
-                " node of the cluster"
+                f"submit.cluster={config.cluster}: this machine has no program `srun`, so it cannot"
+                " submit jobs. Run the command on a login node of the cluster, or try it here with"
+                " submit.cluster=local"
             ) from None
         self.executor.update_parameters(**_resources(config))
 

@@ -243,6 +243,7 @@ def sweep(
     same_on_dev = all(measure == measures[0] for measure in measures)
     if not same_on_dev:  # the table repeats it after the training
         print(f"note: {_not_comparable(metric)}", flush=True)
+    experiment.announce(len(runs), seeds, lanes)
     stages = [experiment.training_stage(run, seed) for run, _ in runs.values() for seed in seeds]
     experiment.run(stages, lanes)
     results = {}
