@@ -16,8 +16,10 @@ import sys
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError
-from torch.distributed.run import parse_args, run
+from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config
+from torch.distributed.run import parse_args, parse_min_max_nnodes, run
 
+from fgrlhf.cli.rendezvous import wait_at
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.runs.interrupts import Terminated
 from fgrlhf.runs.orphan import parent_mark
@@ -29,14 +31,18 @@ def torchrun(arguments: list[str]) -> None:
     """Start the processes and wait for them.
 
     Raises:
-      UserError: a process was killed, or several machines have not met.
+      UserError: a process was killed, or several machines cannot meet.
       SystemExit: a process has failed; with its exit code.
       KeyboardInterrupt: SIGINT or another signal that ends programs.
     """
     os.environ.update(parent_mark())  # the processes end with this one
     logging.disable(logging.ERROR)  # of torchrun, which repeats what is said here
+    settings = parse_args(arguments)
+    _, machines = parse_min_max_nnodes(settings.nnodes)
+    if machines > 1 and settings.rdzv_backend == "c10d" and not settings.standalone:
+        wait_at(settings.rdzv_endpoint, machines, join_timeout(settings.rdzv_conf))
     try:
-        run(parse_args(arguments))
+        run(settings)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode > 0:
@@ -49,6 +55,15 @@ def torchrun(arguments: list[str]) -> None:
         ) from None
     except SignalException as stopped:
         raise (KeyboardInterrupt if stopped.sigval == signal.SIGINT else Terminated) from None
+
+
+def join_timeout(options: str) -> float:
+    """Seconds that a machine waits for the others.
+
+    Args:
+      options: of torchrun's rendezvous, such as "join_timeout=60,read_timeout=10".
+    """
+    return float(_parse_rendezvous_config(options).get("join_timeout", 600))
 
 
 def killed_message(rank: int, number: int) -> str:
