@@ -10,16 +10,24 @@
 # SLURM puts back into the queue continues from its last checkpoint.
 set -euo pipefail
 
-if [ -z "${SLURM_JOB_ID:-}" ]; then
-    echo "error: this is a job script: sbatch --nodes=2 --gpus-per-node=8 $0 SCRIPT [key=value ...]" >&2
-    exit 2
-fi
+for variable in SLURM_JOB_ID SLURM_SUBMIT_DIR SLURM_JOB_NODELIST SLURM_JOB_NUM_NODES; do
+    if [ -z "${!variable:-}" ]; then
+        echo "error: this is a job script, which only sbatch can start ($variable is not set):" \
+            "sbatch --nodes=2 --gpus-per-node=8 $0 SCRIPT [key=value ...]" >&2
+        exit 2
+    fi
+done
 if [ "$#" -eq 0 ]; then
     echo "error: name the stage's script: scripts/slurm.sh tasks/TASK/training/SCRIPT.sh [key=value ...]" >&2
     exit 2
 fi
 
 cd "$SLURM_SUBMIT_DIR"
+if ! [ -f "$1" ]; then
+    echo "error: there is no script $1 in $PWD, where sbatch was called. Submit from the repository's root, and check the" \
+        "name; the scripts beside it are: $(cd "$(dirname "$1")" 2>/dev/null && echo *.sh)" >&2
+    exit 2
+fi
 hosts="$(scontrol show hostnames "$SLURM_JOB_NODELIST")"
 export NNODES="$SLURM_JOB_NUM_NODES"
 export RDZV_ID="$SLURM_JOB_ID"

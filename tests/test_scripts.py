@@ -224,13 +224,18 @@ def slurm_job(folder, *arguments, **variables):
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
 
 
+JOB = {"SLURM_JOB_ID": "123456", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2"}
+
+
 def test_a_job_of_slurm_starts_the_stage_on_every_machine(tmp_path):
-    job = {"SLURM_JOB_ID": "123456", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2"}
-    done = slurm_job(tmp_path, "a b.sh", "train.lr=1", SLURM_SUBMIT_DIR=str(ROOT), **job)
+    repository = tmp_path / "the repository"
+    repository.mkdir()
+    (repository / "a b.sh").touch()
+    done = slurm_job(tmp_path, "a b.sh", "train.lr=1", SLURM_SUBMIT_DIR=str(repository), **JOB)
     assert done.stderr == ""
     assert done.stdout == (
         "--ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=1 bash a b.sh train.lr=1"
-        f" at n1:23456 id 123456 of 2 in {ROOT}\n"
+        f" at n1:23456 id 123456 of 2 in {repository}\n"
     )
 
 
@@ -280,6 +285,22 @@ def test_two_machines_train_one_policy(tmp_path):
 def test_the_job_script_is_no_command(tmp_path):
     done = slurm_job(tmp_path, "a.sh", SLURM_JOB_ID="")
     assert done.returncode == 2 and "sbatch --nodes=2" in done.stderr
+
+
+def test_a_shell_with_a_job_id_alone_is_no_job(tmp_path):
+    done = slurm_job(tmp_path, "a.sh", SLURM_JOB_ID="1", SLURM_SUBMIT_DIR="")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "only sbatch can start (SLURM_SUBMIT_DIR is not set): sbatch --nodes=2" in done.stderr
+
+
+def test_a_script_that_is_missing_is_named_before_machines_start(tmp_path):
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training/train_rl.sh").touch()
+    job = {**JOB, "SLURM_SUBMIT_DIR": str(tmp_path)}
+    done = slurm_job(tmp_path, "training/train_lr.sh", **job)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(f"error: there is no script training/train_lr.sh in {tmp_path}")
+    assert done.stderr.endswith("the scripts beside it are: train_rl.sh\n")
 
 
 def test_mini_models_on_a_cpu_run_on_one_thread_unless_told(bash):
