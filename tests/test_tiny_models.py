@@ -62,6 +62,17 @@ def test_a_model_is_a_function_of_its_seed_and_loads_as_a_policy(tmp_path, make,
     assert response.mask_BT.sum() > 0
 
 
+def test_only_the_first_of_several_processes_writes(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "model"
+    arguments = ["numbers", f"output_dir={folder}", "width=16", "heads=2"]
+    monkeypatch.setenv("RANK", "1")
+    tiny_model.main(arguments)
+    assert not folder.exists() and capsys.readouterr().out == ""
+    monkeypatch.setenv("RANK", "0")
+    tiny_model.main(arguments)
+    assert (folder / "model.safetensors").exists() and "parameters" in capsys.readouterr().out
+
+
 def test_sizes_can_be_changed():
     tokenizer = word_tokenizer(TEXTS)
     assert tiny_causal(tokenizer, hidden_size=32).config.hidden_size == 32

@@ -26,6 +26,7 @@ from fgrlhf.models.tiny import (
     tiny_encoder_decoder,
     word_tokenizer,
 )
+from fgrlhf.runs.runlog import is_main_rank
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 
@@ -113,7 +114,9 @@ def write_model(task: Task, settings: Settings) -> Path:
 def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.disable_progress_bar()
     task, rest = task_and_rest(argv, USAGE)
-    write_model(task, settings_from(Settings, rest, USAGE))
+    settings = settings_from(Settings, rest, USAGE)
+    if is_main_rank():  # several processes would write the same files
+        write_model(task, settings)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import Count, FilePath, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json
+from fgrlhf.runs.runlog import is_main_rank
 from tasks.hanoi.puzzle import solve
 from tasks.hanoi.task import puzzles
 
@@ -26,6 +27,8 @@ class Settings(StrictModel):
 
 def main(argv: Sequence[str] | None = None) -> None:
     settings = settings_from(Settings, argv)
+    if not is_main_rank():  # several processes would write the same file
+        return
     rng = random.Random(f"demonstrations {settings.seed}")
     prompts = puzzles("train", settings.seed)
     rows = []
