@@ -96,11 +96,14 @@ def _batch_sizes(train: TrainSection) -> tuple[int, int]:
     world = int(os.environ.get("WORLD_SIZE", 1))
     if train.batch_size % world:
         fewer = max(n for n in range(1, world) if train.batch_size % n == 0)
-        gpus = ",".join(str(number) for number in range(fewer))
+        if torch.accelerator.is_available():
+            gpus = ",".join(str(number) for number in range(fewer))
+            way_out = f", one for each GPU: use {fewer} of them (CUDA_VISIBLE_DEVICES={gpus})"
+        else:
+            way_out = f": start {fewer} (PROCESSES={fewer})"
         raise UserError(
-            f"train.batch_size={train.batch_size} is not divisible by {world} processes, one for"
-            f" each GPU: use {fewer} of them (CUDA_VISIBLE_DEVICES={gpus}), or change the batch"
-            " size"
+            f"train.batch_size={train.batch_size} is not divisible by {world}"
+            f" processes{way_out}, or change the batch size"
         )
     share = train.batch_size // world
     micro = min(train.micro_batch_size or share, share)
