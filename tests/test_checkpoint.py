@@ -446,6 +446,28 @@ def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, caps
             resumed(processes, **changes)
 
 
+def test_another_number_of_processes_needs_another_batch_size_which_is_named(tmp_path):
+    def refusal(processes, **changes):
+        run = make(tmp_path, **changes)
+        run.accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
+        with pytest.raises(UserError) as refused:
+            checkpoint.load_latest(run)
+        return str(refused.value).splitlines()
+
+    make(tmp_path).train(until=2)  # one process, 4 prompts per step
+    assert refusal(2)[1:-1] == [
+        "  processes: 1 then, 2 now, so 4 prompts per step then, 8 now:"
+        " train.sampling_batch_size_per_card=2 continues with 2 processes"
+    ]
+    assert refusal(3)[1:-1] == [
+        "  processes: 1 then, 3 now, so 4 prompts per step then, 12 now"  # 4 is no multiple of 3
+    ]
+    assert refusal(2, train__average_microbatches=False)[2:-1] == [
+        "  processes: 1 then, 2 now; with train.average_microbatches=false, updates depend on their"
+        " number"
+    ]
+
+
 SERVER = {
     "kind": "http",
     "url": "http://127.0.0.1:8770",

@@ -372,7 +372,7 @@ def _check_same_run(trainer, state: dict, folder: Path) -> None:
                     flush=True,
                 )
         else:
-            changed.append(f"processes: {old_processes} then, {processes} now")
+            changed.append(_other_processes(old, old_processes, new, processes))
     if changed:
         raise _another_run(trainer, folder, "settings", changed)
 
@@ -411,10 +411,31 @@ def _same_updates(old: dict, old_processes: int, new: dict, processes: int) -> b
     an update depends on how the batch is split.
     """
 
-    def prompts_per_step(config: dict, count: int) -> int | None:
-        per_process = config["train"].get("sampling_batch_size_per_card")
-        return None if per_process is None else per_process * count
-
-    if prompts_per_step(old, old_processes) != prompts_per_step(new, processes):
+    if _prompts_per_step(old, old_processes) != _prompts_per_step(new, processes):
         return False
     return new["train"].get("average_microbatches", True)
+
+
+def _prompts_per_step(config: dict, processes: int) -> int | None:
+    """The prompts of an RL step over all processes; None in DPO."""
+    per_process = config["train"].get("sampling_batch_size_per_card")
+    return None if per_process is None else per_process * processes
+
+
+def _other_processes(old: dict, old_processes: int, new: dict, processes: int) -> str:
+    """A line for an RL run whose updates would change with the number of processes.
+
+    It names the batch size that keeps the prompts per step, if there is one.
+    """
+    fact = f"processes: {old_processes} then, {processes} now"
+    if not new["train"].get("average_microbatches", True):
+        return f"{fact}; with train.average_microbatches=false, updates depend on their number"
+    before = _prompts_per_step(old, old_processes)
+    fact += f", so {before} prompts per step then, {_prompts_per_step(new, processes)} now"
+    if before is None or before % processes:
+        return fact
+    unit = "process" if processes == 1 else "processes"
+    return (
+        f"{fact}: train.sampling_batch_size_per_card={before // processes} continues with"
+        f" {processes} {unit}"
+    )
