@@ -131,7 +131,9 @@ class BaseTrainer(ABC):
     def _say_continuing(self) -> None:
         if self.accelerator.is_main_process:
             print(
-                f"{self.folder}: continuing from step {self.step} of {self.total_steps}", flush=True
+                f"{self.folder}: continuing after step {self.step - 1}; {self.step} of"
+                f" {self.total_steps} steps are done",
+                flush=True,
             )
 
     def _say_where_policies_are(self, bar: tqdm) -> None:

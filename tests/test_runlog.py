@@ -14,7 +14,7 @@ import torch
 
 from fgrlhf.config import StrictModel, load_config
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_text
+from fgrlhf.files import read_json, read_jsonl, write_json, write_text
 from fgrlhf.runs import runlog
 from fgrlhf.runs.runlog import RunLog
 
@@ -42,7 +42,8 @@ def test_run_json_says_how_to_repeat_the_run(tmp_path):
     assert run["versions"]["torch"].startswith(torch.__version__.split("+")[0])
     assert run["versions"]["python"] == sys.version.split()[0]
     assert run["resumed_at"] == []
-    assert set(run) == {"command", "seed", "versions", "git_commit", "kernels", "resumed_at"}
+    resumed = {"resumed_at", "resumed_with"}
+    assert set(run) == {"command", "seed", "versions", "git_commit", "kernels", *resumed}
     RunLog(tmp_path, {"seed": 5}, seed=9).close()
     assert read_json(tmp_path / "run.json")["seed"] == 9
 
@@ -100,6 +101,22 @@ def test_resume_drops_what_came_after_the_checkpoint(tmp_path):
     ]
     RunLog(tmp_path, Config(), resume_step=3).close()
     assert read_json(tmp_path / "run.json")["resumed_at"] == [2, 3]
+
+
+def test_the_first_command_is_kept_beside_those_of_continuations(tmp_path, monkeypatch):
+    def start(command, resume_step):
+        monkeypatch.setattr(runlog, "command_line", lambda: command)
+        RunLog(tmp_path, Config(), resume_step=resume_step).close()
+        run = read_json(tmp_path / "run.json")
+        return run["command"], run["resumed_at"], run["resumed_with"]
+
+    assert start("a", None) == ("a", [], [])
+    assert start("b", 3) == ("a", [3], ["b"])
+    assert start("c", 7) == ("a", [3, 7], ["b", "c"])
+    assert start("d", None) == ("d", [], [])  # a new run
+    # an earlier release resumed the run
+    write_json(tmp_path / "run.json", {"command": "b", "resumed_at": [3]})
+    assert start("c", 7) == ("b", [3, 7], [None, "c"])
 
 
 def test_a_fresh_run_keeps_nothing_of_an_older_one(tmp_path):

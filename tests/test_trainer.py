@@ -14,6 +14,7 @@ from rl_helpers import PROMPTS, CountWord, config, metrics, trainer
 from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
+from fgrlhf.files import read_json
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.runs.step_metrics import rollout_metrics
@@ -77,7 +78,9 @@ def test_a_run_says_what_it_continues_and_where_its_policies_are(tmp_path, capsy
     trainer(cfg).train()
     printed = capsys.readouterr()
     text = printed.out + printed.err
-    assert f"{tmp_path}: continuing from step 1 of {rounded // per_step}" in text
+    assert f"{tmp_path}: continuing after step 0; 1 of {rounded // per_step} steps are done" in text
+    # as run.json and metrics.jsonl count
+    assert read_json(tmp_path / "run.json")["resumed_at"] == [0]
     assert f"last policy: {tmp_path / 'final'}" in text
 
 

@@ -241,17 +241,22 @@ class RunLog:
         # imported here: with torch it takes seconds, and other programs read run folders too
         from fgrlhf.kernels import choice as kernels
 
-        resumed = before.get("resumed_at")
-        resumed = resumed if isinstance(resumed, list) else []
+        command = command_line()
+        resumed = _list(before.get("resumed_at"))
+        # earlier releases replaced the command instead
+        commands = [None] * len(resumed) + _list(before.get("resumed_with"))
+        commands = commands[len(commands) - len(resumed) :]
         if resume_step is not None:
             resumed = [*resumed, resume_step]
+            commands = [*commands, command]
         facts = {
-            "command": command_line(),
+            "command": before.get("command", command),
             "seed": seed,
             "versions": versions(),
             "git_commit": git_commit(),
             "kernels": kernels.choices(),
             "resumed_at": resumed,
+            "resumed_with": commands,
         }
         if models:
             facts["models"] = dict(models)
@@ -259,6 +264,11 @@ class RunLog:
         if ids:
             facts["wandb_id"] = ids[0]
         write_json(self.folder / "run.json", facts)
+
+
+def _list(value: Any) -> list:
+    """A list from run.json; empty if it is missing or damaged."""
+    return value if isinstance(value, list) else []
 
 
 def _metrics_row(line: bytes) -> dict | None:
