@@ -15,9 +15,14 @@ from fgrlhf.models import frozen_layers
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.models.trunk import text_config
 from fgrlhf.policy import Policy, load_policy
-from fgrlhf.runs.distributed import shard_over_processes, shards_models, stop_together
+from fgrlhf.runs.distributed import (
+    shard_over_processes,
+    shards_models,
+    stop_together,
+    strategy_notes,
+)
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.runs.notes import dtype_notes, note_changed_code
+from fgrlhf.runs.notes import dtype_notes, note_changed_code, start_line
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
@@ -113,7 +118,13 @@ def train(task: Task, config: DPOConfig) -> None:
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(task, config)
     if trainer.accelerator.is_main_process:
-        for note in (*config.logging.notes(), *dtype_notes(config.model.dtype, trainer)):
+        print(start_line(config, trainer), flush=True)
+        notes = (
+            *strategy_notes(config.parallel, trainer.accelerator),
+            *config.logging.notes(),
+            *dtype_notes(config.model.dtype, trainer),
+        )
+        for note in notes:
             print(note, flush=True)
     note_changed_code(task, config, Path(config.logging.save_dir))
     trainer.train()

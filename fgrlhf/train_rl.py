@@ -13,8 +13,8 @@ from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
-from fgrlhf.runs.distributed import shards_models, stop_together
-from fgrlhf.runs.notes import dtype_notes, note_changed_code
+from fgrlhf.runs.distributed import shards_models, stop_together, strategy_notes
+from fgrlhf.runs.notes import dtype_notes, note_changed_code, start_line
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.samplers.make import make_sampler
@@ -134,10 +134,16 @@ def train(task: Task, config: RLConfig) -> None:
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(task, config)
     if trainer.accelerator.is_main_process:
+        print(start_line(config, trainer), flush=True)
         unused = config.unused_settings()
         if unused:
             print(f"note: {config.algorithm.name} does not read {', '.join(unused)}", flush=True)
-        for note in (*config.logging.notes(), *dtype_notes(config.model.dtype, trainer)):
+        notes = (
+            *strategy_notes(config.parallel, trainer.accelerator),
+            *config.logging.notes(),
+            *dtype_notes(config.model.dtype, trainer),
+        )
+        for note in notes:
             print(note, flush=True)
     folder = Path(config.logging.save_dir)
     note_changed_code(task, config, folder)

@@ -20,6 +20,7 @@ from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.models.sharding import unsharded
 from fgrlhf.models.source import ModelSource, read_source
 from fgrlhf.reward_models.spec import RewardModelSpec
+from fgrlhf.runs.distributed import strategy_notes
 from fgrlhf.runs.hf_checkpoints import forget_last_call, model_to_install
 from fgrlhf.runs.hf_log import use_run_log
 from fgrlhf.runs.hf_trainer import StageTrainer, training_arguments
@@ -142,7 +143,8 @@ def run_training(
         if config.train.gradient_checkpointing:
             recompute_layers(trainer.accelerator.unwrap_model(trainer.model))
         use_run_log(trainer, log, config.logging.run_name)
-        for message in (*config.logging.notes(), *start_messages):
+        notes = (*strategy_notes(config.parallel, trainer.accelerator), *config.logging.notes())
+        for message in (*notes, *start_messages):
             say(message)
         if checkpoint is not None:
             say(f"continuing from step {resume_step}")

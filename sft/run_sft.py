@@ -34,7 +34,7 @@ from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs import hf_trainer
-from fgrlhf.runs.distributed import shards_models, share_of, stop_together
+from fgrlhf.runs.distributed import shards_models, share_of, stop_together, strategy_notes
 from fgrlhf.runs.hf_checkpoints import forget_last_call, model_to_install
 from fgrlhf.runs.hf_log import use_run_log
 from fgrlhf.runs.hf_trainer import StageTrainer
@@ -353,6 +353,8 @@ def _train(config: SFTConfig, task: Task) -> Path:
         use_run_log(trainer, log, config.logging.run_name)
         trainer.check_metric()
         unseen = count_unseen(policy, examples, config.model.max_generated_len)
+        for note in strategy_notes(config.parallel, processes):
+            say(note)
         _announce(config, policy, len(examples), len(dev), unseen, resume_step)
         trainer.train(resume_from_checkpoint=checkpoint)
         # wait until all processes have loaded the best checkpoint, which is removed below

@@ -27,6 +27,7 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_jsonl
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.runs.hf_trainer import StepwiseSortedSampler
+from fgrlhf.runs.rl_config import ParallelConfig
 from fgrlhf.task import load_task
 from reward_modeling import command, run_fg_rm, run_pref_rm, training
 from reward_modeling.network import load_network
@@ -267,8 +268,10 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
     (cut / "checkpoints" / "checkpoint-15").mkdir()  # a newer one, written halfway
     capsys.readouterr()
     begun = interrupt_at(monkeypatch, None)
-    train(settings)
-    assert "continuing from step 10" in capsys.readouterr().out
+    train(settings.model_copy(update={"parallel": ParallelConfig(strategy="fsdp2")}))
+    printed = capsys.readouterr().out
+    assert "continuing from step 10" in printed
+    assert "fsdp2 has no effect with 1 process" in printed
     assert begun == list(range(10, 30))
     first, second = (load_file(folder / "model.safetensors") for folder in (whole, cut))
     assert all(torch.equal(first[name], second[name]) for name in first)

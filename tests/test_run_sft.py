@@ -76,7 +76,8 @@ def equal(a, b):
 
 
 def test_learns_and_leaves_a_loadable_model(world, capsys):
-    folder = train(config(world, "train.max_steps=120", "evaluation.every_steps=40"))
+    options = ("train.max_steps=120", "evaluation.every_steps=40", "parallel.strategy=fsdp2")
+    folder = train(config(world, *options))
     lines = read_jsonl(folder / "metrics.jsonl")
     scores = {line["step"]: line["eval/rougeLsum"] for line in lines if "eval/rougeLsum" in line}
     losses = [line["loss"] for line in lines if "loss" in line]
@@ -96,7 +97,9 @@ def test_learns_and_leaves_a_loadable_model(world, capsys):
     assert sum(text == ANSWERS[list(ANSWERS)[i % 3]] for i, (text,) in enumerate(texts)) >= 11
     sample = read_jsonl(folder / "samples" / "step-120.jsonl")[0]
     assert sample["response"] == ANSWERS["red"] and sample["rougeLsum"] == pytest.approx(100)
-    assert "eval/rougeLsum" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "eval/rougeLsum" in printed
+    assert "fsdp2 has no effect with 1 process" in printed
 
 
 def interrupt_at(monkeypatch, steps):
@@ -464,9 +467,17 @@ def test_mistakes_end_with_a_message_and_leave_nothing(
     assert not (world / "sft").exists()
 
 
-def test_a_batch_that_the_processes_cannot_share_is_refused(world, monkeypatch):
+@pytest.mark.parametrize(
+    "gpus, way_out",
+    [
+        (True, r", one for each GPU: use 2 of them \(CUDA_VISIBLE_DEVICES=0,1\), or change"),
+        (False, r": start 2 \(PROCESSES=2\), or change"),
+    ],
+)
+def test_a_batch_that_the_processes_cannot_share_is_refused(world, monkeypatch, gpus, way_out):
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(UserError, match="not divisible by 3 processes.*CUDA_VISIBLE_DEVICES=0"):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpus)
+    with pytest.raises(UserError, match=f"batch_size=8 is not divisible by 3 processes{way_out}"):
         run_sft.training_arguments(config(world), world / "x")
 
 

@@ -59,6 +59,13 @@ def shards_models(parallel: ParallelConfig, processes: Accelerator | PartialStat
     return parallel.strategy == "fsdp2" and processes.num_processes > 1
 
 
+def strategy_notes(parallel: ParallelConfig, processes: Accelerator | PartialState) -> list[str]:
+    """A note if `parallel.strategy` has no effect, since there is a single process."""
+    if parallel.strategy != "fsdp2" or shards_models(parallel, processes):
+        return []
+    return ["note: parallel.strategy=fsdp2 has no effect with 1 process: models stay whole"]
+
+
 def shard_over_processes(module: ModuleT, accelerator: Accelerator, dtype: str) -> ModuleT:
     """The same module, divided among all processes (fgrlhf/models/sharding.py).
 

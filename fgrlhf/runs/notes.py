@@ -1,6 +1,9 @@
 """What a run of RL or DPO notes when it starts."""
 
 from pathlib import Path
+from typing import cast
+
+from transformers import PreTrainedModel
 
 from fgrlhf.base_trainer import BaseTrainer
 from fgrlhf.files import read_json, sha256, write_json
@@ -11,6 +14,21 @@ from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import is_main_rank
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task, code_of
+
+
+def start_line(config: RLConfig | DPOConfig, trainer: BaseTrainer) -> str:
+    """Who trains what, and where."""
+    processes = trainer.accelerator.num_processes
+    how = "1 process"
+    if processes > 1:
+        how = f"{processes} processes, {config.parallel.strategy}"
+    model = cast(PreTrainedModel, trainer.policy.model)
+    parameters = f"{model.num_parameters():,} parameters"
+    trained = model.num_parameters(only_trainable=True)
+    if trained < model.num_parameters():
+        parameters += f", of which {trained:,} are trained"
+    device = trainer.accelerator.device.type
+    return f"{config.logging.run_name}: {how}, {device}; {parameters}; {trainer.folder}"
 
 
 def dtype_notes(dtype: str, trainer: BaseTrainer) -> list[str]:
