@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fgrlhf.runs.interrupts import Terminated, raise_at_interrupts
 from fgrlhf.runs.orphan import end_with_parent
 from fgrlhf.runs.process_group import end_process_of_group
+from fgrlhf.runs.shared_messages import print_once
 from fgrlhf.secrets import mask_secrets
 
 # exit codes of programs that SIGINT, SIGPIPE or SIGTERM has ended, in a shell
@@ -28,9 +29,9 @@ def run_main(main) -> None:
     """Run the `main` function of a command and turn user errors into exit codes.
 
     A `UserError` or an error of the operating system, such as a full disk, prints one message to
-    stderr and exits with code 2. Ctrl-C and SIGTERM print how to continue. A bug keeps its
-    traceback. A stage ends when the pipeline that started it ends, so that the next run does not
-    find it still running.
+    stderr and exits with code 2. Ctrl-C and SIGTERM print how to continue. Of several processes
+    with the same message, one prints it. A bug keeps its traceback. A stage ends when the pipeline
+    that started it ends, so that the next run does not find it still running.
     """
     raise_at_interrupts()
     end_with_parent()
@@ -70,7 +71,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def _print_error(message: str, code: int) -> int:
-    print(mask_secrets(message), file=sys.stderr)
+    print_once(mask_secrets(message))
     return code
 
 

@@ -88,6 +88,7 @@ def test_an_endpoint_of_another_form_is_refused(endpoint):
 def test_only_several_machines_wait_for_each_other(arguments, checked, monkeypatch):
     calls = []
     monkeypatch.setattr(torchrun, "parent_mark", dict)
+    monkeypatch.setattr(torchrun, "share_messages", dict)
     monkeypatch.setattr(torchrun.logging, "disable", lambda level: None)
     monkeypatch.setattr(torchrun, "wait_at", lambda *values: calls.append(values))
     monkeypatch.setattr(torchrun, "run", lambda settings: calls.append("run"))

@@ -4,8 +4,8 @@
 
 The arguments are those of `torchrun`. If a process fails, the others are stopped, and this program
 ends with the exit code of the failed one. The message of the failed process is the last thing that
-is printed; torchrun itself would add its log and a traceback. If this program is killed, its
-processes end.
+is printed, once if all processes have the same message; torchrun itself would add its log and a
+traceback. If this program is killed, its processes end.
 """
 
 import logging
@@ -23,6 +23,7 @@ from fgrlhf.cli.rendezvous import wait_at
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.runs.interrupts import Terminated
 from fgrlhf.runs.orphan import parent_mark
+from fgrlhf.runs.shared_messages import share_messages
 
 CONTINUE = "Run the same command again: a training run continues from its last complete checkpoint"
 
@@ -36,6 +37,7 @@ def torchrun(arguments: list[str]) -> None:
       KeyboardInterrupt: SIGINT or another signal that ends programs.
     """
     os.environ.update(parent_mark())  # the processes end with this one
+    os.environ.update(share_messages())
     logging.disable(logging.ERROR)  # of torchrun, which repeats what is said here
     settings = parse_args(arguments)
     _, machines = parse_min_max_nnodes(settings.nnodes)

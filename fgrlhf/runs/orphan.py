@@ -7,11 +7,12 @@ process (`run_main`). Without /proc, nothing is watched.
 
 import os
 import signal
-import sys
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+
+from fgrlhf.runs.shared_messages import print_once
 
 VARIABLE = "FGRLHF_PIPELINE"
 SECONDS = 0.5  # between two checks
@@ -65,11 +66,7 @@ def _watch(pid: int, start: str) -> None:
     while start_time(pid) == start:
         time.sleep(SECONDS)
     with suppress(OSError, ValueError):  # the terminal may be gone with the pipeline
-        print(
-            "the program that started this is gone: ended; the next run continues",
-            file=sys.stderr,
-            flush=True,
-        )
+        print_once("the program that started this is gone: ended; the next run continues")
     # the process group: also the script that runs this command, and its other children
     os.killpg(os.getpgrp(), signal.SIGTERM)
     time.sleep(GRACE)
