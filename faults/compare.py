@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 # The commit is excluded too: the code may be edited while the campaign runs.
-TIMINGS = re.compile(r"(^|/)(time|seconds|peak_mb|resumed_at|runtime|git_commit)(/|$)")
+TIMINGS = re.compile(r"(^|/)(time|seconds|peak_mb|resumed_at|resumed_with|runtime|git_commit)(/|$)")
 LOCKS = re.compile(r"lock")  # a lock may stay; it contains a process id
 PLACES = {"metrics.jsonl", "run.json", "stages.json", "pipeline.json"}
 
