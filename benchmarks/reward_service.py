@@ -1,8 +1,8 @@
 """What a reward server adds to a training step, as a share of the step.
 
     python -m benchmarks.reward_service reps=5 latency=0.2        --help lists the keys
-    python -m benchmarks.reward_service epochs=1                  a shorter step
-    python -m benchmarks.reward_service epochs=1 alone=true       the least that can hide the server
+    python -m benchmarks.reward_service epochs=1 prompts=1        a shorter step
+    python -m benchmarks.reward_service epochs=1 prompts=1 alone=true     little hides the server
 
 The step is PPO at the size `tiny` of `workload.py`, with three reward models, or none (`alone`). A
 further reward costs nothing to compute. It is computed in the process, or asked from a server on
@@ -59,6 +59,7 @@ class Settings(StrictModel):
         default=0.2, description="seconds that the server adds to each answer"
     )
     epochs: PositiveInt = Field(default=4, description="of the update; fewer make a shorter step")
+    prompts: PositiveInt = Field(default=4, description="of a step, with four responses each")
     alone: bool = Field(default=False, description="without the three reward models")
 
 
@@ -140,7 +141,9 @@ def timed_step(trainer: PPOTrainer, reward: CombinedReward) -> Step:
 
 def measure(settings: Settings) -> dict[str, list[Step]]:
     """The steps by the place of the further reward."""
-    trainer = ours.build(replace(workload.SIZES["tiny"], epochs=settings.epochs))
+    trainer = ours.build(
+        replace(workload.SIZES["tiny"], epochs=settings.epochs, prompts=settings.prompts)
+    )
     assert isinstance(trainer.reward, CombinedReward)
     models = {} if settings.alone else trainer.reward.aspects
     steps: dict[str, list[Step]] = {}
