@@ -136,9 +136,9 @@ def make(folder: Path) -> World:
     """Write rows, feedback, models and configs. Call it in a forked child: it runs models."""
     world = World(folder)
     _write_data(world)
-    tokenizer = write_policy(world.policy, world.data)
-    write_causal_policy(world.causal, tokenizer, seed=0)
-    write_causal_policy(world.other_causal, tokenizer, seed=1)
+    write_policy(world.policy, world.data)
+    write_causal_policy(world.causal, world.data, seed=0)
+    write_causal_policy(world.other_causal, world.data, seed=1)
     _write_configs(world)
     for name, stage in (("rel_rm", "fg_rm"), ("comp_rm", "pref_rm")):
         command = world.stage(stage, f"logging.save_dir={folder / name}").command
@@ -180,10 +180,9 @@ def feedback_row(split: str, index: int):
     return annotate(rng, row["question"], row["passages"], row["answer"][0], answers)
 
 
-def write_policy(folder: Path, data: Path, seed: int = 0, **changes: Any):
-    """Write a T5 of one layer and 16 columns with the rows' words; returns its tokenizer."""
-    rows = [row for name in ("train", "dev", "test") for row in read_json(data / f"{name}.json")]
-    tokenizer = mini_model.word_tokenizer(mini_model.texts_of(rows))
+def write_policy(folder: Path, data: Path, seed: int = 0, **changes: Any) -> None:
+    """Write a T5 of one layer and 16 columns with the rows' words."""
+    tokenizer = _word_tokenizer(data, add_eos=True)
     torch.manual_seed(seed)
     settings = {
         "vocab_size": len(tokenizer),
@@ -203,11 +202,17 @@ def write_policy(folder: Path, data: Path, seed: int = 0, **changes: Any):
     model.get_input_embeddings().weight.data.mul_(0.05)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return tokenizer
 
 
-def write_causal_policy(folder: Path, tokenizer: Any, seed: int) -> None:
+def _word_tokenizer(data: Path, add_eos: bool):
+    """A tokenizer of the rows' words."""
+    rows = [row for name in ("train", "dev", "test") for row in read_json(data / f"{name}.json")]
+    return mini_model.word_tokenizer(mini_model.texts_of(rows), add_eos)
+
+
+def write_causal_policy(folder: Path, data: Path, seed: int) -> None:
     """Write a GPT-2 of one layer and 16 columns."""
+    tokenizer = _word_tokenizer(data, add_eos=False)
     torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=len(tokenizer),

@@ -25,8 +25,12 @@ from faults.reference import reference_run
 from faults.rows import READERS, damage_row
 from faults.together import both_wrote
 from faults.verdicts import call
-from faults.world import Stage, World
+from faults.world import Stage, World, write_causal_policy
 from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
+from fgrlhf.policy import load_policy
+from fgrlhf.text_types import Prompt
+from tasks.qa_feedback.data import mini_world
 
 ROOT = Path(__file__).parents[1]
 
@@ -377,3 +381,12 @@ def test_a_sample_is_spread_over_the_trials(tmp_path):
     kind = Toy(Bench(World(tmp_path), 0, 1.0, tmp_path))
     kind.sample = 3
     assert kind.sampled() == [1, 3, 5]
+
+
+def test_the_decoder_of_the_world_can_be_trained(tmp_path):
+    """Its tokenizer must not end a prompt, as that of the world's encoder-decoder does."""
+    for split in ("train", "dev", "test"):
+        write_json(tmp_path / f"{split}.json", [mini_world.make_row(0, split, 0)])
+    write_causal_policy(tmp_path / "causal", tmp_path, seed=0)
+    policy = load_policy(str(tmp_path / "causal"))
+    assert policy.encode([Prompt("0", "a question")])[1].any()
