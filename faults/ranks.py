@@ -230,7 +230,7 @@ def fault_of(group: Sequence[Member]) -> str:
 
 
 def missed(plans: Mapping[int, dict], group: Sequence[Member]) -> str:
-    """A bad verdict if a process should have died at a file and has not; else empty."""
+    """`no death` if a process was to die at a file but did not; otherwise empty."""
     alive = [rank for rank, plan in plans.items() if "crash" in plan and not group[rank].died]
     return "no death" if alive else ""
 

@@ -41,7 +41,7 @@ def wait_at(endpoint: str, machines: int, seconds: float) -> None:
       machines: how many will meet.
       seconds: how long each of them waits for the others.
     Raises:
-      UserError: the address cannot be used, or the first machine has not come.
+      UserError: the address cannot be used, or the first machine does not answer in time.
     """
     host, port = _host_and_port(endpoint)
     is_first = _matches_machine_hostname(host)

@@ -89,7 +89,7 @@ def use_kernels(setting: str = "auto", run_folder: str | Path | None = None) -> 
 def choices() -> dict[str, str]:
     """The library for each class of size: "pytorch", "onednn", or "off" for all classes.
 
-    Measures now if this process has not chosen yet.
+    The first call in a process makes the choice, which may need a measurement.
     """
     global _chosen
     if _chosen is None:
