@@ -168,7 +168,7 @@ def _not_a_section(
         return f"there must be keys with values (got {shorten(hide(repr(given)))})"
     location = [str(part) for part in problem["loc"]]
     keys: list[str] = []
-    if problem["type"] != "dict_type":  # whose keys are any names
+    if problem["type"] != "dict_type":  # a dict, whose keys are free
         keys = [key for section in sections_at(model, location) for key in keys_of(section)]
     example = f"{keys[0]}: ..." if keys else "name: ..."
     for key in keys:
