@@ -125,7 +125,7 @@ _RUST_PATH = re.compile(r'at path "([^"]*)"')
 # gloo and NCCL, when the connection to another process is lost, and PyTorch's store, at which
 # processes meet, when it is lost or another process does not come
 _LOST_PROCESS = re.compile(
-    r"gloo.*(Connection (closed|reset) by peer|Broken pipe)|remote process exited"
+    r"(gloo.*|^)(Connection (closed|reset) by peer|Broken pipe)|remote process exited"
     r"|Failed to recv, got 0 bytes|socket has timed out after|wait timeout after \d+ms"
     r"|waiting for clients"
 )

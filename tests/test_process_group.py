@@ -63,6 +63,7 @@ def test_other_processes_end_as_usual():
         "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:64172. This is",
         "[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:5: Connection reset by peer.",
         "ncclRemoteError: NCCL detected that a remote process exited prematurely",
+        "Connection reset by peer",
         "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown",
         "The client socket has timed out after 6000ms while trying to connect to (127.0.0.1, 2).",
         "wait timeout after 6000ms, keys: /default_pg/0//cpu//0/1",
