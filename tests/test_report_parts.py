@@ -79,6 +79,18 @@ def test_the_untrained_policy_comes_first_whatever_its_name(tmp_path):
     assert "<dt>before</dt><dd>out/base/</dd>" in html
 
 
+def test_folders_of_policies_that_the_summary_renames(tmp_path):
+    write_evaluation(tmp_path / "eval" / "sft-test", "out/sft", "out/sft", 0.5)
+    write_evaluation(tmp_path / "eval" / "baseline-test", "out/baseline/best", "out/sft", 2.0)
+    interval = {"mean": 1.0, "low": 1.0, "high": 1.0}
+    policies = {"sft": {"reward": interval}, "holistic": {"reward": interval}}
+    write_json(tmp_path / "summary.json", {"split": "test", "policies": policies})
+    outputs = read_outputs(tmp_path, DISPLAY)
+    shown = sections.results(outputs, {}, sections.Naming(outputs, DISPLAY))
+    assert shown.policies == ["sft", "holistic"]
+    assert shown.folders == {"SFT": "out/sft", "Holistic RLHF": "out/baseline/best"}
+
+
 def test_a_sweep_has_a_page_of_its_own(tmp_path):
     for seed in (0, 1):
         write_jsonl(tmp_path / "lr=0.1" / f"seed-{seed}" / "metrics.jsonl", LINES)

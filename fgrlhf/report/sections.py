@@ -172,13 +172,21 @@ def results(
     keys = list(dict.fromkeys(key for metrics in policies.values() for key in metrics))
     return Results(
         policies=list(policies),
-        folders={naming.display.name(name): outputs.evaluated.get(name, "") for name in policies},
+        folders=_folders(outputs.evaluated, naming.display),
         rows=[_result_row(key, policies, naming.display) for key in keys],
         chart=_shares_chart(keys, policies, outputs, naming),
         pairs=[naming.pair(name, " − ") for name in compared],
         gains=_differences_by_metric(compared, naming.display),
         definitions=definitions(keys, naming.display),
     )
+
+
+def _folders(evaluated: Mapping[str, str], display: Display) -> dict[str, str]:
+    """`Results.folders`.
+
+    A task's summary may have another name for an evaluation, with the same display name.
+    """
+    return {display.name(name): folder for name, folder in evaluated.items() if folder}
 
 
 def _result_row(key: str, policies: Mapping[str, Mapping[str, Interval]], display: Display) -> Row:
