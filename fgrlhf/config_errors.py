@@ -66,7 +66,7 @@ OTHER_NAMES = {
 }
 
 
-class Mistakes(ValueError):  # noqa: N818
+class Mistakes(ValueError):
     """Several mistakes in one section, found by a validator and reported together.
 
     Args:

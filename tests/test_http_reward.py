@@ -266,7 +266,7 @@ def test_a_wrong_answer_stops_the_run_at_once(server, fault, message):
 
 
 def test_an_answer_that_is_too_long_is_not_read(server, monkeypatch):
-    monkeypatch.setattr("fgrlhf.reward_models.http_reward.LARGEST_ANSWER", 1000)
+    monkeypatch.setattr("fgrlhf.reward_models.remote.LARGEST_ANSWER", 1000)
     server.faults = [status(200, b" " * 1001)]
     with pytest.raises(UserError, match="the answer has more than 1,000 bytes"):
         client(server).segment_scores(ASKED, TEXTS)

@@ -7,11 +7,10 @@ repeated; any other fault, and a query that fails too often, stops the run.
 import json
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fgrlhf.background import wait_for, within
+from fgrlhf.background import wait_for
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json
 from fgrlhf.reward_models.answer_cache import AnswerCache
@@ -19,21 +18,15 @@ from fgrlhf.reward_models.prefix import PrefixFn
 from fgrlhf.reward_models.remote import (
     GivenUp,
     Refused,
+    Service,
     TooLong,
-    outages_of,
-    read_token,
-    send,
     text_of,
-    with_attempts,
-    without,
 )
 from fgrlhf.reward_models.reward_protocol import PROTOCOL, Scores, read_scores, request_of
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
     from fgrlhf.reward_models.kinds import Http
-
-LARGEST_ANSWER = 64 << 20  # bytes
 
 
 class HttpReward:
@@ -62,8 +55,8 @@ class HttpReward:
     ):
         self.config = config
         self.prefix_fn = prefix_fn
-        self._pause = pause
-        self._wait = wait
+        name = f"the reward server {config.url}"
+        self.service = Service(config, config.token_env, name, message_of, pause, wait)
         self.cache = None
         if config.cache is not None:
             self.cache = AnswerCache(config.cache, "scores", _is_list)
@@ -98,7 +91,7 @@ class HttpReward:
         if answer.get("request_id") != key:
             raise self._fault(f"the scores of another request, {shorten(answer.get('request_id'))}")
         rows = answer.get("scores")
-        scores = self._read(rows, texts, self._name)
+        scores = self._read(rows, texts, self.service.name)
         if self.cache is not None:
             self.cache.add(key, rows)
         return scores
@@ -111,49 +104,24 @@ class HttpReward:
 
     # ---- queries ----
 
-    @property
-    def _name(self) -> str:
-        return f"the reward server {self.config.url}"
-
-    def _token(self) -> str | None:
-        return read_token(self.config.token_file, self.config.token_env, self._name)
-
     def _answer(self, path: str, body: bytes | None) -> dict[str, Any]:
         """The JSON object that the server answers with.
 
         Raises:
           UserError: it does not, or refuses the query.
         """
-        token = self._token()
-        headers = {"Authorization": f"Bearer {token}"}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        request = urllib.request.Request(self.config.url + path, body, headers)
-        timeout = self.config.timeout_s
-
-        def query() -> bytes:
-            return within(timeout, lambda: send(request, timeout, LARGEST_ANSWER), self._wait)
-
+        service = self.service
         try:
-            text = with_attempts(
-                query,
-                self.config.retries + 1,
-                self._pause,
-                message_of,
-                outages_of(self._name),
-                token,
-            )
+            text = service.query(path, body, bytes)
         except Refused as refusal:
-            raise UserError(without(self._refused(refusal), token)) from None
+            raise UserError(service.without_token(self._refused(refusal))) from None
         except GivenUp as error:
-            raise UserError(
-                without(
-                    f"{self._name} gave no answer in {error}. No reward was recorded for these"
-                    " responses. Check that it runs and can be reached (its terminal has the reason"
-                    " of an error), raise timeout_s if it is slow, then run the same command again",
-                    token,
-                )
-            ) from None
+            message = (
+                f"{service.name} gave no answer in {error}. No reward was recorded for these"
+                " responses. Check that it runs and can be reached (its terminal has the reason"
+                " of an error), raise timeout_s if it is slow, then run the same command again"
+            )
+            raise UserError(service.without_token(message)) from None
         except TooLong as error:
             raise self._fault(f"too much: {error}") from None
         try:
@@ -183,16 +151,16 @@ class HttpReward:
             " its place"
         )
         if source is None:
-            source = self._name
-        elif source != self._name:
+            source = self.service.name
+        elif source != self.service.name:
             way_out = "Remove that file"
         message = f"{source} gave {shorten(fault, 300)}. No reward was used. {way_out}"
-        return UserError(without(message, self._token()))
+        return UserError(self.service.without_token(message))
 
     def _other_model(self, served: Any) -> str:
         return (
-            f"{self._name} has the model {shorten(repr(served), 80)}, but the run is pinned to"
-            f" model_sha256: {self.config.model_sha256}. Serve that model, or start another run"
+            f"{self.service.name} has the model {shorten(repr(served), 80)}, but the run is pinned"
+            f" to model_sha256: {self.config.model_sha256}. Serve that model, or start another run"
             " with the new hash: rewards of two models must not be mixed"
         )
 
@@ -202,8 +170,8 @@ class HttpReward:
         if refusal.code in (401, 403):
             place = config.token_file or f"the environment variable {config.token_env}"
             return (
-                f"{self._name} refuses the token in {place}: {refusal.code} {message}. Use the"
-                " token of the server (its token_file or token_env)"
+                f"{self.service.name} refuses the token in {place}: {refusal.code} {message}. Use"
+                " the token of the server (its token_file or token_env)"
             )
         if refusal.code == 409:
             return self._other_model(_field(refusal.body, "model_sha256"))
@@ -212,7 +180,7 @@ class HttpReward:
             way_out = "Lower batch_size, or raise the server's max_batch or max_body_mb"
         elif refusal.code == 422:
             way_out = "Its reward cannot score these responses: check its model and settings"
-        return f"{self._name} refuses the query: {refusal.code} {message}. {way_out}"
+        return f"{self.service.name} refuses the query: {refusal.code} {message}. {way_out}"
 
 
 def _is_list(value: Any) -> bool:

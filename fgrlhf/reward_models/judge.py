@@ -11,25 +11,21 @@ outside the bounds, count as failed attempts, and then as an error.
 import json
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fgrlhf.background import run_parallel, wait_for, within
+from fgrlhf.background import run_parallel, wait_for
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json
 from fgrlhf.reward_models.answer_cache import AnswerCache, content_hash
 from fgrlhf.reward_models.remote import (
     GivenUp,
     Refused,
+    Service,
     TooLong,
-    outages_of,
-    read_token,
-    send,
+    openai_message,
     text_of,
-    with_attempts,
-    without,
 )
 from fgrlhf.reward_models.spec import is_finite_number
 from fgrlhf.reward_utils import load_segmenter
@@ -38,8 +34,6 @@ from fgrlhf.text_types import Prompt, SegmentScore
 if TYPE_CHECKING:
     from fgrlhf.reward_models.kinds import Judge
     from fgrlhf.reward_models.text_scorers import JudgeSettings
-
-LARGEST_ANSWER = 4 << 20  # bytes
 
 INSTRUCTIONS = """\
 You judge a response to a prompt. The criterion: {criterion}.
@@ -54,7 +48,7 @@ SCORES = (
 )
 
 
-class BadAnswer(OSError):  # noqa: N818
+class BadAnswer(OSError):
     """An answer without the requested scores: a transient fault, like a lost connection."""
 
 
@@ -75,12 +69,12 @@ class JudgeClient:
         wait: Callable[[threading.Event, float], bool] = wait_for,
     ):
         self.settings = settings
-        self._pause = pause
-        self._wait = wait
+        name = f"the judge {settings.model} at {settings.url}"
+        self.service = Service(settings, settings.token_env, name, openai_message, pause, wait)
         self.cache = None
         if settings.cache is not None:
             self.cache = AnswerCache(settings.cache, "scores", _are_numbers)
-        self._token()  # rather now than after the first rollout
+        self.service.token()  # rather now than after the first rollout
 
     def scores(
         self, prompts: Sequence[Prompt], texts: Sequence[str], segments: Sequence[Sequence[str]]
@@ -137,42 +131,29 @@ class JudgeClient:
 
     # ---- queries ----
 
-    def _token(self) -> str | None:
-        settings = self.settings
-        return read_token(settings.token_file, settings.token_env, f"the judge {settings.url}")
-
     def _ask(self, body: bytes, count: int) -> list[float]:
-        settings = self.settings
-        token = self._token()
-        headers = {"Content-Type": "application/json"}
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        request = urllib.request.Request(f"{settings.url}/chat/completions", body, headers)
-        timeout = settings.timeout_s
+        service = self.service
 
-        def query() -> list[float]:
-            answer = within(timeout, lambda: send(request, timeout, LARGEST_ANSWER), self._wait)
+        def parse(answer: bytes) -> list[float]:
             return self._scores_in(answer, count)
 
-        judge = f"the judge {settings.model} at {settings.url}"
         try:
-            return with_attempts(
-                query, settings.retries + 1, self._pause, _message_of, outages_of(judge), token
-            )
+            return service.query("/chat/completions", body, parse)
         except Refused as refusal:
             message = (
-                f"{judge} refuses the query: {refusal.code} {_message_of(refusal.body)}. Check url,"
-                " model, and the token (token_env or token_file)"
+                f"{service.name} refuses the query: {refusal.code}"
+                f" {service.describe(refusal.body)}. Check url, model, and the token (token_env or"
+                " token_file)"
             )
         except GivenUp as error:
             message = (
-                f"{judge} gave no score in {error}. No score was recorded for this response. Check"
-                " the service and its quota, then run the same command again; or start another run"
-                " with another model or a clearer `criterion`"
+                f"{service.name} gave no score in {error}. No score was recorded for this response."
+                " Check the service and its quota, then run the same command again; or start"
+                " another run with another model or a clearer `criterion`"
             )
         except TooLong as error:
-            message = f"{judge}: {error}. Check `url`"
-        raise UserError(without(message, token))
+            message = f"{service.name}: {error}. Check `url`"
+        raise UserError(service.without_token(message))
 
     def _scores_in(self, answer: bytes, count: int) -> list[float]:
         """The scores in the answer to a query. Raises `BadAnswer` if there are none."""
@@ -260,11 +241,3 @@ class JudgeScorer:
 
 def _are_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(map(is_finite_number, value))
-
-
-def _message_of(body: bytes) -> str:
-    """The message of a refusal: {"error": {"message": ...}}, or the body itself."""
-    try:
-        return shorten(parse_json(body.decode("utf-8"))["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return text_of(body)

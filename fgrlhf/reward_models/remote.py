@@ -22,13 +22,16 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
+from fgrlhf.background import within
 from fgrlhf.config import FilePath, StrictModel, refuse
 from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import parse_json
 from fgrlhf.secrets import MASK
 
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})  # other refusals are final
 LONGEST_BACKOFF = 60.0  # seconds; services count queries per minute
 LONGEST_RETRY_AFTER = 600.0  # seconds that a service may ask to wait
+LARGEST_ANSWER = 64 << 20  # bytes of an answer
 LARGEST_REFUSAL = 1 << 20  # bytes of a refusal that are read
 Result = TypeVar("Result")
 
@@ -166,7 +169,7 @@ class RemoteSettings(ServiceSettings):
 # ---- queries -------------------------------------------------------------------------------------
 
 
-class Refused(Exception):  # noqa: N818
+class Refused(Exception):
     """A service has refused a query, and would refuse it again."""
 
     def __init__(self, code: int, body: bytes):
@@ -175,7 +178,7 @@ class Refused(Exception):  # noqa: N818
         super().__init__(code)
 
 
-class GivenUp(Exception):  # noqa: N818
+class GivenUp(Exception):
     """Every attempt failed, or a service asks to wait longer than LONGEST_RETRY_AFTER.
 
     Attributes:
@@ -198,7 +201,7 @@ class GivenUp(Exception):  # noqa: N818
         return f"{tried}: {shorten(self.reason)}{asked}"
 
 
-class TooLong(Exception):  # noqa: N818
+class TooLong(Exception):
     """An answer has more bytes than are read."""
 
 
@@ -301,6 +304,75 @@ def with_attempts(
     raise ValueError("a query needs at least one attempt")
 
 
+class Service:
+    """A service that wants a bearer token and answers within a deadline, or at a further attempt.
+
+    Args:
+      token_env: the environment variable with the token, if `settings` names no file; None for a
+        service without tokens.
+      name: of the service, for messages, such as `the reward server http://127.0.0.1:8000`.
+      describe: the body of a refusal -> its message.
+      pause: waits between attempts.
+      wait: waits for an answer until its deadline.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        token_env: str | None,
+        name: str,
+        describe: Callable[[bytes], str],
+        pause: Callable[[float], None],
+        wait: Callable[[threading.Event, float], bool],
+    ):
+        self.settings = settings
+        self.token_env = token_env
+        self.name = name
+        self.describe = describe
+        self._pause = pause
+        self._wait = wait
+
+    def token(self) -> str | None:
+        """The token; None if the settings name none. Raises `UserError` if it is missing."""
+        return read_token(self.settings.token_file, self.token_env, self.name)
+
+    def without_token(self, message: str) -> str:
+        """The message without the token, which an answer may repeat."""
+        return without(message, self.token())
+
+    def query(self, path: str, body: bytes | None, parse: Callable[[bytes], Result]) -> Result:
+        """The parsed answer to POST of JSON, or to GET if `body` is None.
+
+        Args:
+          path: below the service's address.
+          parse: the answer's body -> the result; if it raises an `OSError`, the query is repeated.
+        Raises:
+          Refused, GivenUp, TooLong: there is no answer.
+          UserError: the token is missing.
+        """
+        token = self.token()
+        headers = {}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        request = urllib.request.Request(self.settings.url + path, body, headers)
+        timeout = self.settings.timeout_s
+
+        def attempt() -> Result:
+            answer = within(timeout, lambda: send(request, timeout, LARGEST_ANSWER), self._wait)
+            return parse(answer)
+
+        return with_attempts(
+            attempt,
+            self.settings.retries + 1,
+            self._pause,
+            self.describe,
+            outages_of(self.name),
+            token,
+        )
+
+
 def _reason_of(cause: Exception | str) -> str:
     """`Connection refused` rather than `[Errno 111] Connection refused`."""
     if isinstance(cause, socket.gaierror):
@@ -315,6 +387,14 @@ def text_of(body: bytes) -> str:
     if text[:200].lower().startswith(("<!doctype html", "<html")):
         return "an HTML page"
     return shorten(text)
+
+
+def openai_message(body: bytes) -> str:
+    """The message of a refusal, {"error": {"message": ...}}, or else the body itself."""
+    try:
+        return shorten(parse_json(body.decode("utf-8"))["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return text_of(body)
 
 
 def send(request: urllib.request.Request, timeout: float, most_bytes: int) -> bytes:

@@ -85,7 +85,7 @@ def _without_places(value: Any, folders: Sequence[str]) -> Any:
     return f"model {folders.index(value)}" if value in folders else value
 
 
-class Refusal(Exception):  # noqa: N818
+class Refusal(Exception):
     """A request that is not answered with scores.
 
     Args:

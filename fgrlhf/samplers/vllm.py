@@ -25,7 +25,6 @@ import json
 import math
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -33,7 +32,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fgrlhf.background import run_parallel, wait_for, within
+from fgrlhf.background import run_parallel, wait_for
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json
 from fgrlhf.models.decoding import Sampling
@@ -41,19 +40,15 @@ from fgrlhf.policy import Policy
 from fgrlhf.reward_models.remote import (
     GivenUp,
     Refused,
+    Service,
     TooLong,
-    outages_of,
-    read_token,
-    send,
-    with_attempts,
-    without,
+    openai_message,
 )
 from fgrlhf.samplers.config import VllmSamplerConfig
 from fgrlhf.samplers.sampler import SavePolicy
 from fgrlhf.samplers.shared_weights import publish_weights
 from fgrlhf.types import Response
 
-LARGEST_ANSWER = 64 << 20  # bytes
 NO_ROUTE = (404, 405)
 ABOVE_ZERO = 1e-3  # a log-probability may be this far above 0, by rounding
 
@@ -62,7 +57,7 @@ Sampled = tuple[list[int], list[float]]
 Result = TypeVar("Result")
 
 
-class NotComplete(OSError):  # noqa: N818
+class NotComplete(OSError):
     """An answer without a complete response, which the next attempt may give."""
 
 
@@ -93,8 +88,8 @@ class VllmSampler:
         self.version: str | None = None
         self._reports_version = True
         self._served_model: str | None = None
-        self._pause = pause
-        self._wait = wait
+        name = f"the sampler {config.url}"
+        self.service = Service(config, config.token_env, name, openai_message, pause, wait)
 
     def check(self) -> None:
         """Raise `UserError` if the server cannot serve this policy.
@@ -106,8 +101,8 @@ class VllmSampler:
         # again when they are replaced, but not those of an output layer that shares its weights.
         if self.tied_embeddings and self._device() == "cpu":
             raise UserError(
-                f"{self._name} runs on a CPU, where vLLM cannot replace the output layer of a"
-                " policy with tied embeddings: its responses would come from a mixture of old and"
+                f"{self.service.name} runs on a CPU, where vLLM cannot replace the output layer of"
+                " a policy with tied embeddings: its responses would come from a mixture of old and"
                 " new weights. Use sampler.kind=local, or a server on a GPU"
             )
 
@@ -155,10 +150,10 @@ class VllmSampler:
         reported = answer.get("weight_version")
         if reported != self.version:
             raise UserError(
-                f"{self._name} has the weights {shorten(repr(reported), 80)}, but the policy's are"
-                f" {self.version!r}: it was restarted, another run uses it, or it did not load"
-                f" them. Give it to this run alone, check that it serves {self.config.sync_dir},"
-                " then run the same command again"
+                f"{self.service.name} has the weights {shorten(repr(reported), 80)}, but the"
+                f" policy's are {self.version!r}: it was restarted, another run uses it, or it did"
+                " not load them. Give it to this run alone, check that it serves"
+                f" {self.config.sync_dir}, then run the same command again"
             )
 
     # ---- responses -------------------------------------------------------------------------------
@@ -275,13 +270,6 @@ class VllmSampler:
 
     # ---- queries ---------------------------------------------------------------------------------
 
-    @property
-    def _name(self) -> str:
-        return f"the sampler {self.config.url}"
-
-    def _token(self) -> str | None:
-        return read_token(self.config.token_file, self.config.token_env, self._name)
-
     def _control(self, path: str, body: dict[str, Any] | None = None) -> None:
         """POST to a route of the development mode; the answer's body has no meaning."""
         try:
@@ -300,35 +288,18 @@ class VllmSampler:
           Refused: the server refuses the query.
           UserError: it does not answer.
         """
-        token = self._token()
-        headers = {"Content-Type": "application/json"}
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
         data = None if body is None else json.dumps(body).encode("ascii")
-        request = urllib.request.Request(self.config.url + path, data, headers)
-        timeout = self.config.timeout_s
-
-        def query() -> Result:
-            answer = within(timeout, lambda: send(request, timeout, LARGEST_ANSWER), self._wait)
-            return parse(answer)
-
         try:
-            return with_attempts(
-                query,
-                self.config.retries + 1,
-                self._pause,
-                _message_of,
-                outages_of(self._name),
-                token,
-            )
+            return self.service.query(path, data, parse)
         except GivenUp as error:
             message = (
-                f"{self._name} gave no answer to {path} in {error}. Check that it runs and can be"
-                " reached, raise sampler.timeout_s if it is slow, then run the same command again"
+                f"{self.service.name} gave no answer to {path} in {error}. Check that it runs and"
+                " can be reached, raise sampler.timeout_s if it is slow, then run the same command"
+                " again"
             )
         except TooLong as error:
-            message = f"{self._name}, {path}: {error}. Check sampler.url"
-        raise UserError(without(message, token))
+            message = f"{self.service.name}, {path}: {error}. Check sampler.url"
+        raise UserError(self.service.without_token(message))
 
     def _json(self, body: bytes) -> dict[str, Any]:
         try:
@@ -342,11 +313,11 @@ class VllmSampler:
     def _fault(self, fault: str) -> UserError:
         """The error for an answer that must not be used."""
         message = (
-            f"{self._name} gave {shorten(fault, 300)}. No response was used. Check that sampler.url"
-            " is a vLLM server that was started as docs/scale.md describes, and that no proxy"
-            " answers in its place"
+            f"{self.service.name} gave {shorten(fault, 300)}. No response was used. Check that"
+            " sampler.url is a vLLM server that was started as docs/scale.md describes, and that no"
+            " proxy answers in its place"
         )
-        return UserError(without(message, self._token()))
+        return UserError(self.service.without_token(message))
 
     def _refused(self, refusal: Refused, path: str) -> UserError:
         way_out = "Check sampler.url, and the options of the server (docs/scale.md)"
@@ -354,10 +325,9 @@ class VllmSampler:
             way_out = "Name its API key by sampler.token_env or sampler.token_file"
         elif refusal.code in NO_ROUTE and not path.startswith("/v1/"):
             way_out = "Start it with VLLM_SERVER_DEV_MODE=1: the run must replace its weights"
-        message = (
-            f"{self._name} refuses {path}: {refusal.code} {_message_of(refusal.body)}. {way_out}"
-        )
-        return UserError(without(message, self._token()))
+        reason = openai_message(refusal.body)
+        message = f"{self.service.name} refuses {path}: {refusal.code} {reason}. {way_out}"
+        return UserError(self.service.without_token(message))
 
 
 def _ignored(body: bytes) -> None:
@@ -474,14 +444,3 @@ def _as_response(responses: Sequence[Sampled], pad_id: int, device: torch.device
         mask_BT[row, :length] = 1
         logprobs_BT[row, :length] = torch.tensor(logprobs)
     return Response(ids_BT.to(device), mask_BT.to(device), logprobs_BT.to(device), of_policy=False)
-
-
-def _message_of(body: bytes) -> str:
-    """The reason of a refusal: {"error": {"message": reason}}, or the body itself."""
-    try:
-        reason: Any = parse_json(body.decode("utf-8"))
-        for name in ("error", "message"):
-            reason = reason[name]
-    except (ValueError, KeyError, TypeError):
-        reason = None
-    return shorten(reason if isinstance(reason, str) else body.decode("utf-8", "replace"))
