@@ -9,9 +9,7 @@ from typing import Any
 import evaluate
 import numpy as np
 from torch import Tensor
-from transformers import (
-    TrainingArguments,
-)
+from transformers import TrainingArguments
 
 from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import use_kernels
@@ -129,20 +127,19 @@ def run_training(
       find_errors: (dev predictions, labels) -> what errors.json describes. None: no such file.
     """
     folder = Path(config.logging.save_dir)
+    name = config.logging.run_name
     arguments = trainer_arguments(config)
     use_kernels(config.model.kernels, folder)
-    checkpoint = None
-    if config.evaluation.checkpoints == "resume":
-        checkpoint = last_complete_checkpoint(folder / "checkpoints")
+    checkpoint = _checkpoint_to_resume(config)
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
     if is_main_rank():
         begin(folder, config, config.inputs)
     log = RunLog(folder, config, resume_step, **config.logging.trackers())
-    with log, log.stage(config.logging.run_name):
+    with log, log.stage(name):
         trainer = make_trainer(arguments)
         if config.train.gradient_checkpointing:
             recompute_layers(trainer.accelerator.unwrap_model(trainer.model))
-        use_run_log(trainer, log, config.logging.run_name)
+        use_run_log(trainer, log, name)
         notes = (*strategy_notes(config.parallel, trainer.accelerator), *config.logging.notes())
         for message in (*notes, *start_messages):
             say(message)
@@ -152,40 +149,46 @@ def run_training(
 
         dev: Any = trainer.predict(trainer.eval_dataset, metric_key_prefix="dev")
         numbers = _without_timings(dev.metrics)
-        metrics = {
-            **spec.metrics,
-            **numbers,
-            "calibration": calibration_curve(dev.predictions, dev.label_ids),
-        }
+        curve = calibration_curve(dev.predictions, dev.label_ids)
+        errors = None if find_errors is None else find_errors(dev.predictions, dev.label_ids)
         facts = {}
         if extra_facts is not None:
             with unsharded(trainer.model):
                 facts = extra_facts(trainer)
-        weights = None
-        if trainer.sharded:
-            weights = trainer.whole_tensors(trainer.model.state_dict(keep_vars=True))
-        best = {
-            "best_step": trainer.state.best_global_step,
-            "steps": trainer.state.global_step,
-        }
-        errors = None if find_errors is None else find_errors(dev.predictions, dev.label_ids)
-        if trainer.is_world_process_zero():
-            source = read_source(config.model.ckpt)
+        metrics = {**spec.metrics, **numbers, "calibration": curve}
+        best = {"best_step": trainer.state.best_global_step, "steps": trainer.state.global_step}
+        _write_model(config, trainer, replace(spec, metrics=metrics, **facts))
+        if is_main_rank():
             if errors is not None:
                 write_json(folder / "errors.json", errors.as_dict())
-            install_model(trainer, folder, replace(spec, metrics=metrics, **facts), source, weights)
             write_json(folder / "metrics.json", {**metrics, **facts, **best})
     if is_main_rank():
         # after the log has written stages.json, because result.json marks the stage as complete
         finish(folder, best)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-        say(f"{config.logging.run_name}: best step {best['best_step']}, dev {shown}")
-        say(f"{config.logging.run_name}: {comparison(metrics['accuracy'], metrics['baselines'])}")
+        shown = ", ".join(f"{metric} {value:.4g}" for metric, value in numbers.items())
+        say(f"{name}: best step {best['best_step']}, dev {shown}")
+        say(f"{name}: {comparison(metrics['accuracy'], metrics['baselines'])}")
         if errors is not None:
-            say(f"{config.logging.run_name}: {errors.describe()}")
+            say(f"{name}: {errors.describe()}")
     trainer.accelerator.wait_for_everyone()
     return folder
+
+
+def _checkpoint_to_resume(config: RMConfig) -> Path | None:
+    if config.evaluation.checkpoints != "resume":
+        return None
+    return last_complete_checkpoint(Path(config.logging.save_dir) / "checkpoints")
+
+
+def _write_model(config: RMConfig, trainer: StageTrainer, spec: RewardModelSpec) -> None:
+    """Write the model's folder. Every process calls it, since a model may be sharded."""
+    weights = None
+    if trainer.sharded:
+        weights = trainer.whole_tensors(trainer.model.state_dict(keep_vars=True))
+    if trainer.is_world_process_zero():
+        folder = Path(config.logging.save_dir)
+        install_model(trainer, folder, spec, read_source(config.model.ckpt), weights)
 
 
 def _without_timings(metrics: Mapping[str, float]) -> dict[str, float]:
