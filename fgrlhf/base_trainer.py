@@ -20,9 +20,9 @@ from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import check_launcher, shard_over_processes, shards_models
 from fgrlhf.runs.optimizer import make_optimizer
-from fgrlhf.runs.progress import paused
+from fgrlhf.runs.progress import paused, progress_bar
 from fgrlhf.runs.runlog import BEST_FILE, RunLog
-from fgrlhf.runs.stage import digests
+from fgrlhf.runs.stage import digests, hold
 from fgrlhf.stats import Interval
 from fgrlhf.value import ActorCritic
 
@@ -51,8 +51,8 @@ def dev_columns(results: Mapping[str, float | Interval]) -> tuple[dict[str, floa
 class BaseTrainer(ABC):
     """A policy (with or without a critic), its optimiser and its run folder.
 
-    A subclass provides the loop, `total_steps`, and a config with the sections `train`, `model`,
-    `parallel` and `logging` of RL, and the property `inputs`.
+    A subclass provides the loop, `_train`, and `total_steps`. Its config has the sections `train`,
+    `model`, `parallel` and `logging` of RL, and the property `inputs`.
 
     Args:
       evaluate: policy -> dev metrics by name; called on all ranks.
@@ -112,6 +112,15 @@ class BaseTrainer(ABC):
         """Whether the run ended before its last step; the same on every rank."""
         return False
 
+    def train(self, until: int | None = None) -> None:
+        """Train up to step `until` (default: the end), from the last complete checkpoint if any."""
+        with hold(self.config.logging.save_dir):
+            self._train(until)
+
+    @abstractmethod
+    def _train(self, until: int | None) -> None:
+        """`train`, in a run folder that no other run uses."""
+
     def _is_finished(self, resumed: bool) -> bool:
         """Whether a resumed run had ended: its last step is done, and `final/` is whole.
 
@@ -135,6 +144,28 @@ class BaseTrainer(ABC):
                 f" {self.total_steps} steps are done",
                 flush=True,
             )
+
+    def _start_log(self, resumed: bool) -> None:
+        if resumed:
+            self._say_continuing()
+        resume_step = self.step - 1 if resumed else None
+        trackers = self.config.logging.trackers()
+        self.log = RunLog(self.folder, self.config, resume_step=resume_step, **trackers)
+
+    def _progress_bar(self) -> tqdm:
+        return progress_bar(
+            self.total_steps,
+            self.config.logging.run_name,
+            "step",
+            initial=self.step,
+            enabled=not self._quiet(),
+        )
+
+    def _finish(self, bar: tqdm) -> None:
+        """Evaluate and save the last policy, and print where the policies are."""
+        self._evaluate(bar)  # even if no evaluation is due at this step
+        self._save_policy("final")
+        self._say_where_policies_are(bar)
 
     def _say_where_policies_are(self, bar: tqdm) -> None:
         """Print where the run has saved its policies."""

@@ -37,8 +37,6 @@ from fgrlhf.runs.batching import shuffled_batches
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.progress import progress_bar
-from fgrlhf.runs.runlog import RunLog
-from fgrlhf.runs.stage import hold
 from fgrlhf.runs.step_metrics import rounded, texts_of_tokens
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import seeded
@@ -124,11 +122,6 @@ class DPOTrainer(BaseTrainer):
 
     # ---- the loop --------------------------------------------------------------------------------
 
-    def train(self, until: int | None = None) -> None:
-        """Train up to step `until` (default: the end), from the last complete checkpoint if any."""
-        with hold(self.config.logging.save_dir):
-            self._train(until)
-
     def _train(self, until: int | None) -> None:
         # before a checkpoint replaces the weights of the initial policy, which is the reference
         if self.ref_logprobs is None and not self._has_ended():
@@ -137,22 +130,9 @@ class DPOTrainer(BaseTrainer):
         resumed = checkpoint.load_latest(self)
         if self._is_finished(resumed):
             return
-        if resumed:
-            self._say_continuing()
-        self.log = RunLog(
-            self.folder,
-            self.config,
-            resume_step=self.step - 1 if resumed else None,
-            **self.config.logging.trackers(),
-        )
+        self._start_log(resumed)
+        bar = self._progress_bar()
         last = self.total_steps if until is None else min(until, self.total_steps)
-        bar = progress_bar(
-            self.total_steps,
-            self.config.logging.run_name,
-            "step",
-            initial=self.step,
-            enabled=not self._quiet(),
-        )
         while self.step < last:
             if self.step % self.config.train.eval_interval == 0:
                 self._evaluate(bar)
@@ -164,9 +144,7 @@ class DPOTrainer(BaseTrainer):
             if self.step % self.config.train.save_interval == 0 or self.step == last:
                 checkpoint.save(self)
         if self.step == self.total_steps:
-            self._evaluate(bar)  # the last policy, even if no evaluation is due at this step
-            self._save_policy("final")
-            self._say_where_policies_are(bar)
+            self._finish(bar)
         bar.close()
         self.log.close()
 

@@ -1,7 +1,7 @@
 """Evaluates a policy on prompts: a row per response, and a summary with intervals over prompts."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from fgrlhf.alignment import decode, texts_of
+from fgrlhf.alignment import decode
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.metrics.base import Metric, MetricFunction, NamedMetric
@@ -19,10 +19,15 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.reward_utils import Segmenter
-from fgrlhf.rollout import finished_responses, in_parts
+from fgrlhf.rollout import (
+    batches_by_length,
+    finished_responses,
+    in_parts,
+    response_seeds_by_id,
+    response_texts,
+)
 from fgrlhf.runs.progress import progress_bar, show_phase
 from fgrlhf.runs.step_metrics import segment_rows
-from fgrlhf.seeds import derive_seed
 from fgrlhf.step_search import StepSearch
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 from fgrlhf.types import Response
@@ -121,12 +126,12 @@ def evaluate_rows(
     rows_of_prompt: dict[int, list[dict]] = {}
     bar = progress_bar(len(prompts), "evaluating", "prompt", enabled=progress)
     prompts_per_batch = max(1, min(batch_size, RESPONSES_PER_BATCH // num_samples))
-    for indices in _batches(prompts, prompts_per_batch):
+    for indices in batches_by_length(prompts, prompts_per_batch):
         batch = [prompts[i] for i in indices]
         prompt_ids_GP, prompt_mask_GP = policy.encode(batch)
         show_phase(bar, "sampling" if search is None else "searching")
         if search is None:
-            seeds = _response_seeds(batch, seed, num_samples)
+            seeds = response_seeds_by_id(batch, seed, num_samples)
             response = policy.generate(
                 prompt_ids_GP, prompt_mask_GP, sampling, seeds, num_samples, temperature
             )
@@ -162,7 +167,7 @@ def _response_rows(
     Args:
       prompts: the prompt of each response; the `num_samples` responses to a prompt are neighbours.
     """
-    texts = _response_texts(policy, response)
+    texts = response_texts(policy, response)
     rows = _text_rows(prompts, texts, num_samples)
     # autocast is for the policy: outside it, rewards are those of training, and metrics those of
     # the evaluation program
@@ -310,27 +315,6 @@ def _join(rows: Sequence[dict], columns: Sequence[Mapping]) -> None:
     """Add columns to each row."""
     for row, more in zip(rows, columns, strict=True):
         row.update(more)
-
-
-def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
-    """Batches of indices of prompts of similar length, which reduces padding."""
-    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].text))
-    return (order[start : start + size] for start in range(0, len(order), size))
-
-
-def _response_seeds(batch: Sequence[Prompt], seed: int, num_samples: int) -> list[int]:
-    """A seed for each response, a pure function of (seed, prompt id, sample)."""
-    seeds = []
-    for prompt in batch:
-        for k in range(num_samples):
-            seeds.append(derive_seed(seed, "response", prompt.id, k))
-    return seeds
-
-
-def _response_texts(policy: Policy, response: Response) -> list[str]:
-    lengths = response.mask_BT.sum(1).tolist()
-    unpadded = [ids_T[: int(length)] for ids_T, length in zip(response.ids_BT.tolist(), lengths)]
-    return texts_of(policy.tokenizer, unpadded)
 
 
 def _kl_of_responses(

@@ -1,6 +1,6 @@
 """Prompts -> rollouts: sampled responses, their texts, log-probabilities and values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -47,7 +47,7 @@ def collect(
     num_samples: int,
     row_seeds: Sequence[int],
     temperature: float,
-    texts_known: TextsKnown = lambda prompts, texts: None,
+    texts_known: TextsKnown | None = None,
     sampler: Sampler | None = None,
 ) -> Rollout:
     """Sample `num_samples` responses to each prompt and score them.
@@ -73,8 +73,8 @@ def collect(
         response,
         num_samples,
         temperature,
-        texts_known,
-        sampling,
+        texts_known=texts_known,
+        sampling=sampling,
     )
 
 
@@ -88,7 +88,7 @@ def score(
     response: Response,
     num_samples: int,
     temperature: float,
-    texts_known: TextsKnown = lambda prompts, texts: None,
+    texts_known: TextsKnown | None = None,
     sampling: Sampling | None = None,
 ) -> Rollout:
     """Build a rollout: compute log-probabilities and values of given responses.
@@ -102,6 +102,7 @@ def score(
     probability that the policy gives to the kept tokens makes them comparable with the policy's.
 
     Args:
+      texts_known: called before scoring with the prompt and text of each response.
       sampling: how another program sampled; None: without top_k and top_p.
 
     Raises:
@@ -111,7 +112,8 @@ def score(
     critic = actor_critic.value
     repeated_prompts = tuple(prompt for prompt in prompts for _ in range(num_samples))
     texts, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT)
-    texts_known(repeated_prompts, texts)
+    if texts_known is not None:
+        texts_known(repeated_prompts, texts)
     prompt_ids_BP = prompt_ids_GP.repeat_interleave(num_samples, 0)
     prompt_mask_BP = prompt_mask_GP.repeat_interleave(num_samples, 0)
     batch = (prompt_ids_BP, prompt_mask_BP, response.ids_BT, response.mask_BT)
@@ -255,21 +257,37 @@ def generate_texts(
     Args:
       bar: a progress bar that counts prompts.
     """
-    shortest_first = sorted(range(len(prompts)), key=lambda i: len(prompts[i].text))
     texts_by_prompt: list[list[str]] = [[] for _ in prompts]
-    for start in range(0, len(shortest_first), batch_size):
-        batch = shortest_first[start : start + batch_size]
-        seeds = []
-        for i in batch:
-            for sample in range(num_samples):
-                seeds.append(derive_seed(seed, "response", prompts[i].id, sample))
-        prompt_ids_GP, prompt_mask_GP = policy.encode([prompts[i] for i in batch])
+    for indices in batches_by_length(prompts, batch_size):
+        batch = [prompts[i] for i in indices]
+        seeds = response_seeds_by_id(batch, seed, num_samples)
+        prompt_ids_GP, prompt_mask_GP = policy.encode(batch)
         response = policy.generate(prompt_ids_GP, prompt_mask_GP, sampling, seeds, num_samples)
-        lengths = response.mask_BT.sum(1).tolist()
-        rows = [ids[: int(n)] for ids, n in zip(response.ids_BT.tolist(), lengths)]
-        texts = texts_of(policy.tokenizer, rows)
-        for place, i in enumerate(batch):
+        texts = response_texts(policy, response)
+        for place, i in enumerate(indices):
             texts_by_prompt[i] = texts[place * num_samples : (place + 1) * num_samples]
         if bar is not None:
             bar.update(len(batch))
     return texts_by_prompt
+
+
+def batches_by_length(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
+    """Batches of indices of prompts of similar length, which reduces padding."""
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].text))
+    return (order[start : start + size] for start in range(0, len(order), size))
+
+
+def response_seeds_by_id(prompts: Sequence[Prompt], seed: int, num_samples: int) -> list[int]:
+    """One seed per response, a pure function of (seed, prompt id, sample)."""
+    seeds = []
+    for prompt in prompts:
+        for sample in range(num_samples):
+            seeds.append(derive_seed(seed, "response", prompt.id, sample))
+    return seeds
+
+
+def response_texts(policy: Policy, response: Response) -> list[str]:
+    """The text of every response."""
+    lengths = response.mask_BT.sum(1).tolist()
+    unpadded = [ids_T[: int(length)] for ids_T, length in zip(response.ids_BT.tolist(), lengths)]
+    return texts_of(policy.tokenizer, unpadded)

@@ -30,10 +30,7 @@ from fgrlhf.runs.distributed import (
     share_of,
     stop_together,
 )
-from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.runs.runlog import RunLog
-from fgrlhf.runs.stage import hold
 from fgrlhf.runs.step_metrics import (
     cut_shares,
     input_counts,
@@ -136,11 +133,6 @@ class OnPolicyTrainer(BaseTrainer):
         return self._saved_policy
 
     # ---- the loop --------------------------------------------------------------------------------
-
-    def train(self, until: int | None = None) -> None:
-        """Train up to step `until` (default: the end), from the last complete checkpoint if any."""
-        with hold(self.config.logging.save_dir):
-            self._train(until)
 
     def _train(self, until: int | None) -> None:
         resumed = checkpoint.load_latest(self)
@@ -289,8 +281,9 @@ class OnPolicyTrainer(BaseTrainer):
                 num_samples,
                 seeds,
                 temperature,
-                self.reward.start,  # a server scores while this process computes log-probabilities
-                self.sampler,
+                # a server scores while this process computes log-probabilities
+                texts_known=self.reward.start,
+                sampler=self.sampler,
             )
             return self.algorithm.after_rollout(rollout, temperature, num_samples)
 
@@ -322,12 +315,12 @@ class OnPolicyTrainer(BaseTrainer):
         epochs = train.n_ppo_epoch_per_rollout if self.algorithm.reuses_rollouts else 1
         step_metrics = []
         for epoch in range(epochs):
-            for rows in self.minibatches(len(rollout), epoch):
-                step_metrics.append(self._optimizer_step(rollout, advantages, rows))
+            for rows_B in self.minibatches(len(rollout), epoch):
+                step_metrics.append(self._optimizer_step(rollout, advantages, rows_B))
         return mean_of(step_metrics) | {"lr": self.optimizer.param_groups[0]["lr"]}
 
     def _optimizer_step(
-        self, rollout: Rollout, advantages: Advantages, rows: Tensor
+        self, rollout: Rollout, advantages: Advantages, rows_B: Tensor
     ) -> dict[str, float]:
         """One optimiser step on the mean loss over a minibatch's tokens.
 
@@ -335,13 +328,13 @@ class OnPolicyTrainer(BaseTrainer):
         share of the mean. With `train.average_microbatches: false`, the gradient grows with the
         number of micro-batches (`_gradient_scale`).
         """
-        n_tokens = rollout.response_mask_BT[rows].sum().clamp(min=1)
-        micro_batches = self.micro_batches(rows)
+        n_tokens = rollout.response_mask_BT[rows_B].sum().clamp(min=1)
+        micro_batches = self.micro_batches(rows_B)
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
-        for i, micro in enumerate(micro_batches):
-            old = rollout.rows(micro)
-            micro_advantages = advantages.rows(micro, old.response_ids_BT.shape[1])
+        for i, micro_B in enumerate(micro_batches):
+            old = rollout.rows(micro_B)
+            micro_advantages = advantages.rows(micro_B, old.response_ids_BT.shape[1])
             is_last = i + 1 == len(micro_batches)
             with self._no_sync(not is_last):
                 with self.precision():
@@ -355,17 +348,17 @@ class OnPolicyTrainer(BaseTrainer):
                     )
                 token_loss = self.token_loss(new, old, micro_advantages)
                 share_of_mean = masked_sum(token_loss.loss_BT, old.response_mask_BT) / n_tokens
-                (share_of_mean * self._gradient_scale(rows, micro)).backward()
+                (share_of_mean * self._gradient_scale(rows_B, micro_B)).backward()
             add_token_means(totals, token_loss.metrics, old.response_mask_BT, n_tokens)
         return self._summed(totals) | self._clip_and_step()
 
-    def _gradient_scale(self, rows: Tensor, micro: Tensor) -> float:
+    def _gradient_scale(self, rows_B: Tensor, micro_B: Tensor) -> float:
         """What the loss of a micro-batch is multiplied with, before the gradients are averaged."""
         if not self.config.train.average_microbatches:
             # As in the published code: too large by the number of micro-batches per rank. Its loss
             # is the micro-batch's mean over tokens, times its mean length over that of the batch:
-            # (sum / tokens) (tokens / len(micro)) / (n_tokens / len(rows)).
-            return len(rows) / len(micro)
+            # (sum / tokens) (tokens / len(micro_B)) / (n_tokens / len(rows_B)).
+            return len(rows_B) / len(micro_B)
         # DDP averages gradients over the ranks, but their sum is needed.
         return self.accelerator.num_processes
 
@@ -395,11 +388,11 @@ class OnPolicyTrainer(BaseTrainer):
         for group, factor in zip(self.optimizer.param_groups, factors):
             group["lr"] = group["peak_lr"] * factor
 
-    def micro_batches(self, rows: Tensor) -> list[Tensor]:
+    def micro_batches(self, rows_B: Tensor) -> list[Tensor]:
         """The rank's rows of a minibatch, in parts of `training_batch_size_per_card`."""
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        indices = share_of(range(len(rows)), rank, world)
-        share = rows[list(indices)]
+        indices = share_of(range(len(rows_B)), rank, world)
+        share = rows_B[list(indices)]
         return list(share.split(self.config.train.training_batch_size_per_card))
 
     # ---- pure functions of (config, step) --------------------------------------------------------
@@ -517,22 +510,6 @@ class OnPolicyTrainer(BaseTrainer):
 
     # ---- logging ---------------------------------------------------------------------------------
 
-    def _start_log(self, resumed: bool) -> None:
-        if resumed:
-            self._say_continuing()
-        resume_step = self.step - 1 if resumed else None
-        trackers = self.config.logging.trackers()
-        self.log = RunLog(self.folder, self.config, resume_step=resume_step, **trackers)
-
-    def _progress_bar(self) -> tqdm:
-        return progress_bar(
-            self.total_steps,
-            self.config.logging.run_name,
-            "step",
-            initial=self.step,
-            enabled=not self._quiet(),
-        )
-
     def _share_cut(self, rollout: Rollout) -> float:
         """The share of a step's prompts that are longer than the policy's input limit."""
         return sum(prompt.id in self.cut_ids for prompt in rollout.prompts) / len(rollout)
@@ -560,10 +537,7 @@ class OnPolicyTrainer(BaseTrainer):
         bar.update()
 
     def _finish(self, bar: tqdm) -> None:
-        """Evaluate and save the last policy, and report where the policies are."""
-        self._evaluate(bar)
-        self._save_policy("final")
-        self._say_where_policies_are(bar)
+        super()._finish(bar)
         if self.stopped and self.accelerator.is_main_process:
             bar.write(
                 f"stopped at step {self.step}: the KL from the reference exceeded"

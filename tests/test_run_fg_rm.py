@@ -234,7 +234,7 @@ def test_the_best_checkpoint_is_kept(tmp_path):
     assert not (folder / "checkpoints").exists()
 
 
-class Interrupt(Exception):  # noqa: N818
+class Interrupt(Exception):
     pass
 
 

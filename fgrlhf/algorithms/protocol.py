@@ -124,7 +124,7 @@ class Trainer(Protocol):
         """The row numbers of each minibatch of an epoch, over all processes."""
         ...
 
-    def micro_batches(self, rows: Tensor) -> list[Tensor]:
+    def micro_batches(self, rows_B: Tensor) -> list[Tensor]:
         """The current process's share of a minibatch's rows, in parts that fit into memory."""
         ...
 

@@ -132,8 +132,8 @@ class TRPO(ActorCriticAlgorithm):
         trainer.set_learning_rates()
         critic_metrics = []
         for epoch in range(train.n_ppo_epoch_per_rollout):
-            for rows in trainer.minibatches(len(rollout), epoch):
-                critic_metrics.append(self.critic_step(trainer, rollout, advantages, rows))
+            for rows_B in trainer.minibatches(len(rollout), epoch):
+                critic_metrics.append(self.critic_step(trainer, rollout, advantages, rows_B))
 
         step = TrustRegionStep(self.config, trainer, rollout, advantages)
         only_critic_learns = trainer.step < train.n_critic_warmup_steps
@@ -143,21 +143,21 @@ class TRPO(ActorCriticAlgorithm):
         return mean_of(critic_metrics) | policy | {"lr": critic_lr}
 
     def critic_step(
-        self, trainer: Trainer, rollout: Rollout, advantages: Advantages, rows: Tensor
+        self, trainer: Trainer, rollout: Rollout, advantages: Advantages, rows_B: Tensor
     ) -> dict[str, float]:
         """One Adam step on the mean value loss over a minibatch's tokens."""
         train = trainer.config.train
         critic = trainer.actor_critic.value
         assert critic is not None  # since needs_values is true
-        n_tokens = rollout.response_mask_BT[rows].sum().clamp(min=1)
+        n_tokens = rollout.response_mask_BT[rows_B].sum().clamp(min=1)
         trainer.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
-        for micro in trainer.micro_batches(rows):
-            old = rollout.rows(micro)
+        for micro_B in trainer.micro_batches(rows_B):
+            old = rollout.rows(micro_B)
             with trainer.precision():
                 values_BT = critic(*_batch(old), policy_hidden_BTD=None)
             new = PolicyOutput(old.logprobs_BT, values_BT)
-            micro_advantages = advantages.rows(micro, old.response_ids_BT.shape[1])
+            micro_advantages = advantages.rows(micro_B, old.response_ids_BT.shape[1])
             loss_BT, metrics = self.value_loss(new, old, micro_advantages)
             (masked_sum(loss_BT, old.response_mask_BT) / n_tokens).backward()
             add_token_means(totals, metrics, old.response_mask_BT, n_tokens)
@@ -202,14 +202,14 @@ class TrustRegionStep:
         self, rollout: Rollout, advantages: Advantages
     ) -> list[tuple[Rollout, Advantages]]:
         """The process's micro-batches, with log-probabilities of the old policy in fp32."""
-        all_rows = torch.arange(len(rollout), device=rollout.response_ids_BT.device)
+        all_rows_B = torch.arange(len(rollout), device=rollout.response_ids_BT.device)
         batches = []
-        for micro in self.trainer.micro_batches(all_rows):
-            old = rollout.rows(micro)
+        for micro_B in self.trainer.micro_batches(all_rows_B):
+            old = rollout.rows(micro_B)
             with torch.no_grad():
                 output, _ = self.old_policy(*_batch(old), temperature=self.temperature)
             old = replace(old, logprobs_BT=output.logprobs_BT)
-            batches.append((old, advantages.rows(micro, old.response_ids_BT.shape[1])))
+            batches.append((old, advantages.rows(micro_B, old.response_ids_BT.shape[1])))
         return batches
 
     def measure(self) -> dict[str, float]:
