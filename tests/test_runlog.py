@@ -226,13 +226,11 @@ def test_wandb_without_a_network_goes_offline_and_the_run_goes_on(tmp_path, monk
 
 
 def test_outside_a_git_checkout_there_is_no_commit(tmp_path, monkeypatch):
-    write_text(tmp_path / "fgrlhf" / "runlog.py", "")
-    monkeypatch.setattr(runlog, "__file__", str(tmp_path / "fgrlhf" / "runlog.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert runlog.git_commit() is None
+    assert runlog.git_commit(tmp_path) is None
 
 
-def test_the_commit_says_if_the_code_differs_from_it(tmp_path, monkeypatch):
+def test_the_commit_says_if_the_code_differs_from_it(tmp_path):
     def git(*arguments):
         names = ("-c", "user.name=n", "-c", "user.email=e")
         subprocess.run(["git", *names, *arguments], cwd=tmp_path, check=True, capture_output=True)
@@ -244,16 +242,15 @@ def test_the_commit_says_if_the_code_differs_from_it(tmp_path, monkeypatch):
     git("config", "status.showUntrackedFiles", "no")
     git("add", ".")
     git("commit", "-qm", "first")
-    monkeypatch.setattr(runlog, "__file__", str(code))
-    commit = runlog.git_commit()
+    commit = runlog.git_commit(code.parent)
     assert commit is not None and re.fullmatch("[0-9a-f]{40}", commit)
     write_text(tmp_path / "outputs" / "run.json", "{}")
-    assert runlog.git_commit() == commit
+    assert runlog.git_commit(code.parent) == commit
     write_text(tmp_path / "tasks" / "new.py", "")
-    assert runlog.git_commit() == f"{commit}-modified"
+    assert runlog.git_commit(code.parent) == f"{commit}-modified"
     (tmp_path / "tasks" / "new.py").unlink()
     write_text(code, "pass")
-    assert runlog.git_commit() == f"{commit}-modified"
+    assert runlog.git_commit(code.parent) == f"{commit}-modified"
 
 
 # ---- damaged logs, failing trackers, secrets -----------------------------------------------------

@@ -20,7 +20,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.kernels import choice
-from fgrlhf.runs.runlog import git_commit, versions
+from fgrlhf.runs.runlog import commit_of_code, versions
 
 
 class Settings(StrictModel):
@@ -34,7 +34,7 @@ def facts() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "versions": versions(),
-        "git_commit": git_commit(),
+        "git_commit": commit_of_code(),
         "processor": choice.processor_name(),
         "cpu_threads": torch.get_num_threads(),
         "gpus": gpus,

@@ -13,6 +13,7 @@ Neither does a damaged log: its readable part is kept, and the file is renamed t
 Secrets are masked in config.yaml, run.json and the data sent to trackers.
 """
 
+import functools
 import json
 import math
 import os
@@ -253,7 +254,7 @@ class RunLog:
             "command": before.get("command", command),
             "seed": seed,
             "versions": versions(),
-            "git_commit": git_commit(),
+            "git_commit": commit_of_code(),
             "kernels": kernels.choices(),
             "resumed_at": resumed,
             "resumed_with": commands,
@@ -303,8 +304,14 @@ def versions() -> dict[str, str]:
 MODIFIED = "-modified"  # after a commit: the code was not exactly that of the commit
 
 
-def git_commit() -> str | None:
-    """The commit of the code, plus `MODIFIED` if files differ; None outside a git checkout.
+@functools.cache  # later changes do not reach the code that is already loaded
+def commit_of_code() -> str | None:
+    """`git_commit` of this library."""
+    return git_commit(Path(__file__).parent)
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit of a checkout, plus `MODIFIED` if files differ; None outside a git checkout.
 
     New files count too, unless git ignores them: a task that is not committed yet is code.
     """
@@ -313,7 +320,7 @@ def git_commit() -> str | None:
         try:
             done = subprocess.run(
                 ["git", *arguments],
-                cwd=Path(__file__).parent,
+                cwd=folder,
                 capture_output=True,
                 text=True,
                 timeout=20,
