@@ -4,6 +4,7 @@ A check yields complaints, `(field, reason)`. The reader of a file adds the file
 raises one `DataError` with all of them.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
@@ -213,6 +214,7 @@ UNSPACED_SCRIPTS = (
 )
 
 
+@functools.lru_cache(maxsize=4096)
 def is_unspaced(character: str) -> bool:
     """Whether a character belongs to a script that is written without spaces."""
     code = ord(character)
