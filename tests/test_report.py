@@ -7,15 +7,21 @@ from html.parser import HTMLParser
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 import pytest
-from report_helpers import ASPECTS, PROMPT, eval_row, interval, make_outputs, write_run
+from report_helpers import (
+    ASPECTS,
+    PROMPT,
+    eval_row,
+    interval,
+    leave_out_plots,
+    make_outputs,
+    write_run,
+)
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.pipeline.summary import SummarySettings, summarise
 from fgrlhf.report import page as report_page
-from fgrlhf.report import plots as report_plots
 from fgrlhf.report import sections
 from fgrlhf.report.data import read_outputs
 from fgrlhf.report.display import Display
@@ -40,6 +46,12 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.text.append(data)
+
+
+@pytest.fixture(autouse=True)
+def no_plots(monkeypatch):
+    """The report `whole` has plots: it is made before this fixture is in force."""
+    leave_out_plots(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -444,13 +456,12 @@ def test_headline_metrics_of_a_task(tmp_path):
     assert "puzzles solved 1.00" in text and "reward 2.00" not in text
 
 
-def test_the_task_comes_from_the_command_line_or_from_the_outputs(tmp_path, capsys, monkeypatch):
+def test_the_task_comes_from_the_command_line_or_from_the_outputs(tmp_path, capsys):
     def shown(*arguments) -> bool:
         report_page.main([str(tmp_path), *arguments])
         return "Fine-grained RLHF" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
     write_run(tmp_path / "fine_grained", ASPECTS, random.Random(0))
-    monkeypatch.setattr(report_plots, "curves", lambda *arguments: "")  # they take long
     assert not shown() and shown("task=qa_feedback") and shown("task=tasks.qa_feedback")
     run_json = tmp_path / "fine_grained" / "run.json"
     write_json(run_json, {**json.loads(run_json.read_text()), "task": "qa_feedback"})
@@ -543,32 +554,9 @@ def test_split_prompt():
     assert (view.title, view.parts) == (PROMPT, {})
 
 
-def test_smoothing_is_a_mean_of_neighbours():
-    np.testing.assert_allclose(
-        report_plots.smooth(np.array([0.0, 3.0, 6.0, 3.0])), [1.5, 3.0, 4.0, 4.5]
-    )
-    assert report_plots.smooth(np.array([])).size == 0
-
-
-@pytest.mark.parametrize("low, text", [(0.048, "0.002"), (0.3, "0.27"), (0.0, None)])
-def test_an_axis_that_does_not_begin_at_zero_is_labelled(low, text):
-    svg = report_plots.intervals("t", [("a", [(0.5, low, 0.97, 1)])])
-    expected = [] if text is None else [f"the axis begins at {text}, not at 0"]
-    assert re.findall("the axis begins[^<]*", svg) == expected
-
-
 def test_a_folder_named_like_its_task_is_in_the_title_once(tmp_path):
     outputs = mock.Mock(folder=tmp_path / "qa_feedback")
     assert report_page._title(outputs, "tasks.qa_feedback") == "fgrlhf · qa_feedback"
-
-
-def test_plots_use_the_page_colours_and_escape_titles():
-    points = [report_plots.Point(0, 1.0), report_plots.Point(2, 3.0)]
-    svg = report_plots.curves('a <b> "c" $d_1$', [report_plots.Series("a", points, 2)], "episodes")
-    assert "var(--series-2)" in svg and "var(--muted)" in svg and "#0000" not in svg
-    assert svg.count("$d_1$") == 2, "dollars are dollars, in the plot and in its label"
-    assert "<b>" not in svg and 'aria-label="a &lt;b&gt; &quot;c&quot; $d_1$"' in svg
-    assert "<style" not in svg and 'id="figure_1"' not in svg
 
 
 # ---- damaged files -------------------------------------------------------------------------------
@@ -612,12 +600,6 @@ def made(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def no_plots(monkeypatch):
-    for name in ("curves", "calibration", "intervals"):
-        monkeypatch.setattr(report_plots, name, lambda *_: "<svg/>")
-
-
 def reported(folder, name, text) -> str:
     """The report's error message, or empty if it was written."""
     path = folder / name
@@ -640,7 +622,7 @@ def reported(folder, name, text) -> str:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_is_named_and_never_a_traceback(made, no_plots, name):
+def test_a_damaged_file_is_named_and_never_a_traceback(made, name):
     rng = random.Random(name)
     for text in (b"", b"[]", b"{}", b"3", b'"x"', b"[[]]", b"\0\0", b"\xff", b"[" * 100_000):
         message = reported(made, name, text)
@@ -669,7 +651,7 @@ def test_a_damaged_file_is_named_and_never_a_traceback(made, no_plots, name):
     assert refused
 
 
-def test_samples_of_no_step_are_left_alone(made, no_plots):
+def test_samples_of_no_step_are_left_alone(made):
     (made / "fine_grained" / "samples" / "step-x.jsonl").write_text("not ours")
     write_report(made, made / "r.html")
 

@@ -5,6 +5,7 @@ import io
 from urllib.parse import unquote
 
 import pytest
+from report_helpers import leave_out_plots
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl, write_text
@@ -30,8 +31,7 @@ from tasks.qa_feedback.display import DISPLAY, prompt_parts
 
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch):
-    for name in ("curves", "calibration", "intervals"):
-        monkeypatch.setattr(plots, name, lambda *_: "<svg/>")
+    leave_out_plots(monkeypatch)
 
 
 LINES = [

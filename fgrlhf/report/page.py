@@ -8,13 +8,14 @@ shown. The template escapes every string, and the page's content policy allows n
 network.
 """
 
+import functools
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from fgrlhf.errors import UserError, run_main, shorten, suggestion
@@ -124,7 +125,8 @@ def _title(outputs: Outputs, task: str | None) -> str:
     return " · ".join(word for word in words if word)
 
 
-def page_template(folder: Path, name: str):
+@functools.cache
+def page_template(folder: Path, name: str) -> Template:
     """Load a page's template. It escapes every string, and undefined names are errors."""
     environment = Environment(
         loader=FileSystemLoader(folder),
