@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 import reference
 import torch
+from accelerate.utils import memory as accelerate_memory
 from hypothesis import HealthCheck, settings
 
 from fgrlhf.models.source import read_source
@@ -29,13 +30,21 @@ settings.load_profile("fgrlhf")
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector away from the imported modules.
-
-    accelerate collects garbage at the start of every training run. A collection visits all objects
-    of torch, transformers and the tests, which takes a third of a second, unless they are frozen.
-    """
+    """Keep the garbage collector away from the imported modules, which it would visit often."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_collection_before_training():
+    """Leave out accelerate's garbage collection before every run, which takes long beside it."""
+    clear = accelerate_memory.clear_device_cache
+
+    def without_collection(garbage_collection: bool = False) -> None:
+        clear()
+
+    with mock.patch.object(accelerate_memory, "clear_device_cache", without_collection):
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

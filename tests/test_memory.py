@@ -60,7 +60,8 @@ def test_the_sums_are_those_of_a_trainer(kind, lora, tmp_path):
     assert bytes_held(run) == static(weights)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("t5", marks=pytest.mark.slow), "llama"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_two_processes_hold_two_whole_models_during_rollouts(kind, tmp_path):
     start_ranks(2, tmp_path, kind, script=memory_worker.__file__)
     weights = Weights.of(tiny.policy(kind).model.config)

@@ -80,7 +80,10 @@ def test_later_stages_load_the_merged_model(tmp_path, trained, kind, shape):
     assert max(difference) > 1e-3
 
 
-@pytest.mark.parametrize("kind, shape", [("segment", "causal"), ("sequence", "seq2seq")])
+@pytest.mark.parametrize(
+    "kind, shape",
+    [("segment", "causal"), pytest.param("sequence", "seq2seq", marks=pytest.mark.slow)],
+)
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, kind, shape):
     _, program = MODULES[kind]
     whole, other = (
@@ -165,7 +168,7 @@ def test_layers_that_the_trunk_lacks_are_refused(tmp_path):
         run_fg_rm.train(cfg)
 
 
-@pytest.mark.parametrize("shape", rm.SHAPES)
+@pytest.mark.parametrize("shape", with_slow(rm.SHAPES, lambda shape: shape == "encoder"))
 @pytest.mark.parametrize("kind, lora", list(zip(MODULES, (None, LORA))))
 def test_gradient_checkpointing_is_the_same_run(tmp_path, monkeypatch, kind, shape, lora):
     _, program = MODULES[kind]

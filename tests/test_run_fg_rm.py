@@ -149,7 +149,11 @@ def test_metrics_of_several_errors_by_hand():
 
 @pytest.mark.parametrize(
     "shape, steps",
-    [("encoder", 100), ("seq2seq", 100), pytest.param("causal", 140, marks=pytest.mark.slow)],
+    [
+        ("encoder", 100),
+        pytest.param("seq2seq", 100, marks=pytest.mark.slow),
+        pytest.param("causal", 140, marks=pytest.mark.slow),
+    ],
 )
 def test_learns_what_can_be_learned(tmp_path, shape, steps):
     folder = train(config(tmp_path, shape, train__max_steps=steps))

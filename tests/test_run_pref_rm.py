@@ -130,7 +130,10 @@ def test_decided_pairs_and_their_calibration():
 # ---- runs ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape, steps", [("encoder", 100), ("seq2seq", 60), ("causal", 60)])
+@pytest.mark.parametrize(
+    "shape, steps",
+    [pytest.param("encoder", 100, marks=pytest.mark.slow), ("seq2seq", 60), ("causal", 60)],
+)
 def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     settings = config(tmp_path, shape, train__max_steps=steps)
     folder = train(settings)

@@ -115,7 +115,7 @@ def interrupt_at(monkeypatch, steps):
     monkeypatch.setattr(SFTTrainer, "training_step", training_step)
 
 
-@pytest.mark.parametrize("grouped", ["true", "false"])
+@pytest.mark.parametrize("grouped", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, capsys, grouped):
     # three steps per pass
     options = [f"train.group_by_length={grouped}", "train.batch_size=16", "logging.log_interval=3"]
@@ -862,7 +862,7 @@ def test_a_metric_that_cannot_be_built_stops_before_anything_is_written(world):
 LORA = ["model.lora={r: 2, dropout: 0.1}"]
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["t5", pytest.param("gpt2", marks=pytest.mark.slow), "llama"])
 def test_adapters_are_merged_into_the_model_that_later_stages_load(world, monkeypatch, kind):
     tiny.policy(kind).save(world / "base")
     trainers, install = [], run_sft.install_model
@@ -909,7 +909,7 @@ def test_an_interrupted_run_with_adapters_ends_as_an_uninterrupted_one(world, mo
     assert read_jsonl(whole / "metrics.jsonl") == read_jsonl(world / "other" / "metrics.jsonl")
 
 
-@pytest.mark.parametrize("lora", [[], LORA])
+@pytest.mark.parametrize("lora", [[], pytest.param(LORA, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_gradient_checkpointing_is_the_same_run(world, monkeypatch, kind, lora):
     tiny.policy(kind, dropout=0.1).save(world / "base")

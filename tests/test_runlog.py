@@ -156,17 +156,32 @@ def test_stage_prints_two_lines_and_records_seconds_and_memory(tmp_path, capsys)
 
 
 def test_peak_memory_is_not_that_of_the_process_that_started_this_one():
-    x = b"x" * int((runlog.peak_memory_mb() + 100) * 2**20)
-    program = "from fgrlhf.runs.memory import peak_memory_mb; print(peak_memory_mb())"
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert 0 < float(printed.stdout) < 60 < len(x) / 2**20
+    child = "from fgrlhf.runs.memory import peak_memory_mb; print(peak_memory_mb())"
+    program = f"""
+import subprocess, sys
+x = b"x" * (200 * 2**20)
+subprocess.run([sys.executable, "-c", {child!r}], check=True)
+"""
+    assert 0 < float(output_of(program)) < 60
 
 
 def test_peak_memory_counts_children():
-    before = runlog.peak_memory_mb()
-    size = int(before + 150)
-    subprocess.run([sys.executable, "-c", f"x = b'x' * ({size} * 2**20)"], check=True)
-    assert size < runlog.peak_memory_mb() < size + 60
+    program = """
+import subprocess, sys
+from fgrlhf.runs.memory import peak_memory_mb
+before = peak_memory_mb()
+subprocess.run([sys.executable, "-c", "x = b'x' * (200 * 2**20)"], check=True)
+print(before, peak_memory_mb())
+"""
+    before, after = map(float, output_of(program).split())
+    assert 0 < before < 60 and 200 < after < 260
+
+
+def output_of(program: str) -> str:
+    """What a Python program prints, in a process that is small at its start."""
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    ).stdout
 
 
 @pytest.mark.parametrize("how", ["environment", "argument"])

@@ -121,7 +121,12 @@ def test_training_over_a_server_equals_training_here(fake, local, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "drawn", [{"top_k": 5}, {"top_p": 0.6}, {"top_k": 8, "top_p": 0.8, "temperature": 0.7}]
+    "drawn",
+    [
+        pytest.param({"top_k": 5}, marks=pytest.mark.slow),
+        pytest.param({"top_p": 0.6}, marks=pytest.mark.slow),
+        {"top_k": 8, "top_p": 0.8, "temperature": 0.7},
+    ],
 )
 def test_truncated_sampling_leaves_no_gap(drawn, fake, tmp_path):
     """The server's log-probabilities are those of the truncated distribution, the policy's not."""

@@ -48,6 +48,8 @@ SLOW = [  # minutes together
     "sft-llama",
     "sft-marian",
     "sft-bf16",
+    "sft-from-one",
+    "sft-to-one",
     *STILL,
     "segment-t5",
     "segment-llama",
@@ -100,9 +102,11 @@ def cases(names) -> list:
     return with_slow(names, lambda name: name in SLOW)
 
 
-resumed_cases = pytest.mark.parametrize(
-    "straight, prefix", with_slow(RESUMED, lambda _, prefix: f"{prefix}-interrupted" in SLOW)
-)
+def resumed_cases(ending: str):
+    """Parameters of a test of the cases with this ending: those of SLOW are marked."""
+    return pytest.mark.parametrize(
+        "straight, prefix", with_slow(RESUMED, lambda _, prefix: f"{prefix}-{ending}" in SLOW)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +233,7 @@ def test_bf16_weights_are_stored_in_fp32(two_processes):
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 
-@resumed_cases
+@resumed_cases("interrupted")
 def test_a_resumed_run_is_the_uninterrupted_one(straight, prefix, two_processes):
     resumed = two_processes / f"{prefix}-interrupted"
     rank = read_json(two_processes / f"{prefix}-interrupted-rank0.json")
@@ -244,7 +248,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(straight, prefix, two_processes)
     assert metrics(two_processes / straight) == metrics(resumed)
 
 
-@resumed_cases
+@resumed_cases("from-one")
 def test_two_processes_continue_a_run_of_one(straight, prefix, two_processes, alone):
     expected, _ = alone(straight)
     for rank in (0, 1):
@@ -254,7 +258,7 @@ def test_two_processes_continue_a_run_of_one(straight, prefix, two_processes, al
         assert largest_difference(expected["after"], after) <= TOLERANCE
 
 
-@resumed_cases
+@resumed_cases("to-one")
 def test_one_process_continues_a_run_of_two(straight, prefix, two_processes, alone, tmp_path):
     """Also with whole models: the strategy may change."""
     expected, _ = alone(straight)
@@ -267,7 +271,7 @@ def test_one_process_continues_a_run_of_two(straight, prefix, two_processes, alo
     assert largest_difference(expected["after"], resumed["after"]) <= TOLERANCE
 
 
-@resumed_cases
+@resumed_cases("to-one")
 def test_checkpoints_are_those_of_one_process(straight, prefix, two_processes, tmp_path):
     name = f"{prefix}-from-one"
     worker.run(name, two_processes, tmp_path, interrupt=True)

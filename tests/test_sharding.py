@@ -65,7 +65,9 @@ SLOW = [  # minutes together
     *STILL,
     "loaded-t5",
     "loaded-llama",
+    "lora",
     "lora-llama",
+    "from-one",
     "dpo-llama",
     "dpo-lora",
     "lora-bf16",
@@ -109,7 +111,6 @@ def start_ranks(world: int, *arguments, script: str = fsdp_worker.__file__) -> N
 def two_processes(tmp_path_factory) -> Path:
     """Results of two ranks, which have trained the cases that are not in SLOW."""
     folder = tmp_path_factory.mktemp("two")
-    fsdp_worker.trainer("from-one", folder, world=1).train(until=HALF)
     fsdp_worker.prepare_commands(folder)
     start_ranks(2, folder, *(name for name in EVERYTHING if name not in SLOW))
     return folder
@@ -117,7 +118,8 @@ def two_processes(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def slow_cases(two_processes) -> None:
-    """Train the cases of SLOW in the same folder."""
+    """Train the cases of SLOW in the same folder; this process trains the first steps of one."""
+    fsdp_worker.trainer("from-one", two_processes, world=1).train(until=HALF)
     start_ranks(2, two_processes, *SLOW)
 
 
@@ -233,6 +235,7 @@ def test_one_process_continues_a_run_of_two(two_processes, tmp_path):
     check_weights(run, two_processes / "t5-after-rank0.safetensors")
 
 
+@pytest.mark.slow
 def test_two_processes_continue_a_run_of_one(two_processes, tmp_path):
     run = fsdp_worker.trainer("t5", tmp_path, world=1)
     run.train()
