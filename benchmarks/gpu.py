@@ -54,7 +54,7 @@ from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScore
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.runs.process_group import environments_of_group
 from fgrlhf.runs.rl_config import ParallelConfig
-from fgrlhf.runs.runlog import git_commit
+from fgrlhf.runs.runlog import commit_of_code
 from tasks.qa_feedback.feedback import rm_prefix
 
 ROOT = Path(__file__).parents[1]
@@ -361,7 +361,7 @@ def peak_tflops() -> float | None:
 
 def folder_of(settings: Settings) -> Path:
     """Where results are kept: those of another GPU, commit or kind are never mixed with them."""
-    commit = (git_commit() or "unknown")[:12]
+    commit = (commit_of_code() or "unknown")[:12]
     device = re.sub(r"[^A-Za-z0-9]+", "-", device_name())
     kind = "-rehearsal" if settings.rehearsal else ""
     return Path(settings.output_dir) / f"{device}-{commit}{kind}"
@@ -430,7 +430,7 @@ def document(results: Mapping[str, dict], missing: Mapping[str, str]) -> str:
     """The results as markdown."""
     peak = peak_tflops()
     peak_text = f", peak {peak:,.0f} TFLOP/s in bf16" if peak else ""
-    commit = (git_commit() or "unknown")[:12]
+    commit = (commit_of_code() or "unknown")[:12]
     parts = [
         f"{device_name()}{peak_text}, torch {torch.__version__}, commit {commit}. Random weights.",
     ]
