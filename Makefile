@@ -36,8 +36,8 @@ style: setup
 # The tests of a file share a process, since they share expensive fixtures. Files keep their order: by default, xdist puts
 # those with few tests last. Some of them take long, and the other processes would wait for them. A process that crashes or
 # hangs (pytest.ini) is not replaced: xdist would run the same test again. Tests often wait, for a browser or another
-# program, so three processes keep two cores busy. WORKERS=0 runs all tests in one process, for a debugger.
-WORKERS ?= 3
+# program, so four processes keep two cores busy. WORKERS=0 runs all tests in one process, for a debugger.
+WORKERS ?= 4
 PYTEST := python -m pytest --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 test: style
 	@$(TYPES) >.venv/types.log 2>&1 & \
