@@ -40,6 +40,9 @@ AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "answer_tokens": ("tokens of an answer", (50, 100, 200, 400)),
 }
 SPEC = "BENCHMARK_SPEC"  # environment variable of a measured process
+# glibc returns freed blocks of this many bytes or more to the system at once. Otherwise the resident
+# set depends on how blocks happen to lie, and differs between runs by more than the axes do.
+RETURN_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 class Settings(StrictModel):
@@ -99,7 +102,7 @@ def measured(size: Size, strategy: str, result: Path) -> dict[str, float]:
     spec = {"size": asdict(size), "strategy": strategy, "result": str(result)}
     processes = []
     for variables in environments_of_group(RANKS):
-        environment = {**os.environ, SPEC: json.dumps(spec), **variables}
+        environment = {**os.environ, **RETURN_AT_ONCE, SPEC: json.dumps(spec), **variables}
         command = [sys.executable, "-m", "benchmarks.ranks"]
         processes.append(
             subprocess.Popen(
