@@ -40,8 +40,8 @@ AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "answer_tokens": ("tokens of an answer", (50, 100, 200, 400)),
 }
 SPEC = "BENCHMARK_SPEC"  # environment variable of a measured process
-# glibc returns freed blocks of this many bytes or more to the system at once. Otherwise the resident
-# set depends on how blocks happen to lie, and differs between runs by more than the axes do.
+# glibc returns freed blocks of this many bytes or more to the system at once. Otherwise the
+# resident set depends on how blocks happen to lie, and changes from run to run by a tenth.
 RETURN_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
