@@ -129,21 +129,23 @@ Points = Sequence[Mapping[str, float]]
 
 
 def plot(results: Mapping[str, Mapping[str, Points]], path: Path) -> None:
-    """One panel per axis, one line per strategy."""
+    """One panel per axis, one line per strategy and half of a step."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     import matplotlib.pyplot as plt
 
     with plt.rc_context({"svg.hashsalt": "ranks", "font.size": 9}):
         figure, panels = plt.subplots(1, len(results), figsize=(9, 3), layout="constrained")
         for panel, (axis, by_strategy) in zip(panels, results.items()):
-            for strategy, points in by_strategy.items():
+            for colour, (strategy, points) in zip(("C0", "C1"), by_strategy.items()):
                 xs = [point["x"] for point in points]
-                peaks = [max(point["rollout"], point["update"]) for point in points]
-                panel.plot(xs, peaks, "o-", markersize=3, label=strategy)
+                for phase, line in (("rollout", "o--"), ("update", "o-")):
+                    peaks = [point[phase] for point in points]
+                    label = f"{strategy}, {phase}"
+                    panel.plot(xs, peaks, line, color=colour, markersize=3, label=label)
                 panel.set_xticks(xs)
             panel.set(xlabel=AXES[axis][0], ylabel="MB of a process above imports")
             panel.set_ylim(bottom=0)
-            panel.legend()
+            panel.legend(loc="lower left")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)

@@ -320,29 +320,12 @@ def test_scaling_plots_what_it_measured(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_memory_of_two_processes(tmp_path, monkeypatch):
-    """Real processes with tiny models; then the document, with made-up numbers for `ddp`."""
+    """Real processes with tiny models; tests/test_ranks.py has the table and the plot."""
     sharded = ranks.measured(SMALL, "fsdp2", tmp_path / "fsdp2")
     assert set(sharded) == {"build", "rollout", "update"} and sharded["update"] > 0
-    whole = {name: 2 * peak for name, peak in sharded.items()}
     with monkeypatch.context() as broken, pytest.raises(UserError, match="a process of ddp failed"):
         broken.setattr(ranks.sys, "executable", "/bin/false")
         ranks.measured(SMALL, "ddp", tmp_path / "fails")
-    document = tmp_path / "results.md"
-    document.write_text("<!-- ranks -->\n<!-- /ranks -->\n")
-    monkeypatch.setattr(
-        ranks, "measured", lambda size, strategy, _: whole if strategy == "ddp" else sharded
-    )
-    ranks.run(
-        ranks.Settings(
-            points=2,
-            output_dir=str(tmp_path),
-            plot=str(tmp_path / "plots/ranks.svg"),
-            results=str(document),
-        )
-    )
-    assert "| tokens of a prompt | 256 |" in document.read_text()
-    assert "![memory of a process](plots/ranks.svg)" in document.read_text()
-    assert (tmp_path / "plots/ranks.svg").stat().st_size > 1000
 
 
 def test_weights_are_counted_without_norms_and_biases():
