@@ -9,13 +9,16 @@ import urllib.error
 import pytest
 from pydantic import ValidationError
 
+from fgrlhf.background import wait_for
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.remote import (
     GivenUp,
     Outages,
     Refused,
     RemoteSettings,
+    Service,
     is_local,
+    openai_message,
     outages_of,
     read_token,
     text_of,
@@ -77,7 +80,7 @@ def test_tokens(tmp_path, monkeypatch):
     assert without("a key k1", "k1") == "a key ***" and without("a", None) == "a"
 
 
-class Service:
+class Answers:
     """Answers or fails as listed, and records the waits."""
 
     def __init__(self, *outcomes, outages=None):
@@ -105,7 +108,7 @@ def refusal(code: int, **headers) -> urllib.error.HTTPError:
 
 
 def test_failures_that_pass_are_repeated():
-    service = Service(
+    service = Answers(
         refusal(500),
         TimeoutError(),
         refusal(429, Retry_After="30"),
@@ -121,7 +124,7 @@ def test_failures_that_pass_are_repeated():
 
 
 def test_other_refusals_are_final():
-    service = Service(refusal(400), b"answer")
+    service = Answers(refusal(400), b"answer")
     with pytest.raises(Refused) as error:
         service.ask(9)
     assert (error.value.code, error.value.body, service.waits) == (400, b"why", [])
@@ -129,11 +132,11 @@ def test_other_refusals_are_final():
 
 def test_giving_up():
     with pytest.raises(GivenUp, match="^2 attempts: 500 why$"):
-        Service(refusal(500), refusal(500), b"answer").ask(2)
+        Answers(refusal(500), refusal(500), b"answer").ask(2)
     with pytest.raises(GivenUp, match="^1 attempt: TimeoutError$"):
-        Service(TimeoutError()).ask(1)
+        Answers(TimeoutError()).ask(1)
     with pytest.raises(GivenUp, match="1 attempt: 429 why, and asks to wait 601 seconds"):
-        Service(refusal(429, Retry_After="601"), b"answer").ask(9)
+        Answers(refusal(429, Retry_After="601"), b"answer").ask(9)
 
 
 def lines_of(capsys) -> list[str]:
@@ -144,23 +147,23 @@ def test_an_outage_is_one_line(capsys):
     """At the first failure, before the waits; the next outage is another one."""
     refused = urllib.error.URLError(ConnectionRefusedError(111, "Connection refused"))
     outages = Outages("the server at http://a")
-    assert Service(refused, refused, b"answer", outages=outages).ask(7) == b"answer"
+    assert Answers(refused, refused, b"answer", outages=outages).ask(7) == b"answer"
     line = "note: the server at http://a: Connection refused; trying again, up to 6 more times"
     assert lines_of(capsys) == [line]
     with pytest.raises(GivenUp, match="^2 attempts: Connection refused$"):
-        Service(refused, refused, outages=Outages("the server")).ask(2)
+        Answers(refused, refused, outages=Outages("the server")).ask(2)
     assert lines_of(capsys) == ["note: the server: Connection refused; trying again, once more"]
-    Service(refused, b"answer", outages=outages).ask(7)
+    Answers(refused, b"answer", outages=outages).ask(7)
     assert lines_of(capsys) == [], "a single failure between answers"
-    Service(refused, refused, b"answer", outages=outages).ask(7)
+    Answers(refused, refused, b"answer", outages=outages).ask(7)
     assert len(lines_of(capsys)) == 1
     with pytest.raises(GivenUp):
-        Service(refused, outages=Outages("the server")).ask(1)
+        Answers(refused, outages=Outages("the server")).ask(1)
     assert lines_of(capsys) == [], "nothing is tried again"
 
 
 def test_a_limited_rate_is_no_outage(capsys):
-    Service(refusal(429), refusal(429), b"answer").ask(3)
+    Answers(refusal(429), refusal(429), b"answer").ask(3)
     assert lines_of(capsys) == []
 
 
@@ -170,11 +173,11 @@ def test_many_queries_do_not_flood_the_terminal(capsys, monkeypatch):
     assert outages_of("the service of this test") is outages
     for _ in range(8):
         with pytest.raises(GivenUp):
-            Service(*[TimeoutError()] * 3, outages=outages).ask(3)
+            Answers(*[TimeoutError()] * 3, outages=outages).ask(3)
     assert len(lines_of(capsys)) == 1
     monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(GivenUp):
-        Service(*[TimeoutError()] * 3).ask(3)
+        Answers(*[TimeoutError()] * 3).ask(3)
     assert lines_of(capsys) == []
 
 
@@ -182,18 +185,18 @@ def test_a_name_that_does_not_resolve_is_final(capsys):
     unknown = urllib.error.URLError(socket.gaierror(-2, "Name or service not known"))
     message = r"^1 attempt: the name of the machine in the address is not known \(Name or service"
     with pytest.raises(GivenUp, match=message):
-        Service(unknown, b"answer").ask(7)
+        Answers(unknown, b"answer").ask(7)
     assert lines_of(capsys) == []
-    assert Service(b"once", b"answer").ask(1) == b"once"
+    assert Answers(b"once", b"answer").ask(1) == b"once"
     known = Outages("the service")
     known.answered()  # so the name is right, and the name server has failed
-    assert Service(unknown, b"answer", outages=known).ask(7) == b"answer"
+    assert Answers(unknown, b"answer", outages=known).ask(7) == b"answer"
 
 
 def test_no_message_has_the_token(capsys):
     failure = OSError("the answer repeats k1")
     with pytest.raises(GivenUp, match="2 attempts: the answer repeats \\*\\*\\*") as error:
-        Service(failure, failure).ask(2)
+        Answers(failure, failure).ask(2)
     assert "k1" not in capsys.readouterr().err and "k1" not in error.value.reason
 
 
@@ -201,3 +204,45 @@ def test_an_html_page_is_not_quoted():
     page = b"\n<!DOCTYPE HTML>\n<html lang=en><head><title>Error response</title>"
     assert text_of(page) == text_of(b"<html><body>404") == "an HTML page"
     assert text_of(b"plain") == "plain"
+
+
+# ---- one service ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [None, b'{"a": 1}'])
+@pytest.mark.parametrize("token_env", [None, "SERVICE_TOKEN"])
+def test_a_query_has_the_address_the_token_and_the_body(monkeypatch, body, token_env):
+    monkeypatch.setenv("SERVICE_TOKEN", "secret")
+    sent = []
+
+    def send(request, timeout, most_bytes):
+        sent.append(request)
+        return b"7"
+
+    monkeypatch.setattr("fgrlhf.reward_models.remote.send", send)
+    settings = RemoteSettings(url="http://127.0.0.1:80/v1", timeout_s=5)
+    service = Service(settings, token_env, "the test", text_of, lambda seconds: None, wait_for)
+    assert service.query("/path", body, int) == 7
+    (request,) = sent
+    assert request.full_url == "http://127.0.0.1:80/v1/path" and request.data == body
+    assert request.get_method() == ("GET" if body is None else "POST")
+    expected = {} if token_env is None else {"Authorization": "Bearer secret"}
+    if body is not None:
+        expected["Content-type"] = "application/json"
+    assert request.headers == expected
+    assert service.without_token("a secret") == ("a secret" if token_env is None else "a ***")
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        (b'{"error": {"message": "too long"}}', "too long"),
+        (b'{"error": {"message": null}}', '{"error": {"message": null}}'),
+        (b'{"error": "too long"}', '{"error": "too long"}'),
+        (b"[1]", "[1]"),
+        (b"\xff busy", "\ufffd busy"),
+        (b"<html><body>502</body></html>", "an HTML page"),
+    ],
+)
+def test_the_message_of_a_refusal(body, message):
+    assert openai_message(body) == message

@@ -392,9 +392,10 @@ def text_of(body: bytes) -> str:
 def openai_message(body: bytes) -> str:
     """The message of a refusal, {"error": {"message": ...}}, or else the body itself."""
     try:
-        return shorten(parse_json(body.decode("utf-8"))["error"]["message"])
+        message = parse_json(body.decode("utf-8"))["error"]["message"]
     except (ValueError, KeyError, TypeError):
-        return text_of(body)
+        message = None
+    return shorten(message) if isinstance(message, str) else text_of(body)
 
 
 def send(request: urllib.request.Request, timeout: float, most_bytes: int) -> bytes:
