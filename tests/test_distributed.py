@@ -73,7 +73,7 @@ def test_joined_rollouts_are_those_of_one_process(left):
 
 
 ALL = [*ddp_worker.CASES, "dpo"]
-SLOW = ["published", "nlpo", "lora-llama", "bart", "flan", "trpo"]
+SLOW = ["published", "nlpo", "lora", "lora-llama", "bart", "flan", "trpo"]
 
 
 def cases(names) -> list:

@@ -70,6 +70,7 @@ def test_the_document(monkeypatch):
     assert "**t5_base** has no result: out of memory." in text
 
 
+@pytest.mark.slow
 def test_sharded_models_in_one_process_equal_whole_ones(monkeypatch):
     result = gpu.sharded(rehearsal=True)
     assert "RANK" not in os.environ and not torch.distributed.is_initialized()

@@ -152,6 +152,7 @@ def test_a_run_continues_exactly_on_another_server(fake, local, tmp_path):
         assert len(other.requests) == 16
 
 
+@pytest.mark.slow  # tests/test_one_step_behind.py kills both sides
 def test_a_killed_run_continues_exactly(fake, tmp_path):
     """It is killed in its third rollout, while the server answers."""
     sampler = settings(fake, parallel=1)
