@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -90,3 +91,13 @@ def test_without_a_folder_of_the_launcher_everything_is_printed(tmp_path, monkey
     for message in ("a", "a", "b", "a"):
         print_once(message)
     assert capsys.readouterr().err == "a\nb\n"
+
+
+def test_a_line_is_written_at_once(monkeypatch):
+    """Otherwise the line of another process could come before its end."""
+    written = []
+    stderr = mock.Mock(write=written.append)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    print_once("a")
+    assert [text for text in written if text] == ["a\n"]

@@ -31,18 +31,23 @@ def print_once(message: str) -> None:
     """Print to stderr, unless another process of the same launcher has printed this message."""
     folder = os.environ.get(VARIABLE)
     if not folder:
-        print(message, file=sys.stderr, flush=True)
+        _print_line(message)
         return
     name = hashlib.sha256(message.encode("utf-8", "backslashreplace")).hexdigest()
     try:
         mark = os.open(Path(folder, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:  # the launcher has removed the folder
-        print(message, file=sys.stderr, flush=True)
+        _print_line(message)
         return
     # Wait until a process that is printing it has done so: if one ended earlier, the launcher would
     # stop the others. If the printing process dies, the next one prints.
     fcntl.flock(mark, fcntl.LOCK_EX)
     if os.fstat(mark).st_size == 0:
-        print(message, file=sys.stderr, flush=True)
+        _print_line(message)
         os.ftruncate(mark, 1)
     os.close(mark)
+
+
+def _print_line(message: str) -> None:
+    """Print to stderr in one write, so that lines of several processes do not mix."""
+    print(f"{message}\n", end="", file=sys.stderr, flush=True)
