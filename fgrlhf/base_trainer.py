@@ -146,6 +146,7 @@ class BaseTrainer(ABC):
             )
 
     def _start_log(self, resumed: bool) -> None:
+        """Open the run's log; that of a resumed run goes on after its last step."""
         if resumed:
             self._say_continuing()
         resume_step = self.step - 1 if resumed else None

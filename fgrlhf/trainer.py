@@ -537,6 +537,7 @@ class OnPolicyTrainer(BaseTrainer):
         bar.update()
 
     def _finish(self, bar: tqdm) -> None:
+        """Also print why the run has stopped early, if it has."""
         super()._finish(bar)
         if self.stopped and self.accelerator.is_main_process:
             bar.write(

@@ -176,6 +176,7 @@ def run_training(
 
 
 def _checkpoint_to_resume(config: RMConfig) -> Path | None:
+    """The checkpoint from which an interrupted run continues; None if it starts anew."""
     if config.evaluation.checkpoints != "resume":
         return None
     return last_complete_checkpoint(Path(config.logging.save_dir) / "checkpoints")

@@ -37,7 +37,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_collection_before_training():
-    """Leave out accelerate's garbage collection before every run, which takes long beside it."""
+    """Leave out accelerate's garbage collection before every run: these runs are short."""
     clear = accelerate_memory.clear_device_cache
 
     def without_collection(garbage_collection: bool = False) -> None:

@@ -127,7 +127,7 @@ def _title(outputs: Outputs, task: str | None) -> str:
 
 @functools.cache
 def page_template(folder: Path, name: str) -> Template:
-    """Load a page's template. It escapes every string, and undefined names are errors."""
+    """A page's template, compiled once. It escapes every string; undefined names are errors."""
     environment = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,

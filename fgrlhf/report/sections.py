@@ -184,7 +184,8 @@ def results(
 def _folders(evaluated: Mapping[str, str], display: Display) -> dict[str, str]:
     """`Results.folders`.
 
-    A task's summary may have another name for an evaluation, with the same display name.
+    The names are those of the evaluations. A task's summary may have other ones, but the same
+    display names.
     """
     return {display.name(name): folder for name, folder in evaluated.items() if folder}
 

@@ -15,13 +15,7 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json
 from fgrlhf.reward_models.answer_cache import AnswerCache
 from fgrlhf.reward_models.prefix import PrefixFn
-from fgrlhf.reward_models.remote import (
-    GivenUp,
-    Refused,
-    Service,
-    TooLong,
-    text_of,
-)
+from fgrlhf.reward_models.remote import GivenUp, Refused, Service, TooLong, text_of
 from fgrlhf.reward_models.reward_protocol import PROTOCOL, Scores, read_scores, request_of
 from fgrlhf.text_types import Prompt
 

@@ -305,15 +305,16 @@ def with_attempts(
 
 
 class Service:
-    """A service that wants a bearer token and answers within a deadline, or at a further attempt.
+    """Queries to one service: each has a token, a deadline and several attempts.
 
     Args:
+      settings: address, deadline, attempts and the file with the token.
       token_env: the environment variable with the token, if `settings` names no file; None for a
         service without tokens.
       name: of the service, for messages, such as `the reward server http://127.0.0.1:8000`.
       describe: the body of a refusal -> its message.
-      pause: waits between attempts.
-      wait: waits for an answer until its deadline.
+      pause: called with the seconds to wait before the next attempt.
+      wait: waits for an answer until its deadline (fgrlhf/background.py).
     """
 
     def __init__(

@@ -37,13 +37,7 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
-from fgrlhf.reward_models.remote import (
-    GivenUp,
-    Refused,
-    Service,
-    TooLong,
-    openai_message,
-)
+from fgrlhf.reward_models.remote import GivenUp, Refused, Service, TooLong, openai_message
 from fgrlhf.samplers.config import VllmSamplerConfig
 from fgrlhf.samplers.sampler import SavePolicy
 from fgrlhf.samplers.shared_weights import publish_weights
