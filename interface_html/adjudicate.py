@@ -19,13 +19,13 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.annotation_matches import missing_labels
 from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, SHARED, Item
 from interface_html.items import item_json, rows_text
+from interface_html.outputs import OutputSettings
 from interface_html.rules import character_labels, errors_only, side_of, text_labels
 from interface_html.schema import PageName, Pages, Schema, needed_pages
 from interface_html.stored import Submission, read_fitting_study
@@ -248,7 +248,7 @@ def read_decisions(task: FeedbackTask, items: Sequence[Item], path: str) -> Deci
     return decisions
 
 
-class Settings(StrictModel):
+class Settings(OutputSettings):
     """The database to read."""
 
     task: str = Field(description=TASK_HELP)

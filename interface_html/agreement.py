@@ -15,7 +15,6 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
@@ -23,10 +22,11 @@ from fgrlhf.stats import Figure
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import judged_counts, pair_agreements, shared_counts
 from interface_html.judged_items import Judged, judged_in_database, judged_in_files
+from interface_html.outputs import OutputSettings
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 
-class Settings(StrictModel):
+class Settings(OutputSettings):
     """The judgements to compare."""
 
     task: str = Field(description=TASK_HELP)

@@ -23,7 +23,6 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
@@ -32,6 +31,7 @@ from interface_html.agreement_figures import share
 from interface_html.annotation_matches import overlap_matches
 from interface_html.items import read_items
 from interface_html.judged_items import read_record
+from interface_html.outputs import OutputSettings
 from interface_html.rules import errors_only, side_of
 from interface_html.schema import Schema
 from interface_html.stored import read_fitting_study
@@ -317,7 +317,7 @@ def _decisions(record: str, number: int, entry: Mapping[str, Any]) -> Mapping[st
 # ---- the program ---------------------------------------------------------------------------------
 
 
-class Settings(StrictModel):
+class Settings(OutputSettings):
     """The annotations to compare."""
 
     task: str = Field(description=TASK_HELP)

@@ -12,7 +12,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, first_problems, run_main
 from fgrlhf.files import write_text
@@ -21,6 +20,7 @@ from interface_html.annotation_matches import missing_labels
 from interface_html.checks import left_out_text as checks_text
 from interface_html.format import RATINGS, Item
 from interface_html.items import rows_text
+from interface_html.outputs import OutputSettings
 from interface_html.ratings import median_ratings
 from interface_html.rules import errors_only, find_cycle, pairs_in_circles, text_labels
 from interface_html.schema import PageName, Pages, Schema, needed_pages
@@ -321,7 +321,7 @@ def _exact(weights: Sequence[float] | None, count: int) -> list[Fraction]:
     return [Fraction(weight) for weight in weights]
 
 
-class Settings(StrictModel):
+class Settings(OutputSettings):
     """The submissions to export."""
 
     task: str = Field(description=TASK_HELP)

@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import (
     Complaint,
     DataError,
@@ -27,6 +26,7 @@ from fgrlhf.data.problems import (
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.format import ITEM_KEYS, BlankItemError, Item, ItemError
+from interface_html.outputs import OutputSettings
 from interface_html.schema import Schema
 from interface_html.submitted import submitted_problems
 from interface_html.suggestions import item_suggestion_problems
@@ -131,7 +131,7 @@ def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
     return json.dumps(list(rows), indent=2)
 
 
-class Settings(StrictModel):
+class Settings(OutputSettings):
     """The file to make items of."""
 
     task: str = Field(description=TASK_HELP)

@@ -18,12 +18,12 @@ from itertools import count
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.items import read_items, rows_text
+from interface_html.outputs import OutputSettings
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 # for the feedback in each of FEEDBACK_KEYS, its file and the number of its row
@@ -31,7 +31,7 @@ Origin = dict[str, dict[str, str | int]]
 Texts = tuple[str, ...]
 
 
-class Settings(StrictModel):
+class Settings(OutputSettings):
     """The files to merge."""
 
     task: str = Field(description=TASK_HELP)

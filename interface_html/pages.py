@@ -12,12 +12,12 @@ from pathlib import Path
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items
 from interface_html.languages import ENGLISH, LANGUAGE_HELP, Language, language_of
+from interface_html.outputs import OutputSettings
 from interface_html.render import TEMPLATES, embedded_json, page_html
 from interface_html.schema import PageName
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -65,7 +65,7 @@ def self_contained(
     return text.replace(ITEMS_PLACE, element)
 
 
-class Settings(StrictModel):
+class Settings(OutputSettings):
     """The items and the page to write."""
 
     task: str = Field(description=TASK_HELP)

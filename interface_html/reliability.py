@@ -23,6 +23,7 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
 from interface_html.format import Item
 from interface_html.items import read_items
+from interface_html.outputs import OutputSettings
 from interface_html.schema import PageName
 from interface_html.stored import Submission, read_fitting_study
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -351,7 +352,7 @@ def read_report(path: str, task: str) -> ReliabilityReport:
     return result
 
 
-class Settings(StrictModel):
+class Settings(OutputSettings):
     """The database to read."""
 
     task: str = Field(description=TASK_HELP)

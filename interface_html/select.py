@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel, refuse
+from fgrlhf.config import refuse
 from fgrlhf.data.problems import counted
 from fgrlhf.data.selection import best, disagreement, drift, pair_uncertainty, uncertainty
 from fgrlhf.errors import UserError, run_main
@@ -32,13 +32,14 @@ from fgrlhf.task import load_task
 from fgrlhf.text_types import Prompt
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items, rows_text
+from interface_html.outputs import OutputSettings
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Order = Literal["uncertainty", "disagreement", "drift", "random"]
 Scorer = SegmentScorer | SequenceScorer
 
 
-class Settings(StrictModel):
+class Settings(OutputSettings):
     """The items to choose from, and how to choose."""
 
     task: str = Field(description=TASK_HELP)

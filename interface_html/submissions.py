@@ -25,13 +25,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_jsonl
 from interface_html.checks import Check
 from interface_html.format import Item
 from interface_html.judged import write_judgements
+from interface_html.outputs import OutputSettings
 from interface_html.skips import Skip
 from interface_html.stored import Submission, read_database, read_fitting_study
 from interface_html.submitted import decided_between, is_decided_on
@@ -39,7 +39,7 @@ from interface_html.suggestions import decisions_record
 from interface_html.tasks import TASK_HELP, feedback_of
 
 
-class Settings(StrictModel):
+class Settings(OutputSettings):
     """The database to read."""
 
     task: str = Field(description=TASK_HELP)

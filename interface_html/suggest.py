@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel, refuse
+from fgrlhf.config import refuse
 from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.judgements import RESPONSE
 from fgrlhf.data.problems import counted, is_inner_boundary
@@ -36,6 +36,7 @@ from fgrlhf.seeds import derive_seed
 from fgrlhf.task import load_task
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items, rows_text
+from interface_html.outputs import OutputSettings
 from interface_html.rules import sentences
 from interface_html.schema import Schema
 from interface_html.suggestions import LIST, OUTPUT, SHOWN, item_suggestion_problems
@@ -73,7 +74,7 @@ class Suggestion:
         }
 
 
-class Settings(StrictModel):
+class Settings(OutputSettings):
     """The items, and what suggests errors in them."""
 
     task: str = Field(description=TASK_HELP)

@@ -295,6 +295,10 @@ def test_no_file_that_is_read_is_replaced(tmp_path):
     reported = str(tmp_path / "out.jsonl.import.json")
     with pytest.raises(UserError, match=r"out\.jsonl\.import\.json is the input"):
         data.main(["import", reported, str(tmp_path / "out.jsonl"), "from=doccano"])
+    sources = str(tmp_path / "source_info.jsonl")  # read by the importer, though not named
+    write_jsonl(sources, [{"source_id": "1", "prompt": "Sum up."}])
+    with pytest.raises(UserError, match=r"source_info\.jsonl is the input"):
+        data.main(["import", str(tmp_path / "response.jsonl"), sources, "from=ragtruth"])
 
 
 @pytest.mark.parametrize(

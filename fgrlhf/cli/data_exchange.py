@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -46,8 +47,9 @@ def import_file(source: str, out: str, settings: ImportSettings) -> None:
     check_input_and_output(source, out)
     name = settings.source
     report_file = f"{out}.import.json"
-    check_not_input(source, report_file)
     if name in IMPORTERS:
+        for other in IMPORTERS[name].beside:
+            check_not_input(str(Path(source).parent / other), out)
         items, report = import_items(source, name)
         row_format = IMPORTERS[name].format
         counts = report.as_json()

@@ -93,10 +93,43 @@ def check_input_and_output(source: str, out: str) -> None:
 
 
 def check_not_input(source: str, out: str) -> None:
-    """Raise `UserError` if the output would replace the input."""
-    if Path(source).resolve() == Path(out).resolve():
-        raise UserError(f"{out} is the input, so it cannot be the output too: name another file")
+    """Raise `UserError` if the output, or a file named after it, would replace the input.
 
+    A file is also recognised by another name, such as a link. A database is never replaced, input
+    or not, since it may be the only copy of what people have written.
+    """
+    for suffix in ("", *WRITTEN_BESIDE):
+        if not _is_same_file(source, out + suffix):
+            continue
+        fact = f"{shorten(out)} is the input, so it cannot be the output too"
+        if suffix:
+            fact = f"{shorten(out + suffix)} is the input, but may be written beside {shorten(out)}"
+        raise UserError(f"{fact}: name another file")
+    if _is_database(out):
+        raise UserError(
+            f"{shorten(out)} is a database, perhaps of a study, which the output would replace:"
+            " name another file"
+        )
+
+
+def _is_same_file(name: str, other: str) -> bool:
+    try:
+        return os.path.samefile(name, other)
+    except (OSError, ValueError):  # one of them does not exist, or has a NUL in its name
+        return False
+
+
+def _is_database(name: str) -> bool:
+    try:
+        with open(name, "rb") as file:
+            return file.read(len(SQLITE_HEADER)) == SQLITE_HEADER
+    except (OSError, ValueError):
+        return False
+
+
+# the ends of the names of the files that a command writes beside its output
+WRITTEN_BESIDE = (".import.json", ".record.json", ".rounds.json", ".selection.json")
+SQLITE_HEADER = b"SQLite format 3\0"
 
 WRITTEN = (".json", ".jsonl", ".parquet")
 _EMPTY = {".json": "it is an empty JSON array"}

@@ -21,17 +21,19 @@ class Importer:
       read: (file or folder, report) -> its items. It reports what it drops and which rows are
         malformed, and raises `UserError` if the file cannot be read.
       format: the row format of the items.
+      beside: names of the files that it also reads if they are in the file's folder.
     """
 
     read: Callable[[str | Path, Report], Sequence[Any]]
     format: Format[Any] = JUDGEMENTS
+    beside: tuple[str, ...] = ()
 
 
 IMPORTERS: dict[str, Importer] = {
     "mqm": Importer(translations.mqm),
     "mqm_json": Importer(translations.mqm_json),
     "esa": Importer(translations.esa),
-    "ragtruth": Importer(hallucinations.ragtruth),
+    "ragtruth": Importer(hallucinations.ragtruth, beside=(hallucinations.SOURCES_FILE,)),
     "haluquestqa": Importer(hallucinations.haluquestqa),
     "xsum_hallucinations": Importer(hallucinations.xsum),
     "defacto": Importer(hallucinations.defacto),
