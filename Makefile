@@ -1,4 +1,4 @@
-# make setup | lint | test | test-slow | test-quantize | faults | demo | real | tasks | feedback-check | probe | science | bench | gpu | bench-peers | profile
+# make setup | lint | test | test-slow | test-quantize | processors | faults | demo | real | tasks | feedback-check | probe | science | bench | gpu | bench-peers | profile
 # ARGS="..." gives arguments to the program, e.g. make test ARGS="-k ppo".
 SHELL := /bin/bash
 STAMP := .venv/.stamp
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 TYPES := $(RUN) basedpyright --level error
 
-.PHONY: feedback-check vllm-check setup lint style test test-slow test-quantize faults demo real tasks probe science bench gpu gpu-tests profile bench-peers
+.PHONY: feedback-check vllm-check setup lint style test test-slow test-quantize processors faults demo real tasks probe science bench gpu gpu-tests profile bench-peers
 
 setup: $(STAMP)
 
@@ -52,6 +52,10 @@ test-slow: setup
 test-quantize: setup
 	@$(RUN) python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[quantize]'
 	@$(RUN) python -m pytest tests/test_quantized.py $(ARGS)
+
+# The tests that compare numbers, as if on other processors. PROCESSORS="avx2 sse" selects some; ARGS="-k gpt2" goes to pytest.
+processors: setup
+	@$(RUN) bash scripts/processors.sh $(ARGS)
 
 # Kills, damaged files, full disks, hostile folders, invalid settings; half an hour. See faults/README.md.
 # ARGS="kinds=rows seed=1 scale=0.1" runs a part of it.
