@@ -48,6 +48,7 @@ setup(
         "sentencepiece>=0.2",  # with protobuf: tokenizers of models without tokenizer.json
         "protobuf>=5",
         "gguf>=0.19",  # reads the model of `fgrlhf data model`; pure Python, 0.1 MB
+        "regex>=2024.11",  # grapheme clusters; transformers needs it too
         "numpy>=2",
         "scipy>=1.14",
         "scikit-learn>=1.7",

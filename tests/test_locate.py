@@ -19,10 +19,8 @@ from fgrlhf.data.locate import (
     VERBATIM,
     Located,
     fold,
-    from_utf16,
     locate,
     shifted,
-    to_utf16,
 )
 
 FROM_1 = shifted("from 1", -1, -1)
@@ -86,10 +84,6 @@ def test_a_claim_needs_a_quote_or_offsets():
 
 def test_utf16():
     text = "a🙂b🙂"
-    assert [to_utf16(text, place) for place in range(5)] == [0, 1, 3, 4, 6]
-    assert [from_utf16(text, place) for place in (0, 1, 3, 4, 6)] == [0, 1, 2, 3, 4]
-    assert from_utf16(text, 2) == from_utf16(text, 7) == 5  # inside a character, and outside
-    assert from_utf16(text, -1) == -1
     assert locate(text, "b", 3, 4, (UTF16,)) == Located((2, 3), EXACT, UTF16.name)
     assert locate(text, "🙂", 1, 2, (UTF16, CODE_POINTS)) == Located((1, 2), EXACT)
 

@@ -20,7 +20,7 @@ from fgrlhf.data.judgements import (
     to_spans,
     to_steps,
 )
-from fgrlhf.data.locate import to_utf16
+from fgrlhf.data.offsets import to_utf16
 from fgrlhf.data.step_rows import TRL, step_rows
 from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import ASSISTANT, USER, Prompt

@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from fgrlhf.data.offsets import CODE_POINT, EXCLUSIVE, GRAPHEME, UTF16_UNIT, to_code_points
+
 EXACT = "exact offset"
 UNVERIFIED = "offset without a quote"
 VERBATIM = "searched verbatim"
@@ -50,12 +52,16 @@ def shifted(name: str, start: int, end: int) -> Reading:
     return Reading(name, lambda _, first, last: (first + start, last + end))
 
 
-def _from_utf16(text: str, start: int, end: int) -> tuple[int, int]:
-    return from_utf16(text, start), from_utf16(text, end)
+def counted(name: str, unit: str = CODE_POINT, base: int = 0, last: str = EXCLUSIVE) -> Reading:
+    """A reading with a unit, base and end of fgrlhf/data/offsets.py."""
+    return Reading(
+        name, lambda text, start, end: to_code_points(text, start, end, unit, base, last)
+    )
 
 
-CODE_POINTS = shifted("", 0, 0)
-UTF16 = Reading("UTF-16 code units", _from_utf16)
+CODE_POINTS = counted("")
+UTF16 = counted("UTF-16 code units", UTF16_UNIT)
+GRAPHEMES = counted("grapheme clusters", GRAPHEME)
 
 
 @dataclass(frozen=True)
@@ -249,26 +255,3 @@ def _folded_places(text: str, quote: str) -> list[tuple[int, int]]:
     folded = fold(text)
     origins = [folded.origin(place, place + len(part)) for place in _places(folded.text, part)]
     return [origin for origin in origins if origin is not None]
-
-
-# ---- UTF-16 --------------------------------------------------------------------------------------
-
-
-def to_utf16(text: str, place: int) -> int:
-    """The number of UTF-16 code units before a code point, as JavaScript counts."""
-    return place + sum(character > "\uffff" for character in text[:place])
-
-
-def from_utf16(text: str, place: int) -> int:
-    """The code point at a number of UTF-16 code units.
-
-    Places outside the text, or inside a character, give a place outside the text.
-    """
-    if place < 0:
-        return place
-    units = 0
-    for i, character in enumerate(text):
-        if units == place:
-            return i
-        units += 2 if character > "\uffff" else 1
-    return len(text) if units == place else len(text) + 1

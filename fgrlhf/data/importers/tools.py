@@ -14,7 +14,8 @@ from fgrlhf.data.importers.files import (
 )
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import RESPONSE, SOURCE, JudgedResponse, Judgement
-from fgrlhf.data.locate import CODE_POINTS, UTF16, Reading, from_utf16
+from fgrlhf.data.locate import CODE_POINTS, UTF16, Reading
+from fgrlhf.data.offsets import UTF16_UNIT, counts_alike
 from fgrlhf.data.rows import (
     RowError,
     check_list,
@@ -436,7 +437,7 @@ def _answers(
 
 def _argilla_reading(text: str, end: int) -> Reading:
     """UTF-16 code units; code points where that is the same, so that reports tell them apart."""
-    return CODE_POINTS if from_utf16(text, end) == end else UTF16
+    return CODE_POINTS if counts_alike(text, end, UTF16_UNIT) else UTF16
 
 
 # ---- doccano -------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.importers.tags import Untagged, untag
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.locate import Reading
+from fgrlhf.data.offsets import UTF16_UNIT, units_of
 from fgrlhf.data.rows import (
     RowError,
     check_list,
@@ -453,14 +454,10 @@ def _appraise(text: str, start: int, end: int) -> tuple[int, int]:
     give a span outside `text`.
     """
     leading_blanks = len(text) - len(text.lstrip())
-    places: list[int] = []  # for every code unit, the place of its character in `text`
-    for place, character in enumerate(text.strip(), leading_blanks):
-        places.append(place)
-        if character > "\uffff":  # two code units
-            places.append(place)
-    if not 0 <= start <= end < len(places):
+    units = units_of(text.strip(), UTF16_UNIT)
+    if not 0 <= start <= end < len(units.starts):
         return len(text) + 1, len(text) + 1
-    return places[start], places[end] + 1
+    return leading_blanks + units.starts[start], leading_blanks + units.ends[end]
 
 
 ESA_READINGS = (Reading("UTF-16 code units, last one included", _appraise),)
