@@ -23,6 +23,7 @@ from fgrlhf.runs.optimizer import make_optimizer
 from fgrlhf.runs.progress import paused, progress_bar
 from fgrlhf.runs.runlog import BEST_FILE, RunLog
 from fgrlhf.runs.stage import digests, hold
+from fgrlhf.runs.ties import tie_note
 from fgrlhf.stats import Interval
 from fgrlhf.value import ActorCritic
 
@@ -92,6 +93,7 @@ class BaseTrainer(ABC):
             self.model = self.actor_critic
         self.step = 0
         self.best: dict | None = None
+        self.dev_values: list[float] = []  # of `train.best_metric`, at every evaluation
         # input -> its digest, in the first process: a checkpoint of other inputs is refused
         self.input_digests: dict[str, str] = {}
         if accelerator.is_main_process:
@@ -200,11 +202,12 @@ class BaseTrainer(ABC):
 
     def progress(self) -> dict:
         """The trainer's state as a JSON-compatible dict; `restore` is the inverse."""
-        return {"step": self.step, "best": self.best}
+        return {"step": self.step, "best": self.best, "dev_values": self.dev_values}
 
     def restore(self, state: dict) -> None:
         self.step = state["step"]
         self.best = state["best"]
+        self.dev_values = state.get("dev_values", [])  # earlier releases did not save it
 
     def pending_tensors(self) -> dict[str, Tensor]:
         """What was sampled for later steps, as tensors by name; all processes call this."""
@@ -293,6 +296,8 @@ class BaseTrainer(ABC):
                 f" of: {', '.join(sorted(metrics))}"
             )
         value = metrics[name]
+        if math.isfinite(value):
+            self.dev_values.append(value)
         is_better = self.best is None or value > self.best["value"]
         remark = ""
         if not self._eligible(metrics):
@@ -303,11 +308,22 @@ class BaseTrainer(ABC):
             self._save_policy("best", self.best)
         if self.accelerator.is_main_process:
             bar.write(f"step {self.step}: dev {name} {value:.4f}{remark}")
-            if self.step == self.total_steps and self.best is not None and self.best["step"] == 0:
-                bar.write(
-                    f"note: no policy had a higher dev {name} than the initial one, so best/ holds"
-                    " the initial policy; final/ holds the last one"
-                )
+            note = self._note_of_best(name)
+            if note is not None:
+                bar.write(note)
+
+    def _note_of_best(self, metric: str) -> str | None:
+        """After the last step, a note if `best/` holds a policy that is no better than others."""
+        if self.step != self.total_steps or self.best is None:
+            return None
+        kept = f"the first policy (step {self.best['step']})"
+        note = tie_note(metric, self.dev_values, kept)
+        if note is None and self.best["step"] == 0:
+            note = (
+                f"note: no policy had a higher dev {metric} than the initial one, so best/ holds"
+                " the initial policy; final/ holds the last one"
+            )
+        return note
 
     def _eligible(self, metrics: dict[str, float]) -> bool:
         """Whether a policy with these dev metrics may be the best one."""

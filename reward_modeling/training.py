@@ -146,6 +146,9 @@ def run_training(
         if checkpoint is not None:
             say(f"continuing from step {resume_step}")
         trainer.train(resume_from_checkpoint=checkpoint)
+        note = trainer.tie_note()
+        if note is not None:
+            say(note)
 
         dev: Any = trainer.predict(trainer.eval_dataset, metric_key_prefix="dev")
         numbers = _without_timings(dev.metrics)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from accelerate.utils import gather_object
 from transformers import PretrainedConfig, PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
@@ -96,7 +97,7 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The mean over the response tokens of the whole batch, over micro-batches and processes.
 
-        (The dev loss is the Trainer's: the mean of such means, weighted by the rows of each batch.)
+        The dev loss is the mean over the response tokens of all dev rows (`StageTrainer`).
 
         The Trainer expects a loss that is already divided by `num_items_in_batch`. T5's loss is the
         mean over the micro-batch, so the gradients of micro-batches would be summed instead of
@@ -111,6 +112,8 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
             output = model(**inputs, use_cache=False)
             mean_loss = output.loss
         tokens = (inputs["labels"] != IGNORED).sum()
+        if not model.training:  # a process may have no rows of the last batch, whose mean is NaN
+            mean_loss = torch.where(tokens > 0, mean_loss, 0.0)
         tokens_of_batch = tokens if num_items_in_batch is None else num_items_in_batch
         share = tokens / tokens_of_batch
         # the sum over processes is needed, but gradients are averaged over them
@@ -147,8 +150,6 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         )
 
     def evaluation_loop(self, *args, **kwargs):
-        # Seq2SeqTrainer would count the rows that fill up the last batch of several processes
-        self.gather_function = self.accelerator.gather_for_metrics
         output = super().evaluation_loop(*args, **kwargs)
         metrics = output.metrics
         if self.generates and metrics is not None:
@@ -360,6 +361,9 @@ def _train(config: SFTConfig, task: Task) -> Path:
         # wait until all processes have loaded the best checkpoint, which is removed below
         trainer.accelerator.wait_for_everyone()
         install_model(trainer, folder)
+        note = trainer.tie_note()
+        if note is not None:
+            say(f"{note}; or choose another evaluation.metric")
     if is_main_rank():
         result = {
             "steps": trainer.state.global_step,

@@ -3,11 +3,13 @@
 import os
 
 import pytest
+import torch
 
 from fgrlhf.data.checks import text_problem
 from fgrlhf.errors import UserError
 from fgrlhf.runs.hf_checkpoints import checkpoints_to_keep, model_to_install
-from fgrlhf.runs.hf_trainer import check_environment
+from fgrlhf.runs.hf_trainer import check_environment, without_repeated
+from fgrlhf.runs.ties import tie_note
 
 
 @pytest.mark.parametrize(
@@ -96,3 +98,17 @@ def test_the_place_of_half_a_character_is_named():
         and text_problem("", may_be_blank=True) is None
     )
     assert text_problem("\U0001f642 é") is None
+
+
+@pytest.mark.parametrize("n, kept", [(3, 2), (2, 2), (1, 1), (0, 0), (-2, 0)])
+def test_rows_that_fill_up_the_last_batch_have_no_labels(n, kept):
+    labels = torch.ones(2, 3, dtype=torch.long)
+    assert (without_repeated(labels, n) == 1).all(1).tolist() == [i < kept for i in range(2)]
+    assert (labels == 1).all()
+
+
+def test_a_metric_that_ties_is_named():
+    note = tie_note("rougeLsum", [0.0, 0.0, 0.0], "the first one")
+    assert note is not None and "dev rougeLsum is 0 at all 3 evaluations" in note
+    assert tie_note("rougeLsum", [0.0, 1.0, 0.0], "the first one") is None
+    assert tie_note("rougeLsum", [0.0], "the first one") is None

@@ -23,6 +23,7 @@ from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
+from fgrlhf.utils import IGNORED
 from sft import run_sft
 from sft import run_sft as module
 from sft.config import SFTConfig
@@ -197,6 +198,64 @@ def test_the_best_checkpoint_is_kept(world, monkeypatch, metric, scores, best):
         assert read_json(folder / "result.json")["best"] == min(losses) == losses[-1]
 
 
+LENGTHS = [1, 1, 9, 2, 30]  # words of the dev answers
+
+
+def float64_loss(folder, file):
+    """The mean negative log-probability of all response tokens, one row at a time."""
+    policy = load_policy(folder, max_input_len=32).double().eval()
+    examples = DEMONSTRATIONS.read(str(file), {})
+    total, tokens = 0.0, 0
+    for row in encode(policy, examples, 40):
+        batch = {name: torch.tensor([ids]) for name, ids in row.items()}
+        labels = batch.pop("labels")
+        logits = policy.model(**batch).logits[0]
+        labels = labels[0]
+        if not policy.model.config.is_encoder_decoder:
+            logits, labels = logits[:-1], labels[1:]
+        places = labels != IGNORED
+        chosen = logits.log_softmax(-1)[places, labels[places]]
+        total -= float(chosen.sum())
+        tokens += int(places.sum())
+    return total / tokens
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_the_dev_loss_is_the_mean_over_the_tokens_of_all_rows(world, kind):
+    tiny.policy(kind).save(world / "base")
+    texts = [{"text": "red", "answer": ["dog " * n + "."]} for n in LENGTHS]
+    write_json(world / "dev.json", texts)
+    losses = []
+    for size in (1, 2, 5):
+        folder = train(
+            config(
+                world,
+                "evaluation.metric=loss",
+                "model.max_generated_len=40",
+                "train.max_steps=3",
+                "evaluation.every_steps=3",
+                f"evaluation.batch_size={size}",
+                f"logging.save_dir={world}/{size}",
+            )
+        )
+        losses.append(read_jsonl(folder / "metrics.jsonl")[-1]["eval/loss"])
+    assert losses == pytest.approx([float64_loss(folder, world / "dev.json")] * 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("scores, best", [([0.0] * 3, 10), ([3.0, 5.0, 5.0], 10)])
+def test_of_equal_checkpoints_the_one_with_the_lower_dev_loss_is_kept(
+    world, monkeypatch, capsys, scores, best
+):
+    given = iter(scores)
+    monkeypatch.setattr(SFTTrainer, "generated_metrics", lambda self: {"rougeLsum": next(given)})
+    folder = train(config(world))
+    lines = [line for line in read_jsonl(folder / "metrics.jsonl") if "eval/loss" in line]
+    assert min(lines, key=lambda line: line["eval/loss"])["step"] == best
+    assert read_json(folder / "result.json")["best_step"] == best
+    is_noted = "dev rougeLsum is 0 at all 3 evaluations" in capsys.readouterr().out
+    assert is_noted == (max(scores) == 0)
+
+
 def test_without_dev_rows_the_last_model_is_kept(world):
     folder = train(config(world, "data.dev_file=null", "train.max_steps=3"))
     assert load_policy(folder) and read_json(folder / "result.json")["steps"] == 3
@@ -257,8 +316,12 @@ def test_order_of_fewer_examples_than_a_batch():
 @pytest.mark.slow
 @pytest.mark.parametrize("grouped", ["true", "false"])
 def test_two_processes_train_as_one(world, grouped):
-    """45 examples in batches of 8: the last batch of a pass is not full."""
+    """45 examples in batches of 8: the last batch of a pass is not full.
+
+    So is the last of the dev rows' batches, and their answers have different lengths.
+    """
     write_json(world / "train.json", rows(45))
+    write_json(world / "dev.json", rows(13))
     tiny.t5(dropout=0.0).save(world / "base")
     options = [f"train.group_by_length={grouped}", "train.max_steps=14", "evaluation.batch_size=6"]
     one = train(config(world, *options))

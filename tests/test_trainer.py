@@ -327,7 +327,7 @@ def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
 
 @pytest.mark.parametrize("last, is_noted", [(1.0, True), (1.5, False)])
 def test_a_note_if_no_policy_is_better_than_the_initial_one(tmp_path, capsys, last, is_noted):
-    dev = iter([1.0, 1.0, 1.0, 1.0, last])
+    dev = iter([1.0, 0.5, 1.0, 1.0, last])
     cfg = config(tmp_path, train__eval_interval=2, train__total_episodes=56)
     run = trainer(cfg, evaluate=lambda policy: {"reward": next(dev), "kl": 0.0})
     run.train()
@@ -335,6 +335,18 @@ def test_a_note_if_no_policy_is_better_than_the_initial_one(tmp_path, capsys, la
     note = "no policy had a higher dev reward than the initial one, so best/ holds"
     assert (note in written.out + written.err) == is_noted
     assert run.best is not None and run.best["step"] == (0 if is_noted else 7)
+
+
+def test_a_metric_that_never_changes_is_named(tmp_path, capsys):
+    cfg = config(tmp_path, train__eval_interval=2, train__total_episodes=56)
+    trainer(cfg, evaluate=lambda policy: {"reward": 0.0, "kl": 0.0}).train(until=4)
+    run = trainer(cfg, evaluate=lambda policy: {"reward": 0.0, "kl": 0.0})
+    run.train()
+    written = capsys.readouterr()
+    said = written.out + written.err
+    assert "dev reward is 0 at all 5 evaluations" in said and "the first policy (step 0)" in said
+    assert "no policy had a higher" not in said
+    assert len(run.dev_values) == 5
 
 
 def test_an_adaptive_coefficient_is_used_and_logged(tmp_path):

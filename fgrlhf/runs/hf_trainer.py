@@ -21,6 +21,8 @@ from fgrlhf.runs.hf_checkpoints import CheckpointCallback
 from fgrlhf.runs.hf_config import EvaluationSection, TrainSection
 from fgrlhf.runs.runlog import say
 from fgrlhf.runs.sharded_trainer import ShardableTrainer
+from fgrlhf.runs.ties import tie_note
+from fgrlhf.utils import IGNORED
 
 SHOWN_NAMES = 3  # of tensors, in a message
 
@@ -135,6 +137,9 @@ class StageTrainer(ShardableTrainer):
         self._lengths: list[int] | None = None
         self._tokens = 0  # of this process since the last line of the log, with padding
         self._padding = 0
+        # of the dev rows evaluated so far: this process's part of the summed loss, all labels
+        self._dev_loss = 0.0
+        self._dev_labels = 0
         self.add_callback(CheckpointCallback(self))
 
     def _count_padding(self, inputs: Mapping[str, Any]) -> None:
@@ -252,6 +257,66 @@ class StageTrainer(ShardableTrainer):
         )
         return output
 
+    # ---- the dev loss and the best checkpoint ----------------------------------------------------
+
+    def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs):
+        """The Trainer's, with another loss: the mean over the labels of all dev rows.
+
+        The Trainer's is the mean of the batches' means, which depends on the batch size and on the
+        number of processes if rows have different numbers of labels.
+        """
+        self._dev_loss = 0.0
+        self._dev_labels = 0
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        total = self._dev_loss
+        if self.args.world_size > 1:
+            part = torch.tensor([total], dtype=torch.float64, device=self.args.device)
+            gathered: Any = self.accelerator.gather(part)
+            total = float(gathered.sum())
+        assert output.metrics is not None
+        output.metrics[f"{metric_key_prefix}_loss"] = total / self._dev_labels
+        return output
+
+    def prediction_step(self, model, inputs, *args, **kwargs):
+        state = self.accelerator.gradient_state
+        if state.end_of_dataloader and state.remainder > 0:
+            labels = inputs["labels"]
+            first = self.args.process_index * len(labels)
+            inputs = {**inputs, "labels": without_repeated(labels, state.remainder - first)}
+        loss, outputs, labels = super().prediction_step(model, inputs, *args, **kwargs)
+        count = self._get_num_items_in_batch([inputs], self.args.device)  # of all processes
+        assert loss is not None and count is not None
+        # `compute_loss` divides by this number and multiplies by the number of processes
+        self._dev_loss += float(loss) * int(count) / self.args.world_size
+        self._dev_labels += int(count)
+        return loss, outputs, labels
+
+    def _determine_best_metric(self, metrics, trial=None) -> bool:
+        """As the Trainer's, but of equal evaluations, the one with the lower dev loss is better."""
+        if super()._determine_best_metric(metrics, trial):
+            return True
+        name = self.args.metric_for_best_model
+        if name is None or metrics[f"eval_{name}"] != self.state.best_metric:
+            return False
+        losses = {line["step"]: line["eval_loss"] for line in self._evaluations()}
+        if not metrics["eval_loss"] < losses.get(self.state.best_global_step, -math.inf):
+            return False
+        self.state.best_global_step = self.state.global_step
+        return True
+
+    def _evaluations(self) -> list[dict[str, float]]:
+        """The lines of the Trainer's log with dev metrics, also of the run that this continues."""
+        return [line for line in self.state.log_history if "eval_loss" in line]
+
+    def tie_note(self) -> str | None:
+        """A note if the metric that selects the best checkpoint cannot tell them apart."""
+        metric = self.args.metric_for_best_model
+        if metric is None:
+            return None
+        values = [line[f"eval_{metric}"] for line in self._evaluations()]
+        kept = f"the checkpoint with the lowest dev loss (step {self.state.best_global_step})"
+        return tie_note(metric, values, kept)
+
     def refuse_divergence(self, quantities: Mapping[str, float], step: int) -> None:
         """Raise a `UserError` that names the first quantity that is NaN or infinite."""
         for name, value in quantities.items():
@@ -318,6 +383,17 @@ class StepwiseSortedSampler(Sampler[int]):
         for start in range(0, len(order), self.examples_per_step):
             step = order[start : start + self.examples_per_step]
             yield from sorted(step, key=lambda i: -self.lengths[i])
+
+
+def without_repeated(labels: torch.Tensor, n: int) -> torch.Tensor:
+    """The labels with IGNORED in all rows but the first n.
+
+    accelerate repeats rows to fill up the last batch of several processes. If n is negative, all
+    rows are such repetitions.
+    """
+    labels = labels.clone()
+    labels[max(n, 0) :] = IGNORED
+    return labels
 
 
 def _worst(values: list[float]) -> float:
