@@ -180,7 +180,8 @@ def test_learns_several_kinds_of_error(tmp_path, shape):
     for name, n in (("train.json", 200), ("dev.json", 40)):
         lines = []
         for _ in range(n):
-            words, tags = ["the", rng.choice(rm.OTHERS)], ["-", "-"]
+            words = ["question:", "the", rng.choice(rm.OTHERS), "answer:"]
+            tags = ["-"] * len(words)
             for _ in range(rng.randint(1, 3)):
                 label = rng.choice(["RED", "GREEN", "fine"])
                 colour = {"RED": "red", "GREEN": "green", "fine": "a"}[label]

@@ -298,8 +298,9 @@ class StageTrainer(ShardableTrainer):
         name = self.args.metric_for_best_model
         if name is None or metrics[f"eval_{name}"] != self.state.best_metric:
             return False
-        losses = {line["step"]: line["eval_loss"] for line in self._evaluations()}
-        if not metrics["eval_loss"] < losses.get(self.state.best_global_step, -math.inf):
+        best_step = self.state.best_global_step
+        losses = [line["eval_loss"] for line in self._evaluations() if line["step"] == best_step]
+        if not losses or metrics["eval_loss"] >= losses[-1]:
             return False
         self.state.best_global_step = self.state.global_step
         return True
