@@ -13,6 +13,7 @@ computed in this pass only, if their states fit.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from time import perf_counter
@@ -37,6 +38,7 @@ from fgrlhf.runs.batching import shuffled_batches
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.progress import progress_bar
+from fgrlhf.runs.runlog import say
 from fgrlhf.runs.step_metrics import rounded, texts_of_tokens
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import seeded
@@ -61,7 +63,10 @@ def load_comparisons(
     """
     data = config.data
     if data.pairs == COMPARISONS.name:
-        rows = COMPARISONS.read(data.feedback_file, data.columns)
+        counts: Counter[str] = Counter()
+        rows = COMPARISONS.read(data.feedback_file, data.columns, counts=counts)
+        for what, count in counts.items():
+            say(f"{data.feedback_file}: {what}: {count:,}")
         comparisons = [comparison for comparison in rows if comparison.pairs]
         if not comparisons:
             raise UserError(

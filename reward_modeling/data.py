@@ -7,6 +7,7 @@ A pair file has comparisons (fgrlhf/data/formats.py): a prompt, K >= 2 responses
 them. A task may read pair files in its own format (`Task.rm_pairs`).
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText
 from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_utils import SEGMENT_MARK, WHOLE_LEVELS
+from fgrlhf.runs.runlog import say
 from fgrlhf.utils import IGNORED
 
 MOST_NAMES = 5  # of unknown tags, in a message
@@ -211,7 +213,10 @@ def read_pair_rows(path: str | Path, reader: PairReader | None = None) -> list[C
         reason).
     """
     if reader is None or _has_library_keys(path):
-        comparisons = COMPARISONS.read(path)
+        counts: Counter[str] = Counter()
+        comparisons = COMPARISONS.read(path, counts=counts)
+        for what, count in counts.items():
+            say(f"{path}: {what}: {count:,}")
     else:
         comparisons = reader(path)
     _refuse_empty(path, comparisons)

@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from, task_and_rest
+from fgrlhf.cli.data_inspect import print_counts
 from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.data.format import RESPONSE, SpanFeedback
 from fgrlhf.data.formats import SPANS
@@ -99,7 +100,8 @@ def write_span_file(task: Task, settings: Settings) -> None:
         cannot mark a context.
     """
     _check(task, settings)
-    rows = SPANS.read(settings.source, settings.columns)
+    counts: Counter[str] = Counter()
+    rows = SPANS.read(settings.source, settings.columns, counts=counts)
     labels = {span.label for row in rows for span in row.spans}
     missing = [label for label in settings.tags if label not in labels]
     if missing:
@@ -120,6 +122,7 @@ def write_span_file(task: Task, settings: Settings) -> None:
     write_text(path, text)
     write_json(path.parent / SEGMENTER_FILE, description)
     print(f"{path}: {summary}", flush=True)
+    print_counts(counts)
     for reason, count in spans_left_out(rows, segments, settings.tags).most_common():
         print(f"  spans left out, {reason}: {count:,}", flush=True)
 

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -982,3 +983,100 @@ def test_a_problem_of_many_rows_is_one_line_with_the_way_out(tmp_path):
         " `columns` needs a file with the right keys:\n"
         f"  fgrlhf data convert '{path}' FILE format=prompts columns.prompt=KEY"
     )
+
+
+# ---- several values for one thing ----------------------------------------------------------------
+
+RATED = {
+    "prompt": "a",
+    "responses": ["b", "c"],
+    "preferences": [1],
+    "ratings": [{"quality": 3}, {"quality": 4}],
+}
+
+
+def read(row_format, tmp_path, rows, columns=None):
+    """The items of rows in a file, and what was noted about them."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    counts: Counter[str] = Counter()
+    return row_format.read(path, columns, counts=counts), counts
+
+
+def test_scores_that_columns_name_come_before_preferences(tmp_path):
+    columns = {"scores": "ratings.quality"}
+    agreeing = {**RATED, "preferences": [[1, 0]]}
+    items, counts = read(COMPARISONS, tmp_path, [RATED, agreeing], columns)
+    assert [item.pairs for item in items] == [((1, 0),)] * 2
+    assert counts == {
+        "rows whose `preferences` decides otherwise than `ratings.quality`, which counts": 1
+    }
+    tied = {**RATED, "ratings": [{"quality": 4}, {"quality": 4}]}
+    assert parse(COMPARISONS, tied, columns).pairs == ()
+
+
+def test_judgements_of_one_row_that_contradict_each_other_are_counted(tmp_path):
+    row = {"prompt": "a", "responses": ["b", "c"], "preferences": [1], "scores": [0, 1]}
+    (item,), counts = read(COMPARISONS, tmp_path, [row])
+    assert item.pairs == ((0, 1),)
+    assert counts == {"rows whose `scores` decides otherwise than `preferences`, which counts": 1}
+
+
+def test_a_name_in_columns_comes_before_other_names():
+    row = {"prompt": "a", "response": "draft", "answer": "gold", "messages": [USER, GOOD]}
+    assert parse(DEMONSTRATIONS, row, {"completion": "answer"}).response == "gold"
+    assert parse(DEMONSTRATIONS, row, {"messages": "messages"}).response == GOOD["content"]
+    pair = {"prompt": "a", "responses": ["b", "c"], "scores": [0, 1], "x": "d", "y": "e"}
+    texts = parse(COMPARISONS, pair, {"chosen": "x", "rejected": "y"}).answers
+    assert [answer.text for answer in texts] == ["d", "e"]
+    references = parse(PROMPTS, {"prompt": "a", "references": ["b"], "x": "c"}, {"answer": "x"})
+    assert references.references == ("c",)
+    null = {"prompt": "a", "responses": ["b", "c"], "preferences": [1], "x": None}
+    assert problem(COMPARISONS, null, {"scores": "x"}) == "`x`: must not be null"
+
+
+WRONG = {"start": 6, "end": 7, "label": "wrong"}
+MARKED_TWICE = {
+    "id": "q",
+    "prompt": "Name a prime.",
+    "response": "It is 8.",
+    "responses": ["It is 8.", "It is 🙂9."],
+    "spans": [WRONG],
+    "other_spans": [[{"start": 7, "end": 8, "label": "wrong"}]],
+    "missing": [{"label": "why"}],
+    "topic": "numbers",
+}
+
+
+def test_every_marked_response_of_a_row_is_read(tmp_path):
+    items, counts = read(SPANS, tmp_path, [MARKED_TWICE])
+    marked = [[item.response[span.start : span.end] for span in item.spans] for item in items]
+    assert marked == [["8"], ["9"]]
+    assert [item.prompt.id for item in items] == ["q", "q"]
+    assert [item.prompt.text for item in items] == ["Name a prime."] * 2
+    assert items[0].prompt.meta == {
+        "responses": MARKED_TWICE["responses"],
+        "missing": [{"label": "why"}],
+        "topic": "numbers",
+    }
+    assert items[1].prompt.meta == {"topic": "numbers"}
+    assert counts == {"responses after the first of their row, each with its own spans": 1}
+    renamed = {**MARKED_TWICE, "marks": MARKED_TWICE["spans"], "text": MARKED_TWICE["response"]}
+    del renamed["spans"], renamed["response"]
+    again, _ = read(SPANS, tmp_path, [renamed], {"spans": "marks", "response": "text"})
+    assert again == items
+
+
+def test_lists_of_marks_that_do_not_fit_the_responses_are_refused(tmp_path):
+    with pytest.raises(UserError, match="`other_spans`: has 2 lists for 2 responses"):
+        read(SPANS, tmp_path, [{**MARKED_TWICE, "other_spans": [[], []]}])
+
+
+def test_rejected_completions_are_no_demonstrations(tmp_path):
+    good = {"prompt": "a", "completion": "b", "label": True}
+    bad = {"prompt": "a", "completion": "c", "label": False}
+    items, counts = read(DEMONSTRATIONS, tmp_path, [good, bad])
+    assert [item.response for item in items] == ["b"]
+    assert counts == {"rows with `label` false, whose completions were rejected": 1}
+    with pytest.raises(UserError, match="row 1, `label`: is false: this is an unpaired preference"):
+        DEMONSTRATIONS.read(tmp_path / "rows.jsonl")  # as training does

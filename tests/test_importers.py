@@ -1385,3 +1385,25 @@ def test_real_files(name, file, found):
     assert report.spans == Counter(found)
     assert all(isinstance(item, JudgedResponse) for item in items)
     assert JUDGEMENTS.to_row(items[0])
+
+
+def test_unpaired_preferences(tmp_path):
+    rows = [
+        {"prompt": "a", "completion": "good", "label": True, "topic": "x"},
+        {"prompt": "b", "completion": "alone", "label": True},
+        {"prompt": "a", "completion": "bad", "label": False, "topic": "x"},
+        {"prompt": "a", "completion": "both", "label": False, "topic": "y"},
+        {"prompt": "a", "completion": "both", "label": True, "topic": "x"},
+        {"prompt": "a", "completion": "worse", "label": False, "topic": "x"},
+    ]
+    (comparison,), report = read_json(tmp_path, "unpaired", rows)
+    assert [answer.text for answer in comparison.answers] == ["good", "bad", "worse"]
+    assert comparison.pairs == ((0, 1), (0, 2))
+    assert comparison.prompt.text == "a" and comparison.prompt.meta == {"topic": "x"}
+    assert report.losses == {
+        "completions of prompts without a good or without a bad one": 1,
+        "completions with both labels": 1,
+        "other keys of rows that are not the first of their prompt": 1,
+    }
+    message = malformed(tmp_path, "unpaired", {"prompt": "a", "completion": "b", "label": 1})
+    assert "`label`: must be true for a good completion" in message

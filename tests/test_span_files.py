@@ -207,3 +207,20 @@ def test_a_file_without_segments_is_refused(tmp_path):
     write_jsonl(tmp_path / "spans.jsonl", [row])
     with pytest.raises(UserError, match="has no segment"):
         write(tmp_path / "spans.jsonl", "level=step:#", "tags={wrong: ERROR}")
+
+
+def test_marks_of_every_response_train_the_model(tmp_path, capsys):
+    row = {
+        "prompt": "Name a prime.",
+        "response": "It is 7.",
+        "responses": ["It is 7.", "It is 8."],
+        "spans": [],
+        "other_spans": [[{"start": 6, "end": 7, "label": "wrong"}]],
+    }
+    source = tmp_path / "spans.jsonl"
+    write_jsonl(source, [row])
+    out = write(source, "level=sentence", "tags={wrong: ERROR}")
+    assert capsys.readouterr().out.splitlines() == [
+        f"{out}: 2 of 2 rows; segments: ERROR 1 (50.0%), O 1 (50.0%)",
+        "  responses after the first of their row, each with its own spans: 1",
+    ]

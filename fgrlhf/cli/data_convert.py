@@ -1,11 +1,12 @@
 """`fgrlhf data convert`: read rows in a format, and write them with other keys."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.cli.data_inspect import FormatSettings
+from fgrlhf.cli.data_inspect import FormatSettings, print_counts
 from fgrlhf.config import refuse
 from fgrlhf.data import span_rows
 from fgrlhf.data.comparisons import Comparison, join_pairs
@@ -32,7 +33,9 @@ TARGETS = {
 ELEMENT_KEYS = {"spans": span_rows.SPAN_KEYS, "steps": ("text", "label", "score")}
 
 # rows of spans, read as judgements
-SPAN_JUDGEMENTS = Format(SPANS.name, SPANS.names, span_rows.parse_spans, JUDGEMENTS.to_row)
+SPAN_JUDGEMENTS = Format(
+    SPANS.name, SPANS.names, span_rows.parse_spans, JUDGEMENTS.to_row, SPANS.split
+)
 
 
 class ConvertSettings(FormatSettings):
@@ -87,8 +90,9 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
         SPAN_JUDGEMENTS if settings.to == "judgements" else FORMATS[settings.format]
     )
     items: list[Any]
+    counts: Counter[str] = Counter()
     if settings.task is None:
-        items = row_format.read(source, settings.columns, settings.limit)
+        items = row_format.read(source, settings.columns, settings.limit, counts)
     else:
         items = _read_by_task(source, settings)
 
@@ -108,6 +112,7 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
     write_rows(out, rows)
     written = "judgements" if settings.to == "judgements" else settings.format
     print(f"{out}: {counted(len(rows), 'row')} of {written}")
+    print_counts(counts)
     for what, count in losses.most_common():
         print(f"  lost, {what}: {count:,}")
 

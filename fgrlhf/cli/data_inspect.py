@@ -78,12 +78,21 @@ def check(source: str, settings: FormatSettings) -> None:
     Raises:
       UserError: the file cannot be read, rows are malformed, or two rows of prompts have one id.
     """
-    items = FORMATS[settings.format].read(source, settings.columns, settings.limit)
+    counts: Counter[str] = Counter()
+    items = FORMATS[settings.format].read(source, settings.columns, settings.limit, counts)
     if settings.format == PROMPTS.name:
         _refuse_repeated_ids(source, items)
-    print(f"{source}: {counted(len(items), 'row')} of {settings.format}, all well formed")
+    rows = len(read_rows(source)[: settings.limit]) if counts else len(items)
+    print(f"{source}: {counted(rows, 'row')} of {settings.format}, all well formed")
+    print_counts(counts)
     for line in summary(settings.format, items):
         print(f"  {line}")
+
+
+def print_counts(counts: Counter[str]) -> None:
+    """Print what a reader noted about rows, a line each."""
+    for what, count in counts.most_common():
+        print(f"  {what}: {count:,}", flush=True)
 
 
 def _refuse_repeated_ids(source: str, prompts: Sequence[Prompt]) -> None:

@@ -1,5 +1,6 @@
 """A row format, and the parts that several row formats have in common."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from fgrlhf.data.checks import by_problem, refuse_rows, type_name
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import (
     Columns,
+    LeftOutError,
     Row,
     RowError,
     check_columns,
@@ -91,21 +93,30 @@ class Format(Generic[Item]):
       names: the keys that `columns` may rename.
       parse: (row, its number) -> the item in it. Raises `RowError`.
       to_row: the inverse of `parse`.
+      split: the rows in a row of a file, if it can hold several items.
     """
 
     name: str
     names: tuple[str, ...]
     parse: Callable[[Row, int], Item]
     to_row: Callable[[Item], dict[str, Any]]
+    split: Callable[[Row], Sequence[Row]] = lambda row: (row,)
 
     def read(
-        self, source: str | Path, columns: Columns | None = None, limit: int | None = None
+        self,
+        source: str | Path,
+        columns: Columns | None = None,
+        limit: int | None = None,
+        counts: Counter[str] | None = None,
     ) -> list[Item]:
         """The items of a file or data set, in order (fgrlhf/data/read.py).
 
         Args:
           columns: this format's names -> the file's keys, if they differ.
           limit: read only that many rows; the others are not checked.
+          counts: receives what is noted about the rows, which the caller shows to the user: rows
+            that are left out, and contradictions inside a row. None: a row that would be left out
+            is an error.
 
         Raises:
           UserError: the source cannot be read, or rows are malformed. The message lists the first
@@ -121,13 +132,26 @@ class Format(Generic[Item]):
                 problems.append((number, f": must be an object, it is {type_name(values)}"))
                 continue
             try:
-                items.append(self.parse(Row(values, columns), number))
+                for row in self.split(Row(values, columns, counts)):
+                    item = self._item(row, number, counts)
+                    if item is not None:
+                        items.append(item)
             except RowError as error:
                 problems.append((number, f", {error}"))
                 missing.update(error.missing)
         way_out = self._way_out(source, missing)
         refuse_rows(source, by_problem(problems), f"read as {self.name}", way_out)
         return items
+
+    def _item(self, row: Row, number: int, counts: Counter[str] | None) -> Item | None:
+        """The item in a row; None if it is left out, which is counted."""
+        try:
+            return self.parse(row, number)
+        except LeftOutError as error:
+            if counts is None:
+                raise
+            counts[error.what] += 1
+            return None
 
     def _way_out(self, source: str | Path, missing: Collection[str]) -> str:
         """What to do about keys that rows do not have: the user's may have other names."""
@@ -175,16 +199,16 @@ def prompt_text(row: Row, *names: str) -> PromptText:
 
 def references_of(row: Row, *names: str) -> tuple[str, ...]:
     """The references, one text or several, under the first of these names that the row has."""
-    for name in names:
-        value = row.get(name)
-        if isinstance(value, str):
-            return (row.text(name),)
-        if value is not None:
-            references = check_texts(row.key(name), value)
-            if not references:
-                raise RowError(row.key(name), "must be a list of one or more texts")
-            return references
-    return ()
+    name = row.first_given(*names)
+    if name is None:
+        return ()
+    value = row.get(name)
+    if isinstance(value, str):
+        return (row.text(name),)
+    references = check_texts(row.key(name), value)
+    if not references:
+        raise RowError(row.key(name), "must be a list of one or more texts")
+    return references
 
 
 def prompt_row(prompt: Prompt, values: Mapping[str, Any] | None = None) -> dict[str, Any]:

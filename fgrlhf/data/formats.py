@@ -48,6 +48,7 @@ from fgrlhf.data.format import (
 )
 from fgrlhf.data.judgements import JUDGEMENTS
 from fgrlhf.data.rows import (
+    LeftOutError,
     Row,
     RowError,
     check_list,
@@ -56,6 +57,7 @@ from fgrlhf.data.rows import (
     check_place,
     check_text,
     check_texts,
+    key_list,
 )
 from fgrlhf.data.shapes import (
     PromptText,
@@ -90,10 +92,12 @@ def _parse_prompt(row: Row, number: int) -> Prompt:
 
 def _parse_demonstration(row: Row, number: int) -> Demonstration:
     references = references_of(row, "references", "answer")
-    if row.has("response") or row.has("completion"):
+    _refuse_rejected(row)
+    form = row.first_given("response", "completion", "messages")
+    if form in ("response", "completion"):
         text = prompt_text(row, "prompt", "text")
         response = response_text(row, "response", "completion")
-    elif row.has("messages"):
+    elif form == "messages":
         key = row.key("messages")
         messages, response = split_answer(key, messages_of(key, row.get("messages")))
         text = conversation_prompt(key, messages)
@@ -104,6 +108,18 @@ def _parse_demonstration(row: Row, number: int) -> Demonstration:
     return Demonstration(prompt_of(row, number, text, references or (response,)), response)
 
 
+def _refuse_rejected(row: Row) -> None:
+    """Raise `LeftOutError` for an unpaired preference, {prompt, completion, label}, that is bad."""
+    if row.has("completion") and row.values.get("label") is False:
+        raise LeftOutError(
+            "label",
+            "is false: this is an unpaired preference, and its completion was rejected, so that no"
+            " model may imitate it. `fgrlhf data import IN OUT from=unpaired` makes comparisons of"
+            " such rows; `fgrlhf data convert IN OUT format=demonstrations` keeps the good ones",
+            "rows with `label` false, whose completions were rejected",
+        )
+
+
 def _demonstration_row(demonstration: Demonstration) -> dict[str, Any]:
     return prompt_row(demonstration.prompt, {"response": demonstration.response})
 
@@ -112,7 +128,7 @@ def _demonstration_row(demonstration: Demonstration) -> dict[str, Any]:
 
 
 def _parse_comparison(row: Row, number: int) -> Comparison:
-    if row.has("responses"):
+    if row.first_given("responses", "chosen") == "responses":
         text = prompt_text(row, "prompt")
         texts = _compared_texts(row)
         pairs, margins = _pairs(row, len(texts))
@@ -145,12 +161,36 @@ def _compared_texts(row: Row) -> list[str]:
     return texts
 
 
+JUDGED_BY = ("preferences", "ranking", "scores")  # of several, the first one counts
+
+
 def _pairs(row: Row, n_answers: int) -> tuple[tuple[tuple[int, int], ...], tuple[float, ...]]:
     """(better, worse) indices from `preferences`, `ranking` or `scores`: the first that exists.
 
-    Also the margins of the pairs: given ones, or the differences of scores.
+    One that `columns` names comes before the others. Also the margins of the pairs: given ones, or
+    the differences of scores. Rows in which another one decides otherwise are counted.
     """
-    name = row.first_of("preferences", "ranking", "scores")
+    name = row.first_of(*JUDGED_BY)
+    decided = _pairs_of(row, name, n_answers)
+    for other in JUDGED_BY:
+        if other == name or not row.has(other):
+            continue
+        try:
+            pairs, _ = _pairs_of(row, other, n_answers)
+        except RowError:  # it does not count, so it may be something else
+            continue
+        if set(pairs) != set(decided[0]):
+            row.counts[
+                f"rows whose `{row.key(other)}` decides otherwise than `{row.key(name)}`, which"
+                " counts"
+            ] += 1
+    return decided
+
+
+def _pairs_of(
+    row: Row, name: str, n_answers: int
+) -> tuple[tuple[tuple[int, int], ...], tuple[float, ...]]:
+    """The pairs in one of `JUDGED_BY`, and their margins."""
     key = row.key(name)
     values = check_list(key, row.get(name))
     if name == "preferences":
@@ -303,6 +343,10 @@ def pair_row(pair: Comparison) -> dict[str, Any]:
 
 # ---- spans ---------------------------------------------------------------------------------------
 
+OTHER_SPANS = "other_spans"  # of each response after the first, as the feedback pages write them
+# keys of a row with marks in several responses that are about the first one, or about all of them
+OF_ALL_RESPONSES = ("responses", "preferences", "ratings", "missing", "correction", "comment")
+FURTHER = "responses after the first of their row, each with its own spans"
 SPAN_TEXTS = ("severity", "evidence", "reason")  # optional texts of a span
 
 
@@ -319,6 +363,37 @@ def _parse_spans(row: Row, number: int) -> SpanFeedback:
     for i, value in enumerate(values):
         spans.append(_span(row, f"{key}[{i}]", value, response, source_of(prompt)))
     return SpanFeedback(prompt, response, tuple(spans))
+
+
+def split_responses(row: Row) -> list[Row]:
+    """A row for each response that has marks: `other_spans` are those of responses after the first.
+
+    The keys `OF_ALL_RESPONSES` stay in the first row.
+    """
+    others = row.values.get(OTHER_SPANS)
+    if others is None or OTHER_SPANS in row.columns:
+        return [row]
+    lists = check_list(OTHER_SPANS, others)
+    texts = check_texts("responses", row.values.get("responses"), may_be_blank=True)
+    if len(lists) != len(texts) - 1:
+        raise RowError(
+            OTHER_SPANS,
+            f"has {len(lists)} lists for {len(texts)} responses: it needs one for each response"
+            " after the first",
+        )
+    first = {key: value for key, value in row.values.items() if key != OTHER_SPANS}
+    rows = [Row(first, row.columns, row.counts)]
+    read = {key for name in OF_RESPONSE for key in key_list(row.columns.get(name, name))}
+    shared = {key: value for key, value in first.items() if key not in {*read, *OF_ALL_RESPONSES}}
+    columns = {name: path for name, path in row.columns.items() if name not in OF_RESPONSE}
+    for text, spans in zip(texts[1:], lists):
+        if text.strip():
+            rows.append(Row({**shared, "response": text, "spans": spans}, columns, row.counts))
+            row.counts[FURTHER] += 1
+    return rows
+
+
+OF_RESPONSE = ("response", "completion", "spans")  # names that differ between responses
 
 
 def _span(row: Row, name: str, value: Any, response: str, source: str) -> LabelledSpan:
@@ -360,7 +435,7 @@ def _spans_row(feedback: SpanFeedback) -> dict[str, Any]:
 
 
 def _parse_steps(row: Row, number: int) -> StepFeedback:
-    if not row.has("steps") and row.has("input"):  # Math-Shepherd
+    if row.first_given("steps", "input", "completions") == "input":  # Math-Shepherd
         problem, marked = split_marked_steps(row.text("input"), row.text("label"))
         text = PromptText(problem)
         steps = [Step(step, score=float(is_good)) for step, is_good in marked]
@@ -477,6 +552,7 @@ SPANS = Format(
     ),
     _parse_spans,
     _spans_row,
+    split_responses,
 )
 STEPS = Format(
     "steps",

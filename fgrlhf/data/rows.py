@@ -10,6 +10,7 @@ list of their values. `spans.label: type` renames a key inside each element of `
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,17 +35,33 @@ class RowError(ValueError):
         super().__init__(f"`{shorten(key, 80)}`: {reason}")
 
 
+class LeftOutError(RowError):
+    """A row that is well formed, but must not be read as one of its format.
+
+    Args:
+      what: the name of such rows in counts, in the plural.
+    """
+
+    def __init__(self, key: str, reason: str, what: str):
+        super().__init__(key, reason)
+        self.what = what
+
+
 class Row:
     """The values of one JSON object under a format's names.
 
     Args:
       values: the object.
       columns: the format's names -> the object's keys, if they differ.
+      counts: what a reader notes about rows, such as contradictions -> how often.
     """
 
-    def __init__(self, values: Mapping[str, Any], columns: Columns):
+    def __init__(
+        self, values: Mapping[str, Any], columns: Columns, counts: Counter[str] | None = None
+    ):
         self.values = values
         self.columns = columns
+        self.counts = Counter[str]() if counts is None else counts
         # keys that `columns` renames; they do not also count under their own names
         self._renamed = {key for path in columns.values() for key in key_list(path)}
         self._used: set[str] = set()
@@ -70,16 +87,21 @@ class Row:
         self._used.add(name)
         return self.values.get(name)
 
-    def first_of(self, name: str, *alternatives: str) -> str:
-        """The first of these names under which the row has a value.
+    def first_given(self, *names: str) -> str | None:
+        """The first of these names under which the row has a value; None if there is none.
 
-        Raises:
-          RowError: there is none.
+        Names in `columns` come first, since they were asked for. If there are such names, others do
+        not count.
         """
+        named = [name for name in names if name in self.columns]
+        return next((name for name in named or names if self.has(name)), None)
+
+    def first_of(self, name: str, *alternatives: str) -> str:
+        """As `first_given`. Raises `RowError` if there is none."""
         names = (name, *alternatives)
-        for each in names:
-            if self.has(each):
-                return each
+        found = self.first_given(*names)
+        if found is not None:
+            return found
         for each in names:
             if each in self.columns:
                 raise RowError(self.key(each), "must not be null")

@@ -8,7 +8,15 @@ from typing import Any
 from fgrlhf.data.checks import refuse_rows
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, JUDGEMENTS
-from fgrlhf.data.importers import hallucinations, helpsteer, steps, tools, toxic, translations
+from fgrlhf.data.importers import (
+    hallucinations,
+    helpsteer,
+    steps,
+    tools,
+    toxic,
+    translations,
+    unpaired,
+)
 from fgrlhf.data.importers.report import Report
 from fgrlhf.errors import UserError
 
@@ -46,6 +54,7 @@ IMPORTERS: dict[str, Importer] = {
     "helpsteer3_preference": Importer(helpsteer.preference, COMPARISONS),
     "helpsteer3_feedback": Importer(helpsteer.feedback),
     "helpsteer3_edit": Importer(helpsteer.edit),
+    "unpaired": Importer(unpaired.unpaired, COMPARISONS),
     "label_studio": Importer(tools.label_studio),
     "argilla": Importer(tools.argilla),
     "doccano": Importer(tools.doccano),
