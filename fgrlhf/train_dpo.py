@@ -23,6 +23,7 @@ from fgrlhf.runs.distributed import (
 )
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.notes import dtype_notes, note_changed_code, start_line
+from fgrlhf.runs.occupied import check_own_run
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
@@ -112,9 +113,11 @@ def train(task: Task, config: DPOConfig) -> None:
     """Run the stage.
 
     Raises:
-      UserError: a file or checkpoint is missing or broken, or the folder cannot be written.
+      UserError: a file or checkpoint is missing or broken, or the folder cannot be written or
+        holds something else.
     """
     check_writable(config.logging.save_dir)
+    check_own_run(Path(config.logging.save_dir), config, config.inputs)
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(task, config)
     if trainer.accelerator.is_main_process:

@@ -15,6 +15,7 @@ from fgrlhf.models.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.runs.distributed import shards_models, stop_together, strategy_notes
 from fgrlhf.runs.notes import dtype_notes, note_changed_code, start_line
+from fgrlhf.runs.occupied import check_own_run
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.samplers.make import make_sampler
@@ -128,9 +129,11 @@ def train(task: Task, config: RLConfig) -> None:
     """Run the stage.
 
     Raises:
-      UserError: a file or checkpoint is missing or broken, or the folder cannot be written.
+      UserError: a file or checkpoint is missing or broken, or the folder cannot be written or
+        holds something else.
     """
     check_writable(config.logging.save_dir)
+    check_own_run(Path(config.logging.save_dir), config, config.inputs)
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(task, config)
     if trainer.accelerator.is_main_process:

@@ -22,6 +22,7 @@ from fgrlhf.runs.distributed import strategy_notes
 from fgrlhf.runs.hf_checkpoints import forget_last_call, model_to_install
 from fgrlhf.runs.hf_log import use_run_log
 from fgrlhf.runs.hf_trainer import StageTrainer, training_arguments
+from fgrlhf.runs.occupied import check_own_stage
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, last_complete_checkpoint, stored_result
 from reward_modeling.baselines import comparison
@@ -75,8 +76,12 @@ def reuse(config: RMConfig) -> Path | None:
     """The folder of a finished run with the same settings and inputs, else None.
 
     If that run was killed just after it finished, its checkpoints are removed.
+
+    Raises:
+      UserError: the folder is an input, or holds something else.
     """
     folder = Path(config.logging.save_dir)
+    check_own_stage(folder, config.inputs)
     if stored_result(folder, config, config.inputs) is None:
         return None
     say(f"{config.logging.run_name}: finished before, reusing {folder}")

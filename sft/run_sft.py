@@ -39,6 +39,7 @@ from fgrlhf.runs.distributed import shards_models, share_of, stop_together, stra
 from fgrlhf.runs.hf_checkpoints import forget_last_call, model_to_install
 from fgrlhf.runs.hf_log import use_run_log
 from fgrlhf.runs.hf_trainer import StageTrainer
+from fgrlhf.runs.occupied import check_own_stage
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, hold, last_complete_checkpoint, stored_result
@@ -317,6 +318,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
     folder = Path(config.logging.save_dir)
     examples, dev = _read_examples(config)
     inputs = _inputs(config)
+    check_own_stage(folder, inputs)
     if stored_result(folder, config, inputs) is not None:
         say(f"{config.logging.run_name}: finished before, reusing {folder}")
         if is_main_rank():  # in case the stage was killed just after it was complete

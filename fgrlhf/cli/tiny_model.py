@@ -26,6 +26,7 @@ from fgrlhf.models.tiny import (
     tiny_encoder_decoder,
     word_tokenizer,
 )
+from fgrlhf.runs.occupied import claim_model_folder
 from fgrlhf.runs.runlog import is_main_rank
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
@@ -101,11 +102,16 @@ def make_model(tokenizer: PreTrainedTokenizerFast, settings: Settings) -> PreTra
 
 
 def write_model(task: Task, settings: Settings) -> Path:
-    """Save a tokenizer and a random model to `output_dir`, and return that folder."""
+    """Save a tokenizer and a random model to `output_dir`, and return that folder.
+
+    Raises:
+      UserError: the folder has a model of another program.
+    """
     tokenizer = word_tokenizer(texts_of(task, settings), add_eos=settings.shape == "seq2seq")
     model = make_model(tokenizer, settings)
     folder = Path(settings.output_dir)
     with hold(folder):
+        claim_model_folder(folder, "tiny_model.json", settings)
         save_model(folder, model, tokenizer)
     print(f"{folder}: {model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
     return folder

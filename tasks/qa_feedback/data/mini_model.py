@@ -26,6 +26,7 @@ from fgrlhf.models.tiny import (
     unigram_tokenizer,
     word_tokenizer,
 )
+from fgrlhf.runs.occupied import claim_model_folder
 from fgrlhf.runs.stage import hold
 from tasks.qa_feedback.feedback import load_examples
 
@@ -99,6 +100,7 @@ def write_model(settings: Settings) -> None:
     tokenizer = make_tokenizer(rows, settings.tokenizer)
     model = make_model(tokenizer, settings.seed)
     with hold(settings.output_dir):
+        claim_model_folder(Path(settings.output_dir), "mini_model.json", settings)
         save_model(settings.output_dir, model, tokenizer)
     print(
         f"{settings.output_dir}: {model.num_parameters():,} parameters, {len(tokenizer)} tokens",

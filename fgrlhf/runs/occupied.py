@@ -1,0 +1,107 @@
+"""Folders in which a training would replace what it did not write."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from fgrlhf.config import StrictModel
+from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.files import write_json
+from fgrlhf.runs.stage import changes_since
+
+# Files of which one is in every model's folder, whoever wrote it.
+MODEL_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "reward_model.json", "linear_scorer.json")
+STAGE_FILES = ("result.json", "inputs.json")  # of SFT, reward models, evaluations and samples
+POLICIES = ("best", "final")  # folders in which RL and DPO save their policies
+_WAY_OUT = "Set another logging.save_dir"
+
+
+def check_not_inputs(folder: Path, inputs: Iterable[str | Path]) -> None:
+    """Raise `UserError` if a run would write its policies to one of its inputs."""
+    for written in (folder, *(folder / name for name in POLICIES)):
+        for path in inputs:
+            if _is_same(written, path):
+                raise UserError(
+                    f"{shorten(path)} is an input of this run, which would replace its files with"
+                    f" its own. {_WAY_OUT}"
+                )
+
+
+def check_own_stage(folder: Path, inputs: Iterable[str | Path]) -> None:
+    """Check the folder of SFT or a reward model, which writes its model to the folder itself.
+
+    A folder with a config.yaml is that of a stage; `stored_result` compares its settings.
+
+    Raises:
+      UserError: the folder is an input, or has a model that no stage wrote.
+    """
+    check_not_inputs(folder, inputs)
+    if not os.path.lexists(folder / "config.yaml") and holds_model(folder):
+        raise UserError(_foreign_model(folder, _WAY_OUT))
+
+
+def check_own_run(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) -> None:
+    """Check the folder of RL or DPO, which save policies in `best/` and `final/`.
+
+    Raises:
+      UserError: the folder is an input; it has a model or a stage of another program; or it has
+        policies of other settings. With a checkpoint, the settings are compared with those of the
+        checkpoint instead.
+    """
+    check_not_inputs(folder, inputs)
+    if holds_model(folder):
+        raise UserError(_foreign_model(folder, _WAY_OUT))
+    for name in STAGE_FILES:
+        if os.path.lexists(folder / name):
+            raise UserError(
+                f"{shorten(folder)} is the folder of another stage ({name}), whose records this"
+                f" run would replace. {_WAY_OUT}"
+            )
+    saved = [name for name in POLICIES if holds_model(folder / name)]
+    if not saved or any((folder / "checkpoints").glob("step-*")):
+        return
+    if not os.path.lexists(folder / "config.yaml"):
+        raise UserError(_foreign_model(folder / saved[0], _WAY_OUT))
+    changes = changes_since(folder, config, [])
+    changes = [line for line in changes if not line.startswith("logging.")]
+    if changes:
+        raise UserError(
+            f"{shorten(folder / saved[0])} has a policy of a run with other settings, which this"
+            " run would replace:\n  " + "\n  ".join(first_problems(changes)) + f"\n{_WAY_OUT}."
+        )
+
+
+def claim_model_folder(folder: Path, record: str, settings: StrictModel) -> None:
+    """Write the settings of a program that makes a model to the model's folder.
+
+    Call it before the model is written: a folder with the record is one that the program may
+    replace.
+
+    Args:
+      record: the file's name, which only this program writes.
+
+    Raises:
+      UserError: the folder has a model without the record.
+    """
+    if holds_model(folder) and not (folder / record).is_file():
+        raise UserError(_foreign_model(folder, "Remove it, or set another output_dir"))
+    write_json(folder / record, settings.model_dump(mode="json"))
+
+
+def holds_model(folder: Path) -> bool:
+    """Whether a folder has the weights or the description of a model."""
+    return any(any(folder.glob(pattern)) for pattern in MODEL_FILES)
+
+
+def _foreign_model(folder: Path, way_out: str) -> str:
+    return (
+        f"{shorten(folder)} has a model that this command did not write, and would replace."
+        f" {way_out}"
+    )
+
+
+def _is_same(path: str | Path, other: str | Path) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except (OSError, ValueError):  # one of them does not exist, or is the name of a model
+        return False
