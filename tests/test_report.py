@@ -123,10 +123,16 @@ def test_text_from_data_is_text(tmp_path):
         {
             **json.loads((tmp_path / "summary.json").read_text()),
             "gains": {"<b>_vs_<i>": {"<u>": interval(1.0, 0.1)}},
+            "targets": [
+                {"name": "<u>R1</u>", "value": 0.91, "target": "at least 0.9", "reached": True},
+                {"name": "R2", "value": 0.5, "target": "at least 0.8", "reached": False},
+            ],
         },
     )
     write_report(tmp_path, tmp_path / "r.html")
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
+    shown = " ".join(" ".join(page.text).split())
+    assert "R2 0.500 at least 0.8 missed <u>R1</u> 0.910 at least 0.9 reached" in shown
     assert not {"script", "img", "u"} & {tag for tag, _ in page.tags}
     assert not [a for _, attributes in page.tags for a in attributes if a.startswith("on")]
     assert wild in "".join(page.text)

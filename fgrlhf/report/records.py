@@ -177,10 +177,20 @@ class Gain(Record):
     high: float | None
 
 
+class Target(Record):
+    """A figure that a pipeline must reach, such as `at least 0.85`."""
+
+    name: str
+    value: float
+    target: str
+    reached: bool
+
+
 class Summary(Record):
     """A pipeline's `summary.json`.
 
     Attributes:
+      targets: the figures that the pipeline checks; none if it has no targets.
       split: of the evaluations that it summarises.
       evaluations: name -> SHA-256 of its rows; None in a summary of an older release.
     """
@@ -197,6 +207,7 @@ class Summary(Record):
     seed: Any = None
     scale: Any = None
     data: Any = None
+    targets: list[Target] = []
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind:

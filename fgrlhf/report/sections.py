@@ -10,7 +10,14 @@ from fgrlhf.report.charts import Chart, calibration_chart, interval_chart
 from fgrlhf.report.data import Outputs
 from fgrlhf.report.display import Display
 from fgrlhf.report.plots import Mark
-from fgrlhf.report.records import Gain, Interval, RewardModel, RewardModelMetrics, StageCost
+from fgrlhf.report.records import (
+    Gain,
+    Interval,
+    RewardModel,
+    RewardModelMetrics,
+    StageCost,
+    Target,
+)
 from fgrlhf.report.text import decimal, signed
 
 # display name, key in the model's own metrics, key in the comparison with the truth
@@ -158,6 +165,7 @@ class Results:
     pairs: list[str]  # headings of the paired differences
     gains: dict[str, list[Difference | None]]  # metric -> a difference for each pair
     definitions: dict[str, str]  # display name of a metric -> what it measures
+    targets: list[Target]  # what the pipeline had to reach; the missed ones first
 
 
 def results(
@@ -178,6 +186,7 @@ def results(
         pairs=[naming.pair(name, " − ") for name in compared],
         gains=_differences_by_metric(compared, naming.display),
         definitions=definitions(keys, naming.display),
+        targets=sorted(outputs.summary.targets, key=lambda target: target.reached),
     )
 
 

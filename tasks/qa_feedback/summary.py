@@ -34,7 +34,7 @@ from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.judged_models import JudgedSettings, reward_models
-from tasks.qa_feedback.summary_table import table
+from tasks.qa_feedback.summary_table import recorded_targets, table
 from tasks.qa_feedback.task import oracle
 
 # policy -> its possible names in eval/
@@ -129,6 +129,7 @@ def summarise(settings: Settings) -> dict:
         "data": data_of(rows, world, settings.split),
         "gold_subsentences": gold_subsentences(prompts),
     }
+    summary["targets"] = recorded_targets(summary)
     write_json(output / "summary.json", summary)
     return summary
 

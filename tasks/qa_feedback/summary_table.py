@@ -1,4 +1,11 @@
-"""The targets of `make demo` at both scales, and the table of `summary.json`."""
+"""The targets of `make demo` at both scales, and the table of `summary.json`.
+
+A target is a limit that a correct pipeline meets with any seed and on any processor. Rounding alone
+makes two processors train different models: with seed 0, the gain of fine-grained rewards in gold
+was .189, .161 and .114 on three of them. So the limits of the mini scale are below the mean minus
+three standard deviations of the runs in `RESULTS.md` (the five seeds of `make science`) and these
+three. Figures that vary too much for a useful limit have none.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,21 +26,15 @@ SFT_TARGETS = (
 MINI_TARGETS = (
     *SFT_TARGETS,
     ("R1 accuracy", "reward_models.relevance.accuracy", 0.85, None),
-    ("R1 AUC", "reward_models.relevance.auc", 0.93, None),
+    ("R1 AUC", "reward_models.relevance.auc", 0.9, None),
     ("R2 accuracy", "reward_models.factuality.accuracy", 0.78, None),
     ("R2 AUC", "reward_models.factuality.auc", 0.85, None),
     ("R3 pair accuracy", "reward_models.completeness.pair_accuracy", 0.72, None),
     ("preference pair accuracy", "reward_models.preference.pair_accuracy", 0.62, None),
-    ("fine-grained over SFT, gold", "gains.fine_grained_vs_sft.gold.mean", 0.08, None),
+    ("fine-grained over SFT, gold", "gains.fine_grained_vs_sft.gold.mean", 0.03, None),
     (
         "fine-grained over SFT, gold, lower end",
         "gains.fine_grained_vs_sft.gold.low",
-        ABOVE_ZERO,
-        None,
-    ),
-    (
-        "fine-grained over SFT, relevance",
-        "gains.fine_grained_vs_sft.relevance.mean",
         ABOVE_ZERO,
         None,
     ),
@@ -49,7 +50,7 @@ MINI_TARGETS = (
         -0.01,
         None,
     ),
-    ("holistic over SFT, gold, lower end", "gains.holistic_vs_sft.gold.low", ABOVE_ZERO, None),
+    ("holistic over SFT, gold", "gains.holistic_vs_sft.gold.mean", ABOVE_ZERO, None),
     ("peak memory in GB", "peak_gb", None, 4),
 )
 SMALL_TARGETS = (
@@ -89,6 +90,14 @@ def targets(summary: Mapping) -> list[tuple[str, float, str, bool]]:
             reached = (low is None or value >= low) and (high is None or value <= high)
             results.append((name, value, _target_text(low, high), reached))
     return results
+
+
+def recorded_targets(summary: Mapping) -> list[dict[str, Any]]:
+    """The targets as `summary.json` has them, for the report."""
+    return [
+        {"name": name, "value": value, "target": target, "reached": reached}
+        for name, value, target, reached in targets(summary)
+    ]
 
 
 def missed_targets(summary: Mapping) -> list[str]:
