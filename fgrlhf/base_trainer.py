@@ -16,6 +16,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.models.sharding import clip_grad_norm, unsharded, whole
+from fgrlhf.models.trunk import require_trained
 from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import check_launcher, shard_over_processes, shards_models
@@ -84,6 +85,7 @@ class BaseTrainer(ABC):
             recompute_layers(actor_critic)
         if self.sharded:  # before the optimiser, which trains this process's part
             shard_over_processes(actor_critic, accelerator, config.model.dtype)
+        require_trained(actor_critic.policy.model)
         self.optimizer = make_optimizer(
             config.train.optimizer, actor_critic, self._parameter_groups(), config.train.adam_eps
         )

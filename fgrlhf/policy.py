@@ -38,6 +38,7 @@ from fgrlhf.models.loading import (
     load_weights,
 )
 from fgrlhf.models.lora import add_adapters
+from fgrlhf.models.saving import ignored_settings, note_ignored
 from fgrlhf.models.source import read_source
 from fgrlhf.models.top_layers import check_top_layers
 from fgrlhf.models.trial import check_logits, check_special_tokens
@@ -113,6 +114,7 @@ def load_policy(
         model, tokenizer, max_input_len, padding_side, chat_template, decoder_prefix
     )
     policy.source = read_source(ckpt)
+    note_ignored(str(ckpt), tuple(ignored_settings(model.generation_config)))
     if empty:
         return policy
     if top_layers is not None:

@@ -15,11 +15,13 @@ from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.models.recompute import recompute_layers
+from fgrlhf.models.saving import forget_last_call
 from fgrlhf.models.sharding import unsharded
 from fgrlhf.models.source import ModelSource, read_source
+from fgrlhf.models.trunk import require_trained
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.runs.distributed import strategy_notes
-from fgrlhf.runs.hf_checkpoints import forget_last_call, model_to_install
+from fgrlhf.runs.hf_checkpoints import model_to_install
 from fgrlhf.runs.hf_log import use_run_log
 from fgrlhf.runs.hf_trainer import StageTrainer, training_arguments
 from fgrlhf.runs.occupied import check_own_stage
@@ -142,6 +144,7 @@ def run_training(
     log = RunLog(folder, config, resume_step, **config.logging.trackers())
     with log, log.stage(name):
         trainer = make_trainer(arguments)
+        require_trained(trainer.accelerator.unwrap_model(trainer.model))
         if config.train.gradient_checkpointing:
             recompute_layers(trainer.accelerator.unwrap_model(trainer.model))
         use_run_log(trainer, log, name)

@@ -32,11 +32,12 @@ from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.recompute import recompute_layers
+from fgrlhf.models.trunk import require_trained
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs import hf_trainer
 from fgrlhf.runs.distributed import shards_models, share_of, stop_together, strategy_notes
-from fgrlhf.runs.hf_checkpoints import forget_last_call, model_to_install
+from fgrlhf.runs.hf_checkpoints import model_to_install
 from fgrlhf.runs.hf_log import use_run_log
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.occupied import check_own_stage
@@ -269,7 +270,6 @@ def install_model(trainer: SFTTrainer, folder: Path) -> None:
         weights = trainer.whole_tensors(policy.model.state_dict(keep_vars=True))
     if not trainer.is_world_process_zero():
         return
-    forget_last_call(policy.tokenizer)
     with model_to_install(folder) as temporary:
         policy.save(temporary, weights)
 
@@ -292,6 +292,7 @@ def load_start(config: SFTConfig, empty: bool = False) -> Policy:
             decoder_prefix=config.model.decoder_prefix,
             empty=empty,
         )
+    require_trained(policy.model)
     if config.train.packing:
         check_packing(policy)
     if config.train.gradient_checkpointing:

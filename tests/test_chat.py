@@ -68,7 +68,7 @@ def test_a_saved_policy_keeps_or_loses_its_template(tmp_path):
     assert load_policy(tmp_path / "chat").chat is not None
     load_policy(tmp_path / "chat", chat_template=False).save(tmp_path / "plain")
     plain = load_policy(tmp_path / "plain")
-    assert plain.chat is None and plain.eos_ids == [1]
+    assert plain.chat is None and plain.eos_ids == [1, END]  # the saved model ended turns with it
     with pytest.raises(
         UserError, match="chat_template is true.*has no chat template.*leave the setting out"
     ):

@@ -13,6 +13,7 @@
     fgrlhf data agreement FILE [FILE ...]            agreement of the annotators of judgements
     fgrlhf data model smollm2                        fetch a language model of 135 M parameters
     fgrlhf data model OWNER/NAME                     convert its pickled weights to safetensors
+    fgrlhf data model ADAPTER output_dir=FOLDER      merge an adapter of peft with its model
 
 FILE and IN are .json, .jsonl or .parquet files or hub:org/name; OUT is such a file
 (fgrlhf/data/read.py). The formats are those of fgrlhf/data/formats.py. The models are those of

@@ -1,4 +1,4 @@
-"""`fgrlhf data model`: fetch a small pretrained language model, or convert one to safetensors."""
+"""`fgrlhf data model`: fetch a small model, convert one to safetensors, or merge an adapter."""
 
 from pathlib import Path
 
@@ -6,25 +6,42 @@ from pydantic import Field
 
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, shorten, suggestion
+from fgrlhf.models.adapter_files import ADAPTER_CONFIG
 
 
 class ModelSettings(StrictModel):
     output_dir: str | None = Field(
         default=None, description="folder of the model; null: outputs/models/NAME"
     )
+    base: str | None = Field(
+        default=None,
+        description="folder or hub name of an adapter's model; null: the one that it names",
+    )
 
 
 def fetch(name: str, settings: ModelSettings) -> None:
     """Fetch a pretrained model, or reuse the folder that has it.
 
-    A name with a slash is a hub name or a folder, whose pickled weights are converted.
+    A name with a slash is a hub name or a folder, whose pickled weights are converted, or whose
+    adapter is merged with its model.
     """
     from fgrlhf.data.model import MODELS, fetch_model  # takes seconds, and the rows do not need it
 
+    output_dir = settings.output_dir or f"outputs/models/{Path(name).name}"
+    if (Path(name) / ADAPTER_CONFIG).is_file():
+        from fgrlhf.data.merge_adapter import merge_adapter
+
+        merge_adapter(name, output_dir, settings.base)
+        return
+    if settings.base is not None:
+        raise UserError(
+            f"base names the model of an adapter, but `{shorten(name)}` is not the folder of one"
+            f" (no {ADAPTER_CONFIG}): leave base out, or check the folder"
+        )
     if "/" in name:
         from fgrlhf.data.convert_model import convert_model
 
-        convert_model(name, settings.output_dir or f"outputs/models/{Path(name).name}")
+        convert_model(name, output_dir)
         return
     if name not in MODELS:
         raise UserError(

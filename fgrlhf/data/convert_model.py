@@ -49,7 +49,7 @@ def convert_model(name: str, folder: str | Path) -> Path:
         tensors: dict[str, Tensor] = {}
         for file in files:
             print(f"converting {file.name}", flush=True)
-            tensors |= _read_tensors(file)
+            tensors |= read_tensors(file)
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         for pattern in COPIED:
             for file in source.glob(pattern):
@@ -106,7 +106,7 @@ def _indexed_names(index_file: Path) -> list[str]:
     return sorted(set(names))
 
 
-def _read_tensors(file: Path) -> dict[str, Tensor]:
+def read_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a file, each with memory of its own: safetensors stores no shared ones."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)

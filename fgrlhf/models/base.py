@@ -23,6 +23,12 @@ from fgrlhf.models.logprobs import (
     project_states,
 )
 from fgrlhf.models.lora import has_adapters, merged_weights
+from fgrlhf.models.saving import (
+    check_written,
+    forget_last_call,
+    generation_settings,
+    written_with,
+)
 from fgrlhf.models.source import ModelSource
 from fgrlhf.models.top_layers import count_layers, train_top_layers
 from fgrlhf.text_types import Prompt
@@ -98,6 +104,7 @@ class Policy(nn.Module, ABC):
     ):
         super().__init__()
         self.model = speed_up(model)
+        self._use_cache = getattr(model.config, "use_cache", None)  # of the checkpoint
         self.tokenizer = tokenizer
         self.max_input_len = max_input_len
         tokenizer.padding_side = padding_side or self.default_padding_side
@@ -404,13 +411,28 @@ class Policy(nn.Module, ABC):
     def save(self, folder: str | Path, weights: dict[str, Tensor] | None = None) -> None:
         """Write model (safetensors, adapters merged) and tokenizer as a folder of transformers.
 
+        Its generation config names every token that ends a response, and no setting that training
+        ignores (saving.py).
+
         Args:
           weights: the model's whole tensors, if the model itself is sharded.
+
+        Raises:
+          UserError: transformers wrote no weights.
         """
         if has_adapters(self.model):
             weights = merged_weights(self.model, weights)
-        self.model.save_pretrained(folder, state_dict=weights)
+        generation = generation_settings(
+            self.model.generation_config,
+            self.eos_ids,
+            self.tokenizer.pad_token_id,
+            self._forced_id,
+        )
+        with written_with(self.model, generation, self._use_cache):
+            self.model.save_pretrained(folder, state_dict=weights)
+        forget_last_call(self.tokenizer)
         self.tokenizer.save_pretrained(folder)
+        check_written(Path(folder))
         if self.source is not None:
             self.source.save(folder)
 
@@ -446,6 +468,11 @@ class Policy(nn.Module, ABC):
           recorded: whether steps are recorded, where that is possible (recorded_steps.py); None: if
             `can_record` allows it.
         """
+
+    @property
+    def _forced_id(self) -> int | None:
+        """The token that other programs must write first; only encoder-decoders have one."""
+        return None
 
     def _beam_search_inputs(self, prompt_ids_GP: Tensor) -> dict[str, Tensor]:
         """Arguments of transformers' `generate` besides the prompt."""

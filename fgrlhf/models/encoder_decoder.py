@@ -74,6 +74,11 @@ class EncoderDecoderPolicy(Policy):
             setattr(model.config, CONFIG_KEY, self.decoder_prefix)  # is saved with the model
 
     @property
+    def _forced_id(self) -> int | None:
+        ids = self.decoder_prefix_ids
+        return ids[0] if len(ids) == 1 else None  # transformers forces one token
+
+    @property
     def decoder_start_ids(self) -> list[int]:
         """What the decoder reads before a response: its start token and the prefix."""
         return [self.model.config.decoder_start_token_id, *self.decoder_prefix_ids]

@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from fgrlhf.errors import shorten
+from fgrlhf.models.adapter_files import refuse_adapter
 
 SAFE = {"trust_remote_code": False}
 INDEX_FILE = "model.safetensors.index.json"
@@ -148,6 +149,11 @@ def load_weights(
             **SAFE,
             **arguments,
         )
+    if getattr(model, "_hf_peft_config_loaded", False):  # of a hub name
+        raise ValueError(
+            "it holds an adapter (adapter_config.json), which transformers has put on its weights:"
+            " merge the two once with `fgrlhf data model OWNER/NAME output_dir=...`."
+        )
     mismatched = {name for name, *_ in report["mismatched_keys"]}
     random = set(report["missing_keys"]) | mismatched
     if new_head:
@@ -196,6 +202,7 @@ def check_folder(path: str | Path) -> None:
 
     Raises:
       ValueError: the reason.
+      UserError: it holds an adapter, whose way out differs.
     """
     try:
         folder = Path(path)
@@ -209,6 +216,7 @@ def check_folder(path: str | Path) -> None:
             raise ValueError(
                 f"its file {shorten(file.name)} is a symbolic link that leads out of the folder."
             )
+    refuse_adapter(folder)
     names = {file.name for file in files}
     _check_index(folder)
     pickled = sorted(

@@ -9,6 +9,8 @@ from typing import Any
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from fgrlhf.errors import UserError
+
 
 def trunk_of(model: PreTrainedModel) -> Any:
     """The model without its output layer; of a multimodal one, the part that reads text."""
@@ -34,3 +36,12 @@ def freeze_other_inputs(model: PreTrainedModel) -> None:
     for part in base.children():
         if part is not trunk:
             part.requires_grad_(False)
+
+
+def require_trained(model: nn.Module) -> None:
+    """Raise `UserError` if all parameters are frozen: a run would change nothing."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(
+            f"none of the parameters of {type(model).__name__} would be trained, so training would"
+            " change nothing: check the model's folder, train_top_layers and lora"
+        )

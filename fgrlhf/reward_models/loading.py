@@ -26,6 +26,7 @@ from transformers import (
 
 from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.models import loading
+from fgrlhf.models.adapter_files import refuse_adapter
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.networks import (
     LanguageModelScorer,
@@ -73,6 +74,8 @@ def load_reward_model(
     if unknown:
         raise TypeError(f"not a fact about a reward model: {', '.join(sorted(unknown))}")
     has_spec = (Path(path) / SPEC_FILE).exists()
+    if Path(path).is_dir():
+        refuse_adapter(Path(path))
     if Path(path).is_dir() and not (Path(path) / "config.json").exists():
         raise UserError(
             f"{path} does not contain a finished reward model (no config.json): run its training"

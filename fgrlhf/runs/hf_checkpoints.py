@@ -134,18 +134,6 @@ def model_to_install(folder: Path) -> Iterator[Path]:
     sync(folder)
 
 
-def forget_last_call(tokenizer) -> None:
-    """Reset the padding and truncation that a fast tokenizer keeps from its last call.
-
-    It would save them to tokenizer.json, and a resumed run would not write the same bytes as an
-    uninterrupted one. Every call sets both anew, so nothing depends on them.
-    """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        backend.no_padding()
-        backend.no_truncation()
-
-
 def sync_files(folder: Path) -> None:
     """Wait until the files and folders in a folder are on disk."""
     for path in folder.rglob("*"):

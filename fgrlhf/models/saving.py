@@ -1,0 +1,142 @@
+"""A policy as a folder of transformers that every other program reads as the policy was trained."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedModel
+
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.runs.shared_messages import print_once
+
+# Settings of a generation config that do not change which response is the best or the likeliest:
+# tokens, limits of length, caches, and where the config comes from.
+HARMLESS = (
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "decoder_start_token_id",
+    "do_sample",
+    "max_length",
+    "max_new_tokens",
+    "use_cache",
+    "cache_implementation",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "return_dict_in_generate",
+    "transformers_version",
+)
+KEPT = ("bos_token_id", "decoder_start_token_id", "use_cache", "cache_implementation")
+NEUTRAL = {  # values with which a setting has no effect; None never has one
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "length_penalty": 1.0,
+    "min_length": 0,
+    "no_repeat_ngram_size": 0,
+    "num_beam_groups": 1,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "repetition_penalty": 1.0,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "typical_p": 1.0,
+}
+
+
+def ignored_settings(config: GenerationConfig) -> dict[str, Any]:
+    """The settings of a generation config that change responses, and that a policy ignores.
+
+    Sampling has its own settings, and a penalty, a forced or a forbidden token is no part of the
+    policy's distribution. `top_k` 0 and flags that are false have no effect.
+    """
+    found = {}
+    for name, value in config.to_diff_dict().items():
+        has_effect = value is not None and value is not False and value != NEUTRAL.get(name)
+        is_top_k_off = name == "top_k" and value == 0
+        if has_effect and not is_top_k_off and name not in HARMLESS and not name.startswith("_"):
+            found[name] = value
+    return found
+
+
+@cache  # a run loads a policy several times
+def note_ignored(ckpt: str, settings: tuple[str, ...]) -> None:
+    """Print which settings of a checkpoint's generation config have no effect here."""
+    if settings:
+        print_once(
+            f"note: the generation config of {shorten(ckpt)} sets {', '.join(settings)}, which"
+            " training and evaluation ignore: sampling has its own settings. Folders that are saved"
+            " from here leave them out"
+        )
+
+
+def generation_settings(
+    config: GenerationConfig, eos_ids: list[int], pad_id: int | None, forced_id: int | None
+) -> GenerationConfig:
+    """The generation config of a saved policy.
+
+    Args:
+      config: of the checkpoint.
+      eos_ids: every token that ends a response. Without them, other programs would write on past
+        the end of the turn.
+      pad_id: the token of padding.
+      forced_id: the token with which each response of an encoder-decoder starts, if there is one.
+    """
+    kept = {name: getattr(config, name, None) for name in KEPT}
+    kept = {name: value for name, value in kept.items() if value is not None}
+    return GenerationConfig(
+        eos_token_id=eos_ids[0] if len(eos_ids) == 1 else eos_ids,
+        pad_token_id=pad_id,
+        forced_bos_token_id=forced_id,
+        **kept,
+    )
+
+
+@contextmanager
+def written_with(
+    model: PreTrainedModel, generation: GenerationConfig, use_cache: bool | None
+) -> Iterator[None]:
+    """While the block runs, the model has these settings in its configs.
+
+    The Trainer of transformers sets `use_cache` of a model to false. Saved so, a forward pass of
+    the folder's model would return no cache.
+    """
+    before = model.generation_config
+    used = getattr(model.config, "use_cache", None)
+    model.generation_config = generation
+    if use_cache is not None:
+        model.config.use_cache = use_cache
+    try:
+        yield
+    finally:
+        model.generation_config = before
+        if use_cache is not None:
+            model.config.use_cache = used
+
+
+def check_written(folder: Path) -> None:
+    """Raise `UserError` if a folder that was just written lacks its config or its weights."""
+    names = [file.name for file in folder.iterdir()]
+    if "config.json" not in names or not any(name.endswith(".safetensors") for name in names):
+        raise UserError(
+            f"{shorten(folder)} was written without the model's config or weights (it has"
+            f" {shorten(', '.join(sorted(names)))}): the model must be saved by another version of"
+            " transformers; see constraints.txt"
+        )
+
+
+def forget_last_call(tokenizer) -> None:
+    """Reset the padding and truncation that a fast tokenizer keeps from its last call.
+
+    It would save them to tokenizer.json. Programs that read this file themselves would cut texts,
+    and a resumed run would not write the same bytes as an uninterrupted one. Every call sets both
+    anew, so nothing depends on them.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_padding()
+        backend.no_truncation()

@@ -1,0 +1,211 @@
+"""Folders of peft, TRL and transformers as starts, and our folders as theirs."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GenerationConfig,
+)
+
+from fgrlhf.cli.data import main
+from fgrlhf.errors import UserError
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.saving import check_written, ignored_settings
+from fgrlhf.models.trunk import require_trained
+from fgrlhf.policy import load_policy
+from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.prefix import text_prefix
+
+TEXT = "the red cat sees"
+
+
+def logits_of(folder) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        return model(tokenizer(TEXT, return_tensors="pt")["input_ids"]).logits
+
+
+def with_adapter(model, folder: Path, **settings) -> torch.nn.Module:
+    """Save random adapters on a model, as a trainer with LoRA does; returns the adapted model."""
+    config = LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, **settings)
+    adapted = get_peft_model(model, config)
+    torch.manual_seed(1)
+    for name, parameter in adapted.named_parameters():
+        if ".lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.5)
+    adapted.save_pretrained(folder)
+    return adapted.eval()
+
+
+@pytest.fixture
+def adapter(tmp_path) -> tuple[Path, torch.Tensor]:
+    """An adapter's folder, and the logits of base and adapter together."""
+    tiny.gpt2().save(tmp_path / "base")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base")
+    adapted = with_adapter(base, tmp_path / "adapter", task_type="CAUSAL_LM")
+    with torch.no_grad():
+        logits = adapted(tokenizer(TEXT, return_tensors="pt")["input_ids"]).logits
+    return tmp_path / "adapter", logits
+
+
+def test_an_adapter_is_named_and_merged_with_its_model(adapter, tmp_path):
+    folder, expected = adapter
+    with pytest.raises(UserError, match="is an adapter of .*base.*fgrlhf data model"):
+        load_policy(folder)
+    with pytest.raises(UserError, match="is an adapter of"):
+        load_reward_model(folder, text_prefix, mean=0.0, std=1.0)
+    assert (expected - logits_of(tmp_path / "base")).abs().max() > 0.1
+    main(["model", str(folder), f"output_dir={tmp_path}/merged"])
+    assert torch.allclose(logits_of(tmp_path / "merged"), expected, atol=1e-5)
+    require_trained(load_policy(tmp_path / "merged").model)
+    with pytest.raises(UserError, match="exists"):
+        main(["model", str(folder), f"output_dir={tmp_path}/merged"])
+
+
+def test_a_pickled_adapter_is_merged_too(adapter, tmp_path):
+    folder, expected = adapter
+    from safetensors.torch import load_file
+
+    torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(UserError, match="is an adapter of"):
+        load_policy(folder)
+    main(["model", str(folder), f"output_dir={tmp_path}/merged"])
+    assert torch.allclose(logits_of(tmp_path / "merged"), expected, atol=1e-5)
+
+
+def test_weights_beside_an_adapter_are_refused_and_merged_once(adapter, tmp_path):
+    folder, expected = adapter
+    tiny.gpt2().save(folder)  # the base's weights, in the folder of the adapter
+    with pytest.raises(UserError, match="weights and an adapter.*remove adapter_config.json"):
+        load_policy(folder)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = str(folder)
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    main(["model", str(folder), f"output_dir={tmp_path}/merged"])
+    assert torch.allclose(logits_of(tmp_path / "merged"), expected, atol=1e-5)
+
+
+def test_what_cannot_be_merged_is_explained(adapter, tmp_path):
+    folder, _ = adapter
+    out = f"output_dir={tmp_path}/merged"
+    with pytest.raises(UserError, match="base names the model of an adapter"):
+        main(["model", str(tmp_path / "base"), out, "base=x"])
+    tiny.policy("llama").save(tmp_path / "other")
+    with pytest.raises(UserError, match="cannot be merged with .*other|no place for"):
+        main(["model", str(folder), out, f"base={tmp_path}/other"])
+    (folder / "adapter_model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="cannot be read"):
+        main(["model", str(folder), out])
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match="does not name the model"):
+        main(["model", str(folder), out])
+    assert not (tmp_path / "merged").exists()
+
+
+def test_an_adapter_of_a_reward_model_brings_its_head(tmp_path):
+    tiny.gpt2().save(tmp_path / "base")
+    base = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "base", num_labels=1, pad_token_id=0
+    )
+    adapted = with_adapter(base, tmp_path / "adapter", task_type="SEQ_CLS")
+    ids = AutoTokenizer.from_pretrained(tmp_path / "base")(TEXT, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        expected = adapted(ids).logits
+    main(["model", str(tmp_path / "adapter"), f"output_dir={tmp_path}/merged"])
+    merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged").eval()
+    assert torch.allclose(merged(ids).logits, expected, atol=1e-5)
+
+
+def test_a_run_without_trained_parameters_is_refused():
+    policy = tiny.gpt2()
+    policy.model.requires_grad_(False)
+    with pytest.raises(UserError, match="none of the parameters of GPT2LMHeadModel"):
+        require_trained(policy.model)
+
+
+def test_a_saved_folder_without_weights_is_an_error(tmp_path):
+    tiny.gpt2().save(tmp_path)
+    check_written(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="without the model's config or weights"):
+        check_written(tmp_path)
+
+
+# ---- what other programs read in a saved policy --------------------------------------------------
+
+
+def test_a_saved_policy_names_every_token_that_ends_a_response(tmp_path):
+    policy = tiny.chat()  # the end of its turn is not its end-of-sequence token
+    policy.save(tmp_path)
+    saved = GenerationConfig.from_pretrained(tmp_path)
+    assert saved.eos_token_id == policy.eos_ids == [1, 6]
+    assert saved.pad_token_id == policy.tokenizer.pad_token_id
+    assert policy.model.generation_config.eos_token_id != [1, 6]  # only the folder has them
+
+
+def test_generate_of_transformers_gives_the_answers_of_a_saved_policy(tmp_path):
+    policy = tiny.chat().eval()
+    policy.model.generation_config.update(
+        repetition_penalty=5.0, temperature=0.2, top_k=3, suppress_tokens=[6], min_new_tokens=7
+    )
+    policy.model.generation_config.forced_eos_token_id = 1
+    policy.save(tmp_path)
+    ids_BP, mask_BP = policy.encode(["the red cat", "a dog"])
+    ours = policy.generate(ids_BP, mask_BP, Sampling(12, do_sample=False))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    theirs = model.generate(input_ids=ids_BP, attention_mask=mask_BP, max_new_tokens=12)
+    theirs_BT = theirs[:, ids_BP.shape[1] :]
+    assert theirs_BT.tolist() == ours.ids_BT[:, : theirs_BT.shape[1]].tolist()
+
+
+def test_settings_that_training_ignores_are_noted_and_not_saved(tmp_path, capsys):
+    tiny.gpt2().save(tmp_path / "start")
+    assert not ignored_settings(GenerationConfig.from_pretrained(tmp_path / "start"))
+    path = tmp_path / "start" / "generation_config.json"
+    changed = {
+        "repetition_penalty": 1.2,
+        "temperature": 0.7,
+        "do_sample": True,
+        "top_k": 20,
+        "suppress_tokens": [5],
+        "min_new_tokens": 3,
+        "forced_eos_token_id": 1,
+    }
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    policy = load_policy(tmp_path / "start")
+    note = capsys.readouterr().err
+    for name in changed:
+        assert (name in note) == (name != "do_sample"), name
+    policy.save(tmp_path / "end")
+    saved = json.loads((tmp_path / "end" / "generation_config.json").read_text())
+    assert not changed.keys() & saved.keys()
+
+
+def test_a_saved_tokenizer_cuts_and_pads_nothing(tmp_path):
+    policy = tiny.gpt2()
+    policy.encode(["the red cat", "a dog"])
+    policy.save(tmp_path)
+    saved = json.loads((tmp_path / "tokenizer.json").read_text())
+    assert saved["truncation"] is None and saved["padding"] is None
+    long = "the red cat " * 100
+    ids = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(long).ids
+    assert ids == policy.tokenizer(long)["input_ids"]
+
+
+def test_use_cache_is_saved_as_it_was_loaded(tmp_path):
+    policy = tiny.gpt2()
+    policy.model.config.use_cache = False  # as the Trainer of transformers does
+    policy.save(tmp_path)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).config.use_cache is True
+    assert policy.model.config.use_cache is False
