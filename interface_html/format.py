@@ -80,6 +80,21 @@ class Item:
         return self.row.get(RATINGS)
 
 
+@dataclass(frozen=True)
+class PromptReferences:
+    """A row of a prompts file.
+
+    Args:
+      id: None if the row has none.
+      text: of the prompt.
+      references: its reference outputs.
+    """
+
+    id: str | None
+    text: str
+    references: Sequence[str]
+
+
 class FeedbackFormat(Protocol):
     """The rows of a task's files."""
 
@@ -87,12 +102,16 @@ class FeedbackFormat(Protocol):
         """The rows of a file of items, samples or feedback. Raises `UserError`."""
         ...
 
-    def references(self, path: str | Path) -> Mapping[str, Sequence[str]]:
-        """The reference outputs of each prompt in a prompts file, by the ids of the prompts.
+    def references(self, path: str | Path) -> Sequence[PromptReferences]:
+        """The prompts of a prompts file with their reference outputs, in order.
 
         Raises:
           UserError: the file cannot be read or is malformed.
         """
+        ...
+
+    def prompt_text(self, row: Mapping[str, Any]) -> str:
+        """The text of a row's prompt, as `references` has it; "" if the row is malformed."""
         ...
 
     def item_row(

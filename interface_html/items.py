@@ -27,6 +27,7 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.format import ITEM_KEYS, BlankItemError, Item, ItemError
 from interface_html.outputs import OutputSettings
+from interface_html.references import References
 from interface_html.schema import Schema
 from interface_html.submitted import submitted_problems
 from interface_html.suggestions import item_suggestion_problems
@@ -52,20 +53,23 @@ def read_items(
       DataError: malformed rows, with all their problems.
       UserError: a file cannot be read, or all its rows are blank.
     """
-    references = task.format.references(prompts) if prompts else {}
+    references = References(prompts, task.format.references(prompts)) if prompts else None
+    n_found = 0
     items: list[Item] = []
     problems: list[Problem] = []
     n_blank = 0
     first_of_id: dict[str, tuple[int, Item]] = {}
     for number, row in enumerate(task.format.read(path)):
         try:
-            item = _item(task, row, number, references)
+            found = _references(task, row, references)
+            item = _item(task, row, number, found or ())
         except BlankItemError:
             n_blank += 1
             continue
         except ItemError as error:
             problems += [Problem(str(path), number, *complaint) for complaint in error.complaints]
             continue
+        n_found += found is not None
         if item.id in first_of_id:
             first_number, first = first_of_id[item.id]
             reason = f"{item.id!r} is also the id of row {first_number}"
@@ -81,21 +85,31 @@ def read_items(
             f"{path} has a blank response in every row, so no item is left: sample"
             " again, with a policy that answers"
         )
+    if prompts:
+        print(f"{prompts}: references for {n_found} of {counted(len(items), 'item')}")
     if n_blank:
         print(f"{path}: left out {counted(n_blank, 'row')} with a blank response")
     return items
 
 
-def _item(
-    task: FeedbackTask, row: Any, number: int, references: Mapping[str, Sequence[str]]
-) -> Item:
+def _references(
+    task: FeedbackTask, row: Any, references: References | None
+) -> Sequence[str] | None:
+    """The references of a row's prompt; None if none are known."""
+    if references is None or not isinstance(row, dict):
+        return None
+    name = row.get("id")
+    return references.of(task.format.prompt_text(row), name if isinstance(name, str) else None)
+
+
+def _item(task: FeedbackTask, row: Any, number: int, references: Sequence[str]) -> Item:
     if not isinstance(row, dict):
         raise ItemError([("row", not_a(dict, row))])
     row = dict(row)
     name = row.pop("id", str(number))
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_ID:
         raise ItemError([("id", f"must be a string of 1 to {LONGEST_ID} characters")])
-    item = Item(name, task.format.item_row(task.schema, row, references.get(name, ())))
+    item = Item(name, task.format.item_row(task.schema, row, references))
     complaints = item_problems(task.schema, item.row)
     complaints = complaints or item_suggestion_problems(task.schema, item.row)
     complaints = complaints or list(submitted_problems(task.schema, item.row))

@@ -55,6 +55,7 @@ from interface_html.format import (
     BlankItemError,
     Item,
     ItemError,
+    PromptReferences,
     read_rows,
 )
 from interface_html.ratings import (
@@ -100,14 +101,25 @@ class RowFormat:
     def read(self, path: str | Path) -> list[Any]:
         return read_rows(path)
 
-    def references(self, path: str | Path) -> Mapping[str, Sequence[str]]:
-        references = {}
+    def references(self, path: str | Path) -> Sequence[PromptReferences]:
+        references = []
         for number, row in enumerate(read_rows(path)):
             texts = row.get("references") if isinstance(row, dict) else None
             if texts is None or not _is_text_list(texts):
                 raise UserError(f"{path}, row {number}: `references` must be an array of strings")
-            references[str(row.get("id", number))] = texts
+            text = self.prompt_text(row)
+            if not text:
+                raise UserError(f"{path}, row {number}: `prompt` must be a text or a conversation")
+            name = row.get("id")
+            references.append(PromptReferences(None if name is None else str(name), text, texts))
         return references
+
+    def prompt_text(self, row: Mapping[str, Any]) -> str:
+        prompt = row.get("prompt")
+        if isinstance(prompt, list) and any(conversation_problems(row)):
+            return ""
+        text, _ = title_of(prompt)
+        return text if isinstance(text, str) else ""
 
     def item_row(
         self, schema: Schema, row: Mapping[str, Any], references: Sequence[str]

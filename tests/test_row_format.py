@@ -85,9 +85,12 @@ def test_rows_with_everything_come_back(full, tmp_path):
     assert rows_text([item_json(full, item)]) == rows_text([FULL])
 
 
+PROMPT = {"id": "f", "prompt": FULL["prompt"], "references": ["Gold.", "x"]}
+
+
 def test_references_come_from_the_prompts_of_samples(full, tmp_path):
     sample = {key: FULL[key] for key in ("id", "prompt", "context", "responses")}
-    prompts = write(tmp_path / "prompts.json", [{"id": "f", "references": ["Gold.", "x"]}])
+    prompts = write(tmp_path / "prompts.json", [PROMPT])
     (item,) = read_items(full, write(tmp_path / "rows.json", [sample]), prompts)
     assert item.row["gold"] == "Gold."
     with pytest.raises(UserError, match="row 0: `references` must be an array of strings"):
@@ -108,7 +111,7 @@ def test_all_references_of_a_row_come_back(full, tmp_path, references):
 
 def test_all_references_of_a_prompt_come_to_its_sample(full, tmp_path):
     sample = {key: FULL[key] for key in ("id", "prompt", "context", "responses")}
-    prompts = write(tmp_path / "prompts.json", [{"id": "f", "references": ["Gold.", "x"]}])
+    prompts = write(tmp_path / "prompts.json", [PROMPT])
     (item,) = read_items(full, write(tmp_path / "rows.json", [sample]), prompts)
     assert item_json(full, item)["references"] == ["Gold.", "x"]
 

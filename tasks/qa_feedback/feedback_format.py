@@ -21,6 +21,7 @@ from interface_html.format import (
     FeedbackFormat,
     Item,
     ItemError,
+    PromptReferences,
     read_rows,
 )
 from interface_html.rules import ERROR_KEYS, errors_only
@@ -43,8 +44,16 @@ class QAFeedbackFormat:
             return [_row_of_page(path)]
         return read_rows(path)
 
-    def references(self, path: str | Path) -> Mapping[str, Sequence[str]]:
-        return {prompt.id: prompt.references for prompt in load_examples(path)}
+    def references(self, path: str | Path) -> Sequence[PromptReferences]:
+        references = []
+        for prompt in load_examples(path):  # their ids are their places, which samples have too
+            text = self.prompt_text(prompt.meta)
+            references.append(PromptReferences(prompt.id, text, prompt.references))
+        return references
+
+    def prompt_text(self, row: Mapping[str, Any]) -> str:
+        question = row.get("question")
+        return question if isinstance(question, str) else ""
 
     def item_row(
         self, schema: Schema, row: Mapping[str, Any], references: Sequence[str]
