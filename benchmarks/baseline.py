@@ -29,7 +29,7 @@ from benchmarks.workload import ASPECTS, RM_LENGTH, Size
 from fgrlhf.algorithms.advantages import gae, kl_penalized
 from fgrlhf.algorithms.losses import clipped_policy_loss, clipped_value_loss
 from fgrlhf.algorithms.ppo import PPOConfig
-from fgrlhf.reward_utils import load_segmenter, rm_words
+from fgrlhf.reward_utils import PUBLISHED, load_segmenter, rm_words
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import masked_sum, whiten
@@ -274,7 +274,7 @@ def _segment_rewards(
     """Yield (row, (token, +1 or -1)) for every segment."""
     spec, _ = ASPECTS[name]
     assert spec.level != "sequence"
-    segmenter = load_segmenter("auto")
+    segmenter = load_segmenter(PUBLISHED)
     inputs = []
     tokens = []
     for prompt, text, length in zip(prompts, texts, lengths):

@@ -32,6 +32,7 @@ from fgrlhf.step_search import StepSearch
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 from fgrlhf.types import Response
 from fgrlhf.utils import masked_sum
+from fgrlhf.words import count_words
 
 # With several samples per prompt, batches have fewer prompts: memory stays bounded, and progress is
 # shown often.
@@ -210,7 +211,7 @@ def _text_columns(
     """`length` of each response in words and, if its prompt has references, `rougeLsum`."""
     columns = []
     for prompt, text in zip(prompts, texts):
-        values: dict[str, float] = {"length": len(text.split())}
+        values: dict[str, float] = {"length": count_words(text)}
         if rouge is not None and prompt.references:
             values["rougeLsum"] = rouge(text, prompt.references)
         columns.append(values)

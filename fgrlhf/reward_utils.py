@@ -1,9 +1,13 @@
 """Splits texts into sentences, sub-sentences and other segments, as character spans.
 
-Both the preparation of reward-model files and scoring use it. spaCy finds the sentences. Within a
-sentence, a sub-sentence may begin after a word that ends in one of `, ; ! ?` if more than five
-words remain; pieces of fewer than five words join a neighbour (Wu et al. 2023, appendix D: the
-density of its R1 reward). Words are separated by white space.
+Both the preparation of reward-model files and scoring use it. There are two kinds of segmenters:
+
+`multilingual`  rules for many languages and for chat text, see fgrlhf/segmentation.py. Words are
+                those of fgrlhf/words.py. It is the default.
+a spaCy pipeline
+                as in the published code: spaCy finds the sentences, and white space separates
+                words. Within a sentence, a sub-sentence may begin after a word that ends in one of
+                `, ; ! ?`, see `fgrlhf.segmentation.clause_starts`. `published` selects one.
 """
 
 import re
@@ -18,7 +22,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator
 
+from fgrlhf import segmentation
 from fgrlhf.errors import UserError, shorten
+from fgrlhf.segmentation import MIN_WORDS as MIN_WORDS
+from fgrlhf.segmentation import Span as Span
+from fgrlhf.segmentation import clause_starts
+from fgrlhf.words import word_spans
 
 # spaCy takes seconds to import, and the feedback server does without it: `_pipeline` imports it
 if TYPE_CHECKING:
@@ -45,12 +54,15 @@ LEVEL_HELP = f"choose one of {', '.join(LEVELS)}, or step:SEPARATOR"
 Level = Annotated[str, AfterValidator(_check_level)]
 # `whole`, and its name in reward models of earlier releases
 WHOLE_LEVELS = ("whole", "sequence")
-Span = tuple[int, int]
+# levels whose segments depend on the segmenter
+DIVIDED_LEVELS = ("word", "subsentence", "sentence")
 
+MULTILINGUAL = "multilingual"
+RULES_VERSION = "1"  # of the rules in fgrlhf/segmentation.py; another one may split texts otherwise
+PUBLISHED = "published"
 BLANK = "blank_en_sentencizer"
 TRAINED = "en_core_web_sm"
 SEGMENT_MARK = "</s>"
-MIN_WORDS = 5  # of a sub-sentence
 BREAK_AFTER = ",;!?"
 
 # Names of spaCy's packages: language, type, genre, size. `spacy.load` would import any package.
@@ -63,9 +75,25 @@ _WORD = re.compile(r"\S+")
 _LONG_WORD = re.compile(r"\S{200,}")  # the published rows have none
 
 
-def is_pipeline_name(name: str) -> bool:
-    """Whether this can be a segmenter's name: the blank pipeline or, e.g., `en_core_web_sm`."""
-    return name == BLANK or _PIPELINE_NAME.fullmatch(name) is not None
+def is_segmenter_name(name: str) -> bool:
+    """Whether a segmenter that is described in a file can have this name.
+
+    `multilingual`, the blank pipeline or, for example, `en_core_web_sm`.
+    """
+    return name in (MULTILINGUAL, BLANK) or _PIPELINE_NAME.fullmatch(name) is not None
+
+
+def _check_segmenter(value: str) -> str:
+    if value != PUBLISHED and not is_segmenter_name(value):
+        raise ValueError(f"`{shorten(value, 60)}` is not a segmenter: {SEGMENTER_HELP}")
+    return value
+
+
+SEGMENTER_HELP = (
+    f"{MULTILINGUAL}; {PUBLISHED}: spaCy's {TRAINED} if that is installed, else {BLANK}; or a spaCy"
+    " pipeline by its name"
+)
+SegmenterName = Annotated[str, AfterValidator(_check_segmenter)]
 
 
 def _is_installed(name: str) -> bool:
@@ -91,10 +119,10 @@ def _pipeline(name: str) -> "Language":
         nlp.add_pipe("sentencizer")
         nlp.max_length = sys.maxsize  # spaCy's limit is for parsers, which need much memory
         return nlp
-    if not is_pipeline_name(name):
+    if not is_segmenter_name(name):
         raise UserError(
             f"the segmenter {shorten(repr(name))} is not a spaCy pipeline: name one such as"
-            f" `{TRAINED}`, or `{BLANK}`, which needs no download"
+            f" `{TRAINED}`, or `{BLANK}` or `{MULTILINGUAL}`, which need no download"
         )
     if not _is_installed(name):
         raise UserError(
@@ -124,12 +152,14 @@ def _plain_word(match: re.Match) -> str:
 
 @lru_cache(maxsize=_CACHED_TEXTS)
 def _raw_sentences(name: str, text: str) -> tuple[Span, ...]:
-    """The sentences that spaCy finds and that are not blank. They may have white space at the ends.
+    """The sentences that are not blank. Those of spaCy may have white space at the ends.
 
     Raises:
       UserError: the text is longer than the pipeline's limit of a million characters; the blank
         pipeline has no limit.
     """
+    if name == MULTILINGUAL:
+        return tuple(segmentation.sentences(text))
     nlp = _pipeline(name)
     if len(text) > nlp.max_length:
         raise UserError(
@@ -143,6 +173,8 @@ def _raw_sentences(name: str, text: str) -> tuple[Span, ...]:
 
 @lru_cache(maxsize=_CACHED_TEXTS)
 def _subsentences(name: str, text: str) -> tuple[Span, ...]:
+    if name == MULTILINGUAL:
+        return tuple(segmentation.subsentences(text))
     spans = []
     for begin, stop in _raw_sentences(name, text):
         words = [match.span() for match in _WORD.finditer(text, begin, stop)]
@@ -156,21 +188,12 @@ def _subsentences(name: str, text: str) -> tuple[Span, ...]:
 
 
 def subsentence_starts(words: Sequence[str]) -> list[int]:
-    """The indices at which a sentence's sub-sentences begin; [0, ...], and [] for no words.
+    """The indices of the words at which a sentence's sub-sentences begin, as in the published code.
 
-    There is a break before word i if word i-1 ends in one of `, ; ! ?` and i + 5 < n. If there are
-    fewer than five words between the last break and this one, the last break moves here; the first
-    piece of a sentence continues instead.
+    There is a break after a word that ends in one of `, ; ! ?`. See `clause_starts`.
     """
-    starts = [0] if words else []
-    for i in range(1, len(words) - MIN_WORDS):
-        if words[i - 1][-1] not in BREAK_AFTER:
-            continue
-        if i - starts[-1] >= MIN_WORDS:
-            starts.append(i)
-        elif starts[-1] > 0:
-            starts[-1] = i
-    return starts
+    breaks = [i > 0 and words[i - 1][-1] in BREAK_AFTER for i in range(len(words))]
+    return clause_starts(breaks)
 
 
 _LINE = re.compile(r"\S(?:[^\n]*\S)?")
@@ -216,7 +239,7 @@ def _spans_between_separators(text: str, separator: str) -> list[Span]:
 
 @dataclass(frozen=True)
 class Segmenter:
-    """Splits texts into segments. The pipeline's name and version are saved with a reward model."""
+    """Splits texts into segments. Its name and version are saved with a reward model."""
 
     name: str
     version: str
@@ -240,7 +263,7 @@ class Segmenter:
 
             token       the text that each token of the policy adds; tokens that add no character or
                         only white space have no span
-            word        separated by white space
+            word        separated by white space; `multilingual`: see fgrlhf/words.py
             subsentence, sentence
             paragraph   separated by blank lines
             step        a line
@@ -254,6 +277,8 @@ class Segmenter:
             if token_ends is None:
                 raise ValueError("the level `token` needs the ends of the policy's tokens")
             return _spans_between(text, token_ends)
+        if level == "word" and self.name == MULTILINGUAL:
+            return word_spans(text)
         if level == "word":
             return [match.span() for match in _WORD.finditer(text)]
         if level == "subsentence":
@@ -283,14 +308,14 @@ class Segmenter:
         return asdict(self)
 
 
-def load_segmenter(name: str | Mapping[str, str] = "auto") -> Segmenter:
-    """Load a segmenter by its pipeline's name, or by the output of `Segmenter.describe`.
+def load_segmenter(name: str | Mapping[str, str] = MULTILINGUAL) -> Segmenter:
+    """Load a segmenter by its name, or by the output of `Segmenter.describe`.
 
-    "auto" is `en_core_web_sm` if that is installed, else `blank_en_sentencizer`, which always is.
-    Warns if the installed version is not the described one.
+    `published` is `en_core_web_sm` if that is installed, else `blank_en_sentencizer`, which always
+    is. Warns if the version here is not the described one.
 
     Raises:
-      UserError: the pipeline is not installed, or the name is not that of a pipeline.
+      UserError: the pipeline is not installed, or the name is not that of a segmenter.
     """
     described_version = None
     pipeline_name = name
@@ -302,10 +327,9 @@ def load_segmenter(name: str | Mapping[str, str] = "auto") -> Segmenter:
             "a segmenter is described by the texts `name` and `version`, not by"
             f" {shorten(repr(name))}"
         )
-    if pipeline_name == "auto":
+    if pipeline_name == PUBLISHED:
         pipeline_name = TRAINED if _is_installed(TRAINED) else BLANK
-    nlp = _pipeline(pipeline_name)
-    version = version_of("spacy") if pipeline_name == BLANK else nlp.meta["version"]
+    version = _version(pipeline_name)
     if described_version not in (None, version):
         message = (
             f"segments were made with {pipeline_name} {described_version}, this is {version}:"
@@ -313,6 +337,13 @@ def load_segmenter(name: str | Mapping[str, str] = "auto") -> Segmenter:
         )
         warnings.warn(message, stacklevel=2)
     return Segmenter(pipeline_name, version)
+
+
+def _version(name: str) -> str:
+    if name == MULTILINGUAL:
+        return RULES_VERSION
+    nlp = _pipeline(name)
+    return version_of("spacy") if name == BLANK else nlp.meta["version"]
 
 
 def rm_words(

@@ -10,8 +10,8 @@ import numpy as np
 from fgrlhf.data import span_rows
 from fgrlhf.data.agreement import NOT_MARKED, Shared, severity_figure
 from fgrlhf.data.krippendorff import Units, alpha
-from fgrlhf.data.problems import word_starts
 from fgrlhf.stats import Figure, bootstrap, ratio_bootstrap
+from fgrlhf.words import word_starts
 from interface_html.annotation_matches import (
     Document,
     Matches,

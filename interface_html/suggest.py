@@ -27,13 +27,14 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import refuse
 from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.judgements import RESPONSE
-from fgrlhf.data.problems import counted, is_inner_boundary
+from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer
 from fgrlhf.seeds import derive_seed
 from fgrlhf.task import load_task
+from fgrlhf.words import is_inner_boundary
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items, rows_text
 from interface_html.outputs import OutputSettings

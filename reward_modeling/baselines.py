@@ -29,6 +29,7 @@ from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 
 from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.text_features import segment_features
+from fgrlhf.words import count_words
 from reward_modeling.metrics.span_errors import auc, precision_recall_f1
 
 NAMES = {
@@ -170,7 +171,7 @@ def _pairs(
 
 
 def _word_counts(texts: Sequence[str]) -> np.ndarray:
-    return np.array([[len(text.split())] for text in texts])
+    return np.array([[count_words(text)] for text in texts])
 
 
 def _all_features(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fgrlhf.data.comparisons import Comparison
+from fgrlhf.words import count_words
 
 MOST_MISTAKES = 20
 # two responses are similarly long if the longer one has at most this many times the words
@@ -97,8 +98,8 @@ def pair_errors(rows: Sequence[Comparison], margins: Sequence[Sequence[float]]) 
 
 def compare_lengths(text: str, other: str) -> str:
     """Whether a text has more words than another, similarly many, or fewer."""
-    words = len(text.split())
-    other_words = len(other.split())
+    words = count_words(text)
+    other_words = count_words(other)
     if max(words, other_words) <= SIMILAR * min(words, other_words):
         return "similarly long"
     return "longer" if words > other_words else "shorter"

@@ -29,7 +29,13 @@ from fgrlhf.reward_models.prefix import Prefix, RMText
 from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_models.scoring import inputs_of, shape_of
 from fgrlhf.reward_models.spec import RewardModelSpec
-from fgrlhf.reward_utils import Level, load_segmenter
+from fgrlhf.reward_utils import (
+    MULTILINGUAL,
+    SEGMENTER_HELP,
+    Level,
+    SegmenterName,
+    load_segmenter,
+)
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
@@ -72,6 +78,11 @@ class DataSection(SharedDataSection):
         description="segments in the files, such as sentence: docs/rewards.md, Levels"
     )
     with_context: bool = Field(description="whether the files' inputs have the prompt's context")
+    segmenter: SegmenterName | None = Field(
+        default=None,
+        description="what divided the files' responses; null: as segmenter.json beside the training"
+        f" file says, or {MULTILINGUAL} without it. {SEGMENTER_HELP}",
+    )
 
 
 class SegmentRMConfig(RMConfig):
@@ -231,11 +242,23 @@ def check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Tas
 def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
     """The segmenter that split the training responses.
 
-    `segmenter.json` in the folder of the training file describes it; without that file it is the
-    default segmenter.
+    `segmenter.json` in the folder of the training file describes it. Without that file, it is
+    `data.segmenter`.
+
+    Raises:
+      UserError: `data.segmenter` is another one than the file says.
     """
     path = Path(config.data.train_file).with_name("segmenter.json")
-    return load_segmenter(read_json(path) if path.exists() else "auto").describe()
+    given = config.data.segmenter
+    if not path.exists():
+        return load_segmenter(given or MULTILINGUAL).describe()
+    recorded = load_segmenter(read_json(path)).describe()
+    if given is not None and load_segmenter(given).describe() != recorded:
+        raise UserError(
+            f"data.segmenter={given}, but {path} says that {recorded['name']} divided the"
+            " responses: RL would judge other segments than training. Leave data.segmenter out"
+        )
+    return recorded
 
 
 def check_level(file: str, level: str) -> None:

@@ -25,7 +25,16 @@ from fgrlhf.data.formats import SPANS
 from fgrlhf.data.read import check_not_input
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json, write_text
-from fgrlhf.reward_utils import LEVEL_HELP, Level, Segmenter, Span, load_segmenter
+from fgrlhf.reward_utils import (
+    LEVEL_HELP,
+    MULTILINGUAL,
+    SEGMENTER_HELP,
+    Level,
+    Segmenter,
+    SegmenterName,
+    Span,
+    load_segmenter,
+)
 from fgrlhf.task import Task
 from reward_modeling.segment_files import (
     IGNORE,
@@ -53,6 +62,9 @@ class Settings(StrictModel):
     )
     with_context: bool = Field(
         False, description="write the prompt with its context before the response"
+    )
+    segmenter: SegmenterName = Field(
+        MULTILINGUAL, description=f"what divides the responses: {SEGMENTER_HELP}"
     )
     columns: dict[str, str | list[str]] = Field(
         default={}, description="the format's keys -> the file's: docs/data_formats.md, Spans"
@@ -109,7 +121,7 @@ def write_span_file(task: Task, settings: Settings) -> None:
             f"tags: no span of {settings.source} has the label {missing[0]!r}; its labels are:"
             f" {', '.join(map(repr, sorted(labels))) or 'none'}"
         )
-    segmenter = load_segmenter()
+    segmenter = load_segmenter(settings.segmenter)
     segments = [segmenter.segments(row.response, settings.level) for row in rows]
     text, summary = segment_file(
         tagged_response(task, row, settings, segments_of_row)

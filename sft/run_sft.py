@@ -47,6 +47,7 @@ from fgrlhf.runs.stage import begin, finish, hold, last_complete_checkpoint, sto
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import seeded
+from fgrlhf.words import count_words
 from sft.config import SFTConfig
 from sft.data import (
     IGNORED,
@@ -190,7 +191,7 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         named = {name: interval.mean for name, interval in summarize(rows).items()}
         return named | {
             "rougeLsum": sum(row["rougeLsum"] for row in rows) / len(rows),
-            "length": sum(len(row["response"].split()) for row in rows) / len(rows),
+            "length": sum(count_words(row["response"]) for row in rows) / len(rows),
         }
 
     def _answers(self, prompts: Sequence[Prompt]) -> list[str]:

@@ -19,9 +19,9 @@ from page_helpers import (
     word,
 )
 
-from fgrlhf.data.problems import is_inner_boundary, is_unspaced
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
+from fgrlhf.words import is_inner_boundary, is_unspaced
 from interface_html.rules import annotation_problems
 from interface_html.schema import ASSIGNMENT, PAGE_KEYS, load_schema
 

@@ -1,6 +1,6 @@
 """Runs of an older release, whose configs lack keys that are new."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field
@@ -8,7 +8,7 @@ from pydantic import Field
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
-from fgrlhf.runs.older_configs import with_new_keys
+from fgrlhf.runs.older_configs import Earlier, with_new_keys
 from fgrlhf.runs.stage import stored_result
 
 
@@ -75,6 +75,17 @@ def test_sections_in_lists_and_dicts_get_their_new_keys():
 
 def test_a_new_list_of_sections_is_filled_in_as_json():
     assert with_new_keys({}, Many()) == Many().model_dump(mode="json")
+
+
+class Divides(StrictModel):
+    level: str
+    unit: Annotated[str, Earlier("old", when=lambda section: section["level"] == "word")] = "new"
+
+
+def test_a_new_key_may_stand_for_what_was_done_before_it_existed():
+    for level, before in (("word", "old"), ("whole", "new")):
+        recorded = {"level": level}
+        assert with_new_keys(recorded, Divides(level=level)) == {"level": level, "unit": before}
 
 
 @pytest.mark.parametrize("metrics", [[{"kind": "server"}], [{"kind": "server", "url": "here"}]])

@@ -25,6 +25,7 @@ from fgrlhf.reward_models.classifier import ClassifierReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, build_aspects
 from fgrlhf.reward_models.text_rewards import LengthReward, RegexReward, RepetitionReward
+from fgrlhf.runs.older_configs import with_new_keys
 from fgrlhf.runs.step_metrics import InputCounts, input_counts
 from fgrlhf.task import Task, rl_config
 from fgrlhf.text_types import Prompt, ResponseTokens
@@ -264,6 +265,36 @@ def test_repetition_by_hand():
     # the bigrams: ab bA Ab bc ca ab; `A b` repeats `a b`, and so does the last one
     assert values(scores) == [(4, 7, -1.0), (10, 13, -1.0)]
     assert RepetitionReward(3, -1.0).segment_scores(PROMPTS[:1], ["a b"]) == [[]]
+
+
+def test_words_and_sentences_of_a_script_without_spaces():
+    text = "他住在北京。他住在北京。"
+    (repeated,) = RepetitionReward(3, -1.0).segment_scores(PROMPTS[:1], [text])
+    assert values(repeated) == [(start, start + 3, -1.0) for start in range(6, 10)]
+    (long,) = LengthReward(-1.0, None, 10).segment_scores(PROMPTS[:1], [text])
+    assert values(long) == [(10, 11, -1.0), (11, 12, -1.0)]
+    config = {"kind": "regex", "pattern": "北京", "value": 1, "level": "sentence"}
+    (scores,) = built(a=config)["a"].segment_scores(PROMPTS[:1], [text])
+    assert values(scores) == [(0, 6, 1.0), (6, 12, 1.0)]
+    published = built(a={**config, "segmenter": "published"})["a"]
+    (scores,) = published.segment_scores(PROMPTS[:1], [text])
+    assert values(scores) == [(0, 12, 1.0)]
+
+
+def test_an_earlier_run_continues_with_the_published_segmenter():
+    for level, before in (("sentence", "published"), ("whole", "multilingual")):
+        (config,) = parsed(a={"kind": "regex", "pattern": "o", "value": 1, "level": level}).values()
+        recorded = config.model_dump(mode="json")
+        del recorded["segmenter"]
+        assert with_new_keys(recorded, config)["segmenter"] == before
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"segmenter": "nltk"}, {"segmenter": "published", "level": "step"}]
+)
+def test_a_segmenter_that_is_not_known_or_not_read_is_refused(wrong):
+    (line,) = refused(a={"kind": "regex", "pattern": "o", "value": 1, "level": "word", **wrong})
+    assert "segmenter: " in line
 
 
 def test_regex_by_hand():

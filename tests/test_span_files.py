@@ -8,7 +8,7 @@ import pytest
 from fgrlhf.config import validate
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
-from fgrlhf.reward_utils import load_segmenter
+from fgrlhf.reward_utils import BLANK, MULTILINGUAL, PUBLISHED, load_segmenter
 from reward_modeling import command
 from reward_modeling.data import read_segment_rows
 from reward_modeling.run_fg_rm import SegmentRMConfig, check_level, segmenter_of, train
@@ -56,9 +56,17 @@ def test_the_file_is_what_training_reads(spans, capsys):
     assert " ".join(first.text.prefix.all_words) == "Name two primes."
     description = {**load_segmenter().describe(), "levels": {"train.json": "sentence"}}
     assert read_json(out.parent / "segmenter.json") == description
-    data = SimpleNamespace(train_file=str(out))
-    config = cast(SegmentRMConfig, SimpleNamespace(data=data))
-    assert segmenter_of(config) == load_segmenter().describe()
+
+    def recorded(segmenter):
+        data = SimpleNamespace(train_file=str(out), segmenter=segmenter)
+        return segmenter_of(cast(SegmentRMConfig, SimpleNamespace(data=data)))
+
+    assert recorded(None) == recorded(MULTILINGUAL) == load_segmenter().describe()
+    with pytest.raises(UserError, match="says that multilingual divided the responses"):
+        recorded(BLANK)
+    (out.parent / "segmenter.json").unlink()
+    assert recorded(None) == load_segmenter().describe()
+    assert recorded(PUBLISHED) == load_segmenter(PUBLISHED).describe()
 
 
 def test_files_of_one_folder_have_the_segments_of_one_segmenter(spans):

@@ -18,6 +18,7 @@ from fgrlhf.data.formats import (
 from fgrlhf.data.judgements import JUDGEMENTS, SOURCE, JudgedResponse
 from fgrlhf.errors import shorten
 from fgrlhf.text_types import Prompt
+from fgrlhf.words import count_words
 
 MOST_LABELS = 10
 
@@ -36,7 +37,7 @@ def _about_prompts(prompts: Sequence[Prompt]) -> list[str]:
 
 
 def _about_demonstrations(demonstrations: Sequence[Demonstration]) -> list[str]:
-    words = [len(demonstration.response.split()) for demonstration in demonstrations]
+    words = [count_words(demonstration.response) for demonstration in demonstrations]
     return [
         *_about_prompts([demonstration.prompt for demonstration in demonstrations]),
         f"mean words of a response: {sum(words) / len(words):.1f}",

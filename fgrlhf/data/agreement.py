@@ -27,7 +27,6 @@ from fgrlhf.data.judgements import (
     missing_places,
 )
 from fgrlhf.data.krippendorff import NOT_SHARED, Units, alpha
-from fgrlhf.data.problems import word_starts
 from fgrlhf.data.span_matching import (
     SameType,
     Spans,
@@ -39,6 +38,7 @@ from fgrlhf.data.span_matching import (
     same_type,
 )
 from fgrlhf.stats import Figure, ratio_bootstrap
+from fgrlhf.words import word_starts
 
 NOT_MARKED = "none"
 NO_SHARED_ERRORS = "no two annotators looked for errors in the same response"

@@ -18,8 +18,10 @@ from fgrlhf.data.near_duplicates import (
     shingles,
     similarity,
 )
+from fgrlhf.segmentation import sentences
 from fgrlhf.stats import Interval, ratio_bootstrap
 from fgrlhf.text_types import USER
+from fgrlhf.words import count_words, words_of
 
 WORDS_SHOWN = 20  # of each side
 FEWEST_ROWS = 10  # with a word in only one response of some pair; rarer words are left out
@@ -118,9 +120,9 @@ def explore(comparisons: Sequence[Comparison]) -> Exploration:
         first_is_better=_first_is_better(pairs),
         turns=_sorted_counts(turns),
         lengths={
-            "prompts": [len(text.split()) for text in prompts],
-            "better responses": [len(pair.better.split()) for pair in pairs],
-            "worse responses": [len(pair.worse.split()) for pair in pairs],
+            "prompts": [count_words(text) for text in prompts],
+            "better responses": [count_words(pair.better) for pair in pairs],
+            "worse responses": [count_words(pair.worse) for pair in pairs],
         },
         features=[_feature(name, measure, pairs) for name, measure in FEATURES.items()],
         words=distinguishing_words(pairs),
@@ -228,13 +230,13 @@ def _first_is_better(pairs: Sequence[Pair]) -> Interval | None:
 
 
 def _repeated(text: str) -> float:
-    words = [word.casefold() for word in text.split()]
+    words = [word.casefold() for word in words_of(text)]
     return 1 - len(set(words)) / len(words) if words else 0.0
 
 
 FEATURES: dict[str, Callable[[str], float]] = {
-    "words": lambda text: len(text.split()),
-    "sentences": lambda text: len(re.findall(r"[.!?]+(?:\s|$)", text)),
+    "words": count_words,
+    "sentences": lambda text: len(sentences(text)),
     "lines": lambda text: len([line for line in text.splitlines() if line.strip()]),
     "list items": lambda text: len(re.findall(r"^\s*(?:[-*•]|\d+[.)])\s", text, re.M)),
     "? marks": lambda text: text.count("?"),

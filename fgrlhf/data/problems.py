@@ -4,13 +4,13 @@ A check yields complaints, `(field, reason)`. The reader of a file adds the file
 raises one `DataError` with all of them.
 """
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from fgrlhf.data.checks import SAME_IN_MANY, first_rows
 from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.words import is_inner_boundary
 
 Complaint = tuple[str, str]  # field, reason
 
@@ -188,63 +188,6 @@ def shown(value: Any) -> str:
 
 
 # ---- spans of a text -----------------------------------------------------------------------------
-
-# Scripts that are written without spaces: Thai, Lao, Myanmar, Khmer, Han, Hiragana and Katakana.
-# The same ranges as in interface_html/templates/core.js.
-UNSPACED_SCRIPTS = (
-    (0x0E00, 0x0EFF),
-    (0x1000, 0x109F),
-    (0x1780, 0x17FF),
-    (0x19E0, 0x19FF),
-    (0x2E80, 0x2FDF),
-    (0x3005, 0x3007),
-    (0x3021, 0x3029),
-    (0x3038, 0x303B),
-    (0x3041, 0x309F),
-    (0x30A1, 0x30FF),
-    (0x31F0, 0x31FF),
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xA9E0, 0xA9FF),
-    (0xAA60, 0xAA7F),
-    (0xF900, 0xFAFF),
-    (0xFF66, 0xFF9F),
-    (0x1B000, 0x1B16F),
-    (0x20000, 0x323AF),
-)
-
-
-@functools.lru_cache(maxsize=4096)
-def is_unspaced(character: str) -> bool:
-    """Whether a character belongs to a script that is written without spaces."""
-    code = ord(character)
-    return any(first <= code <= last for first, last in UNSPACED_SCRIPTS)
-
-
-def is_inner_boundary(text: str, at: int) -> bool:
-    """Whether a span may start or end inside a word, between `text[at - 1]` and `text[at]`.
-
-    One of the two characters must belong to a script that is written without spaces. White space is
-    on neither side.
-    """
-    if not 0 < at < len(text):
-        return False
-    before, after = text[at - 1], text[at]
-    if before.isspace() or after.isspace():
-        return False
-    return is_unspaced(before) or is_unspaced(after)
-
-
-def word_starts(text: str) -> Iterator[int]:
-    """The places where a word begins.
-
-    In scripts that are written without spaces, every character counts as a word.
-    """
-    for i, character in enumerate(text):
-        if character.isspace():
-            continue
-        if i == 0 or text[i - 1].isspace() or is_inner_boundary(text, i):
-            yield i
 
 
 def span_problems(start: int, end: int, text: str, field: str, name: str) -> Iterator[Complaint]:

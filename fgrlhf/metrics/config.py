@@ -5,7 +5,7 @@
 `METRICS` lists every metric. docs/metrics.md defines them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -14,6 +14,8 @@ from pydantic import AfterValidator, Field, model_validator
 from fgrlhf.config import Amount, FilePath, Name, StrictModel, refuse, unread_keys
 from fgrlhf.errors import suggestion
 from fgrlhf.reward_models.text_scorers import AnyTextScorer
+from fgrlhf.reward_utils import MULTILINGUAL, PUBLISHED, SEGMENTER_HELP, SegmenterName
+from fgrlhf.runs.older_configs import Earlier
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ METRICS: dict[str, MetricFacts] = {
         is_share=None,
     ),
     "length": MetricFacts(higher_is_better=None),
-    "sentences": MetricFacts(higher_is_better=None),
+    "sentences": MetricFacts(higher_is_better=None, reads=frozenset({"segmenter"})),
 }
 
 # Columns of every evaluation. rougeLsum needs references, kl a reference policy.
@@ -84,6 +86,10 @@ RESERVED_COLUMNS = frozenset(
     }
 )
 _TAKEN = RESERVED_COLUMNS | frozenset(METRICS)
+
+
+def _counts_sentences(metric: Mapping[str, Any]) -> bool:
+    return metric.get("name") == "sentences"
 
 
 class MetricConfig(StrictModel):
@@ -110,6 +116,9 @@ class MetricConfig(StrictModel):
     )
     better: Literal["high", "low"] | None = Field(
         default=None, description="score: which scores are good; null: not known"
+    )
+    segmenter: Annotated[SegmenterName, Earlier(PUBLISHED, when=_counts_sentences)] = Field(
+        default=MULTILINGUAL, description=f"sentences: {SEGMENTER_HELP}"
     )
     n: int = Field(default=4, ge=1, le=100, description="repetition: words of an n-gram")
 

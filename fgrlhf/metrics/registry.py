@@ -60,7 +60,7 @@ def _meteor(config: MetricConfig, synonyms: bool) -> NamedMetric:
 
 
 def _sentences(config: MetricConfig) -> NamedMetric:
-    segmenter = load_segmenter()
+    segmenter = load_segmenter(config.segmenter)
     return TextMetric(config, lambda response: len(segmenter.sentences(response)))
 
 

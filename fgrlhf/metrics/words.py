@@ -1,16 +1,18 @@
-"""Metrics of the words of a text. Words are separated by white space."""
+"""Metrics of the words of a text, which are those of fgrlhf/words.py."""
 
 from collections.abc import Sequence
+
+from fgrlhf.words import count_words, words_of
 
 
 def length(text: str) -> int:
     """Number of words."""
-    return len(text.split())
+    return count_words(text)
 
 
 def ngrams(text: str, n: int) -> list[tuple[str, ...]]:
     """Every run of n words, in order; [] if the text has fewer than n."""
-    words = text.split()
+    words = words_of(text)
     return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
 
 

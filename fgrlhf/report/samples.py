@@ -8,6 +8,7 @@ from fgrlhf.report.data import Outputs, Run
 from fgrlhf.report.display import Display, PromptPart
 from fgrlhf.report.records import EvaluationRow, Rollout, Segment, Segments
 from fgrlhf.report.text import decimal, signed
+from fgrlhf.words import count_words
 
 NO_SEGMENT = Segment(start=0, end=0, value=0.0)
 
@@ -294,7 +295,7 @@ def _chips(row: EvaluationRow, display: Display) -> list[str]:
             value = row.numbers[metric]
             digits = 1 if abs(value) >= 10 else 2
             chips.append(f"{display.metric(metric)} {decimal(value, digits)}")
-    return [*chips, f"{len(row.response.split())} words"]
+    return [*chips, f"{count_words(row.response)} words"]
 
 
 def _rollout(

@@ -133,7 +133,7 @@ class ClassifierReward:
     def __init__(self, scorer: LabelScorer, config: "Classifier"):
         self.scorer = scorer
         self.config = config
-        self.segmenter = load_segmenter()
+        self.segmenter = load_segmenter(config.segmenter)
         self.needs_tokens = config.level == "token"
 
     def segment_scores(

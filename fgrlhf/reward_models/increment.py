@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fgrlhf.reward_models.text_scorers import TextScorer, score_texts
-from fgrlhf.reward_utils import Level, load_segmenter
+from fgrlhf.reward_utils import MULTILINGUAL, Level, SegmenterName, load_segmenter
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 
 
@@ -23,11 +23,17 @@ class IncrementReward:
     The last segment ends where the response ends. A blank response has no segment and no reward.
     """
 
-    def __init__(self, scorer: TextScorer, scale: float, level: Level = "sentence"):
+    def __init__(
+        self,
+        scorer: TextScorer,
+        scale: float,
+        level: Level = "sentence",
+        segmenter: SegmenterName = MULTILINGUAL,
+    ):
         self.scorer = scorer
         self.scale = scale
         self.level: Level = level
-        self.segmenter = load_segmenter()
+        self.segmenter = load_segmenter(segmenter)
         self.needs_tokens = level == "token"
 
     def segment_scores(

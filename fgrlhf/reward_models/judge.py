@@ -204,7 +204,7 @@ class JudgeReward:
     def __init__(self, config: "Judge", client: JudgeClient | None = None):
         self.config = config
         self.client = client or JudgeClient(config)
-        self.segmenter = load_segmenter()
+        self.segmenter = load_segmenter(config.segmenter)
 
     def segment_scores(
         self, prompts: Sequence[Prompt], texts: Sequence[str]

@@ -51,7 +51,15 @@ from fgrlhf.reward_models.text_rewards import (
     RepetitionReward,
 )
 from fgrlhf.reward_models.text_scorers import AnyTextScorer, ClassifierSettings, JudgeSettings
-from fgrlhf.reward_utils import Level
+from fgrlhf.reward_utils import (
+    DIVIDED_LEVELS,
+    MULTILINGUAL,
+    PUBLISHED,
+    SEGMENTER_HELP,
+    Level,
+    SegmenterName,
+)
+from fgrlhf.runs.older_configs import Earlier
 
 if TYPE_CHECKING:
     from fgrlhf.reward_models.classifier import ClassifierReward
@@ -64,6 +72,27 @@ def _not_zero(value: float) -> float:
     if value == 0:
         raise ValueError("0 makes the reward 0 for every response; set weight=0 to disable it")
     return value
+
+
+def _is_divided(section: Mapping[str, Any]) -> bool:
+    return section.get("level") in DIVIDED_LEVELS
+
+
+class DividesText(RewardKind):
+    """The key `segmenter` of kinds with a `level`."""
+
+    segmenter: Annotated[SegmenterName, Earlier(PUBLISHED, when=_is_divided)] = Field(
+        default=MULTILINGUAL,
+        description=f"of the levels {', '.join(DIVIDED_LEVELS)}: {SEGMENTER_HELP}",
+    )
+
+    @model_validator(mode="after")
+    def _segmenter_is_read(self):
+        level = getattr(self, "level", None)
+        if self.segmenter != MULTILINGUAL and level not in DIVIDED_LEVELS:
+            reason = f"it is read with a level of {', '.join(DIVIDED_LEVELS)} only: leave it out"
+            refuse([("segmenter", reason)])
+        return self
 
 
 class SegmentClassifier(OnDevice, RewardKind):
@@ -139,7 +168,7 @@ class SequenceScorer(OnDevice, RewardKind):
         return (self.ckpt,)
 
 
-class Classifier(ClassifierSettings, RewardKind):
+class Classifier(ClassifierSettings, DividesText):
     """Any Hugging Face text classifier: the probability or log-odds of one of its labels."""
 
     kind: Literal["classifier"] = "classifier"
@@ -164,7 +193,7 @@ class Classifier(ClassifierSettings, RewardKind):
         return (self.ckpt,)
 
 
-class Increment(RewardKind):
+class Increment(DividesText):
     """How much each segment improves the score of the response so far, by any scorer of texts.
 
     The values of a response add up to scale * (score of the response - score of the empty text),
@@ -182,7 +211,7 @@ class Increment(RewardKind):
 
     def build(self, context: RewardContext) -> IncrementReward:
         scale = self.scale if self.better == "high" else -self.scale
-        return IncrementReward(self.scorer.build(context), scale, self.level)
+        return IncrementReward(self.scorer.build(context), scale, self.level, self.segmenter)
 
     def model_folders(self) -> tuple[str, ...]:
         return self.scorer.model_folders()
@@ -212,7 +241,7 @@ def _pattern(value: str) -> str:
     return value
 
 
-class Regex(RewardKind):
+class Regex(DividesText):
     """A value for every match of a regular expression, or for each segment with or without one."""
 
     kind: Literal["regex"] = "regex"
@@ -239,7 +268,7 @@ class Regex(RewardKind):
     def build(self, context: RewardContext) -> RegexReward:
         flags = re.IGNORECASE if self.ignore_case else 0
         pattern = re.compile(self.pattern, flags)
-        return RegexReward(pattern, self.value, self.otherwise, self.level)
+        return RegexReward(pattern, self.value, self.otherwise, self.level, self.segmenter)
 
 
 class Length(RewardKind):
@@ -317,7 +346,7 @@ class Http(RemoteSettings, RewardKind):
         return (f"sha256:{self.model_sha256}",)
 
 
-class Judge(JudgeSettings, RewardKind):
+class Judge(JudgeSettings, DividesText):
     """A language model that judges responses, by an OpenAI-compatible interface.
 
     The reward of each segment is scale * (score - threshold).

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.files import read_json, write_json
 from fgrlhf.reward_models.rm_input import Kind, Shape
-from fgrlhf.reward_utils import LEVEL_HELP, is_level, is_pipeline_name
+from fgrlhf.reward_utils import LEVEL_HELP, is_level, is_segmenter_name
 
 SPEC_FILE = "reward_model.json"
 NOT_ERRORS = ("O", "Ignore")  # labels that do not mark an error
@@ -35,7 +35,8 @@ class RewardModelSpec:
       error_label: the label of a segment with an error. None if the model distinguishes several
         kinds of error: then all labels except `ok_label` are errors.
       ok_label: the label of a segment without an error.
-      segmenter: name and version of the pipeline that split the training responses.
+      segmenter: name and version of the segmenter that split the training responses; None: the
+        published one, as in folders of earlier releases and in published ones.
       mean, std: of a sequence scorer's raw scores over its training data.
       metrics: on its dev data at the end of training.
 
@@ -215,7 +216,7 @@ def _segmenter(value: Any) -> str | None:
     texts = isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
     if not texts or value.keys() != {"name", "version"}:
         return "must name a segmenter by the texts `name` and `version`"
-    return None if is_pipeline_name(value["name"]) else "does not name a spaCy pipeline"
+    return None if is_segmenter_name(value["name"]) else "does not name a segmenter"
 
 
 def _mean(value: Any) -> str | None:

@@ -4,23 +4,27 @@ import re
 from collections.abc import Sequence
 
 from fgrlhf.metrics.base import NamedMetric
-from fgrlhf.reward_utils import Level, load_segmenter
+from fgrlhf.reward_utils import MULTILINGUAL, Level, SegmenterName, load_segmenter
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
-
-_WORD = re.compile(r"\S+")
+from fgrlhf.words import word_spans
 
 
 class RegexReward:
     """A value for each match, or for each segment of `level` with a match."""
 
     def __init__(
-        self, pattern: re.Pattern, value: float, otherwise: float = 0.0, level: Level | None = None
+        self,
+        pattern: re.Pattern,
+        value: float,
+        otherwise: float = 0.0,
+        level: Level | None = None,
+        segmenter: SegmenterName = MULTILINGUAL,
     ):
         self.pattern = pattern
         self.value = value
         self.otherwise = otherwise
         self.level: Level | None = level
-        self.segmenter = None if level is None else load_segmenter()
+        self.segmenter = None if level is None else load_segmenter(segmenter)
         self.needs_tokens = level == "token"
 
     def segment_scores(
@@ -54,7 +58,7 @@ class RegexReward:
 class LengthReward:
     """A value for each word above `max_words`, on that word, and for each missing word, at the end.
 
-    Words are separated by white space.
+    Words are those of fgrlhf/words.py.
     """
 
     def __init__(self, value: float, min_words: int | None, max_words: int | None):
@@ -68,7 +72,7 @@ class LengthReward:
         return [self._scores(text) for text in texts]
 
     def _scores(self, text: str) -> list[SegmentScore]:
-        words = [match.span() for match in _WORD.finditer(text)]
+        words = word_spans(text)
         scores = []
         if self.max_words is not None:
             for start, end in words[self.max_words :]:
@@ -82,7 +86,7 @@ class LengthReward:
 class RepetitionReward:
     """A value on every word that completes an n-gram that the response already contains.
 
-    Words are separated by white space; case is ignored.
+    Words are those of fgrlhf/words.py; case is ignored.
     """
 
     def __init__(self, n: int, value: float):
@@ -95,15 +99,15 @@ class RepetitionReward:
         return [self._scores(text) for text in texts]
 
     def _scores(self, text: str) -> list[SegmentScore]:
-        words = list(_WORD.finditer(text))
-        lowered = [match[0].lower() for match in words]
+        words = word_spans(text)
+        lowered = [text[start:end].lower() for start, end in words]
         seen = set()
         scores = []
         for last in range(self.n - 1, len(words)):
             first = last - self.n + 1
             ngram = tuple(lowered[first : last + 1])
             if ngram in seen:
-                start, end = words[first].start(), words[last].end()
+                start, end = words[first][0], words[last][1]
                 scores.append(SegmentScore(start, end, self.value, "repeated"))
             seen.add(ngram)
         return scores

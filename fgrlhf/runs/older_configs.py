@@ -1,17 +1,32 @@
 """Reads the configs of runs that an older release began."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Metadata of a config's key: what runs did before the key existed, if not its default.
+
+    Args:
+      value: of the key, as a JSON value.
+      when: whether this holds for a recorded section; the default always holds.
+    """
+
+    value: Any
+    when: Callable[[Mapping[str, Any]], bool] = lambda section: True
 
 
 def with_new_keys(old: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
     """A recorded config with the defaults of the keys that `config` has and it lacks.
 
     A recorded config has every key of its release, so it lacks only keys that are newer. Without
-    them the run behaved as it does with their defaults.
+    them the run behaved as it does with their defaults, or as `Earlier` says.
 
     Args:
       old: what an earlier run recorded, as JSON values.
@@ -23,9 +38,15 @@ def with_new_keys(old: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
         if name in old:
             filled[name] = _filled(old[name], getattr(config, name))
         elif not field.is_required():
-            default = field.get_default(call_default_factory=True, validated_data={})
-            filled[name] = to_jsonable_python(default)
+            filled[name] = to_jsonable_python(_earlier_value(field, old))
     return filled
+
+
+def _earlier_value(field: FieldInfo, section: Mapping[str, Any]) -> Any:
+    for note in field.metadata:
+        if isinstance(note, Earlier) and note.when(section):
+            return note.value
+    return field.get_default(call_default_factory=True, validated_data={})
 
 
 def _filled(old: Any, value: Any) -> Any:

@@ -26,7 +26,7 @@ window.FG = window.FG || {};
   };
 
   // Scripts that are written without spaces: Thai, Lao, Myanmar, Khmer, Han, Hiragana and Katakana. The same ranges as
-  // in fgrlhf/data/problems.py.
+  // in fgrlhf/words.py.
   const UNSPACED = [
     [0x0e00, 0x0eff],
     [0x1000, 0x109f],

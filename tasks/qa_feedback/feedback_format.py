@@ -13,7 +13,7 @@ from typing import Any
 
 from fgrlhf.data.problems import Complaint
 from fgrlhf.errors import UserError
-from fgrlhf.reward_utils import Segmenter, load_segmenter
+from fgrlhf.reward_utils import PUBLISHED, Segmenter, load_segmenter
 from fgrlhf.text_types import Prompt
 from interface_html.format import (
     FEEDBACK_KEYS,
@@ -110,7 +110,7 @@ FORMAT: FeedbackFormat = QAFeedbackFormat()
 
 @cache
 def _segmenter() -> Segmenter:
-    return load_segmenter()
+    return load_segmenter(PUBLISHED)
 
 
 def _published(annotation: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from fgrlhf.pipeline.summary import (
     seed_of,
     stages,
 )
-from fgrlhf.reward_utils import load_segmenter
+from fgrlhf.reward_utils import PUBLISHED, load_segmenter
 from fgrlhf.runs.runlog import versions
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.display import DISPLAY
@@ -136,7 +136,7 @@ def summarise(settings: Settings) -> dict:
 
 def gold_subsentences(prompts: Sequence[Prompt]) -> float:
     """The mean number of sub-sentences of the reference answers."""
-    segmenter = load_segmenter()
+    segmenter = load_segmenter(PUBLISHED)
     counts = []
     for prompt in prompts:
         if prompt.references:

@@ -22,7 +22,14 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json, write_text
-from fgrlhf.reward_utils import MIN_WORDS, Segmenter, load_segmenter
+from fgrlhf.reward_utils import (
+    MIN_WORDS,
+    PUBLISHED,
+    SEGMENTER_HELP,
+    Segmenter,
+    SegmenterName,
+    load_segmenter,
+)
 from reward_modeling.segment_files import (
     IGNORE,
     LabelledSpan,
@@ -55,9 +62,7 @@ SPLITS = ("train", "dev")
 
 class Settings(StrictModel):
     data_dir: str = Field(description="folder of the rows")
-    segmenter: str = Field(
-        default="auto", description="auto: en_core_web_sm if installed, else a built-in one"
-    )
+    segmenter: SegmenterName = Field(default=PUBLISHED, description=SEGMENTER_HELP)
 
 
 def relevance_tags(row: FeedbackRow, segmenter: Segmenter) -> list[str]:
