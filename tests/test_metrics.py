@@ -261,6 +261,9 @@ def test_length_counts_words():
 def test_sentences_are_counted():
     assert value("sentences", "It rained. Then it did not! Why") == 3
     assert value("sentences", " ") == 0
+    assert value("sentences", "他住在北京。他住在北京。") == 2 and value("length", "他住在。") == 4
+    assert value("sentences", "他住在北京。他住在北京。", segmenter="published") == 1
+    assert value("repetition", "他在他在他", n=2) == 1 - 2 / 4
 
 
 # ---- scores --------------------------------------------------------------------------------------
