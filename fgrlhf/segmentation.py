@@ -113,7 +113,8 @@ _STARTERS = _words_in(
     for from with as after before since but and or so yet if when while where who what which why
     how however because although my your his her its our their no not yes all both each some many
     most one two also finally first second next thus therefore instead please let is are was were do
-    does did can could will would should i'm it's he's she's that's there's they're we're you're don't
+    does did can could will would should i'm it's he's she's that's there's they're we're
+    you're don't
     он она оно они это эта этот эти мы вы ты я в на но и а затем потом там тут как что когда если
     el la los las un una ella ellos es le les il elle ils elles un une c'est der die das er sie es
     wir ihr und aber dann"""
