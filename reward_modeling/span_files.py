@@ -22,6 +22,7 @@ from fgrlhf.cli.data_inspect import print_counts
 from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.data.format import RESPONSE, SpanFeedback
 from fgrlhf.data.formats import SPANS
+from fgrlhf.data.quotes import Offsets
 from fgrlhf.data.read import check_not_input
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json, write_text
@@ -69,6 +70,9 @@ class Settings(StrictModel):
     columns: dict[str, str | list[str]] = Field(
         default={}, description="the format's keys -> the file's: docs/data_formats.md, Spans"
     )
+    offsets: Offsets = Field(
+        default=Offsets(), description="how the file counts the offsets of spans, if not as here"
+    )
 
 
 def tagged_response(
@@ -113,7 +117,9 @@ def write_span_file(task: Task, settings: Settings) -> None:
     """
     _check(task, settings)
     counts: Counter[str] = Counter()
-    rows = SPANS.read(settings.source, settings.columns, counts=counts)
+    rows = SPANS.read(
+        settings.source, settings.columns, counts=counts, reading=settings.offsets.reading
+    )
     labels = {span.label for row in rows for span in row.spans}
     missing = [label for label in settings.tags if label not in labels]
     if missing:

@@ -1080,3 +1080,65 @@ def test_rejected_completions_are_no_demonstrations(tmp_path):
     assert counts == {"rows with `label` false, whose completions were rejected": 1}
     with pytest.raises(UserError, match="row 1, `label`: is false: this is an unpaired preference"):
         DEMONSTRATIONS.read(tmp_path / "rows.jsonl")  # as training does
+
+
+TERM = {"start": 4, "end": 7, "label": "wrong", "quote": "dose"}
+
+
+def test_spans_are_located_by_their_quotes(tmp_path):
+    rows = [
+        {"response": "The dose was high.", "spans": [TERM]},
+        {"response": "A dose, 🙂 and a dose.", "spans": [{**TERM, "start": 15, "end": 19}]},
+        {"response": "The cat.", "spans": [TERM]},
+        {"response": "The cat.", "spans": [TERM, {**TERM, "quote": "cat"}]},
+        {"response": "The dose.", "spans": [{"label": "wrong", "quote": "DOSE"}]},
+    ]
+    items, counts = read(SPANS, tmp_path, rows)
+    found = [[item.response[span.start : span.end] for span in item.spans] for item in items]
+    assert found == [["dose"], ["dose"], ["cat"], ["dose"]]
+    assert items[1].spans[0].start == 16
+    assert counts == {
+        "spans, searched verbatim": 2,
+        "spans, not found": 2,
+        "spans, exact offset": 1,
+        "spans, searched folded": 1,
+        "responses left out, since none of their spans was found": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "offsets, start, end",
+    [
+        ({}, 5, 9),
+        ({"end": "inclusive"}, 5, 8),
+        ({"unit": "utf16"}, 6, 10),
+        ({"unit": "words", "base": 1, "end": "inclusive"}, 3, 3),
+    ],
+)
+def test_offsets_of_a_file_are_counted_as_stated(tmp_path, offsets, start, end):
+    from fgrlhf.data.quotes import Offsets
+
+    path = tmp_path / "rows.jsonl"
+    row = {"response": "A 🙂  dose was high.", "spans": [{**TERM, "start": start, "end": end}]}
+    for keys in ({"quote": None}, {}):
+        path.write_text(json.dumps({**row, "spans": [{**row["spans"][0], **keys}]}))
+        counts: Counter[str] = Counter()
+        reading = Offsets(**offsets).reading
+        (item,) = SPANS.read(path, counts=counts, reading=reading)
+        assert (item.spans[0].start, item.spans[0].end) == (5, 9)
+        assert all(outcome.startswith("spans, exact offset") for outcome in counts)
+
+
+def test_the_key_of_marked_texts_and_the_way_to_count_are_proposed():
+    from fgrlhf.data.quotes import Offsets, quote_notes
+
+    span = {"from": 1, "to": 2, "type": "wrong", "term": "dose was", "note": "too high"}
+    rows = [{"response": "The dose was high.", "spans": [span]}]
+    columns = {"spans.start": "from", "spans.end": "to", "spans.label": "type"}
+    assert quote_notes(rows, columns, Offsets()) == [
+        "`spans.term` is the marked text of 1 of 1 spans with offsets.unit=words offsets.base=0"
+        " offsets.end=inclusive, of 0 as they are read: give columns.spans.quote=term"
+        " offsets.unit=words offsets.base=0 offsets.end=inclusive"
+    ]
+    right = Offsets(unit="words", end="inclusive")
+    assert quote_notes(rows, columns | {"spans.quote": "term"}, right) == []

@@ -1407,3 +1407,10 @@ def test_unpaired_preferences(tmp_path):
     }
     message = malformed(tmp_path, "unpaired", {"prompt": "a", "completion": "b", "label": 1})
     assert "`label`: must be true for a good completion" in message
+
+
+def test_the_labeler_of_prm800k_is_the_annotator(tmp_path):
+    completion = {"completions": [{"text": "It is 7.", "rating": 1}], "chosen_completion": 0}
+    row = {"labeler": "u1", "question": {"problem": "a"}, "label": {"steps": [completion]}}
+    (judged,), _ = read_json(tmp_path, "prm800k", [row])
+    assert [judgement.annotator for judgement in judged.judgements] == ["u1"]

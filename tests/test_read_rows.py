@@ -344,3 +344,39 @@ def test_a_data_set_is_read_from_the_cache(hub_cache, tmp_path):
         "the data set org/other (split train, config default) cannot be read from the cache"
     )
     assert "python -c \"import datasets; datasets.load_dataset('org/other')\"" in no_set
+
+
+def test_json_columns_of_parquet_are_decoded(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = pyarrow.array(['{"start": 0, "end": 1}', '["a", null]', None], pyarrow.string())
+    column = pyarrow.ExtensionArray.from_storage(pyarrow.json_(), texts)
+    lists = pyarrow.ListArray.from_arrays([0, 1, 1, 3], column)
+    table = pyarrow.table({"value": column, "list": lists, "text": ["{}", "1", "b"]})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    span = {"start": 0, "end": 1}
+    assert read_rows(tmp_path / "rows.parquet") == [
+        {"value": span, "list": [span], "text": "{}"},
+        {"value": ["a", None], "list": [], "text": "1"},
+        {"value": None, "list": [["a", None], None], "text": "b"},
+    ]
+
+
+@pytest.mark.parametrize("as_dictionary", [True, False])
+def test_parquet_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, as_dictionary):
+    import pyarrow
+    import pyarrow.parquet
+
+    words = pyarrow.array(["x" * 100_000])
+    indices = pyarrow.array([0] * 1_000, pyarrow.int32())
+    column = pyarrow.DictionaryArray.from_arrays(indices, words)
+    table = pyarrow.table({"text": column if as_dictionary else column.dictionary_decode()})
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(table, path)
+    assert path.stat().st_size < 20_000
+    with pytest.raises(UserError, match="unpacks to more than 200 times its size"):
+        read_rows(path)
+    few = tmp_path / "few.parquet"
+    pyarrow.parquet.write_table(table.slice(0, 20), few)
+    assert len(read_rows(few)) == 20

@@ -232,3 +232,9 @@ def test_marks_of_every_response_train_the_model(tmp_path, capsys):
         f"{out}: 2 of 2 rows; segments: ERROR 1 (50.0%), O 1 (50.0%)",
         "  responses after the first of their row, each with its own spans: 1",
     ]
+
+
+def test_rows_of_another_task_are_refused_with_the_key_they_lack(spans):
+    words = ["span_files", "qa_feedback", f"source={spans}", f"output={spans.parent / 'x.json'}"]
+    with pytest.raises(UserError, match="row 0 has no `question`, which rows of qa_feedback need"):
+        command.main([*words, "level=sentence", "tags={wrong: ERROR}"])

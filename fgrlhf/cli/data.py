@@ -87,7 +87,9 @@ ACTIONS = {
         ("drop=[...] [columns.KEY=...] [limit=...]",),
     ),
     "import": Action(import_file, ImportSettings, ("IN", "OUT"), ("from=...",)),
-    "export": Action(export_file, ExportSettings, ("IN", "OUT"), ("to=... [limit=...]",)),
+    "export": Action(
+        export_file, ExportSettings, ("IN", "OUT"), ("to=... [annotators=...] [limit=...]",)
+    ),
     "agreement": Action(
         agreement,
         AgreementSettings,

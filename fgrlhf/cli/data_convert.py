@@ -30,7 +30,7 @@ TARGETS = {
 }
 
 # format -> the keys of its elements; each element is an object
-ELEMENT_KEYS = {"spans": span_rows.SPAN_KEYS, "steps": ("text", "label", "score")}
+ELEMENT_KEYS = {"spans": (*span_rows.SPAN_KEYS, "quote"), "steps": ("text", "label", "score")}
 
 # rows of spans, read as judgements
 SPAN_JUDGEMENTS = Format(
@@ -92,7 +92,9 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
     items: list[Any]
     counts: Counter[str] = Counter()
     if settings.task is None:
-        items = row_format.read(source, settings.columns, settings.limit, counts)
+        items = row_format.read(
+            source, settings.columns, settings.limit, counts, settings.offsets.reading
+        )
     else:
         items = _read_by_task(source, settings)
 

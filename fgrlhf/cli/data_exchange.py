@@ -1,22 +1,25 @@
 """`fgrlhf data import` and `fgrlhf data export`: formats of other projects and tools."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from fgrlhf.cli.data_inspect import fits_format
-from fgrlhf.config import Count, StrictModel
+from fgrlhf.cli.data_inspect import fits_format, print_counts
+from fgrlhf.config import Count, StrictModel, refuse
 from fgrlhf.data import span_rows
 from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.format import Format
+from fgrlhf.data.formats import SPANS
 from fgrlhf.data.importers.registry import IMPORTERS, import_items
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JUDGEMENTS, FeedbackRows, JudgedResponse, Losses
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
+from fgrlhf.data.votes import MAJORITY, combined
 from fgrlhf.errors import UserError, first_problems, shorten, suggestion
 from fgrlhf.files import write_json, write_text
 
@@ -36,7 +39,20 @@ class ExportSettings(StrictModel):
         + ", ".join(EXPORTERS)
         + "; or a task whose feedback rows are written"
     )
+    annotators: Count | str = Field(
+        default=MAJORITY,
+        description="with to=spans or a task, if several annotators judged a response: majority"
+        " (what more than half of them marked), any (every mark), the least number of votes, or the"
+        " name of one annotator",
+    )
     limit: Count | None = Field(default=None, description="only the first rows; null: all")
+
+    @model_validator(mode="after")
+    def _annotators_are_combined(self):
+        others = [name for name in EXPORTERS if name != SPANS.name]
+        if "annotators" in self.model_fields_set and self.to in others:
+            refuse([("annotators", "is for to=spans and tasks: leave it out")])
+        return self
 
 
 def import_file(source: str, out: str, settings: ImportSettings) -> None:
@@ -79,6 +95,7 @@ def _print_report(report: Report, report_file: str) -> None:
 def export_file(source: str, out: str, settings: ExportSettings) -> None:
     """Write judgements or comparisons in another format, and print what it cannot hold."""
     check_input_and_output(source, out)
+    counts: Counter[str] = Counter()
     is_format = settings.to in EXPORTERS  # otherwise it is a task
     if is_format:
         exporter = EXPORTERS[settings.to]
@@ -86,15 +103,18 @@ def export_file(source: str, out: str, settings: ExportSettings) -> None:
             items = read_judgements(source, settings.limit)
         else:
             items = exporter.format.read(source, limit=settings.limit)
+        if settings.to == SPANS.name:
+            items, counts = combined(items, settings.annotators)
         rows, losses = exporter.write(items)
     else:
-        rows, losses = _as_feedback(source, settings)
+        rows, losses, counts = _as_feedback(source, settings)
     if out.endswith(".json") and not is_format:
         # byte for byte as the published feedback files
         write_text(out, json.dumps(rows, indent=2))
     else:
         write_rows(out, rows)
     print(f"{out}: {counted(len(rows), 'row')} of {settings.to}")
+    print_counts(+counts)
     for what, count in losses.most_common():
         print(f"  lost, {what}: {count:,}")
 
@@ -120,16 +140,17 @@ def read_judgements(source: str, limit: int | None = None) -> list[JudgedRespons
 # ---- feedback rows of a task ---------------------------------------------------------------------
 
 
-def _as_feedback(source: str, settings: ExportSettings) -> tuple[list[Any], Losses]:
-    """Judgements as feedback rows of a task, and what these cannot hold."""
+def _as_feedback(source: str, settings: ExportSettings) -> tuple[list[Any], Losses, Counter[str]]:
+    """Judgements as feedback rows of a task, what these cannot hold, and what was combined."""
     feedback_rows = _feedback_rows(settings.to, EXPORTERS)
     rows = []
     losses = Losses()
-    for item in read_judgements(source, settings.limit):
+    items, counts = combined(read_judgements(source, settings.limit), settings.annotators)
+    for item in items:
         row, lost = feedback_rows.to_row(item)
         rows.append(row)
         losses += lost
-    return rows, losses
+    return rows, losses, counts
 
 
 def _feedback_format(name: str, known: Mapping[str, Any]) -> Format[JudgedResponse]:

@@ -10,8 +10,9 @@ from pydantic import Field
 from fgrlhf.cli.data_summaries import summary
 from fgrlhf.config import Count, StrictModel
 from fgrlhf.data.checks import by_problem, refuse_rows, type_name
-from fgrlhf.data.formats import FORMATS, PROMPTS
+from fgrlhf.data.formats import FORMATS, PROMPTS, SPANS
 from fgrlhf.data.problems import counted
+from fgrlhf.data.quotes import Offsets, quote_notes
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.errors import shorten
@@ -28,6 +29,9 @@ class ShowSettings(StrictModel):
 
 
 class FormatSettings(StrictModel):
+    offsets: Offsets = Field(
+        default=Offsets(), description="of spans: how the file counts them, if not as here"
+    )
     format: FormatName = Field(description="format of the rows")
     columns: dict[str, str | list[str]] = Field(
         default={},
@@ -79,12 +83,19 @@ def check(source: str, settings: FormatSettings) -> None:
       UserError: the file cannot be read, rows are malformed, or two rows of prompts have one id.
     """
     counts: Counter[str] = Counter()
-    items = FORMATS[settings.format].read(source, settings.columns, settings.limit, counts)
+    items = FORMATS[settings.format].read(
+        source, settings.columns, settings.limit, counts, settings.offsets.reading
+    )
     if settings.format == PROMPTS.name:
         _refuse_repeated_ids(source, items)
     rows = len(read_rows(source)[: settings.limit]) if counts else len(items)
     print(f"{source}: {counted(rows, 'row')} of {settings.format}, all well formed")
     print_counts(counts)
+    if settings.format == SPANS.name:
+        for line in quote_notes(
+            read_rows(source)[: settings.limit], settings.columns, settings.offsets
+        ):
+            print(f"  {line}")
     for line in summary(settings.format, items):
         print(f"  {line}")
 

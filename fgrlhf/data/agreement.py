@@ -184,13 +184,18 @@ def _with_judged_errors(shared: Sequence[Shared]) -> list[Shared]:
     for entry in shared:
         names = []
         for name, judgements in entry.by_annotator.items():
-            if not judgements or not aspects or _judges_errors(judgements, aspects):
+            if not judgements or not aspects or judges_errors(judgements, aspects):
                 names.append(name)
         judged.append(entry.only(names))
     return judged
 
 
-def _judges_errors(judgements: Iterable[Judgement], aspects: Container[str]) -> bool:
+def judges_errors(judgements: Iterable[Judgement], aspects: Container[str]) -> bool:
+    """Whether an annotator with these judgements looked for errors; see `_with_judged_errors`.
+
+    Args:
+      aspects: those that have marked spans anywhere in the files.
+    """
     return any(item.aspect in aspects or item.label == NO_ERROR for item in judgements)
 
 

@@ -8,6 +8,7 @@ from shlex import quote
 from typing import Any, Generic, TypeVar
 
 from fgrlhf.data.checks import by_problem, refuse_rows, type_name
+from fgrlhf.data.locate import CODE_POINTS, Reading
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import (
     Columns,
@@ -108,6 +109,7 @@ class Format(Generic[Item]):
         columns: Columns | None = None,
         limit: int | None = None,
         counts: Counter[str] | None = None,
+        reading: Reading = CODE_POINTS,
     ) -> list[Item]:
         """The items of a file or data set, in order (fgrlhf/data/read.py).
 
@@ -117,6 +119,7 @@ class Format(Generic[Item]):
           counts: receives what is noted about the rows, which the caller shows to the user: rows
             that are left out, and contradictions inside a row. None: a row that would be left out
             is an error.
+          reading: how the rows count the offsets of spans.
 
         Raises:
           UserError: the source cannot be read, or rows are malformed. The message lists the first
@@ -132,7 +135,7 @@ class Format(Generic[Item]):
                 problems.append((number, f": must be an object, it is {type_name(values)}"))
                 continue
             try:
-                for row in self.split(Row(values, columns, counts)):
+                for row in self.split(Row(values, columns, counts, reading)):
                     item = self._item(row, number, counts)
                     if item is not None:
                         items.append(item)

@@ -47,6 +47,7 @@ from fgrlhf.data.format import (
     span_in,
 )
 from fgrlhf.data.judgements import JUDGEMENTS
+from fgrlhf.data.locate import CODE_POINTS, locate
 from fgrlhf.data.rows import (
     LeftOutError,
     Row,
@@ -361,7 +362,16 @@ def _parse_spans(row: Row, number: int) -> SpanFeedback:
         prompt = replace(prompt, meta={**prompt.meta, SOURCE: renamed_source})
     spans = []
     for i, value in enumerate(values):
-        spans.append(_span(row, f"{key}[{i}]", value, response, source_of(prompt)))
+        span = _span(row, f"{key}[{i}]", value, response, source_of(prompt))
+        if span is not None:
+            spans.append(span)
+    if values and not spans:
+        raise LeftOutError(
+            key,
+            "none of its spans was found in the text, and a response without a span would count as"
+            " right",
+            "responses left out, since none of their spans was found",
+        )
     return SpanFeedback(prompt, response, tuple(spans))
 
 
@@ -382,13 +392,14 @@ def split_responses(row: Row) -> list[Row]:
             " after the first",
         )
     first = {key: value for key, value in row.values.items() if key != OTHER_SPANS}
-    rows = [Row(first, row.columns, row.counts)]
+    rows = [Row(first, row.columns, row.counts, row.reading)]
     read = {key for name in OF_RESPONSE for key in key_list(row.columns.get(name, name))}
     shared = {key: value for key, value in first.items() if key not in {*read, *OF_ALL_RESPONSES}}
     columns = {name: path for name, path in row.columns.items() if name not in OF_RESPONSE}
     for text, spans in zip(texts[1:], lists):
         if text.strip():
-            rows.append(Row({**shared, "response": text, "spans": spans}, columns, row.counts))
+            values = {**shared, "response": text, "spans": spans}
+            rows.append(Row(values, columns, row.counts, row.reading))
             row.counts[FURTHER] += 1
     return rows
 
@@ -396,7 +407,8 @@ def split_responses(row: Row) -> list[Row]:
 OF_RESPONSE = ("response", "completion", "spans")  # names that differ between responses
 
 
-def _span(row: Row, name: str, value: Any, response: str, source: str) -> LabelledSpan:
+def _span(row: Row, name: str, value: Any, response: str, source: str) -> LabelledSpan | None:
+    """A span of a row; None if it has a quote that is not in its text, which is counted."""
     span = check_object(name, value)
     start = inside(row, "spans", "start", name, span)
     end = inside(row, "spans", "end", name, span)
@@ -411,8 +423,43 @@ def _span(row: Row, name: str, value: Any, response: str, source: str) -> Labell
         side = RESPONSE
     if side not in SIDES:
         raise RowError(f"{name}.side", f"must be one of {', '.join(SIDES)}")
-    place = span_in(name, start, end, source if side == SOURCE else response, side)
-    return LabelledSpan(*place, label, side=side, **parts)
+    quote = inside(row, "spans", "quote", name, span)
+    if quote is not None:
+        check_text(f"{name}.quote", quote, may_be_blank=True)
+    place = _place(row, name, (start, end), quote, source if side == SOURCE else response, side)
+    return None if place is None else LabelledSpan(*place, label, side=side, **parts)
+
+
+def _place(
+    row: Row, name: str, claimed: tuple[Any, Any], quote: str | None, text: str, side: str
+) -> tuple[int, int] | None:
+    """The place of a span by its offsets, or by its quote as in an import (`locate`)."""
+    start, end = claimed
+    if quote is None:
+        if row.reading is not CODE_POINTS:
+            start = _whole(f"{name}.start", start)
+            end = _whole(f"{name}.end", end)
+            start, end = row.reading.span(text, start, end)
+        try:
+            return span_in(name, start, end, text, side)
+        except RowError as error:
+            if start == end and row.reading is CODE_POINTS:
+                hint = "; if the end is the last character of a span, give offsets.end=inclusive"
+                raise RowError(error.key, f"{error.reason}{hint}") from None
+            raise
+    if start is not None and end is not None:
+        start, end = _whole(f"{name}.start", start), _whole(f"{name}.end", end)
+    else:
+        start = end = None
+    located = locate(text, quote, start, end, (row.reading,))
+    row.counts[f"spans, {located.outcome}"] += 1
+    return located.span
+
+
+def _whole(key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RowError(key, "must be a whole number")
+    return value
 
 
 def _spans_row(feedback: SpanFeedback) -> dict[str, Any]:
@@ -547,6 +594,7 @@ SPANS = Format(
         "spans.end",
         "spans.label",
         "spans.side",
+        "spans.quote",
         *[f"spans.{part}" for part in SPAN_TEXTS],
         "references",
     ),

@@ -34,6 +34,8 @@ BLOCK = 1 << 20
 MOST_NAMES = 1_000  # files of a folder that are compared with the name of a missing one
 # Highest ratio of unpacked to compressed size. Rows of text have a ratio of 3 to 10.
 MOST_GROWTH = 200
+BATCH_ROWS = 1_000  # of a Parquet file, which are in memory at a time before they are counted
+JSON_TYPE = "arrow.json"  # Arrow's extension type of JSON texts, as `datasets` writes them
 FREE_GROWTH = 16 * BLOCK  # unpacked bytes that are allowed at any ratio
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(:[\w.-]+){0,2}")
@@ -295,12 +297,82 @@ def _read_parquet(path: Path) -> list[Any]:
                 raise UserError(
                     f"{path} has {number:,} rows, more than {MOST_ROWS:,}: split the file"
                 )
-            rows = [plain(row) for batch in file.iter_batches() for row in batch.to_pylist()]
+            return _unpacked_rows(path, file)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise UserError(
             f"{shorten(path)} is not a readable Parquet file: {shorten(error)}"
         ) from None
+
+
+def _unpacked_rows(path: Path, file: Any) -> list[Any]:
+    """The rows of an open Parquet file. A decompression bomb is rejected before it fills memory.
+
+    A dictionary can hold a long text once for any number of rows. A text has at most the unpacked
+    size of its part of the file, so batches of so few rows are read that one cannot be too large.
+    """
+    most = max(path.stat().st_size * MOST_GROWTH, FREE_GROWTH)
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    largest = max((group.total_byte_size for group in groups), default=1)
+    size = 0
+    rows: list[Any] = []
+    for batch in file.iter_batches(batch_size=max(1, min(BATCH_ROWS, most // max(1, largest)))):
+        unpacked = plain_rows(batch) if batch.nbytes <= most else []
+        size += max(batch.nbytes, sum(_size(row) for row in unpacked))
+        if size > most:
+            raise UserError(
+                f"{shorten(path)} unpacks to more than {MOST_GROWTH} times its size, which no text"
+                " does: it is damaged, or made to fill the memory. If the rows really repeat each"
+                " other so often, write them as JSON lines"
+            )
+        rows += unpacked
     return rows
+
+
+def _size(value: Any) -> int:
+    """About how many bytes a JSON value has."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_size(item) for item in value.values())
+    if isinstance(value, list):
+        return sum(_size(item) for item in value)
+    return 1
+
+
+def plain_rows(batch: Any) -> list[Any]:
+    """The rows of an Arrow record batch as JSON values. Columns of JSON texts are decoded."""
+    rows = [plain(row) for row in batch.to_pylist()]
+    for name, kind in zip(batch.schema.names, batch.schema.types):
+        if _has_json(kind):
+            for row in rows:
+                row[name] = _decoded(row[name], kind)
+    return rows
+
+
+def _has_json(kind: Any) -> bool:
+    """Whether an Arrow type is JSON, or a list or struct with JSON inside."""
+    if getattr(kind, "extension_name", None) == JSON_TYPE:
+        return True
+    return any(_has_json(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _decoded(value: Any, kind: Any) -> Any:
+    """A value of an Arrow type with its JSON texts decoded. A text that is no JSON stays a text."""
+    if getattr(kind, "extension_name", None) == JSON_TYPE:
+        try:
+            return parse_json(value) if isinstance(value, str) else value
+        except ValueError:
+            return value
+    if isinstance(value, list) and kind.num_fields == 1:
+        return [_decoded(item, kind.field(0).type) for item in value]
+    if isinstance(value, dict):
+        decoded = dict(value)
+        for i in range(kind.num_fields):
+            field = kind.field(i)
+            if field.name in decoded and _has_json(field.type):
+                decoded[field.name] = _decoded(decoded[field.name], field.type)
+        return decoded
+    return value
 
 
 def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -356,7 +428,7 @@ def _read_hub(name: str) -> list[Any]:
         with _without_network():
             dataset = datasets.load_dataset(path, config, split=split)
         batches = cast(Any, dataset.with_format("arrow").iter(batch_size=1000))
-        return [plain(row) for batch in batches for row in batch.to_pylist()]
+        return [row for table in batches for row in plain_rows(table)]
     except Exception as error:  # the library raises errors of many kinds
         arguments = ", ".join(repr(argument) for argument in (path, config) if argument)
         raise UserError(

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fgrlhf.data.checks import text_problem, type_name
+from fgrlhf.data.locate import CODE_POINTS, Reading
 from fgrlhf.errors import UserError, shorten, suggestion
 
 Columns = Mapping[str, str | Sequence[str]]
@@ -54,11 +55,17 @@ class Row:
       values: the object.
       columns: the format's names -> the object's keys, if they differ.
       counts: what a reader notes about rows, such as contradictions -> how often.
+      reading: how the row counts the offsets of spans.
     """
 
     def __init__(
-        self, values: Mapping[str, Any], columns: Columns, counts: Counter[str] | None = None
+        self,
+        values: Mapping[str, Any],
+        columns: Columns,
+        counts: Counter[str] | None = None,
+        reading: Reading = CODE_POINTS,
     ):
+        self.reading = reading
         self.values = values
         self.columns = columns
         self.counts = Counter[str]() if counts is None else counts

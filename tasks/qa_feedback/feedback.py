@@ -353,5 +353,16 @@ def rm_prefix(prompt: Prompt, with_context: bool) -> Prefix:
       prompt: of the task.
       with_context: whether to include the passages.
     """
-    passages = prompt.meta["passages"] if with_context else None
-    return rm_prefix_of_words(rm_words_prefix(prompt.meta["question"], passages))
+    passages = _of_task(prompt, "passages") if with_context else None
+    return rm_prefix_of_words(rm_words_prefix(_of_task(prompt, "question"), passages))
+
+
+def _of_task(prompt: Prompt, key: str) -> Any:
+    """A value of the prompt's row. Raises `UserError` if the row is not one of this task."""
+    if key not in prompt.meta:
+        raise UserError(
+            f"row {shorten(prompt.id, 80)} has no `{key}`, which rows of qa_feedback need: these"
+            " rows belong to another task. Name that one, or a task whose prompt is a text, such as"
+            " numbers"
+        )
+    return prompt.meta[key]

@@ -1,6 +1,7 @@
 """Step-by-step solutions as judgements. The row format `steps` reads them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ PRM800K_COLUMNS = {"prompt": "question.problem", "steps": "label.steps"}  # a ta
 def prm800k(path: str | Path, report: Report) -> list[JudgedResponse]:
     """PRM800K: several rated completions for every step, of which one is read.
 
-    docs/data_formats.md (Steps) says which one. The others are counted as lost.
+    docs/data_formats.md (Steps) says which one. The others are counted as lost. `labeler` is the
+    annotator.
     """
     return _read(path, PRM800K_COLUMNS, report)
 
@@ -34,7 +36,12 @@ def _read(path: str | Path, columns: Columns, report: Report) -> list[JudgedResp
         if not feedback.steps:
             report.drop(number, "steps", "no step was rated", "rows without a step")
             return None
-        return from_steps(feedback)
+        judged = from_steps(feedback)
+        labeler = row.get("labeler")
+        if columns is not PRM800K_COLUMNS or not isinstance(labeler, str) or not labeler.strip():
+            return judged
+        judgements = [replace(judgement, annotator=labeler) for judgement in judged.judgements]
+        return replace(judged, judgements=tuple(judgements))
 
     return read_objects(path, read, report)
 
