@@ -140,6 +140,20 @@ def subsentences(text: str) -> list[Span]:
     return spans
 
 
+def odd_kind(segment: str) -> str | None:
+    """Why a segment hardly deserves a judgement of its own; None if it is ordinary.
+
+    It is `a bare number` (as of a list item), `only marks` (no letter or digit), or `code` (a
+    fenced block).
+    """
+    if _FENCE.match(segment):
+        return "code"
+    if not any(character.isalnum() for character in segment):
+        return "only marks"
+    numeral = segment.strip(_OPENERS + _CLOSERS + ".．。、 ")
+    return "a bare number" if numeral.isdigit() else None
+
+
 def clause_starts(breaks: Sequence[bool], min_words: int = MIN_WORDS) -> list[int]:
     """The indices of the words at which a sentence's sub-sentences begin; [] for no words.
 

@@ -99,7 +99,25 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
             ]
             + [{"response": "abc", "spans": []}],
             "spans",
-            ["spans: 3", "responses without a span: 1", "with label x: 3"],
+            [
+                "spans: 3",
+                "responses without a span: 1",
+                "sentences of the responses: 3",
+                "with label x: 3",
+            ],
+        ),
+        (
+            [
+                {"response": text, "spans": []}
+                for text in ("8.", "\u201c\u201d", "Run:\n```\nx\n```\nOK.")
+            ],
+            "spans",
+            [
+                "spans: 0",
+                "responses without a span: 3",
+                "sentences of the responses: 5; of these a bare number 20.0%, only marks 20.0%,"
+                " code 20.0%",
+            ],
         ),
         (
             [{"prompt": "a", "steps": [{"text": "b", "score": 1}, {"text": "c", "label": "ok"}]}],

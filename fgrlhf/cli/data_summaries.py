@@ -17,6 +17,7 @@ from fgrlhf.data.formats import (
 )
 from fgrlhf.data.judgements import JUDGEMENTS, SOURCE, JudgedResponse
 from fgrlhf.errors import shorten
+from fgrlhf.segmentation import odd_kind, sentences
 from fgrlhf.text_types import Prompt
 from fgrlhf.words import count_words
 
@@ -77,7 +78,20 @@ def _about_spans(feedback: Sequence[SpanFeedback]) -> list[str]:
     labels = Counter(span.label for item in feedback for span in item.spans)
     without = sum(not item.spans for item in feedback)
     lines = [f"spans: {labels.total():,}", f"responses without a span: {without:,}"]
-    return [*lines, *_counted_labels(labels)]
+    return [*lines, *_about_sentences(feedback), *_counted_labels(labels)]
+
+
+def _about_sentences(feedback: Sequence[SpanFeedback]) -> list[str]:
+    """A line with the sentences of the responses, and the shares of odd ones."""
+    kinds: Counter[str | None] = Counter()
+    for item in feedback:
+        for start, end in sentences(item.response):
+            kinds[odd_kind(item.response[start:end])] += 1
+    total = kinds.total()
+    odd = [(kind, count) for kind, count in kinds.most_common() if kind is not None]
+    shares = [f"{kind} {count / total:.1%}" for kind, count in odd]
+    of_these = f"; of these {', '.join(shares)}" if shares else ""
+    return [f"sentences of the responses: {total:,}{of_these}"]
 
 
 def _about_steps(feedback: Sequence[StepFeedback]) -> list[str]:
