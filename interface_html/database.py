@@ -237,6 +237,11 @@ class Database:
     def has_token(self, annotator: str) -> bool:
         return annotator in self._names.values()
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether annotators of this study identify themselves by tokens."""
+        return bool(self._names)
+
     def annotator_of(self, token: str) -> str | None:
         return self._names.get(_sha(token))
 

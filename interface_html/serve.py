@@ -61,7 +61,9 @@ class Settings(StrictModel):
     port: int = Field(default=8765, ge=1, le=65535, description="port to listen on")
     hosts: str = Field(default="", description="more host names to accept, separated by commas")
     annotators: str = Field(
-        default="", description="names, separated by commas: each gets a link with a token"
+        default="",
+        description="names, separated by commas: each gets a link with a token. A database with"
+        " tokens keeps them at a start without names",
     )
     admin: bool = Field(
         default=False, description="serve the lead's page, /lead, and print its links"
@@ -125,7 +127,8 @@ def serve(settings: Settings) -> None:
         _add_items(task, database, settings)
         _print_links(database, schema.pages, annotators, settings)
         hosts = allowed_hosts(settings)
-        app = create_app(task, database, hosts, tokens=bool(annotators), language=language)
+        # a study that began with tokens keeps them: a name alone would open anyone's work
+        app = create_app(task, database, hosts, tokens=database.has_tokens, language=language)
         if settings.admin:
             # its statistics are slow to import, and most servers do without
             from interface_html.lead import Tokens, add_lead_page
@@ -253,7 +256,12 @@ def _print_links(
         token = database.new_token(name)
         for page in pages:
             print(f"{name}: {place}/{page}.html#token={token}")
-    if not annotators:
+    if not annotators and database.has_tokens:
+        print(
+            "the annotators' links of an earlier start are needed (annotators=NAME adds one;"
+            " new_tokens=true without annotators ends them all, and the pages ask for names)"
+        )
+    elif not annotators:
         for page in pages:
             print(
                 f"open {place}/{page}.html (it asks for a name; {page}.html#annotator=NAME has one)"

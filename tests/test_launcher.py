@@ -27,6 +27,19 @@ def test_only_whole_copies_of_a_model_are_trained(kind):
         check_launcher(kind)
 
 
+@pytest.mark.parametrize("processes", ["", "0", "1"])
+def test_a_single_process_may_train_alone(processes, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    check_launcher(DistributedType.NO)
+
+
+def test_processes_that_do_not_see_each_other_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="WORLD_SIZE=2, but.*set ACCELERATE_USE_CPU=true"):
+        check_launcher(DistributedType.NO)
+    check_launcher(DistributedType.MULTI_CPU)
+
+
 def test_a_trainer_asks_before_it_makes_an_optimiser(tmp_path):
     accelerator = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED)  # has no other method
     with pytest.raises(UserError, match="DEEPSPEED"):

@@ -296,6 +296,15 @@ def test_tokens_are_needed_where_they_are_given(tmp_path):
             "POST", "/api/next", {"page": "annotation"}, {"Authorization": f"Bearer {token}"}
         )
         assert (status, answer["annotator"]) == (200, "anna")
+    with serving(tmp_path) as server:  # started again without `annotators`
+        client = Client(server.port, "anna")
+        assert client.call("POST", "/api/next", {"page": "annotation"})[0] == 401
+        key = {"Authorization": f"Bearer {token}"}
+        assert client.call("POST", "/api/next", {"page": "annotation"}, key)[0] == 200
+        assert "links of an earlier start are needed" in "".join(server.printed())
+    with serving(tmp_path, new_tokens="true") as server:
+        client = Client(server.port, "anna")
+        assert client.call("POST", "/api/next", {"page": "annotation"})[0] == 200
 
 
 def test_other_machines_need_tokens(tmp_path):

@@ -8,6 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+
+from fgrlhf.cli import torchrun as module
+from fgrlhf.runs.orphan import parent_mark
+from fgrlhf.runs.shared_messages import share_messages
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
@@ -77,3 +82,16 @@ def test_the_processes_end_with_their_launcher(start, number, code):
     process.send_signal(number)
     process.communicate()  # until its processes have closed its output
     assert process.returncode == code
+
+
+@pytest.mark.parametrize("gpus, on_cpu", [(False, "true"), (True, None)])
+def test_processes_without_a_gpu_train_together_on_the_cpu(gpus, on_cpu, monkeypatch):
+    for name in ("ACCELERATE_USE_CPU", *parent_mark(), *share_messages()):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpus)
+    monkeypatch.setattr(module.logging, "disable", lambda level: None)
+    seen = []
+    monkeypatch.setattr(module, "run", lambda _: seen.append(os.environ.get("ACCELERATE_USE_CPU")))
+    module.torchrun(["--standalone", "--nproc_per_node", "2", "-m", "fgrlhf.cli.rl"])
+    assert seen == [on_cpu]

@@ -5,7 +5,8 @@
 The arguments are those of `torchrun`. If a process fails, the others are stopped, and this program
 ends with the exit code of the failed one. The message of the failed process is the last thing that
 is printed, once if all processes have the same message; torchrun itself would add its log and a
-traceback. If this program is killed, its processes end.
+traceback. If this program is killed, its processes end. Without a GPU, the processes train on the
+CPU (ACCELERATE_USE_CPU=true).
 """
 
 import logging
@@ -13,6 +14,7 @@ import os
 import signal
 import sys
 
+import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError
@@ -38,6 +40,8 @@ def torchrun(arguments: list[str]) -> None:
     """
     os.environ.update(parent_mark())  # the processes end with this one
     os.environ.update(share_messages())
+    if not torch.accelerator.is_available():  # else accelerate would run each process alone
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     logging.disable(logging.ERROR)  # of torchrun, which repeats what is said here
     settings = parse_args(arguments)
     _, machines = parse_min_max_nnodes(settings.nnodes)

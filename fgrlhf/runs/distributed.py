@@ -6,6 +6,7 @@ Every rank then computes whitening, advantages, the KL stop and metrics from the
 tensors: no moments have to be reduced, and ranks cannot take different decisions.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from accelerate.utils import DistributedType, gather_object
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.models.sharding import shard
 from fgrlhf.runs.rl_config import ParallelConfig
 from fgrlhf.types import Rollout, TokenReward
@@ -33,11 +34,22 @@ def check_launcher(distributed_type: DistributedType) -> None:
     Under its DeepSpeed mode the model would stay unwrapped, and every process would train its own
     copy. Its FSDP mode would shard parameters that the optimiser no longer sees.
 
+    On a machine without a GPU, accelerate ignores a launcher unless ACCELERATE_USE_CPU is set: each
+    process would then run alone, and all would write to one folder.
+
     Args:
       distributed_type: of accelerate's `Accelerator` or `PartialState`.
+
     Raises:
-      UserError: it is not NO, MULTI_GPU or MULTI_CPU.
+      UserError: it is not NO, MULTI_GPU or MULTI_CPU; or it is NO in one of several processes.
     """
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if distributed_type == DistributedType.NO and processes not in ("", "0", "1"):
+        raise UserError(
+            f"WORLD_SIZE={shorten(processes, 20)}, but this process would train alone, as would the"
+            " others, all in one folder. To train together on CPUs, set ACCELERATE_USE_CPU=true; to"
+            " train in a single process, unset WORLD_SIZE"
+        )
     if distributed_type not in SUPPORTED:
         name = getattr(distributed_type, "value", distributed_type)
         raise UserError(
