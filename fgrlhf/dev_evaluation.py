@@ -7,7 +7,7 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from fgrlhf.base_trainer import DevEvaluation
-from fgrlhf.evaluation import check_metrics_fit, evaluate_rows
+from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, reference_notes
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.sharding import unsharded
@@ -16,6 +16,7 @@ from fgrlhf.reward import BasicReward
 from fgrlhf.runs.distributed import share_of, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
+from fgrlhf.runs.runlog import say
 from fgrlhf.stats import Interval
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
@@ -49,7 +50,10 @@ def dev_evaluation(
     )
     metrics = (*task.metrics(own_prompts), *named_metrics)
     # all prompts, so that the processes find the same mistake
-    check_metrics_fit(metrics, prompts[: config.train.eval_examples], config.data.dev_file or "dev")
+    evaluated = prompts[: config.train.eval_examples]
+    check_metrics_fit(metrics, evaluated, config.data.dev_file or "dev")
+    for note in reference_notes(metrics, evaluated):
+        say(note)
 
     def evaluate(policy: Policy) -> dict[str, Interval]:
         with unsharded(reference):

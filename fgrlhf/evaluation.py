@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fgrlhf.alignment import decode
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.evaluators import RougeLsum
-from fgrlhf.metrics.base import Metric, MetricFunction, NamedMetric
+from fgrlhf.evaluators import Rouge, RougeLsum
+from fgrlhf.metrics.base import Metric, MetricFunction, NamedMetric, ReferenceMetric
 from fgrlhf.metrics.config import RESERVED_COLUMNS
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.decoding import Sampling
@@ -270,6 +270,32 @@ def check_metrics_fit(
                 raise UserError(f"{source}: {_missing_key(metric, prompt, error)}") from None
             except Exception:  # an error with this response says nothing about real ones
                 continue
+
+
+def reference_notes(metrics: Sequence[Metric], prompts: Sequence[Prompt]) -> list[str]:
+    """A note for every ROUGE that finds no word in most of the prompts' references.
+
+    It is 0 for them whatever the response is. The notes name the reason and a way out.
+    """
+    references = [reference for prompt in prompts for reference in prompt.references]
+    scorers: dict[str, Rouge] = {}
+    for metric in metrics:
+        if isinstance(metric, ReferenceMetric) and isinstance(metric.score, Rouge):
+            scorers[metric.column] = metric.score
+    scorers.setdefault("rougeLsum", RougeLsum())  # every evaluation computes it
+    notes = []
+    for name, rouge in scorers.items():
+        blind = sum(not rouge.words(reference) for reference in references)
+        if 2 * blind > len(references):
+            if rouge.tokenizer == "published":
+                reason = "tokenizer=published reads a-z and digits only; leave it out"
+            else:
+                reason = "they have no letters or digits; use chrf or exact_match"
+            notes.append(
+                f"note: {name} sees no words in {blind} of {len(references)} references and is 0"
+                f" for them, whatever the response: {reason}"
+            )
+    return notes
 
 
 class _MissingKeyError(KeyError):

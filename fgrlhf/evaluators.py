@@ -1,33 +1,52 @@
 """ROUGE of generated responses, computed offline with `rouge-score`."""
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, Literal
 
 import numpy as np
 
+from fgrlhf.metrics.scripts import unicode_words
 from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter
+
+RougeTokenizer = Literal["unicode", "published"]
+LONGEST_UNSTEMMED = 3  # letters
+
+
+def _stemmed_words(text: str, stemmer: Any) -> list[str]:
+    """`unicode_words`; words of more than three letters, all of a-z, are stemmed (Porter)."""
+    words = []
+    for word in unicode_words(text):
+        is_long = len(word) > LONGEST_UNSTEMMED and word.isascii()
+        words.append(stemmer.stem(word) if is_long else word)
+    return words
 
 
 class Rouge:
     """ROUGE F-measure in points (0-100) for the best reference (Lin 2004).
 
-    Words are runs of the letters a-z and digits, lower-cased and with Porter stemming. Other
-    letters are ignored: a text in another script scores 0.
-
     Args:
       kind: rouge1 or rouge2 (n-grams), rougeL (longest common subsequence of the whole text).
+      tokenizer: what a word is. "unicode": a run of letters and digits of any script, or a
+        character of a script without spaces (`unicode_words`); "published": a run of the letters
+        a-z and digits, so texts in other scripts score 0. Words of a-z have Porter's stemming.
+        Texts in ASCII score the same.
     """
 
-    def __init__(self, kind: str):
+    def __init__(self, kind: str, tokenizer: RougeTokenizer = "unicode"):
         # They import nltk, a quarter of the time in which the programs start, and few need ROUGE.
         from rouge_score.rouge_scorer import RougeScorer
         from rouge_score.tokenizers import DefaultTokenizer
 
         self.kind = kind
-        tokenizer = DefaultTokenizer(use_stemmer=True)
+        self.tokenizer = tokenizer
+        words: Any = DefaultTokenizer(use_stemmer=True)
+        if tokenizer == "unicode":
+            words.tokenize = partial(_stemmed_words, stemmer=words._stemmer)
         # Stemming takes half of the time, and a reference is compared with many responses.
-        tokenizer.tokenize = lru_cache(maxsize=100_000)(tokenizer.tokenize)
-        self._scorer = RougeScorer([kind], tokenizer=tokenizer)
+        words.tokenize = lru_cache(maxsize=100_000)(words.tokenize)
+        self.words: Callable[[str], list[str]] = words.tokenize
+        self._scorer = RougeScorer([kind], tokenizer=words)
 
     def prepare(self, text: str) -> str:
         """The text as the scorer reads it."""
@@ -61,8 +80,8 @@ class RougeLsum(Rouge):
     be downloaded.
     """
 
-    def __init__(self, segmenter: Segmenter | None = None):
-        super().__init__("rougeLsum")
+    def __init__(self, segmenter: Segmenter | None = None, tokenizer: RougeTokenizer = "unicode"):
+        super().__init__("rougeLsum", tokenizer)
         self.segmenter = load_segmenter(BLANK) if segmenter is None else segmenter
 
     def lines(self, text: str) -> str:

@@ -24,7 +24,7 @@ from transformers import PretrainedConfig, PreTrainedModel, Seq2SeqTrainer, Seq2
 from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.evaluation import Metric, check_metrics_fit, metric_columns
+from fgrlhf.evaluation import Metric, check_metrics_fit, metric_columns, reference_notes
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.config import models_of
@@ -420,6 +420,8 @@ def _metrics(
         *task.metrics(dev_prompts),
     ]
     check_metrics_fit(metrics, dev_prompts, config.data.dev_file or "dev")
+    for note in reference_notes(metrics, dev_prompts):
+        say(note)
     return metrics
 
 

@@ -1,8 +1,13 @@
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
+from fgrlhf.evaluation import reference_notes
 from fgrlhf.evaluators import Rouge, RougeLsum
+from fgrlhf.metrics.config import MetricConfig
+from fgrlhf.metrics.registry import build_metric
+from fgrlhf.metrics.scripts import unicode_words
 from fgrlhf.reward_utils import BLANK, load_segmenter
+from fgrlhf.text_types import Prompt
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +90,52 @@ def test_a_score_does_not_depend_on_what_is_installed(monkeypatch):
     # as if the trained pipeline were installed
     monkeypatch.setattr("spacy.util.is_package", lambda name: True)
     assert RougeLsum().segmenter.name == BLANK
+
+
+SCRIPTS = {
+    "Russian": "Кошка спит дома.",
+    "Greek": "Η γάτα κοιμάται.",
+    "Hindi": "बिल्ली सो रही है।",
+    "Arabic": "القطة نائمة هنا.",
+    "Korean": "고양이가 자고 있다.",
+    "Chinese": "这只猫睡着了。",
+    "Japanese": "猫は寝ている。",
+    "Thai": "แมวกำลังนอน",
+}
+
+
+@pytest.mark.parametrize("language", SCRIPTS)
+@pytest.mark.parametrize("kind", ["rouge1", "rouge2", "rougeL", "rougeLsum"])
+def test_equal_texts_in_any_script_have_the_best_score(language, kind):
+    text = SCRIPTS[language]
+    score = build_metric(MetricConfig(name=kind)).values([Prompt("0", "", (text,))], [text])
+    assert score == [pytest.approx(100)]
+    published = build_metric(MetricConfig(name=kind, tokenizer="published"))
+    assert published.values([Prompt("0", "", (text,))], [text]) == [0]
+
+
+def test_words_of_any_script():
+    assert unicode_words("Naïve Café_3, don't!") == ["naïve", "café", "3", "don", "t"]
+    assert unicode_words("cafe\u0301") == unicode_words("café") == ["café"]
+    assert unicode_words("हिन्दी में") == ["हिन्दी", "में"]
+    assert unicode_words("喝茶abc猫") == ["喝", "茶", "abc", "猫"]
+    assert unicode_words("กิน") == ["กิ", "น"]
+    assert unicode_words("... !") == []
+
+
+def test_letters_with_marks_are_not_cut_out_of_words(rouge):
+    assert rouge("Năm tôi.", ["Nằm tội."]) == 0
+    published = RougeLsum(tokenizer="published")
+    assert published("Năm tôi.", ["Nằm tội."]) > 0
+    assert rouge("naïve café", ["na ve caf"]) == 0 and published("naïve", ["na ve"]) > 99
+
+
+def test_a_metric_that_sees_no_words_is_named():
+    prompts = [Prompt("0", "", ("Кошка спит.",)), Prompt("1", "", ("Ёж.",))]
+    assert reference_notes([], prompts) == []
+    published = build_metric(MetricConfig(name="rougeLsum", tokenizer="published"))
+    (note,) = reference_notes([published], prompts)
+    assert "rougeLsum sees no words in 2 of 2 references" in note and "leave it out" in note
+    (note,) = reference_notes([], [Prompt("0", "", ("!!",))])
+    assert "use chrf or exact_match" in note
+    assert reference_notes([], [Prompt("0", "")]) == []

@@ -15,6 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from fgrlhf.errors import UserError
+from fgrlhf.metrics import overlap
 from fgrlhf.metrics.config import METRICS, MetricConfig
 from fgrlhf.metrics.meteor import Meteor
 from fgrlhf.metrics.overlap import (
@@ -400,3 +401,30 @@ def test_the_registry_builds_every_name(monkeypatch, language_model):
         assert (metric.name, metric.column, metric.facts) == (name, name, facts)
     lower = {name for name, facts in METRICS.items() if facts.higher_is_better is False}
     assert lower == {"perplexity", "repetition", "ter"}
+
+
+@pytest.mark.parametrize("text", ["我们在茶馆里等你。", "駅で友達を待つ。", "เราชอบดื่มชา"])
+def test_scripts_without_spaces_have_words_for_bleu_and_ter(text):
+    score, counts = overlap.bleu(text, [text])
+    assert score == pytest.approx(100) and overlap.corpus_bleu(counts) == pytest.approx(100)
+    assert overlap.corpus_bleu(overlap.bleu(text, [text], "13a")[1]) == 0
+    assert overlap.ter(text, [text])[0] == 0
+
+
+def test_ter_of_one_changed_character_by_hand():
+    reference, text = "我们在茶馆里等你们来", "我们在茶馆里等他们来"
+    assert overlap.ter(text, [reference])[0] == pytest.approx(100 / 10)
+    assert overlap.ter(text, [reference], "char")[0] == pytest.approx(100 / 10)
+    assert overlap.ter(text, [reference], "tercom")[0] == 100
+
+
+def test_a_tokenizer_is_chosen_by_key():
+    text = "The tea-house"
+    scored = [Prompt("0", "", (text,))]
+    for name, tokenizer in (("bleu", "char"), ("ter", "char"), ("bleu", "intl")):
+        metric = build_metric(MetricConfig(name=name, tokenizer=tokenizer))
+        assert metric.values(scored, [text]) == [pytest.approx(0 if name == "ter" else 100)]
+    with pytest.raises(ValueError, match="of `ter` is one of auto, tercom, asian, char"):
+        MetricConfig(name="ter", tokenizer="zh")
+    with pytest.raises(ValueError, match="does not use it"):
+        MetricConfig(name="chrf", tokenizer="zh")

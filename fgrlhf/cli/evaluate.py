@@ -20,7 +20,7 @@ from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.config import StrictModel, load_config, refuse
 from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.errors import UserError, first_problems, run_main
-from fgrlhf.evaluation import check_metrics_fit, evaluate_rows
+from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, reference_notes
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
@@ -36,7 +36,7 @@ from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.text_scorers import AnyTextScorer
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.runs.runlog import RunLog
+from fgrlhf.runs.runlog import RunLog, say
 from fgrlhf.runs.stage import begin, changes_since, finish, folder_of, hold, stored_result
 from fgrlhf.step_search import StepSearch
 from fgrlhf.task import Task, build_reward, code_of, data_of, rl_config
@@ -254,6 +254,8 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     named_metrics = build_metrics(
         metrics_of(settings, config), str(state.device), config.model.dtype, task.rm_prefix
     )
+    for note in reference_notes((*task_metrics, *named_metrics), prompts):
+        say(note)
     search = search_of(task, settings, config, str(device))
     if state.is_main_process:
         _say_what_is_replaced(folder, recorded, inputs)

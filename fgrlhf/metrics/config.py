@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -16,6 +16,8 @@ from fgrlhf.errors import suggestion
 from fgrlhf.reward_models.text_scorers import AnyTextScorer
 from fgrlhf.reward_utils import MULTILINGUAL, PUBLISHED, SEGMENTER_HELP, SegmenterName
 from fgrlhf.runs.older_configs import Earlier
+
+TOKENIZER = frozenset({"tokenizer"})
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class MetricFacts:
       reads: settings that it reads besides its name.
       requires: those of them without a default.
       is_share: whether values are shares, from 0 to 1; None if that depends on the settings.
+      tokenizers: values of `tokenizer`, the default first.
     """
 
     higher_is_better: bool | None
@@ -35,19 +38,30 @@ class MetricFacts:
     reads: frozenset[str] = frozenset()
     requires: frozenset[str] = frozenset()
     is_share: bool | None = False
+    tokenizers: tuple[str, ...] = ()
 
 
 _OVERLAP = MetricFacts(higher_is_better=True, needs_references=True)
+_ROUGE = replace(_OVERLAP, reads=TOKENIZER, tokenizers=("unicode", "published"))
 _VARIETY = MetricFacts(higher_is_better=True, is_share=True)
 
 METRICS: dict[str, MetricFacts] = {
-    "rouge1": _OVERLAP,
-    "rouge2": _OVERLAP,
-    "rougeL": _OVERLAP,
-    "rougeLsum": _OVERLAP,
-    "bleu": _OVERLAP,
+    "rouge1": _ROUGE,
+    "rouge2": _ROUGE,
+    "rougeL": _ROUGE,
+    "rougeLsum": _ROUGE,
+    "bleu": replace(
+        _OVERLAP,
+        reads=TOKENIZER,
+        tokenizers=("auto", "13a", "intl", "zh", "char", "none", "ja-mecab", "ko-mecab"),
+    ),
     "chrf": _OVERLAP,
-    "ter": MetricFacts(higher_is_better=False, needs_references=True),
+    "ter": MetricFacts(
+        higher_is_better=False,
+        needs_references=True,
+        reads=TOKENIZER,
+        tokenizers=("auto", "tercom", "asian", "char"),
+    ),
     "meteor": _OVERLAP,
     "meteor_stem": _OVERLAP,
     "exact_match": MetricFacts(higher_is_better=True, needs_references=True, is_share=True),
@@ -121,6 +135,10 @@ class MetricConfig(StrictModel):
         default=MULTILINGUAL, description=f"sentences: {SEGMENTER_HELP}"
     )
     n: int = Field(default=4, ge=1, le=100, description="repetition: words of an n-gram")
+    tokenizer: str | None = Field(
+        default=None,
+        description="rouge, bleu, ter: what a word is; null: by the script: docs/metrics.md, Words",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -139,6 +157,9 @@ class MetricConfig(StrictModel):
         for key in sorted(facts.requires):
             if getattr(self, key) is None:
                 mistakes.append((key, f"missing; `{self.name}` needs it"))
+        if facts.tokenizers and self.tokenizer not in (None, *facts.tokenizers):
+            values = ", ".join(facts.tokenizers)
+            mistakes.append(("tokenizer", f"of `{self.name}` is one of {values}"))
         if self.key is not None and self.key != self.name and self.key in _TAKEN:
             mistakes.append(("key", f"`{self.key}` is another column's name: choose a new one"))
         refuse(mistakes)
@@ -148,6 +169,11 @@ class MetricConfig(StrictModel):
     def column(self) -> str:
         """The metric's key in rows and summaries."""
         return self.key or self.name
+
+    @property
+    def words(self) -> Any:
+        """The tokenizer, by name; only of a metric that has one."""
+        return self.tokenizer or METRICS[self.name].tokenizers[0]
 
     @property
     def higher_is_better(self) -> bool | None:

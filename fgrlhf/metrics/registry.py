@@ -59,6 +59,11 @@ def _meteor(config: MetricConfig, synonyms: bool) -> NamedMetric:
     return ReferenceMetric(config, Meteor(synonyms))
 
 
+def _bleu(config: MetricConfig) -> NamedMetric:
+    overlap.check_bleu_tokenizer(config.words)
+    return CountedMetric(config, "bleu_counts", partial(overlap.bleu, tokenizer=config.words))
+
+
 def _sentences(config: MetricConfig) -> NamedMetric:
     segmenter = load_segmenter(config.segmenter)
     return TextMetric(config, lambda response: len(segmenter.sentences(response)))
@@ -69,13 +74,15 @@ def _distinct(config: MetricConfig, n: int) -> NamedMetric:
 
 
 _BUILDERS: dict[str, Callable[[MetricConfig], NamedMetric]] = {
-    "rouge1": lambda config: ReferenceMetric(config, Rouge("rouge1")),
-    "rouge2": lambda config: ReferenceMetric(config, Rouge("rouge2")),
-    "rougeL": lambda config: ReferenceMetric(config, Rouge("rougeL")),
-    "rougeLsum": lambda config: ReferenceMetric(config, RougeLsum()),
-    "bleu": lambda config: CountedMetric(config, "bleu_counts", overlap.bleu),
+    "rouge1": lambda config: ReferenceMetric(config, Rouge("rouge1", config.words)),
+    "rouge2": lambda config: ReferenceMetric(config, Rouge("rouge2", config.words)),
+    "rougeL": lambda config: ReferenceMetric(config, Rouge("rougeL", config.words)),
+    "rougeLsum": lambda config: ReferenceMetric(config, RougeLsum(tokenizer=config.words)),
+    "bleu": _bleu,
     "chrf": lambda config: CountedMetric(config, "chrf_counts", overlap.chrf),
-    "ter": lambda config: CountedMetric(config, "ter_counts", overlap.ter),
+    "ter": lambda config: CountedMetric(
+        config, "ter_counts", partial(overlap.ter, tokenizer=config.words)
+    ),
     "meteor": lambda config: _meteor(config, synonyms=True),
     "meteor_stem": lambda config: _meteor(config, synonyms=False),
     "exact_match": lambda config: ReferenceMetric(config, overlap.exact_match),

@@ -1,0 +1,94 @@
+"""Words of a text in any script, for the metrics that compare words.
+
+The script of the references decides, so that a score is a function of the texts alone:
+
+    "auto"    BLEU    TER       references
+    CJK       zh      asian     mostly Chinese characters, kana, bopomofo
+    unspaced  char    char      mostly Thai, Lao, Khmer, Burmese
+    other     13a     tercom
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Literal
+
+from fgrlhf.words import is_unspaced
+
+Script = Literal["CJK", "unspaced", "other"]
+
+FIRST_CJK = 0x2E80  # the radicals
+# scripts of South East Asia beyond it: additions to Burmese
+BURMESE = ((0xA9E0, 0xA9FF), (0xAA60, 0xAA7F))
+_ASCII_WORD = re.compile("[a-z0-9]+")
+
+
+@lru_cache(maxsize=4096)
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
+
+
+@lru_cache(maxsize=4096)
+def _is_of_word(character: str) -> bool:
+    return unicodedata.category(character)[0] in "LMN"
+
+
+def unicode_words(text: str) -> list[str]:
+    """Runs of letters, digits and combining marks of any script, in lower case (case folding).
+
+    In scripts that are written without spaces, every character with its marks is a word. Composed
+    and decomposed characters are equal (NFC). For a text in ASCII, these are the words of
+    `rouge_score`.
+    """
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower())
+    words: list[str] = []
+    before = ""  # the last letter or digit, if it is directly before this character
+    for character in unicodedata.normalize("NFC", text.casefold()):
+        if not _is_of_word(character):
+            before = ""
+            continue
+        is_apart = is_unspaced(character) or (before != "" and is_unspaced(before))
+        if before and (_is_mark(character) or not is_apart):
+            words[-1] += character
+        else:
+            words.append(character)
+        if not _is_mark(character):
+            before = character
+    return words
+
+
+def script_of(texts: Iterable[str]) -> Script:
+    """The kind of script that most words of the texts belong to."""
+    counts: Counter[Script] = Counter()
+    for text in texts:
+        for word in unicode_words(text):
+            if not is_unspaced(word[0]):
+                counts["other"] += 1
+            else:
+                counts["CJK" if _is_cjk(word[0]) else "unspaced"] += 1
+    unspaced = counts["CJK"] + counts["unspaced"]
+    if unspaced <= counts["other"]:
+        return "other"
+    return "CJK" if counts["CJK"] >= counts["unspaced"] else "unspaced"
+
+
+def _is_cjk(character: str) -> bool:
+    code = ord(character)
+    return code >= FIRST_CJK and not any(first <= code <= last for first, last in BURMESE)
+
+
+BLEU_TOKENIZERS: dict[Script, str] = {"CJK": "zh", "unspaced": "char", "other": "13a"}
+TER_TOKENIZERS: dict[Script, str] = {"CJK": "asian", "unspaced": "char", "other": "tercom"}
+
+
+def bleu_tokenizer(references: Sequence[str]) -> str:
+    """The name of sacrebleu's tokenizer that suits the references."""
+    return BLEU_TOKENIZERS[script_of(references)]
+
+
+def ter_tokenizer(references: Sequence[str]) -> str:
+    """The tokenizer of TER that suits the references: see `overlap.ter`."""
+    return TER_TOKENIZERS[script_of(references)]
