@@ -38,7 +38,7 @@ from fgrlhf.reward_models.scoring import (
     _default_batch_tokens,
 )
 from fgrlhf.reward_models.spec import RewardModelSpec
-from fgrlhf.reward_utils import BLANK, load_segmenter
+from fgrlhf.reward_utils import BLANK, PUBLISHED, load_segmenter
 from fgrlhf.text_types import Prompt
 from reward_modeling.data import read_segment_rows
 from tasks.qa_feedback.training.reward import Relevance
@@ -472,6 +472,17 @@ def test_a_gpu_scores_more_at_a_time_unless_attention_stores_scores(
         if isinstance(module, PreTrainedModel):
             module.config._attn_implementation = attention
     assert _default_batch_tokens(model) == expected
+
+
+def test_a_folder_divides_texts_as_it_was_trained(tmp_path):
+    by_name = {
+        "multilingual": load_segmenter(),
+        BLANK: load_segmenter(BLANK),
+        None: load_segmenter(PUBLISHED),  # a folder without a name, such as a published one
+    }
+    for name, segmenter in by_name.items():
+        described = None if name is None else segmenter.describe()
+        assert scorer(tmp_path, "encoder", segmenter=described).segmenter == segmenter
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
