@@ -1142,3 +1142,27 @@ def test_the_key_of_marked_texts_and_the_way_to_count_are_proposed():
     ]
     right = Offsets(unit="words", end="inclusive")
     assert quote_notes(rows, columns | {"spans.quote": "term"}, right) == []
+
+
+@pytest.mark.parametrize(
+    "name, value, scores",
+    [
+        ("first_error", 1, [1, 0, 0]),
+        ("first_error", None, [1, 1, 1]),
+        ("first_error", -1, [1, 1, 1]),
+        ("first_error", 0, [0, 0, 0]),
+        ("first_error_from_1", 3, [1, 1, 0]),
+    ],
+)
+def test_steps_are_judged_by_the_first_wrong_one(name, value, scores):
+    row = {"prompt": "a", "steps": ["b", "c", "d"], name: value}
+    assert [step.score for step in parse(STEPS, row).steps] == scores
+    renamed = {"input": "a", "steps": ["b", "c", "d"], "label": value}
+    feedback = parse(STEPS, renamed, {"prompt": "input", name: "label"})
+    assert [step.score for step in feedback.steps] == scores and feedback.prompt.meta == {}
+
+
+@pytest.mark.parametrize("name, value", [("first_error", 2), ("first_error_from_1", 0)])
+def test_a_first_wrong_step_that_does_not_exist_is_refused(name, value):
+    message = problem(STEPS, {"prompt": "a", "steps": ["b", "c"], name: value})
+    assert f"`{name}`: is {value}, but there are 2 steps" in message

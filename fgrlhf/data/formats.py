@@ -520,13 +520,35 @@ def _step_objects(row: Row, key: str, values: Sequence[Any]) -> list[Step]:
 
 
 def _step_texts(row: Row, texts: Sequence[str]) -> list[Step]:
-    """Steps as texts, with a separate list of labels or scores."""
+    """Steps as texts, with a separate list of labels or scores, or the first wrong step."""
+    for base, name in enumerate(FIRST_ERRORS):
+        if name in row.columns or name in row.values:
+            return _steps_until(row, name, texts, base)
     name = row.first_of("labels", "scores")
     key = row.key(name)
     values = check_list(key, row.get(name))
     if len(values) != len(texts):
         raise RowError(key, f"has {len(values)} values for {len(texts)} steps")
     return [_step(f"{key}[{i}]", text, values[i], None) for i, text in enumerate(texts)]
+
+
+# the number of the first wrong step, counted from 0 and from 1
+FIRST_ERRORS = ("first_error", "first_error_from_1")
+
+
+def _steps_until(row: Row, name: str, texts: Sequence[str], base: int) -> list[Step]:
+    """Steps with the score 1 before the first wrong one, and 0 from it on.
+
+    The number of the first wrong step is null or -1 if all steps are right.
+    """
+    value = row.get(name)
+    first = len(texts)
+    if value is not None and value != -1:
+        bound = f"there are {len(texts)} steps, counted from {base}"
+        first = check_place(row.key(name), value, len(texts) + base, bound) - base
+        if first < 0:
+            raise RowError(row.key(name), f"is {value}, but {bound}")
+    return [Step(text, score=float(i < first)) for i, text in enumerate(texts)]
 
 
 def _step(key: str, text: str, label: Any, score: Any) -> Step:
@@ -614,6 +636,7 @@ STEPS = Format(
         "completions",
         "labels",
         "scores",
+        *FIRST_ERRORS,
         "input",
         "label",
         "references",
