@@ -97,6 +97,9 @@ def pair_baselines(
             dev_difference = dev_x[dev_left] - dev_x[dev_right]
             predicted = _predict(difference, first_better, dev_difference, intercept=False)
             results[name] = _metrics(predicted, dev_first_better)
+            # a tie is half right, as for the reward model (metrics/pair_accuracy.py)
+            is_right = (predicted > 0.5) == dev_first_better
+            results[name]["accuracy"] = float(np.where(predicted == 0.5, 0.5, is_right).mean())
     for metrics in results.values():
         del metrics["error_f1"]  # pairs have no error
     return results

@@ -124,3 +124,16 @@ def test_a_model_that_does_not_beat_them_says_so():
     assert "are right on every one of these rows" in perfect and "NOT" not in perfect
     assert "0.050 above the best of them" in comparison(0.75, baselines)
     assert "does NOT" not in comparison(0.75, baselines)
+
+
+@pytest.mark.parametrize("first_better", [3, 7])
+def test_pairs_without_a_difference_are_half_right(first_better):
+    """Ten dev pairs of equally long responses: their length says nothing."""
+
+    def row(text, other, better):
+        texts = [RMText(rm.prefix("question: why"), (rm.words(x),)) for x in (text, other)]
+        return texts, ((0, 1) if better else (1, 0),)
+
+    train = [row("one two", "one", True), row("one", "one two", False)] * 5
+    dev = [row("cat dog", "dog cat", i < first_better) for i in range(10)]
+    assert pair_baselines(train, dev)["length"] == {"accuracy": 0.5, "auc": 0.5}
