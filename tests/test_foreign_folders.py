@@ -21,8 +21,12 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.saving import check_written, ignored_settings
 from fgrlhf.models.trunk import require_trained
 from fgrlhf.policy import load_policy
+from fgrlhf.reward_models.classifier import LabelScorer
+from fgrlhf.reward_models.conversation import ConversationReader
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.prefix import text_prefix
+from fgrlhf.reward_models.text_scorers import ClassifierScorer
+from fgrlhf.text_types import Prompt
 
 TEXT = "the red cat sees"
 
@@ -209,3 +213,75 @@ def test_use_cache_is_saved_as_it_was_loaded(tmp_path):
     policy.save(tmp_path)
     assert AutoModelForCausalLM.from_pretrained(tmp_path).config.use_cache is True
     assert policy.model.config.use_cache is False
+
+
+# ---- reward models of other programs -------------------------------------------------------------
+
+TEMPLATE = (
+    "{% for m in messages %}<turn>{{ m.role }}: {{ m.content }}<turn_end>{% endfor %}"
+    "{% if add_generation_prompt %}<turn>assistant: {% endif %}"
+)
+PROMPTS = [Prompt("0", "the red cat"), Prompt("1", "a dog")]
+ANSWERS = ["sees a dog.", "likes the bird, and the cat"]
+
+
+def foreign_reward_model(folder: Path, template: str | None):
+    """A random decoder-only classifier as TRL saves it, with the tokenizer that it reads by."""
+    torch.manual_seed(0)
+    policy = tiny.gpt2("bpe")
+    tokenizer = policy.tokenizer
+    if template is not None:
+        tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>", "<turn_end>"]})
+        tokenizer.chat_template = template
+        policy.model.resize_token_embeddings(len(tokenizer))
+    policy.save(folder / "base")
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder / "base", num_labels=1, pad_token_id=tokenizer.pad_token_id
+    ).eval()
+    torch.nn.init.normal_(model.score.weight, std=2.0)
+    model.save_pretrained(folder / "rm")
+    tokenizer.save_pretrained(folder / "rm")
+    return model, AutoTokenizer.from_pretrained(folder / "rm")
+
+
+def written(tokenizer, prompt: Prompt, answer: str) -> list[int]:
+    """What TRL reads of a prompt and its answer."""
+    if not tokenizer.chat_template:
+        return tokenizer(prompt.text + answer + tokenizer.eos_token)["input_ids"]
+    talk = [{"role": "user", "content": prompt.text}, {"role": "assistant", "content": answer}]
+    return tokenizer.apply_chat_template(talk, return_dict=True)["input_ids"]
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, None])
+def test_a_reward_model_of_another_program_reads_what_it_was_trained_on(template, tmp_path, capsys):
+    model, tokenizer = foreign_reward_model(tmp_path, template)
+    with torch.no_grad():
+        expected = [
+            model(torch.tensor([written(tokenizer, prompt, answer)])).logits.item()
+            for prompt, answer in zip(PROMPTS, ANSWERS)
+        ]
+    scorer = load_reward_model(tmp_path / "rm", text_prefix, mean=0.0, std=1.0)
+    assert scorer.score(PROMPTS, ANSWERS).tolist() == pytest.approx(expected, abs=1e-4)
+    assert "the first text that" in capsys.readouterr().err
+    config = ClassifierScorer(
+        ckpt=str(tmp_path / "rm"), label="LABEL_0", score="log_odds", with_prompt=True
+    )
+    scores = LabelScorer.load(config, "cpu", "fp32").score(PROMPTS, ANSWERS)
+    assert scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_reading_can_be_named(tmp_path):
+    model, tokenizer = foreign_reward_model(tmp_path, TEMPLATE)
+    plain = load_reward_model(
+        tmp_path / "rm", text_prefix, mean=0.0, std=1.0, reads_chat=False, ends_with_eos=False
+    )
+    ids = tokenizer(PROMPTS[0].text + ANSWERS[0])["input_ids"]
+    with torch.no_grad():
+        expected = model(torch.tensor([ids])).logits.item()
+    assert plain.score(PROMPTS[:1], ANSWERS[:1]).item() == pytest.approx(expected, abs=1e-4)
+    reader = ConversationReader("rm", tokenizer, 24)
+    ids = reader.ids(Prompt("0", "the red cat " * 20), "sees a dog")
+    assert len(ids) <= 24 and reader.cut == reader.seen == 1
+    reader = ConversationReader("rm", tokenizer, 24, reads_chat=False)
+    ids = reader.ids(Prompt("0", "the red cat " * 20), " sees a dog")
+    assert tokenizer.decode(ids).endswith(" sees a dog</s>") and len(ids) <= 24

@@ -66,6 +66,10 @@ class ChatTemplate:
         """As `turns`, but without a limit on the length."""
         return self._open_conversation(messages_of(prompt))
 
+    def conversation(self, messages: Sequence[Message]) -> str:
+        """A whole conversation, which ends with a turn of the model."""
+        return self._apply(messages)
+
     def _open_conversation(self, messages: Sequence[Message]) -> str:
         return self._apply(messages, add_generation_prompt=True)
 

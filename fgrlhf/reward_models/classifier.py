@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from fgrlhf.errors import UserError, suggestion
+from fgrlhf.errors import UserError, shorten, suggestion
 from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
+from fgrlhf.reward_models.conversation import ConversationReader
 from fgrlhf.reward_models.inputs import longest_input
-from fgrlhf.reward_models.loading import check_score
+from fgrlhf.reward_models.loading import check_score, refuse_reading
+from fgrlhf.reward_models.shapes import shape_of_config
 from fgrlhf.reward_utils import Span, load_segmenter
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 
@@ -44,6 +46,27 @@ class LabelScorer:
         self.max_length = min(longest_input(model) or 2**20, tokenizer.model_max_length)
         self.seen = 0  # inputs so far
         self.cut_inputs = 0  # those of them that were longer than the classifier can read
+        self.reader = self._conversation_reader()
+
+    def _conversation_reader(self) -> ConversationReader | None:
+        """How a decoder-only classifier reads prompt and response; None: it reads them otherwise.
+
+        Raises:
+          UserError: settings of this reading are given for another classifier.
+        """
+        given = {
+            "reads_chat": self.config.reads_chat,
+            "ends_with_eos": self.config.ends_with_eos,
+        }
+        is_decoder = shape_of_config(self.model.config) == "causal"
+        with_prompt = self.config.with_prompt
+        if with_prompt is None:
+            with_prompt = is_decoder and bool(self.tokenizer.chat_template)
+        if is_decoder and with_prompt:
+            name = shorten(self.config.ckpt)
+            return ConversationReader(name, self.tokenizer, self.max_length, **given)
+        refuse_reading(self.config.ckpt, given)
+        return None
 
     @classmethod
     def load(cls, config: "ClassifierSettings", device: str, dtype: str) -> "LabelScorer":
@@ -73,8 +96,10 @@ class LabelScorer:
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
         """The score of every text, after its prompt if the classifier reads prompts."""
-        if not self.config.with_prompt:
+        if self.reader is None and not self.config.with_prompt:
             return self._scores(texts)
+        if self.reader is not None:
+            return self._scores_of_conversations(self.reader, prompts, texts)
         return self._scores([(prompt.text, text) for prompt, text in zip(prompts, texts)])
 
     @torch.no_grad()
@@ -86,6 +111,25 @@ class LabelScorer:
             places = order[start : start + self.config.batch_size]
             batch = self._batch([inputs[i] for i in places]).to(self.model.device)
             logits = self.model(**batch).logits.float()
+            for i, value in zip(places, self._score_of_logits(logits).tolist()):
+                scores[i] = value
+        return scores
+
+    @torch.no_grad()
+    def _scores_of_conversations(
+        self, reader: ConversationReader, prompts: Sequence[Prompt], texts: Sequence[str]
+    ) -> list[float]:
+        """The score of every text after its prompt, as the trainers of such models write them."""
+        rows = [reader.ids(prompt, text) or [self.end_id] for prompt, text in zip(prompts, texts)]
+        self.seen, self.cut_inputs = reader.seen, reader.cut
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        scores = [0.0] * len(rows)
+        for start in range(0, len(order), self.config.batch_size):
+            places = order[start : start + self.config.batch_size]
+            padded = self.tokenizer.pad(
+                {"input_ids": [rows[i] for i in places]}, return_tensors="pt"
+            ).to(self.model.device)
+            logits = self.model(**padded).logits.float()
             for i, value in zip(places, self._score_of_logits(logits).tolist()):
                 scores[i] = value
         return scores

@@ -148,6 +148,13 @@ class SequenceScorer(OnDevice, RewardKind):
     )
     std: Positive | None = Field(default=None, description="likewise")
     with_context: bool | None = Field(default=None, description="likewise")
+    reads_chat: bool | None = Field(
+        default=None,
+        description="of another program's decoder-only model: by its chat template, if it has one",
+    )
+    ends_with_eos: bool | None = Field(
+        default=None, description="likewise, without a template: an end token follows"
+    )
 
     def build(self, context: RewardContext) -> SequenceScorerReward:
         from fgrlhf.reward_models.loading import load_sequence_scorer
@@ -158,7 +165,7 @@ class SequenceScorer(OnDevice, RewardKind):
             context.prefix,
             device=context.device,
             dtype=context.dtype,
-            **model_facts(self, "mean", "std", "with_context"),
+            **model_facts(self, "mean", "std", "with_context", "reads_chat", "ends_with_eos"),
         )
         return SequenceScorerReward(
             scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip

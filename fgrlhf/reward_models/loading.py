@@ -27,6 +27,7 @@ from transformers import (
 from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.models import loading
 from fgrlhf.models.adapter_files import refuse_adapter
+from fgrlhf.reward_models.conversation import ConversationReader, ConversationScorer
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.networks import (
     LanguageModelScorer,
@@ -53,6 +54,8 @@ def load_reward_model(
     device: str = "cpu",
     dtype: str = "fp32",
     defaults: Mapping[str, Any] | None = None,
+    reads_chat: bool | None = None,
+    ends_with_eos: bool | None = None,
     **facts: Any,
 ) -> SegmentScorer | SequenceScorer:
     """Load a reward model's folder, or a published checkpoint by folder or hub name.
@@ -62,6 +65,9 @@ def load_reward_model(
         `reward_model.json`. If the folder has that file, a fact must equal its value.
       defaults: values for facts that are neither in the folder nor in `facts`. They never
         contradict the folder.
+      reads_chat, ends_with_eos: of a decoder-only sequence classifier of another program
+        (conversation.py).
+
     Raises:
       UserError: there is no such checkpoint, it is not a reward model, labels are missing, or a
         fact is missing or contradicts the folder.
@@ -74,13 +80,7 @@ def load_reward_model(
     if unknown:
         raise TypeError(f"not a fact about a reward model: {', '.join(sorted(unknown))}")
     has_spec = (Path(path) / SPEC_FILE).exists()
-    if Path(path).is_dir():
-        refuse_adapter(Path(path))
-    if Path(path).is_dir() and not (Path(path) / "config.json").exists():
-        raise UserError(
-            f"{path} does not contain a finished reward model (no config.json): run its training"
-            " script to the end"
-        )
+    _check_finished(path)
     try:
         config = loading.load_config(path)
         if has_spec:
@@ -99,7 +99,15 @@ def load_reward_model(
         if isinstance(network, LanguageModelScorer):
             network.check_lm_logits()
         model: Any = speed_up_network(network)
-        tokenizer = load_tokenizer(path, spec.shape)
+        reads_conversations = (
+            not has_spec and spec.kind == "sequence" and shape_of_config(config) == "causal"
+        )
+        given = {"reads_chat": reads_chat, "ends_with_eos": ends_with_eos}
+        if reads_conversations:
+            _refuse_unused_facts(path, facts, "a score of a conversation", {"with_context"})
+        else:
+            refuse_reading(path, given)
+        tokenizer = load_tokenizer(path, "causal" if reads_conversations else spec.shape)
         trunk = network.trunk if isinstance(network, LanguageModelScorer) else network
         loading.check_vocabulary(tokenizer, trunk)
         if spec.shape == "encoder" and config.pad_token_id is None:
@@ -114,10 +122,27 @@ def load_reward_model(
         raise UserError(
             f"no reward model could be loaded from `{path}`: {error} {way_out}"
         ) from None
-    scorer_class = SegmentScorer if spec.kind == "segment" else SequenceScorer
-    scorer = scorer_class(model.to(device=device, dtype=DTYPES[dtype]), tokenizer, spec, prefix_fn)
+    placed = model.to(device=device, dtype=DTYPES[dtype])
+    if reads_conversations:
+        scorer = ConversationScorer(placed, tokenizer, spec, prefix_fn)
+        scorer.reader = ConversationReader(shorten(path), tokenizer, spec.max_length, **given)
+    else:
+        scorer_class = SegmentScorer if spec.kind == "segment" else SequenceScorer
+        scorer = scorer_class(placed, tokenizer, spec, prefix_fn)
     _try_out(path, scorer)
     return scorer
+
+
+def _check_finished(path: str | Path) -> None:
+    """Raise `UserError` if a folder is an adapter, or has no model yet."""
+    if not Path(path).is_dir():
+        return
+    refuse_adapter(Path(path))
+    if not (Path(path) / "config.json").exists():
+        raise UserError(
+            f"{path} does not contain a finished reward model (no config.json): run its training"
+            " script to the end"
+        )
 
 
 def load_segment_classifier(path: str, prefix_fn: PrefixFn, **options: Any) -> SegmentScorer:
@@ -409,6 +434,16 @@ def published_spec(
     return RewardModelSpec(
         "segment", level=facts["level"], labels=labels, error_label=error, ok_label="O", **common
     )
+
+
+def refuse_reading(path: str | Path, given: Mapping[str, bool | None]) -> None:
+    """Raise `UserError` for settings of reading that this model does not use."""
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise UserError(
+            f"{' and '.join(names)} say how a decoder-only sequence classifier of another program"
+            f" reads, but `{path}` is none: leave them out"
+        )
 
 
 def _refuse_unused_facts(

@@ -66,7 +66,21 @@ class ClassifierSettings(OnDevice):
     score: Literal["probability", "log_odds"] = Field(
         default="probability", description="of the label"
     )
-    with_prompt: bool = Field(default=False, description="the classifier reads prompt and response")
+    with_prompt: bool | None = Field(
+        default=None,
+        description=(
+            "the classifier reads prompt and response; null: if it is decoder-only and has a chat"
+            " template"
+        ),
+    )
+    reads_chat: bool | None = Field(
+        default=None,
+        description="of a decoder-only model: by its chat template; null: if it has one",
+    )
+    ends_with_eos: bool | None = Field(
+        default=None,
+        description="likewise, without a template: an end token follows; null: if it has one",
+    )
     batch_size: Count = Field(default=32, description="texts per forward pass")
 
 
