@@ -99,9 +99,8 @@ def load_reward_model(
         if isinstance(network, LanguageModelScorer):
             network.check_lm_logits()
         model: Any = speed_up_network(network)
-        reads_conversations = (
-            not has_spec and spec.kind == "sequence" and shape_of_config(config) == "causal"
-        )
+        is_decoder = shape_of_config(config) == "causal"
+        reads_conversations = is_decoder and spec.kind == "sequence" and not has_spec
         given = {"reads_chat": reads_chat, "ends_with_eos": ends_with_eos}
         if reads_conversations:
             _refuse_unused_facts(path, facts, "a score of a conversation", {"with_context"})
@@ -116,11 +115,8 @@ def load_reward_model(
         if spec.shape == "encoder" and spec.kind == "sequence":
             check_score(network, tokenizer)
     except (OSError, ValueError) as error:
-        way_out = "Train it first, or give a hub name while online."
-        if Path(path).is_dir():
-            way_out = "Train it again, or restore its folder."
         raise UserError(
-            f"no reward model could be loaded from `{path}`: {error} {way_out}"
+            f"no reward model could be loaded from `{path}`: {error} {_way_out(path)}"
         ) from None
     placed = model.to(device=device, dtype=DTYPES[dtype])
     if reads_conversations:
@@ -131,6 +127,12 @@ def load_reward_model(
         scorer = scorer_class(placed, tokenizer, spec, prefix_fn)
     _try_out(path, scorer)
     return scorer
+
+
+def _way_out(path: str | Path) -> str:
+    if Path(path).is_dir():
+        return "Train it again, or restore its folder."
+    return "Train it first, or give a hub name while online."
 
 
 def _check_finished(path: str | Path) -> None:
