@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import io
 import os
 import re
 import sys
@@ -35,6 +36,7 @@ def run_main(main) -> None:
     """
     raise_at_interrupts()
     end_with_parent()
+    prepare_streams()
     try:
         check_arguments(sys.argv)
         main()
@@ -55,6 +57,20 @@ def run_main(main) -> None:
         if reason is None:
             raise
         sys.exit(_print_error(f"error: {reason}", 2))
+
+
+def prepare_streams() -> None:
+    """Make printing work for any text, with streams of any encoding, and also without streams.
+
+    Characters that the encoding lacks are printed as escapes. A closed stream, as some schedulers
+    leave it, becomes one that nobody reads.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -132,11 +148,20 @@ _LOST_PROCESS = re.compile(
 
 
 def why_refused(error: BaseException) -> str | None:
-    """The message for an error of the operating system or a lost process; None for any other."""
+    """The message for an error of the operating system, a lost process or a lack of memory.
+
+    None for any other.
+    """
     if isinstance(error, OSError):
         # `filename2` is the destination of a rename
         path = getattr(error, "filename2", None) or getattr(error, "filename", None)
         return _refusal(getattr(error, "errno", None), path)
+    if isinstance(error, MemoryError):
+        return (
+            "there is not enough memory, or a limit on it (ulimit -v, a job's memory) was reached:"
+            " raise the limit or use smaller batches, files or models, then run the same command"
+            " again"
+        )
     text = str(error)
     if isinstance(error, RuntimeError):
         if "inline_container" in text or "PytorchStreamWriter" in text:

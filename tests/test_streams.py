@@ -1,0 +1,64 @@
+"""What programs print if a stream has another encoding or is closed, or if memory runs out."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.errors import why_refused
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = """
+import sys
+from fgrlhf.errors import UserError, run_main
+
+def main():
+    print("a cat \\N{CAT} caf\\N{LATIN SMALL LETTER E WITH ACUTE}")
+    open("done", "w").close()
+    if sys.argv[1] == "error":
+        raise UserError("no \\N{CAT}")
+    if sys.argv[1] == "memory":
+        raise MemoryError
+
+run_main(main)
+"""
+
+
+def run(folder, end="", redirect="", encoding="utf-8"):
+    script = folder / "program.py"
+    script.write_text(PROGRAM)
+    command = f'exec "{sys.executable}" "{script}" "{end}" {redirect}'
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding},
+        capture_output=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "encoding, printed",
+    [
+        ("latin-1", b"a cat \\U0001f408 caf\xe9\n"),
+        ("ascii", b"a cat \\U0001f408 caf\\xe9\n"),
+        ("utf-8", "a cat 🐈 café\n".encode()),
+    ],
+)
+def test_text_that_the_encoding_lacks_is_escaped(encoding, printed, tmp_path):
+    ended = run(tmp_path, "error", encoding=encoding)
+    assert ended.stdout == printed and ended.returncode == 2
+    assert ended.stderr == "error: no 🐈\n".encode(encoding, "backslashreplace")
+
+
+@pytest.mark.parametrize("redirect", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_do_not_matter(redirect, tmp_path):
+    assert run(tmp_path, redirect=redirect).returncode == 0
+    assert (tmp_path / "done").exists()
+    assert run(tmp_path, "error", redirect).returncode == 2
+
+
+def test_a_lack_of_memory_has_a_message(tmp_path):
+    ended = run(tmp_path, "memory")
+    assert ended.returncode == 2 and ended.stderr.startswith(b"error: there is not enough memory")
+    assert why_refused(ValueError("memory")) is None
