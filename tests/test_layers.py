@@ -112,7 +112,8 @@ def test_linear_has_the_result_and_the_gradients_of_pytorch(all_products, shape,
     torch.testing.assert_close(result, expected)
     if not x.numel():
         return
-    assert "_LinearFunction" in type(result.grad_fn).__name__
+    function = result.grad_fn.next_functions[0][0]  # behind the view of the result's shape
+    assert "_LinearFunction" in type(function).__name__
     weights = torch.randn(expected.shape)
     first = [
         torch.autograd.grad((y.tanh() * weights).sum(), inputs, create_graph=True)
@@ -209,6 +210,16 @@ def test_a_model_keeps_its_results_gradients_and_names(all_products, make):
     for actual, expected in zip(gradients[1], gradients[0]):
         assert_equal_up_to_rounding(actual, expected)
     torch.testing.assert_close(gradients[2], gradients[1], atol=0, rtol=0)
+
+
+def test_a_result_may_be_changed_in_place(all_products):
+    """As LED scales its queries, between a linear layer and the product of queries and keys."""
+    x, weight = torch.randn(2, 3, 4, requires_grad=True), torch.randn(5, 4)
+    y = linear(x, weight)
+    y /= 2
+    y.sum().backward()
+    assert y.shape == (2, 3, 5)
+    assert_equal_up_to_rounding(x.grad, (weight.sum(0) / 2).expand(2, 3, 4))
 
 
 def test_which_layers_are_changed():

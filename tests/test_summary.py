@@ -485,6 +485,7 @@ def test_every_scale_has_its_targets():
     """The same accuracy of .76 is enough at small scale only; scales without targets miss none."""
     tree = reached_summary()
     tree["reward_models"]["factuality"]["accuracy"] = 0.76
+    tree["reward_models"]["relevance"]["accuracy"] = 0.86
     tree["gains"]["fine_grained_vs_sft"]["gold"]["mean"] = 0.06
     assert missed_targets(tree) == ["R2 accuracy: 0.760, the target is at least 0.78"]
     assert missed_targets({**tree, "scale": "small"}) == []
@@ -495,7 +496,7 @@ def test_every_scale_has_its_targets():
     assert missed_targets({**tree, "scale": "paper"}) == []
 
 
-@pytest.mark.parametrize("accuracy, code", [(0.85, 0), (0.84, 1), (None, 1)])
+@pytest.mark.parametrize("accuracy, code", [(0.76, 0), (0.75, 1), (None, 1)])
 def test_the_demo_fails_where_a_target_is_missed_once_all_is_written(
     tmp_path, monkeypatch, capsys, accuracy, code
 ):

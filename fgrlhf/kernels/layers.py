@@ -47,7 +47,9 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor
     if bias_N is not None:
         needs_gradient = needs_gradient or bias_N.requires_grad
     if torch.is_grad_enabled() and needs_gradient:
-        return _LinearFunction.apply(x, weight_NK, bias_N)
+        # The function's result must be no view: some networks (LED) change it in place.
+        y_MN = _LinearFunction.apply(x.flatten(0, -2), weight_NK, bias_N)
+        return y_MN.unflatten(0, x.shape[:-1])
     return _onednn_linear(x, weight_NK, bias_N)
 
 
@@ -77,20 +79,18 @@ class _LinearFunction(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight_NK)
-        return _onednn_linear(x, weight_NK, bias_N)
+    def forward(ctx, x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x_MK, weight_NK)
+        return _onednn_linear(x_MK, weight_NK, bias_N)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
-        x, weight_NK = ctx.saved_tensors
+    def backward(ctx, grad_MN: Tensor):
+        x_MK, weight_NK = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        x_MK = x.flatten(0, -2)
-        grad_MN = grad.flatten(0, -2)
-        dx = linear(grad, weight_NK.T) if needs_x else None
+        dx_MK = linear(grad_MN, weight_NK.T) if needs_x else None
         dweight_NK = linear(grad_MN.T, x_MK.T) if needs_weight else None
         dbias_N = grad_MN.sum(0) if needs_bias else None
-        return dx, dweight_NK, dbias_N
+        return dx_MK, dweight_NK, dbias_N
 
 
 class Linear(nn.Linear):

@@ -2,9 +2,10 @@
 
 A target is a limit that a correct pipeline meets with any seed and on any processor. Rounding alone
 makes two processors train different models: with seed 0, the gain of fine-grained rewards in gold
-was .189, .161 and .114 on three of them. So the limits of the mini scale are below the mean minus
-three standard deviations of the runs in `RESULTS.md` (the five seeds of `make science`) and these
-three. Figures that vary too much for a useful limit have none.
+was .189, .161, .114 and .085 on four of them. So the limits of the mini scale are below the mean
+minus three standard deviations of these four and the five seeds of `make science` (`RESULTS.md`);
+those of R1 are below that of four seeds on dev (accuracy .833, .888, .841, .898). Figures that vary
+too much for a useful limit have none.
 """
 
 from collections.abc import Mapping
@@ -25,13 +26,13 @@ SFT_TARGETS = (
 )
 MINI_TARGETS = (
     *SFT_TARGETS,
-    ("R1 accuracy", "reward_models.relevance.accuracy", 0.85, None),
-    ("R1 AUC", "reward_models.relevance.auc", 0.9, None),
+    ("R1 accuracy", "reward_models.relevance.accuracy", 0.76, None),
+    ("R1 AUC", "reward_models.relevance.auc", 0.84, None),
     ("R2 accuracy", "reward_models.factuality.accuracy", 0.78, None),
     ("R2 AUC", "reward_models.factuality.auc", 0.85, None),
     ("R3 pair accuracy", "reward_models.completeness.pair_accuracy", 0.72, None),
     ("preference pair accuracy", "reward_models.preference.pair_accuracy", 0.62, None),
-    ("fine-grained over SFT, gold", "gains.fine_grained_vs_sft.gold.mean", 0.03, None),
+    ("fine-grained over SFT, gold", "gains.fine_grained_vs_sft.gold.mean", 0.02, None),
     (
         "fine-grained over SFT, gold, lower end",
         "gains.fine_grained_vs_sft.gold.low",
