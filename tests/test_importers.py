@@ -949,7 +949,7 @@ def test_label_studio(tmp_path):
     results = [
         region(3, 4, "b", id="1"),  # UTF-16
         region(2, 3, "b", id="2"),  # code points
-        region(3, 4, id="3"),
+        region(2, 3, id="3"),
         region(7, 8, "b", id="4"),
         region(0, 1, "x", id="5"),
         {"type": "choices", "from_name": "severity", "id": "1", "value": {"choices": ["minor"]}},
@@ -977,9 +977,9 @@ def test_label_studio(tmp_path):
         Judgement("label", "bad", 0, 1, origin="m"),
     )
     assert report.spans == {
-        "exact offset (UTF-16 code units)": 2,
-        "exact offset": 1,
-        "offset without a quote (UTF-16 code units)": 1,
+        "exact offset": 2,
+        "exact offset (UTF-16 code units)": 1,
+        "offset without a quote": 1,
         "searched verbatim": 1,
         "not found": 1,
     }
@@ -1131,13 +1131,17 @@ def test_label_studio_without_results_or_labels(tmp_path):
     ]
     task = {"data": {"text": "abc"}, "annotations": annotations, "predictions": [12, 13]}
     (item,), report = read_json(tmp_path, "label_studio", [task])
-    assert item.judgements == (Judgement("label", "bad", 1, 2, annotator="5"),)
+    assert item.judgements == (
+        Judgement("label", "no error", annotator="6"),
+        Judgement("label", "bad", 1, 2, annotator="5"),
+    )
+    assert report.notes == {"annotations without a mark, read as `no error`": 1}
     assert report.losses == {
-        "annotations and predictions without results": 2,
+        "annotations and predictions without results": 1,
         "regions without a label": 1,
         "predictions of which the export has only the number": 2,
     }
-    assert report.spans == {"exact offset (UTF-16 code units)": 1}
+    assert report.spans == {"exact offset": 1}
     message = malformed(tmp_path, "label_studio", task | {"annotations": [{"id": 1}]})
     assert "`annotations[0].result`: must be a list" in message
 
@@ -1255,7 +1259,7 @@ def test_the_id_of_a_row_is_kept(tmp_path, name, row):
 
 def test_keys_that_mean_something_else_in_the_written_rows_are_counted(tmp_path):
     """`source` would be the text from which the response was made."""
-    row = {"text": "abc", "label": [], "source": "web", "references": 3, "note": "n"}
+    row = {"text": "abc", "label": [], "source": 7, "references": 3, "note": "n"}
     (item,), report = read_json(tmp_path, "doccano", [row | {"judgements": None}])
     assert item.source is None and item.prompt.meta == {"note": "n"}
     loss = "values of the key `{}`, which means something else in rows of judgements"
@@ -1328,6 +1332,7 @@ def test_a_report_counts_everything(tmp_path):
         "spans": {"offset without a quote": 1, "outside the text": 1},
         "dropped_spans": 1,
         "losses": {},
+        "notes": {},
         "problems": [
             {
                 "row": 0,

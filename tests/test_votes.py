@@ -85,7 +85,7 @@ def test_suggestions_that_no_annotator_made_are_no_votes():
     suggested = mark(None, 4, 7, origin="model")
     found, counts = spans([judged(mark("r1", 0, 3), suggested), judged(suggested)])
     assert found == [[("response", 0, 3, "wrong")], [("response", 4, 7, "wrong")]]
-    assert counts == {"suggestions that no annotator made, left out": 1}
+    assert counts == {"judgements that model suggested and no annotator made": 1}
 
 
 def test_one_annotator_by_name():

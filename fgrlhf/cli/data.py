@@ -86,9 +86,12 @@ ACTIONS = {
         ("IN", "OUT"),
         ("drop=[...] [columns.KEY=...] [limit=...]",),
     ),
-    "import": Action(import_file, ImportSettings, ("IN", "OUT"), ("from=...",)),
+    "import": Action(import_file, ImportSettings, ("IN", "OUT"), ("from=... [KEY=...]",)),
     "export": Action(
-        export_file, ExportSettings, ("IN", "OUT"), ("to=... [annotators=...] [limit=...]",)
+        export_file,
+        ExportSettings,
+        ("IN", "OUT"),
+        ("to=... [annotators=...] [limit=...] [KEY=...]",),
     ),
     "agreement": Action(
         agreement,

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,7 +14,7 @@ from fgrlhf.data import span_rows
 from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import SPANS
-from fgrlhf.data.importers.registry import IMPORTERS, import_items
+from fgrlhf.data.importers.registry import IMPORTERS, check_keys, import_items
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JUDGEMENTS, FeedbackRows, JudgedResponse, Losses
 from fgrlhf.data.problems import counted
@@ -31,6 +31,22 @@ class ImportSettings(StrictModel):
         + ", ".join(IMPORTERS)
         + "; or a task whose feedback rows are read",
     )
+    aspect: str | None = Field(
+        default=None,
+        description="label_studio: the control in which every annotator was asked to mark; each"
+        " submitted annotation without it is `no error`",
+    )
+    offsets: Literal["utf16", "code_points", "graphemes"] | None = Field(
+        default=None, description="doccano: what its page counts; null: utf16, its default"
+    )
+    confirmed: bool | None = Field(
+        default=None,
+        description="doccano: only confirmed rows were exported, so one without a label is"
+        " `no error`",
+    )
+    annotator: str | None = Field(
+        default=None, description="doccano: who made the labels of this file"
+    )
 
 
 class ExportSettings(StrictModel):
@@ -46,6 +62,14 @@ class ExportSettings(StrictModel):
         " name of one annotator",
     )
     limit: Count | None = Field(default=None, description="only the first rows; null: all")
+    names: bool | None = Field(
+        default=None,
+        description="label_studio: write the annotators' names (default); it refuses users whom"
+        " it does not know",
+    )
+    offsets: Literal["utf16", "code_points"] | None = Field(
+        default=None, description="doccano: what its page counts; null: utf16, its default"
+    )
 
     @model_validator(mode="after")
     def _annotators_are_combined(self):
@@ -66,10 +90,11 @@ def import_file(source: str, out: str, settings: ImportSettings) -> None:
     if name in IMPORTERS:
         for other in IMPORTERS[name].beside:
             check_not_input(str(Path(source).parent / other), out)
-        items, report = import_items(source, name)
+        items, report = import_items(source, name, _given(settings, "source"))
         row_format = IMPORTERS[name].format
         counts = report.as_json()
     else:  # the feedback rows of a task: nothing is lost
+        check_keys(name, (), _given(settings, "source"))
         items = _feedback_format(name, IMPORTERS).read(source)
         report = None
         row_format = JUDGEMENTS
@@ -80,6 +105,12 @@ def import_file(source: str, out: str, settings: ImportSettings) -> None:
     print(f"{out}: {counted(len(items), 'row')} of {row_format.name}, from {name}")
     if report is not None:
         _print_report(report, report_file)
+
+
+def _given(settings: StrictModel, *common: str) -> dict[str, Any]:
+    """The keys of one format that the command was given: all except the `common` ones."""
+    values = settings.model_dump(exclude_none=True)
+    return {key: value for key, value in values.items() if key not in common}
 
 
 def _print_report(report: Report, report_file: str) -> None:
@@ -103,10 +134,13 @@ def export_file(source: str, out: str, settings: ExportSettings) -> None:
             items = read_judgements(source, settings.limit)
         else:
             items = exporter.format.read(source, limit=settings.limit)
+        keys = _given(settings, "to", "limit", "annotators")
+        check_keys(settings.to, exporter.keys, keys)
         if settings.to == SPANS.name:
             items, counts = combined(items, settings.annotators)
-        rows, losses = exporter.write(items)
+        rows, losses = exporter.write(items, **keys)
     else:
+        check_keys(settings.to, (), _given(settings, "to", "limit", "annotators"))
         rows, losses, counts = _as_feedback(source, settings)
     if out.endswith(".json") and not is_format:
         # byte for byte as the published feedback files

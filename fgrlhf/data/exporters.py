@@ -11,8 +11,9 @@ from typing import Any
 from fgrlhf.data.comparisons import Comparison, as_pairs
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, JUDGEMENTS, SPANS, pair_row
-from fgrlhf.data.importers.tools import OF_SOURCE, PARTS, SCORE, SUGGESTED, VERDICT
+from fgrlhf.data.importers.tools import COMMENT, OF_SOURCE, PARTS, SCORE, SUGGESTED, VERDICT
 from fgrlhf.data.judgements import (
+    NO_ERROR,
     SOURCE,
     JudgedResponse,
     Judgement,
@@ -20,7 +21,7 @@ from fgrlhf.data.judgements import (
     to_spans,
     to_steps,
 )
-from fgrlhf.data.offsets import to_utf16
+from fgrlhf.data.offsets import UTF16_UNIT, to_utf16
 from fgrlhf.data.step_rows import TRL, step_rows
 from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import ASSISTANT, USER, Prompt
@@ -30,19 +31,30 @@ Rows = tuple[list[dict[str, Any]], Losses]  # the rows to write, and what they c
 # ---- Label Studio --------------------------------------------------------------------------------
 
 
-def label_studio_rows(items: Iterable[JudgedResponse]) -> Rows:
+SCORE_CONTROL = "score"  # of a labelled judgement
+
+
+def label_studio_rows(items: Iterable[JudgedResponse], names: bool = True) -> Rows:
     """Tasks of Label Studio, with an annotation for each annotator.
 
     Judgements without an annotator but with an origin become predictions. `from_name` is the
-    aspect, `to_name` the side. Severity, reason and evidence are further results with the same
-    `id`. The order of the judgements of different annotators is lost.
+    aspect, `to_name` the side. Score, severity, reason and evidence of a label are further results
+    with the same `id`, of controls with these names. Labels of one annotator about the whole text
+    are the choices of one result, and a comment is a text. The order of the judgements of different
+    annotators is lost.
+
+    Label Studio refuses a file with an annotator whom it does not know: a whole number is the
+    number of a user there, and any other name is taken for the address of one.
+
+    Args:
+      names: write who made each annotation.
     """
     losses = Losses()
-    rows = [_label_studio_task(judged, losses) for judged in items]
+    rows = [_label_studio_task(judged, losses, names) for judged in items]
     return rows, +losses
 
 
-def _label_studio_task(judged: JudgedResponse, losses: Losses) -> dict[str, Any]:
+def _label_studio_task(judged: JudgedResponse, losses: Losses, names: bool) -> dict[str, Any]:
     data: dict[str, Any] = {"id": judged.prompt.id, "response": judged.response}
     if judged.prompt.text:
         data["prompt"] = judged.prompt.text
@@ -57,19 +69,47 @@ def _label_studio_task(judged: JudgedResponse, losses: Losses) -> dict[str, Any]
     for number, judgement in enumerate(judged.judgements):
         results = _results(judged, judgement, f"r{number}", losses)
         if judgement.annotator is None and judgement.origin is not None:
-            by_origin.setdefault(judgement.origin, []).extend(results)
+            earlier = by_origin.setdefault(judgement.origin, [])
         else:
-            by_annotator.setdefault(judgement.annotator, []).extend(results)
+            earlier = by_annotator.setdefault(judgement.annotator, [])
+        if not (earlier and len(results) == 1 and _added(earlier[-1], results[0])):
+            earlier += results
     annotations = []
     for annotator, results in by_annotator.items():
         annotation: dict[str, Any] = {"result": results}
-        if annotator is not None:
-            annotation["completed_by"] = {"email": annotator}
+        if annotator is not None and not names:
+            losses["annotations with the name of an annotator"] += 1
+        elif annotator is not None:
+            is_number = (
+                annotator.isascii() and annotator.isdecimal() and str(int(annotator)) == annotator
+            )
+            annotation["completed_by"] = int(annotator) if is_number else {"email": annotator}
         annotations.append(annotation)
     predictions = []
     for origin, results in by_origin.items():
         predictions.append({"model_version": origin, "result": results})
     return {"data": data, "annotations": annotations, "predictions": predictions}
+
+
+def _added(earlier: dict[str, Any], result: dict[str, Any]) -> bool:
+    """Add the choice of a whole text to an earlier result, if both answer the same control."""
+    same = ("type", "from_name", "to_name", "origin")
+    if result["type"] != "choices" or any(earlier.get(key) != result.get(key) for key in same):
+        return False
+    if result["from_name"] in PARTS or set(earlier["value"]) | set(result["value"]) != {"choices"}:
+        return False
+    (choice,) = result["value"]["choices"]
+    if choice in earlier["value"]["choices"]:
+        return False
+    earlier["value"]["choices"].append(choice)
+    return True
+
+
+def _is_comment(judgement: Judgement) -> bool:
+    """Whether a judgement is only a text about the whole response, such as a correction."""
+    others = (judgement.severity, judgement.evidence, judgement.score, judgement.span)
+    has_text = judgement.reason is not None and judgement.reason.strip()
+    return judgement.label == COMMENT and bool(has_text) and others == (None,) * 4
 
 
 def _roles_lost(prompt: Prompt) -> int:
@@ -88,7 +128,7 @@ def _results(
     if judgement.span is not None:
         text = judged.text(judgement.side)
         start, end = judgement.span
-        offsets = {"start": to_utf16(text, start), "end": to_utf16(text, end)}
+        offsets = {"start": start, "end": end}
         quote = {"text": text[start:end]}
     shared = {"id": result_id, "from_name": judgement.aspect, "to_name": judgement.side}
     if judgement.annotator is not None and judgement.origin is not None:
@@ -98,6 +138,8 @@ def _results(
             shared["origin"] = SUGGESTED[0]
             losses["names of origins"] += 1
     results = []
+    if _is_comment(judgement):
+        return [{**shared, "type": "textarea", "value": {"text": [judgement.reason]}}]
     if judgement.span is not None or judgement.label is not None:
         kind = "choices" if judgement.span is None else "labels"
         labels = [] if judgement.label is None else [judgement.label]
@@ -105,7 +147,8 @@ def _results(
         results.append({**shared, "type": kind, "value": value})
     if judgement.score is not None:
         value = {**offsets, **quote, "number": judgement.score}
-        results.append({**shared, "type": "number", "value": value})
+        control = SCORE_CONTROL if results else judgement.aspect
+        results.append({**shared, "from_name": control, "type": "number", "value": value})
     for part in PARTS:
         content = getattr(judgement, part)
         if content is None:
@@ -126,20 +169,84 @@ def _results(
 def argilla_rows(items: Iterable[JudgedResponse]) -> Rows:
     """Records of Argilla 2, with fields, responses and suggestions.
 
-    The project needs up to four queries for each aspect. The query of its spans has the name of the
-    aspect. Those of labels of whole texts, scores and spans of the source have that name with
-    ` (verdict)`, ` (score)` or ` (source)`. A query holds the suggestions of one agent and one
-    score of each user. Severities, reasons and evidence are lost.
+    The project needs a query for each aspect, with its name. If an aspect of the file has several
+    kinds of judgements, those of labels of whole texts, scores and spans of the source have the
+    name with ` (verdict)`, ` (score)` or ` (source)`. A query holds the suggestions of one agent
+    and one score of each user. An annotator's `no error` of an aspect with spans is an empty list
+    of spans. Severities, reasons and evidence are lost.
+
+    Argilla's server takes only whole numbers as ratings, so a score such as 3.0 is written as 3.
 
     Offsets count UTF-16 code units, as the page of Argilla does. Its server compares them with the
     number of code points, so it refuses a span at the end of a text with an emoji.
     """
     losses = Losses()
-    rows = [_argilla_record(judged, losses) for judged in items]
+    items = list(items)
+    queries = _Queries.of(items)
+    rows = [_argilla_record(judged, queries, losses) for judged in items]
     return rows, +losses
 
 
-def _argilla_record(judged: JudgedResponse, losses: Losses) -> dict[str, Any]:
+MARKS_KIND = ""  # the ends of the names of queries are the kinds of judgements: SCORE, VERDICT, ...
+
+
+def _kind(judgement: Judgement) -> str:
+    """The end of the name of a judgement's query, if its aspect has several kinds."""
+    if judgement.label is None:
+        return SCORE
+    if judgement.span is None:
+        return VERDICT
+    return OF_SOURCE if judgement.side == SOURCE else MARKS_KIND
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """The queries of an Argilla project for the judgements of a file.
+
+    Args:
+      kinds: aspect -> the kinds of its judgements.
+      several: the names of queries about whole texts that have several labels in one answer.
+    """
+
+    kinds: dict[str, set[str]]
+    several: set[str]
+
+    @classmethod
+    def of(cls, items: Iterable[JudgedResponse]) -> "_Queries":
+        kinds: dict[str, set[str]] = {}
+        clean: set[str] = set()  # aspects with `no error`
+        counts: dict[tuple[int, str, Any], int] = {}
+        for number, judged in enumerate(items):
+            for judgement in judged.judgements:
+                if _kind(judgement) == VERDICT:
+                    user = judgement.annotator
+                    giver = (user, judgement.origin if user is None else None)
+                    key = (number, judgement.aspect, giver)
+                    counts[key] = counts.get(key, 0) + 1
+                if judgement.label == NO_ERROR and judgement.span is None:
+                    clean.add(judgement.aspect)
+                else:
+                    kinds.setdefault(judgement.aspect, set()).add(_kind(judgement))
+        for aspect in clean:  # `no error` is a label, unless it can be a list without spans
+            if MARKS_KIND not in kinds.setdefault(aspect, set()):
+                kinds[aspect].add(VERDICT)
+        several = {aspect for (_, aspect, _), count in counts.items() if count > 1}
+        return cls(kinds, several)
+
+    def is_empty_list(self, judgement: Judgement) -> bool:
+        """Whether a judgement is an answer without spans."""
+        is_clean = judgement.label == NO_ERROR and judgement.span is None
+        return is_clean and MARKS_KIND in self.kinds[judgement.aspect]
+
+    def name(self, judgement: Judgement) -> str:
+        """The name of the query that a judgement answers."""
+        kind = MARKS_KIND if self.is_empty_list(judgement) else _kind(judgement)
+        kinds = self.kinds[judgement.aspect]
+        is_needed = len(kinds) > 1 or kind == OF_SOURCE
+        return judgement.aspect + kind if is_needed else judgement.aspect
+
+
+def _argilla_record(judged: JudgedResponse, queries: _Queries, losses: Losses) -> dict[str, Any]:
     fields = {"prompt": judged.prompt.text, "response": judged.response}
     if judged.source is not None:
         fields[SOURCE] = judged.source
@@ -150,7 +257,8 @@ def _argilla_record(judged: JudgedResponse, losses: Losses) -> dict[str, Any]:
     for judgement in judged.judgements:
         for part in ("severity", "reason", "evidence"):
             losses[part] += getattr(judgement, part) is not None
-        query, answer = _argilla_answer(judged, judgement, losses)
+        query = queries.name(judgement)
+        answer = _argilla_answer(judged, judgement, queries, losses)
         if judgement.annotator is None and judgement.origin is not None:
             suggestion = suggestions.setdefault(query, {"value": None, "agent": judgement.origin})
             if suggestion["agent"] == judgement.origin:
@@ -177,23 +285,24 @@ def _argilla_record(judged: JudgedResponse, losses: Losses) -> dict[str, Any]:
 
 
 def _argilla_answer(
-    judged: JudgedResponse, judgement: Judgement, losses: Losses
-) -> tuple[str, Any]:
-    """The name of a query, and the answer to it: a list of spans or labels, or a number."""
+    judged: JudgedResponse, judgement: Judgement, queries: _Queries, losses: Losses
+) -> Any:
+    """The answer to a query: a list of spans or labels, a label, or a number."""
     if judgement.label is None:
         losses["spans of scores"] += judgement.span is not None
         losses["the side of scores"] += judgement.side == SOURCE
-        return judgement.aspect + SCORE, judgement.score
+        score = judgement.score
+        return int(score) if score is not None and score.is_integer() else score
     losses["scores of labelled judgements"] += judgement.score is not None
     if judgement.span is None:
         losses["the side of verdicts"] += judgement.side == SOURCE
-        return judgement.aspect + VERDICT, [judgement.label]
-    query = judgement.aspect
-    if judgement.side == SOURCE:
-        query += OF_SOURCE
+        if queries.is_empty_list(judgement):
+            return []
+        is_list = judgement.aspect in queries.several
+        return [judgement.label] if is_list else judgement.label
     text = judged.text(judgement.side)
     start, end = (to_utf16(text, place) for place in judgement.span)
-    return query, [{"label": judgement.label, "start": start, "end": end}]
+    return [{"label": judgement.label, "start": start, "end": end}]
 
 
 def _joined(earlier: Any, answer: Any, losses: Losses) -> Any:
@@ -206,7 +315,51 @@ def _joined(earlier: Any, answer: Any, losses: Losses) -> Any:
     return earlier
 
 
-# ---- rows of this library, and TRL ---------------------------------------------------------------
+# ---- doccano, rows of this library, and TRL ------------------------------------------------------
+
+
+def doccano_rows(items: Iterable[JudgedResponse], offsets: str = UTF16_UNIT) -> Rows:
+    """Doccano's JSON lines: `{id, text, label: [[start, end, label], ...], prompt?, source?}`.
+
+    A file has the labels of one person or model, so those of all annotators and models are joined;
+    the same mark is written once.
+
+    Args:
+      offsets: the unit in which the project counts: `utf16` or `code_points`.
+    """
+    losses = Losses()
+    rows = []
+    for judged in items:
+        texts = {"prompt": judged.prompt.text or None, SOURCE: judged.source}
+        row: dict[str, Any] = {"id": judged.prompt.id, "text": judged.response, "label": []}
+        row |= {key: text for key, text in texts.items() if text is not None}
+        for key, value in judged.prompt.meta.items():
+            row.setdefault(key, value)
+        losses["references"] += len(judged.prompt.references)
+        losses["the roles of messages"] += _roles_lost(judged.prompt)
+        for judgement in judged.judgements:
+            mark = _doccano_mark(judged, judgement, offsets, losses)
+            if mark is not None and mark not in row["label"]:
+                row["label"].append(mark)
+            elif mark is not None:
+                losses["marks that another annotator or model made too"] += 1
+        rows.append(row)
+    return rows, +losses
+
+
+def _doccano_mark(
+    judged: JudgedResponse, judgement: Judgement, offsets: str, losses: Losses
+) -> list[Any] | None:
+    """A mark as `[start, end, label]`; None if it is no span of the response."""
+    if judgement.label is None or judgement.span is None or judgement.side == SOURCE:
+        losses["judgements that are no labelled span of the response"] += 1
+        return None
+    for part in ("score", "severity", "annotator", "reason", "evidence", "origin"):
+        losses[part] += getattr(judgement, part) is not None
+    places = [*judgement.span]
+    if offsets == UTF16_UNIT:
+        places = [to_utf16(judged.response, place) for place in places]
+    return [*places, judgement.label]
 
 
 def span_rows(items: Iterable[JudgedResponse]) -> Rows:
@@ -279,17 +432,20 @@ class Exporter:
     """A format of another tool.
 
     Args:
-      write: items -> rows, and what they cannot hold.
+      write: (items, keys) -> rows, and what they cannot hold.
       format: the row format of the items.
+      keys: further arguments of `write`, which are keys of the command.
     """
 
-    write: Callable[[Any], Rows]
+    write: Callable[..., Rows]
     format: Format[Any] = JUDGEMENTS
+    keys: tuple[str, ...] = ()
 
 
 EXPORTERS: dict[str, Exporter] = {
-    "label_studio": Exporter(label_studio_rows),
+    "label_studio": Exporter(label_studio_rows, keys=("names",)),
     "argilla": Exporter(argilla_rows),
+    "doccano": Exporter(doccano_rows, keys=("offsets",)),
     "spans": Exporter(span_rows),
     "trl_stepwise": Exporter(trl_stepwise_rows),
     "trl_preference": Exporter(trl_preference_rows, COMPARISONS),

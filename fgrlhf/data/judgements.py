@@ -315,8 +315,12 @@ def _is_missing_information(value: Any) -> bool:
 
 
 def to_spans(judged: JudgedResponse) -> tuple[SpanFeedback, Losses]:
-    """The labelled spans and missing information of a response, and what they cannot hold."""
-    losses = Losses()
+    """The labelled spans and missing information of a response, and what they cannot hold.
+
+    If annotators judged the response, what a model suggested is left out: the annotators removed
+    it, or it is there a second time as theirs.
+    """
+    judged, losses = without_suggestions(judged)
     spans = []
     missing = []
     for judgement in judged.judgements:
@@ -360,6 +364,21 @@ def to_spans(judged: JudgedResponse) -> tuple[SpanFeedback, Losses]:
         meta[SOURCE] = judged.source
     prompt = replace(judged.prompt, meta=meta)
     return SpanFeedback(prompt, judged.response, tuple(spans)), +losses
+
+
+def without_suggestions(judged: JudgedResponse) -> tuple[JudgedResponse, Losses]:
+    """The response without what only a model suggested, if an annotator judged it too."""
+    losses = Losses()
+    made = []
+    for judgement in judged.judgements:
+        if judgement.annotator is None and judgement.origin is not None:
+            name = shorten(judgement.origin, 40)
+            losses[f"judgements that {name} suggested and no annotator made"] += 1
+        else:
+            made.append(judgement)
+    if not made or not losses:
+        return judged, Losses()
+    return replace(judged, judgements=tuple(made)), losses
 
 
 def _prompt_is_source(judged: JudgedResponse) -> bool:

@@ -62,6 +62,7 @@ def counted(name: str, unit: str = CODE_POINT, base: int = 0, last: str = EXCLUS
 CODE_POINTS = counted("")
 UTF16 = counted("UTF-16 code units", UTF16_UNIT)
 GRAPHEMES = counted("grapheme clusters", GRAPHEME)
+READING_OF = {CODE_POINT: CODE_POINTS, UTF16_UNIT: UTF16, GRAPHEME: GRAPHEMES}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from fgrlhf.data.judgements import (
     SPAN_ASPECT,
     JudgedResponse,
     Judgement,
+    without_suggestions,
 )
 from fgrlhf.errors import UserError, suggestion
 
@@ -59,7 +60,8 @@ def combined(
     }
     results = []
     for item in items:
-        kept = _without_suggestions(item, counts)
+        kept, suggested = without_suggestions(item)
+        counts += suggested
         by_annotator: dict[str | None, list[Judgement]] = {}
         for judgement in kept.judgements:
             by_annotator.setdefault(judgement.annotator, []).append(judgement)
@@ -95,15 +97,6 @@ def _of_annotator(
             f"annotators: no judgement is by {name!r}; {suggestion(name, [MAJORITY, ANY, *known])}"
         )
     return kept
-
-
-def _without_suggestions(item: JudgedResponse, counts: Counter[str]) -> JudgedResponse:
-    """The response without what only a model suggested, if an annotator judged it too."""
-    made = [j for j in item.judgements if j.annotator is not None or j.origin is None]
-    if not made or len(made) == len(item.judgements):
-        return item
-    counts["suggestions that no annotator made, left out"] += len(item.judgements) - len(made)
-    return replace(item, judgements=tuple(made))
 
 
 def _voted(

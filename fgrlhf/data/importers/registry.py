@@ -1,6 +1,6 @@
 """Every importer, by the name that `fgrlhf data import from=...` takes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from fgrlhf.data.checks import refuse_rows
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, JUDGEMENTS
 from fgrlhf.data.importers import (
+    doccano,
     hallucinations,
     helpsteer,
     steps,
@@ -26,15 +27,17 @@ class Importer:
     """A published format.
 
     Args:
-      read: (file or folder, report) -> its items. It reports what it drops and which rows are
-        malformed, and raises `UserError` if the file cannot be read.
+      read: (file or folder, report, keys) -> its items. It reports what it drops and which rows
+        are malformed, and raises `UserError` if the file cannot be read.
       format: the row format of the items.
       beside: names of the files that it also reads if they are in the file's folder.
+      keys: further arguments of `read`, which are keys of the command.
     """
 
-    read: Callable[[str | Path, Report], Sequence[Any]]
+    read: Callable[..., Sequence[Any]]
     format: Format[Any] = JUDGEMENTS
     beside: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 IMPORTERS: dict[str, Importer] = {
@@ -55,9 +58,9 @@ IMPORTERS: dict[str, Importer] = {
     "helpsteer3_feedback": Importer(helpsteer.feedback),
     "helpsteer3_edit": Importer(helpsteer.edit),
     "unpaired": Importer(unpaired.unpaired, COMPARISONS),
-    "label_studio": Importer(tools.label_studio),
+    "label_studio": Importer(tools.label_studio, keys=("aspect",)),
     "argilla": Importer(tools.argilla),
-    "doccano": Importer(tools.doccano),
+    "doccano": Importer(doccano.doccano, keys=("offsets", "confirmed", "annotator")),
 }
 
 
@@ -77,20 +80,25 @@ WRITTEN_KEYS = {
 }
 
 
-def import_items(source: str | Path, name: str) -> tuple[list[Any], Report]:
+def import_items(
+    source: str | Path, name: str, settings: Mapping[str, Any] | None = None
+) -> tuple[list[Any], Report]:
     """The items of a published file, and the report of the import.
 
     Args:
       source: the file, or the folder for formats of several files.
       name: of the format, a key of `IMPORTERS`.
+      settings: keys of this format with their values.
 
     Raises:
-      UserError: the file cannot be read, rows do not have the structure of the format (all of them
-        are listed), or nothing is left.
+      UserError: the format has no such key, the file cannot be read, rows do not have the
+        structure of the format (all of them are listed), or nothing is left.
     """
     report = Report()
     importer = IMPORTERS[name]
-    items = list(importer.read(source, report))
+    settings = settings or {}
+    check_keys(name, importer.keys, settings)
+    items = list(importer.read(source, report, **settings))
     items = [_without_written_keys(item, importer.format.name, report) for item in items]
     refuse_rows(source, [str(problem) for problem in report.malformed], f"read as {name}")
     if not items:
@@ -99,6 +107,14 @@ def import_items(source: str | Path, name: str) -> tuple[list[Any], Report]:
             + ("; ".join(report.lines()) or "it is empty")
         )
     return items, report
+
+
+def check_keys(name: str, keys: Sequence[str], given: Iterable[str]) -> None:
+    """Raise `UserError` if a key is given that the format `name` does not have."""
+    for key in given:
+        if key not in keys:
+            known = ", ".join(keys) or "none"
+            raise UserError(f"{name} has no key {key}; its own keys are: {known}")
 
 
 def _without_written_keys(item: Any, format_name: str, report: Report) -> Any:

@@ -36,6 +36,7 @@ class Report:
       rows: rows of the source that were read.
       spans: how a span was found, or why not -> number of spans (fgrlhf/data/locate.py).
       losses: what the source states and the written rows do not hold -> how often.
+      notes: how doubtful parts of the source were read -> how often.
       problems: spans and texts that were dropped, one by one.
       malformed: rows without the structure of the format. They stop the import.
     """
@@ -43,6 +44,7 @@ class Report:
     rows: int = 0
     spans: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
     malformed: list[Problem] = field(default_factory=list)
 
@@ -70,6 +72,14 @@ class Report:
         if located.span is None:
             self.problems.append(Problem(row, key, _why(located.how, quote, start, end, len(text))))
         return located.span
+
+    def locate_by_unit(
+        self, row: int, key: str, text: str, start: int, end: int, reading: Reading
+    ) -> tuple[int, int] | None:
+        """`locate` of a span without a quote. Spans that depend on the unit are counted apart."""
+        if reading.span(text, start, end) == (start, end):
+            reading = CODE_POINTS
+        return self.locate(row, key, text, None, start, end, (reading,))
 
     def count_marked(self) -> None:
         """Count a span that tags mark inside the text."""
@@ -112,6 +122,7 @@ class Report:
             "spans": dict(self.spans.most_common()),
             "dropped_spans": self.dropped_spans,
             "losses": dict(self.losses.most_common()),
+            "notes": dict(self.notes.most_common()),
             "problems": [vars(problem) for problem in self.problems],
         }
 
@@ -119,7 +130,8 @@ class Report:
         """The counts as lines to print."""
         spans = [f"spans, {outcome}: {count:,}" for outcome, count in self.spans.most_common()]
         losses = [f"lost, {what}: {count:,}" for what, count in self.losses.most_common()]
-        return spans + losses
+        notes = [f"note, {what}: {count:,}" for what, count in self.notes.most_common()]
+        return spans + losses + notes
 
 
 def _why(how: str, quote: str | None, start: int | None, end: int | None, length: int) -> str:

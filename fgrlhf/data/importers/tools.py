@@ -1,7 +1,8 @@
-"""Exports of annotation tools: Label Studio, Argilla and doccano."""
+"""Exports of the annotation tools Label Studio and Argilla."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from fgrlhf.data.importers.files import (
     whole_number,
 )
 from fgrlhf.data.importers.report import Report
-from fgrlhf.data.judgements import RESPONSE, SOURCE, JudgedResponse, Judgement
-from fgrlhf.data.locate import CODE_POINTS, UTF16, Reading
-from fgrlhf.data.offsets import UTF16_UNIT, counts_alike
+from fgrlhf.data.importers.shown_texts import ShownText
+from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
+from fgrlhf.data.locate import UTF16
 from fgrlhf.data.rows import (
     RowError,
     check_list,
@@ -24,25 +25,32 @@ from fgrlhf.data.rows import (
     check_text,
     check_texts,
 )
-from fgrlhf.text_types import Prompt
 
 COMMENT = "comment"  # the label of a free text about a whole response
 
 # ---- Label Studio --------------------------------------------------------------------------------
 
-READABLE = ("labels", "choices", "number", "rating", "textarea")  # types of results
+# types of results with labels of marks; the labels have the type as their key
+MARKS = ("labels", "hypertextlabels", "paragraphlabels")
+READABLE = (*MARKS, "choices", "number", "rating", "textarea")  # types of results
+OFFSETS = ("start", "end", "startOffset", "endOffset")  # keys of a region's value
 PARTS = ("severity", "reason", "evidence")  # names of controls that give a part of a judgement
 SUGGESTED = ("prediction", "prediction-changed")  # `origin` of a result that a model suggested
 TEXT_KEYS = (RESPONSE, "text")  # keys of the text in which people mark, in `data` or `fields`
 
+UNMARKED = ""  # the aspect of an answer without marks, until all rows are read
+JSON_MIN_KEYS = ("annotator", "annotation_id", "lead_time")  # of a row of the form JSON-MIN
+
 NamedResult = tuple[str, Mapping[str, Any]]  # a result, with its key in the task for messages
 
 
-def label_studio(path: str | Path, report: Report) -> list[JudgedResponse]:
+def label_studio(
+    path: str | Path, report: Report, aspect: str | None = None
+) -> list[JudgedResponse]:
     """Label Studio's JSON export: tasks with `data`, `annotations` and `predictions`.
 
     Documented in labelstud.io/guide/task_format and labelstud.io/guide/export. Results of the types
-    labels, choices, number, rating and textarea are read.
+    labels, hypertextlabels, paragraphlabels, choices, number, rating and textarea are read.
 
     The results with the same `id` are a region. One of them, its main result, has the aspect
     (`from_name`), the span and the labels: each label becomes a judgement. The region's other
@@ -50,33 +58,84 @@ def label_studio(path: str | Path, report: Report) -> list[JudgedResponse]:
     Choices of any other control are lost, and so are second values of these parts. A note of a
     region (`meta.text`) is the reason if no control gives one.
 
-    The editor counts UTF-16 code units; where a region has its `text`, code points are recognised
-    too. Predictions become judgements whose origin is the `model_version`. Some exports have only
-    the numbers of the predictions, which are lost.
+    The editor counts code points in `Text` (seen in 1.23); where a region has its `text`, UTF-16
+    code units are recognised too. Regions of `HyperText` are read by their `globalOffsets`, which
+    count the text without tags, and those of `Paragraphs` by their turns; the turns become lines.
+
+    An annotation that was submitted without a result is an answer: nothing is wrong. It becomes
+    the judgement `no error` of every aspect that other rows of the file mark. Whether one with
+    other results but no mark is such an answer, only the project's owner knows: see `aspect`.
+
+    Predictions become judgements whose origin is the `model_version`. Some exports have only the
+    numbers of the predictions, and each annotation has the prediction that it began with.
 
     A judgement has no place for a model's confidence, so scores of predictions are lost. So are
     `meta` of a task and `ground_truth` of an annotation. All of these are counted.
+
+    Args:
+      aspect: the control in which every annotator was asked to mark. Each submitted annotation
+        without a judgement of this aspect is `no error` in it.
     """
-    return read_objects(path, _label_studio_task, report)
+    items = read_objects(path, partial(_label_studio_task, aspect=aspect), report)
+    return _with_clean_answers(items, aspect, report)
+
+
+def _with_clean_answers(
+    items: list[JudgedResponse], aspect: str | None, report: Report
+) -> list[JudgedResponse]:
+    """The items, with answers without marks as `no error` of the aspects that are marked."""
+    aspects = [] if aspect is None else [aspect]
+    if aspect is None:
+        every = (judgement for judgement in _all_judgements(items) if judgement.span is not None)
+        aspects = list(dict.fromkeys(judgement.aspect for judgement in every))
+    finished = []
+    for item in items:
+        judgements: list[Judgement] = []
+        for judgement in item.judgements:
+            if judgement.aspect != UNMARKED:
+                judgements.append(judgement)
+                continue
+            if aspects:
+                report.notes["annotations without a mark, read as `no error`"] += 1
+            else:
+                report.losses["annotations without results, of no known aspect (aspect=NAME)"] += 1
+            judgements += [replace(judgement, aspect=name) for name in aspects]
+        finished.append(replace(item, judgements=tuple(judgements)))
+    return finished
+
+
+def _all_judgements(items: Iterable[JudgedResponse]) -> Iterator[Judgement]:
+    """The judgements of all items."""
+    for item in items:
+        yield from item.judgements
 
 
 def _label_studio_task(
-    number: int, row: Mapping[str, Any], report: Report
+    number: int, row: Mapping[str, Any], report: Report, aspect: str | None
 ) -> JudgedResponse | None:
+    if row.get("data") is None and any(key in row for key in JSON_MIN_KEYS):
+        raise RowError(
+            "data",
+            "is missing: this is Label Studio's form JSON-MIN, which lacks the structure of the"
+            " answers. Export the project as JSON",
+        )
     data = check_object("data", row.get("data"))
     key = next((name for name in TEXT_KEYS if name in data), None)
     if key is None:
         raise RowError("data", f"has no text under {' or '.join(TEXT_KEYS)}")
-    response = check_text(f"data.{key}", data[key], may_be_blank=True)
-    if not report.has_response(number, f"data.{key}", response):
+    response = ShownText.of(f"data.{key}", data[key])
+    if not report.has_response(number, f"data.{key}", response.text):
         return None
     source = optional_text("data.source", data.get(SOURCE))
-    others = {name: text for name, text in data.items() if isinstance(text, str) and name != key}
-    texts = {**others, RESPONSE: response, SOURCE: source or ""}
+    texts = {}
+    for name, text in data.items():
+        if isinstance(text, str) and name != key:
+            texts[name] = ShownText(text)
+    texts |= {RESPONSE: response, SOURCE: ShownText(source or "")}
     if row.get("meta"):
         report.losses["`meta` of tasks"] += 1
     judgements = [
-        *_annotation_judgements(number, row, texts, report),
+        *_annotation_judgements(number, row, texts, report, aspect),
         *_prediction_judgements(number, row, texts, report),
     ]
     prompt_text = optional_text("data.prompt", data.get("prompt")) or ""
@@ -84,16 +143,21 @@ def _label_studio_task(
     meta = {name: value for name, value in data.items() if name not in used}
     task_id = row.get("id") if data.get("id") is None else data["id"]
     prompt = text_prompt(row_id(task_id, number), prompt_text, meta)
-    return JudgedResponse(prompt, response, tuple(judgements), source)
+    return JudgedResponse(prompt, response.text, tuple(judgements), source)
 
 
 def _annotation_judgements(
-    number: int, row: Mapping[str, Any], texts: Mapping[str, str], report: Report
+    number: int,
+    row: Mapping[str, Any],
+    texts: Mapping[str, ShownText],
+    report: Report,
+    aspect: str | None,
 ) -> Iterator[Judgement]:
     """The judgements of a task's annotations.
 
     Args:
       texts: the text of each side, and the task's other texts by their keys.
+      aspect: an annotation without a judgement of it is `no error`; None: one without results is.
     """
     for i, value in enumerate(check_list("annotations", row.get("annotations") or [])):
         name = f"annotations[{i}]"
@@ -104,17 +168,26 @@ def _annotation_judgements(
         if annotation.get("ground_truth"):
             report.losses["`ground_truth` of annotations"] += 1
         annotator = _user(annotation.get("completed_by"))
+        if annotation.get("result") == []:
+            yield Judgement(UNMARKED, NO_ERROR, annotator=annotator)
+            continue
         results = _results(f"{name}.result", annotation, report)
         for judgement in _regions(number, f"{name}.result", results, texts, report):
             yield replace(judgement, annotator=annotator)
+        controls = [result.get("from_name") for result in results if isinstance(result, Mapping)]
+        if aspect is not None and aspect not in controls and results:
+            yield Judgement(UNMARKED, NO_ERROR, annotator=annotator)
 
 
 def _prediction_judgements(
-    number: int, row: Mapping[str, Any], texts: Mapping[str, str], report: Report
+    number: int, row: Mapping[str, Any], texts: Mapping[str, ShownText], report: Report
 ) -> Iterator[Judgement]:
     """The judgements of a task's predictions. `texts` has the text of each side."""
+    kept = _kept_predictions(row)
     for i, value in enumerate(check_list("predictions", row.get("predictions") or [])):
         name = f"predictions[{i}]"
+        if isinstance(value, int):
+            value = kept.get(value, value)
         if isinstance(value, int):
             report.losses["predictions of which the export has only the number"] += 1
             continue
@@ -127,11 +200,18 @@ def _prediction_judgements(
             yield replace(judgement, origin=model or SUGGESTED[0])
 
 
-def _results(key: str, annotation: Mapping[str, Any], report: Report) -> list[Any]:
-    """The results of an annotation or a prediction, which may be null.
+def _kept_predictions(row: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+    """The predictions that annotations began with, by their numbers."""
+    kept = {}
+    for annotation in check_list("annotations", row.get("annotations") or []):
+        prediction = annotation.get("prediction") if isinstance(annotation, Mapping) else None
+        if isinstance(prediction, Mapping) and isinstance(prediction.get("id"), int):
+            kept[prediction["id"]] = prediction
+    return kept
 
-    Without a result there is no aspect, so the judgement `no error` would be about nothing.
-    """
+
+def _results(key: str, annotation: Mapping[str, Any], report: Report) -> list[Any]:
+    """The results of an annotation or a prediction, which may be null."""
     results = annotation.get("result")
     if "result" in annotation and results in (None, []):
         report.losses["annotations and predictions without results"] += 1
@@ -148,7 +228,7 @@ def _user(value: Any) -> str | None:
 
 
 def _regions(
-    number: int, key: str, results: list[Any], texts: Mapping[str, str], report: Report
+    number: int, key: str, results: list[Any], texts: Mapping[str, ShownText], report: Report
 ) -> Iterator[Judgement]:
     """The judgements of one annotation, region by region."""
     # id -> its results; a result without an id is a region of its own
@@ -161,16 +241,38 @@ def _regions(
         region_id = name if result.get("id") is None else str(result["id"])
         regions.setdefault(region_id, []).append((name, result))
     for region in regions.values():
-        yield from _region(number, region, texts, report)
+        for part in _by_offsets(region):
+            yield from _region(number, part, texts, report)
+
+
+def _by_offsets(results: list[NamedResult]) -> list[list[NamedResult]]:
+    """The results of one id. Those of other offsets, as scripts write, are a region of their own.
+
+    Results without offsets belong to the first region.
+    """
+    regions: dict[str, list[NamedResult]] = {}
+    without: list[NamedResult] = []
+    for named in results:
+        value = named[1].get("value")
+        offsets = [value.get(name) for name in OFFSETS] if isinstance(value, Mapping) else [None]
+        if all(place is None for place in offsets):
+            without.append(named)
+        else:
+            regions.setdefault(repr(offsets), []).append(named)
+    if not regions:
+        return [results]
+    first, *others = regions.values()
+    in_first = [named for named in results if named in first or named in without]
+    return [in_first, *others]
 
 
 def _region(
-    number: int, results: list[NamedResult], texts: Mapping[str, str], report: Report
+    number: int, results: list[NamedResult], texts: Mapping[str, ShownText], report: Report
 ) -> Iterator[Judgement]:
     """The judgements of a region: one for each label.
 
-    The main result is the first with `labels`, else the first that can be read. It has the aspect
-    and the span.
+    The main result is the first with labels of marks, else the first that can be read. It has the
+    aspect and the span.
     """
     readable = []
     for key, result in results:
@@ -180,7 +282,7 @@ def _region(
             report.losses[f"results of the type {result.get('type')}"] += 1
     if not readable:
         return
-    with_labels = [(key, result) for key, result in readable if result["type"] == "labels"]
+    with_labels = [(key, result) for key, result in readable if result["type"] in MARKS]
     main = with_labels[0] if with_labels else readable[0]
     labels, parts = _details(main, readable, report)
     note = _note(readable)
@@ -196,8 +298,9 @@ def _region(
     if to_name in texts and to_name not in (RESPONSE, SOURCE):
         report.losses[f"regions of the text `{to_name}`"] += 1
         return
-    side = SOURCE if to_name == SOURCE and texts[SOURCE] else RESPONSE
-    span = _span(number, main, texts[side], report)
+    side = SOURCE if to_name == SOURCE and texts[SOURCE].text else RESPONSE
+    value = result.get("value") or {}
+    span = texts[side].find(number, key, value, report)
     if span is None:
         return
     aspect = check_text(f"{key}.from_name", result.get("from_name"))
@@ -209,26 +312,6 @@ def _region(
     else:
         label = None if "score" in parts else COMMENT  # a judgement has a label or a score
         yield Judgement(aspect, label, *span, side=side, **parts)
-
-
-def _span(
-    number: int, main: NamedResult, text: str, report: Report
-) -> tuple[int, int] | tuple[None, None] | None:
-    """The marked characters: (None, None) if the result is about the whole text.
-
-    Returns:
-      None if they are not found; the report then has the problem.
-    """
-    key, result = main
-    value = result.get("value") or {}
-    if value.get("start") is None:
-        return None, None
-    quote = None
-    if isinstance(value.get("text"), str):
-        quote = optional_text(f"{key}.value.text", value["text"])
-    start = whole_number(f"{key}.value.start", value["start"])
-    end = whole_number(f"{key}.value.end", value.get("end"))
-    return report.locate(number, key, text, quote, start, end, (UTF16, CODE_POINTS))
 
 
 def _details(
@@ -246,7 +329,7 @@ def _details(
         value = check_object(f"{key}.value", result.get("value") or {})
         control = str(result.get("from_name"))
         is_part = control in PARTS and result is not main[1]
-        if kind in ("labels", "choices"):
+        if kind in (*MARKS, "choices"):
             choices = check_texts(f"{key}.value.{kind}", value.get(kind, []))
             if is_part:
                 for choice in choices:
@@ -296,15 +379,33 @@ def _lines(key: str, value: Any) -> str:
 VERDICT = " (verdict)"
 SCORE = " (score)"
 OF_SOURCE = " (source)"
+# ends of keys of a flattened record, behind the name of a query
+RESPONSES = ".responses"
+SUGGESTION = ".suggestion"
+FLAT_ENDS = tuple(
+    [f"{RESPONSES}.{part}" for part in ("users", "status")]
+    + [f"{SUGGESTION}.{part}" for part in ("agent", "score")]
+)
+OWN_KEYS = ("id", "status", "_server_id")
+UNSUBMITTED = {"discarded": "discarded answers", "draft": "drafts of answers"}  # by status
 
 
 def argilla(path: str | Path, report: Report) -> list[JudgedResponse]:
-    """Argilla records in JSON, as `dataset.records.to_json` writes them (Argilla 2).
+    """Records of Argilla 2, as `to_json`, `to_list(flatten=True)` or `to_datasets` write them.
 
     Documented in docs.argilla.io/latest/how_to_guides/import_export. For each of the project's
     queries, `responses` has `[{value, user_id}, ...]` and `suggestions` has `{value, agent}`. The
     aspect is the name of the query. The judged text is the field `response` or `text`, or the only
     field.
+
+    The flattened form has the keys `QUERY.responses`, `QUERY.responses.users`,
+    `QUERY.responses.status`, `QUERY.suggestion` and `QUERY.suggestion.agent` beside the fields and
+    metadata. Only this form has the status of each answer. `to_json` writes the answers that were
+    discarded or only drafted like submitted ones; the report counts the records where that is
+    possible, because their own status is `pending`.
+
+    Argilla demands a value for a required query, so an empty list of spans is an answer: the
+    judgement `no error`.
 
     A value is a list of spans `{label, start, end}`, a label, a list of labels, or a rating. A
     ranking can also be a list of texts, and the file does not tell them apart: such lists are read
@@ -316,12 +417,13 @@ def argilla(path: str | Path, report: Report) -> list[JudgedResponse]:
     the spans that depend on it on their own: where a program wrote code points, they are wrong, or
     outside the text. Only answers of the page are sure to be right.
 
-    Discarded answers are left out, and so are scores of suggestions and vectors. They are counted.
+    Discarded answers, drafts, scores of suggestions and vectors are left out and counted.
     """
     return read_objects(path, _argilla_record, report)
 
 
 def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
+    row = _nested_record(row)
     fields = check_object("fields", row.get("fields"))
     response_key = _argilla_text_key(fields)
     response = check_text(f"fields.{response_key}", fields[response_key], may_be_blank=True)
@@ -332,17 +434,24 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
         source = optional_text("fields.source", fields.get(SOURCE))
     texts = {RESPONSE: response, SOURCE: source}
     judgements = []
+    if row.get("status") == "pending" and _has_answers_without_status(row):
+        report.notes[
+            "records with answers and the status `pending`: these may be drafts or discarded, and"
+            " only records.to_list(flatten=True) tells"
+        ] += 1
     for query, answers in _by_name("responses", row).items():
         for i, value in enumerate(check_list(f"responses.{query}", answers)):
             key = f"responses.{query}[{i}]"
             answer = check_object(key, value)
-            if answer.get("status") == "discarded":
-                report.losses["discarded answers"] += 1
+            if answer.get("status") in UNSUBMITTED:
+                report.losses[UNSUBMITTED[answer["status"]]] += 1
                 continue
             annotator = _user(answer.get("user_id"))
             value = answer.get("value")
             for judgement in _answers(number, f"{key}.value", query, value, texts, report):
                 judgements.append(replace(judgement, annotator=annotator))
+            if value == []:
+                judgements.append(Judgement(_aspect(query), NO_ERROR, annotator=annotator))
     for query, value in _by_name("suggestions", row).items():
         key = f"suggestions.{query}"
         answer = check_object(key, value)
@@ -352,6 +461,8 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
         value = answer.get("value")
         for judgement in _answers(number, f"{key}.value", query, value, texts, report):
             judgements.append(replace(judgement, origin=agent))
+        if value == []:
+            judgements.append(Judgement(_aspect(query), NO_ERROR, origin=agent))
     if row.get("vectors"):
         report.losses["vectors of records"] += 1
     used = (response_key, SOURCE, "prompt")
@@ -360,6 +471,66 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
     prompt_text = optional_text("fields.prompt", fields.get("prompt")) or ""
     prompt = text_prompt(row_id(row.get("id"), number), prompt_text, meta)
     return JudgedResponse(prompt, response, tuple(judgements), source)
+
+
+def _nested_record(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A record with the keys `fields`, `responses` and `suggestions`, from the flattened form too.
+
+    In the flattened form, texts under `response`, `text`, `prompt` and `source` are the fields.
+    """
+    if "fields" in row or not any(key in row for key in TEXT_KEYS):
+        return row
+    fields: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    responses: dict[str, list[dict[str, Any]]] = {}
+    suggestions: dict[str, Any] = {}
+    for key, value in row.items():
+        query, dot, rest = key.rpartition(RESPONSES)
+        if dot and not rest and query:
+            responses[query] = _flat_answers(row, key)
+        elif key.endswith(SUGGESTION) and key != SUGGESTION:
+            if value is not None:
+                agent = {"agent": row.get(f"{key}.agent"), "score": row.get(f"{key}.score")}
+                suggestions[key.removesuffix(SUGGESTION)] = {"value": value, **agent}
+        elif key in (*TEXT_KEYS, "prompt", SOURCE):
+            fields[key] = value
+        elif value is not None and not key.endswith(FLAT_ENDS) and key not in OWN_KEYS:
+            metadata[key] = value
+    own = {key: row.get(key) for key in ("id", "status")}
+    records = {"fields": fields, "metadata": metadata}
+    return {**own, **records, "responses": responses, "suggestions": suggestions}
+
+
+def _flat_answers(row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """The answers to a query in a flattened record, with their users and status."""
+    values = check_list(key, row[key] if row[key] is not None else [])
+    columns = {}
+    for part in ("users", "status"):
+        column = check_list(f"{key}.{part}", row.get(f"{key}.{part}") or [None] * len(values))
+        if len(column) != len(values):
+            raise RowError(f"{key}.{part}", f"has {len(column)} values for {len(values)} answers")
+        columns[part] = column
+    answers = []
+    for value, user, status in zip(values, columns["users"], columns["status"], strict=True):
+        answers.append({"value": value, "user_id": user, "status": status})
+    return answers
+
+
+def _has_answers_without_status(row: Mapping[str, Any]) -> bool:
+    """Whether a record has answers of which the file does not say what became of them."""
+    for answers in _by_name("responses", row).values():
+        for answer in answers if isinstance(answers, list) else []:
+            if isinstance(answer, Mapping) and answer.get("status") is None:
+                return True
+    return False
+
+
+def _aspect(query: str) -> str:
+    """The aspect of a query: its name without the end that an export gave it."""
+    aspect = query
+    for end in (VERDICT, SCORE, OF_SOURCE):
+        aspect = aspect.removesuffix(end) or aspect
+    return aspect
 
 
 def _argilla_text_key(fields: Mapping[str, Any]) -> str:
@@ -401,9 +572,8 @@ def _answers(
     """
     is_of_source = query.endswith(OF_SOURCE) and texts[SOURCE] is not None
     side = SOURCE if is_of_source else RESPONSE
-    aspect = check_text(key, query)
-    for end in (VERDICT, SCORE, OF_SOURCE):
-        aspect = aspect.removesuffix(end) or aspect
+    check_text(key, query)
+    aspect = _aspect(query)
     if value is None or (isinstance(value, str) and not value.strip()):
         report.losses["answers without a value"] += 1
         return []
@@ -429,72 +599,7 @@ def _answers(
         end = whole_number(f"{place}.end", mark.get("end"))
         label = check_text(f"{place}.label", mark.get("label"))
         text = texts[side] or ""
-        span = report.locate(number, place, text, None, start, end, (_argilla_reading(text, end),))
+        span = report.locate_by_unit(number, place, text, start, end, UTF16)
         if span is not None:
             judgements.append(Judgement(aspect, label, *span, side=side))
     return judgements
-
-
-def _argilla_reading(text: str, end: int) -> Reading:
-    """UTF-16 code units; code points where that is the same, so that reports tell them apart."""
-    return CODE_POINTS if counts_alike(text, end, UTF16_UNIT) else UTF16
-
-
-# ---- doccano -------------------------------------------------------------------------------------
-
-DOCCANO_KEYS = ("label", "labels", "entities", "cats")  # keys of labels; a key is also the aspect
-
-
-def doccano(path: str | Path, report: Report) -> list[JudgedResponse]:
-    """Doccano's JSON lines: `{text, label: [[start, end, label], ...]}` or with `entities`.
-
-    Documented in doccano.github.io/doccano (JSONL and JSONL with relations). A label that is a text
-    is about the whole text; projects of intents have such labels under `cats`, beside `entities`.
-    An entity is `{start_offset, end_offset, label}`. Relations are lost. Spans have no text, so
-    they cannot be verified.
-    """
-    return read_objects(path, _doccano_row, report)
-
-
-def _doccano_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
-    response = check_text("text", row.get("text", row.get("data")), may_be_blank=True)
-    keys = [name for name in DOCCANO_KEYS if row.get(name) is not None]
-    if not keys:
-        raise RowError("label", f"missing; labels are in one of {', '.join(DOCCANO_KEYS)}")
-    if not report.has_response(number, "text", response):
-        return None
-    judgements = []
-    for key in keys:
-        for i, value in enumerate(check_list(key, row[key])):
-            place = f"{key}[{i}]"
-            if isinstance(value, str) and not value.strip():
-                report.losses["blank labels"] += 1
-                continue
-            if isinstance(value, str):
-                judgements.append(Judgement(key, check_text(place, value)))
-                continue
-            start, end, label = _doccano_mark(place, value)
-            span = report.locate(number, place, response, None, start, end)
-            if span is not None:
-                judgements.append(Judgement(key, label, *span))
-    relations = check_list("relations", row.get("relations") or [])
-    if relations:
-        report.losses["relations"] += len(relations)
-    used = ("text", "data", "id", "relations", *DOCCANO_KEYS)
-    meta = {name: value for name, value in row.items() if name not in used}
-    prompt = Prompt(row_id(row.get("id"), number), "", meta=meta)
-    return JudgedResponse(prompt, response, tuple(judgements))
-
-
-def _doccano_mark(key: str, value: Any) -> tuple[int, int, str]:
-    """Start, end and label of a mark, which is a list or an object."""
-    if isinstance(value, Mapping):
-        start = value.get("start_offset")
-        end = value.get("end_offset")
-        label = value.get("label")
-    else:
-        parts = check_list(key, value)
-        if len(parts) != 3:
-            raise RowError(key, "must be [start, end, label]")
-        start, end, label = parts
-    return whole_number(key, start), whole_number(key, end), check_text(key, label)

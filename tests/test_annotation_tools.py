@@ -1,0 +1,251 @@
+"""Files of the form that annotation tools write, read and written again.
+
+The files are invented; their form is that of Label Studio 1.23, Argilla 2.8 and doccano 1.8. In
+their text, `here` begins at the code point 23, which is the UTF-16 code unit 26.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.cli import data
+from fgrlhf.data.exporters import EXPORTERS
+from fgrlhf.data.importers.registry import import_items
+from fgrlhf.data.importers.shown_texts import text_of_html
+from fgrlhf.data.judgements import JudgedResponse, Judgement
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json, write_jsonl
+from fgrlhf.text_types import Prompt
+
+FILES = Path(__file__).parent / "fixtures" / "annotation_tools"
+TEXT = "Seven is even 🙂 odd 🙂🙂 here now."
+HERE = (23, 27)
+
+
+def read(name, file, **keys):
+    return import_items(FILES / file, name, keys)
+
+
+def of(judged, annotator):
+    return [judgement for judgement in judged.judgements if judgement.annotator == annotator]
+
+
+# ---- Label Studio --------------------------------------------------------------------------------
+
+
+def test_label_studio():
+    (first, fine, unseen), report = read("label_studio", "label_studio.json")
+    assert of(first, "1") == [
+        Judgement("err", "wrong", *HERE, annotator="1"),
+        Judgement("quality", score=4.0, annotator="1"),
+        Judgement("tone", "rude", annotator="1"),
+        Judgement("tone", "odd", annotator="1"),
+        Judgement("fix", "comment", annotator="1", reason="Seven is odd."),
+    ]
+    # an empty answer is one; a task that nobody judged, or that was skipped, has none
+    assert of(first, "2") == [Judgement("err", "no error", annotator="2")]
+    assert fine.judgements == (Judgement("err", "no error", annotator="1"),)
+    assert unseen.judgements == ()
+    # the list of predictions has numbers, and the annotation has what it began with
+    assert of(first, None) == [Judgement("err", "wrong", 0, 5, origin="m1")]
+    assert report.spans == {"exact offset": 2}
+    assert report.notes == {"annotations without a mark, read as `no error`": 2}
+    assert report.losses == {"cancelled annotations": 1, "scores of predictions": 1}
+
+
+def test_an_answer_without_a_mark_is_clean_if_marks_were_asked_for(tmp_path):
+    rating = {"id": "1", "from_name": "quality", "type": "rating", "value": {"rating": 5}}
+    annotation = {"completed_by": 1, "result": [rating]}
+    write_json(tmp_path / "t.json", [{"data": {"text": "Fine."}, "annotations": [annotation]}])
+    rated = Judgement("quality", score=5.0, annotator="1")
+    (item,), _ = import_items(tmp_path / "t.json", "label_studio")
+    assert item.judgements == (rated,)
+    (item,), _ = import_items(tmp_path / "t.json", "label_studio", {"aspect": "err"})
+    assert item.judgements == (rated, Judgement("err", "no error", annotator="1"))
+    empty = [{"data": {"text": "Fine."}, "annotations": [annotation | {"result": []}]}]
+    write_json(tmp_path / "t.json", empty)
+    (item,), report = import_items(tmp_path / "t.json", "label_studio")
+    assert item.judgements == ()
+    assert report.losses == {"annotations without results, of no known aspect (aspect=NAME)": 1}
+
+
+def test_label_studio_counts_code_points_in_predictions_without_a_text(tmp_path):
+    value = {"start": 23, "end": 27, "labels": ["wrong"]}
+    result = {"id": "1", "from_name": "err", "to_name": "text", "type": "labels", "value": value}
+    task = {"data": {"text": TEXT}, "predictions": [{"model_version": "m", "result": [result]}]}
+    write_json(tmp_path / "t.json", [task])
+    (item,), _ = import_items(tmp_path / "t.json", "label_studio")
+    assert item.judgements == (Judgement("err", "wrong", *HERE, origin="m"),)
+
+
+def test_regions_of_one_id_with_other_offsets_are_regions_of_their_own(tmp_path):
+    results = []
+    for start, end, label in ((4, 7, "A"), (25, 29, "B")):
+        value = {"start": start, "end": end, "labels": [label]}
+        results.append({"id": "r", "from_name": "err", "type": "labels", "value": value})
+    severity = {"id": "r", "from_name": "severity", "type": "choices"}
+    results.append(severity | {"value": {"start": 25, "end": 29, "choices": ["minor"]}})
+    task = {"data": {"text": "The sun is small and the moon is big."}}
+    write_json(tmp_path / "t.json", [task | {"annotations": [{"result": results}]}])
+    (item,), _ = import_items(tmp_path / "t.json", "label_studio")
+    assert item.judgements == (
+        Judgement("err", "A", 4, 7),
+        Judgement("err", "B", 25, 29, "minor"),
+    )
+
+
+def test_hypertext_is_marked_in_its_source():
+    (item,), report = read("label_studio", "label_studio_hypertext.json")
+    marked = [item.response[slice(*judgement.span)] for judgement in item.judgements]
+    assert marked == ["here", "Seven &amp; <b>eight"]
+    assert report.spans == {"exact offset": 2}
+
+
+def test_the_text_of_html():
+    text, starts, ends = text_of_html("a&#33;<br>&lt b")
+    assert text == "a!< b"
+    assert list(zip(starts, ends, strict=True)) == [(0, 1), (1, 6), (10, 13), (13, 14), (14, 15)]
+
+
+def test_paragraphs_become_lines():
+    (item,), report = read("label_studio", "label_studio_paragraphs.json")
+    assert item.response == "User: Count.\nBot: One 🙂 two here."
+    (judgement,) = item.judgements
+    assert item.response[slice(*judgement.span)] == "here"
+    assert report.spans == {"exact offset": 1}
+
+
+def test_json_min_is_named():
+    with pytest.raises(UserError, match="JSON-MIN, .* Export the project as JSON"):
+        read("label_studio", "label_studio_json_min.json")
+
+
+def test_label_studio_takes_its_own_annotators_back(tmp_path):
+    items, _ = read("label_studio", "label_studio.json")
+    rows, _ = EXPORTERS["label_studio"].write(items)
+    first, second = rows[0]["annotations"]
+    assert (first["completed_by"], second["completed_by"]) == (1, 2)
+    mark, quality, tone, fix = first["result"]
+    assert mark["value"] == {"start": 23, "end": 27, "text": "here", "labels": ["wrong"]}
+    assert quality["value"] == {"number": 4.0}
+    assert tone["value"] == {"choices": ["rude", "odd"]}
+    assert (fix["type"], fix["value"]) == ("textarea", {"text": ["Seven is odd."]})
+    write_json(tmp_path / "t.json", rows)
+    again, _ = import_items(tmp_path / "t.json", "label_studio")
+    assert [item.judgements for item in again] == [item.judgements for item in items]
+    rows, losses = EXPORTERS["label_studio"].write(items, names=False)
+    assert not any("completed_by" in one for row in rows for one in row["annotations"])
+    assert losses["annotations with the name of an annotator"] == 3
+
+
+# ---- Argilla -------------------------------------------------------------------------------------
+
+
+def test_flattened_argilla():
+    (first, unseen), report = read("argilla", "argilla_flat.json")
+    assert first.judgements == (
+        Judgement("err", "wrong", *HERE, annotator="u1"),
+        Judgement("err", "no error", annotator="u2"),
+        Judgement("quality", score=4.0, annotator="u1"),
+        Judgement("err", "wrong", 0, 5, origin="m1"),
+    )
+    assert (first.prompt.id, first.prompt.text) == ("r1", "Count.")
+    assert first.prompt.meta == {"topic": "numbers"}
+    assert unseen.judgements == ()
+    assert report.losses == {"discarded answers": 1, "drafts of answers": 1}
+    assert not report.notes
+
+
+def test_answers_of_pending_records_are_noted():
+    (item,), report = read("argilla", "argilla.json")
+    assert of(item, "u2") == [Judgement("err", "no error", annotator="u2")]
+    (note,) = report.notes
+    assert "may be drafts or discarded" in note and "flatten=True" in note
+
+
+def test_argilla_takes_its_own_records_back():
+    items, _ = read("argilla", "argilla.json")
+    (record,), losses = EXPORTERS["argilla"].write(items)
+    original = json.loads((FILES / "argilla.json").read_text())[0]
+    assert record["responses"] == original["responses"]
+    assert isinstance(record["responses"]["quality"][0]["value"], int)
+    assert not losses
+
+
+def test_a_label_of_argilla_is_a_text_unless_there_are_several():
+    one = Judgement("tone", "rude", annotator="a")
+    items = [JudgedResponse(Prompt("0", "p"), "abc", (one,))]
+    (record,), _ = EXPORTERS["argilla"].write(items)
+    assert record["responses"] == {"tone": [{"value": "rude", "user_id": "a"}]}
+    both = (one, Judgement("tone", "odd", annotator="a"))
+    records, _ = EXPORTERS["argilla"].write([*items, JudgedResponse(Prompt("1", "p"), "a", both)])
+    values = [record["responses"]["tone"][0]["value"] for record in records]
+    assert values == [["rude"], ["rude", "odd"]]
+
+
+# ---- doccano -------------------------------------------------------------------------------------
+
+
+def test_doccano_counts_utf16_code_units():
+    (first, fine), report = read("doccano", "doccano.jsonl")
+    assert first.judgements == (Judgement("label", "wrong", *HERE),)
+    assert (first.prompt.text, first.source) == ("Count.", "7")
+    assert report.spans == {"offset without a quote (UTF-16 code units)": 1}
+    assert fine.judgements == ()
+    assert list(report.notes.values()) == [1]
+
+
+@pytest.mark.parametrize("unit", ["graphemes", "code_points"])
+def test_the_unit_of_doccano_can_be_given(tmp_path, unit):
+    write_jsonl(tmp_path / "d.jsonl", [{"text": TEXT, "label": [[*HERE, "wrong"]]}])
+    (item,), _ = import_items(tmp_path / "d.jsonl", "doccano", {"offsets": unit})
+    assert item.judgements[0].span == HERE
+
+
+def test_confirmed_rows_of_doccano_without_a_label_are_clean():
+    (first, fine), _ = read("doccano", "doccano.jsonl", confirmed=True, annotator="ann")
+    assert fine.judgements == (Judgement("label", "no error", annotator="ann"),)
+    assert first.judgements == (Judgement("label", "wrong", *HERE, annotator="ann"),)
+
+
+def test_doccano_and_back(tmp_path):
+    items, _ = read("doccano", "doccano.jsonl")
+    rows, losses = EXPORTERS["doccano"].write(items)
+    assert rows[0]["label"] == [[26, 30, "wrong"]] and not losses
+    write_jsonl(tmp_path / "d.jsonl", rows)
+    assert import_items(tmp_path / "d.jsonl", "doccano")[0] == items
+    rows, _ = EXPORTERS["doccano"].write(items, offsets="code_points")
+    assert rows[0]["label"] == [[23, 27, "wrong"]]
+    marks = (Judgement("x", "a", 0, 1, annotator="a"), Judgement("x", "a", 0, 1, annotator="b"))
+    marks += (Judgement("x", "b"),)
+    (row,), losses = EXPORTERS["doccano"].write([JudgedResponse(Prompt("0", "p"), "abc", marks)])
+    assert row["label"] == [[0, 1, "a"]]
+    assert losses == {
+        "annotator": 2,
+        "marks that another annotator or model made too": 1,
+        "judgements that are no labelled span of the response": 1,
+    }
+
+
+# ---- all -----------------------------------------------------------------------------------------
+
+
+def test_suggestions_are_no_errors_where_annotators_judged():
+    items, _ = read("label_studio", "label_studio.json")
+    rows, losses = EXPORTERS["spans"].write(items[:2])
+    assert [len(row["spans"]) for row in rows] == [1, 0]
+    assert losses["judgements that m1 suggested and no annotator made"] == 1
+    suggested = JudgedResponse(Prompt("0", "p"), "abc", (Judgement("x", "y", 0, 1, origin="m"),))
+    (row,), losses = EXPORTERS["spans"].write([suggested])
+    assert len(row["spans"]) == 1
+
+
+def test_keys_of_another_format_are_refused(tmp_path):
+    with pytest.raises(UserError, match="argilla has no key offsets; its own keys are: none"):
+        read("argilla", "argilla.json", offsets="utf16")
+    source, out = str(FILES / "doccano.jsonl"), str(tmp_path / "out.jsonl")
+    data.main(["import", source, out, "from=doccano", "confirmed=true", "offsets=utf16"])
+    assert json.loads(Path(out).read_text().splitlines()[1])["judgements"][0]["label"] == "no error"
+    with pytest.raises(UserError, match="label_studio has no key offsets"):
+        data.main(["export", out, f"{out}.json", "to=label_studio", "offsets=utf16"])
