@@ -1,36 +1,52 @@
-"""Percentile bootstrap intervals over prompts, and p-values corrected for multiple comparisons.
+"""95% intervals over prompts, and p-values corrected for multiple comparisons.
 
-Prompts are resampled, never single responses or segments: responses to the same prompt are similar,
-and treating them as independent would make every interval too narrow. See Efron & Tibshirani
-(1993), chapter 13.
+Prompts are the units, never single responses or segments: responses to the same prompt are similar,
+and treating them as independent would make every interval too narrow. Prompts that share a document
+or a dialog are similar too: with `clusters` all prompts of one cluster are one unit.
 
-Axes here: Q prompts, C counts of a prompt, N draws.
+Every interval has the same construction, without random numbers. A statistic t of sums over Q units
+has the pseudo-values u_q = Q t - (Q - 1) t_q, where t_q leaves out unit q; those of a mean are the
+values. Their mean square gives the standard error, their skewness the asymmetry:
+
+    s^2 = m_2 / (Q - 1),  c = m_3 / (m_2^1.5 sqrt(Q)),  m_k = mean (u_q - mean u)^k
+
+`_skewed_bounds` applies Student's t and Hall's correction for skewness, `share_interval` is for
+shares, and `_with_zero` widens the interval of a difference that few prompts decide. What these
+intervals cover in simulations is in docs/metrics.md. See Efron & Tibshirani (1993), chapter 11.
+
+Axes here: Q prompts or clusters of them, C counts.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri, stdtrit  # scipy.stats would take several times as long to import
+from scipy.special import stdtrit  # scipy.stats would take several times as long to import
 
 LEVEL = 0.95
-DRAWS = 2000  # samples of the prompts
-MOST_DRAWN = 2**20  # indices at a time, so that memory does not grow with draws times prompts
+FEWEST_UNITS = 3  # with less prompts or clusters there is no interval
+MOST_FLIPPED = 14  # differences whose signs are all tried: 2^14 sums
+SMALLEST_P = 1e-100  # a smaller p-value is not computed, and counts as its lower limit
+ROUNDING = 1e-9  # a standard error below this share of the values is rounding
+
+Statistic = Callable[[Sequence[float]], float]  # of summed counts
+Clusters = Sequence[Hashable] | None  # of each prompt, the name of its cluster; None: its own
 
 
 @dataclass(frozen=True)
 class Interval:
     """A point estimate and its 95% interval.
 
-    Both bounds are NaN if there is no interval. A single prompt has none: all draws of it are
-    equal, whatever the results of other prompts would be.
+    Both bounds are NaN if there is no interval, and `reason` says why. A single prompt has none,
+    nor has a number that is the same for all prompts: nothing says how far others would be away.
     """
 
     mean: float
     low: float
     high: float
+    reason: str = field(default="", compare=False)
 
     @property
     def excludes_zero(self) -> bool:
@@ -42,16 +58,147 @@ class Interval:
 
     def as_dict(self) -> dict[str, float | None]:
         """The three numbers; null for bounds that do not exist."""
-        return asdict(self) if self.has_bounds else {"mean": self.mean, "low": None, "high": None}
+        if not self.has_bounds:
+            return {"mean": self.mean, "low": None, "high": None}
+        return {"mean": self.mean, "low": self.low, "high": self.high}
 
     def __str__(self) -> str:
         if not self.has_bounds:
-            return f"{self.mean:z.3f} (no interval)"
+            reason = f": {self.reason}" if self.reason else ""
+            return f"{self.mean:z.3f} (no interval{reason})"
         # `z` writes a rounded -0.0004 as 0.000
         return f"{self.mean:z.3f} [{self.low:z.3f}, {self.high:z.3f}]"
 
 
 Figure = Interval | str  # a result, or the reason why it is undefined
+
+
+# ---- one construction ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far an estimate may be from the truth, by the module's equations.
+
+    Attributes:
+      error: the standard error s; 0 if all units agree.
+      skew: c, the skewness of the pseudo-values over sqrt(Q).
+      degrees: degrees of freedom of Student's t, Q - 1.
+    """
+
+    error: float
+    skew: float
+    degrees: float
+
+
+def spread(pseudo_Q: np.ndarray) -> Spread:
+    """The spread of an estimate with these pseudo-values."""
+    units = pseudo_Q.size
+    centred = pseudo_Q - pseudo_Q.mean()
+    second = float((centred**2).mean())
+    size = float(np.abs(pseudo_Q).max())
+    if second <= (ROUNDING * size) ** 2:
+        return Spread(0.0, 0.0, units - 1)
+    skew = float((centred**3).mean()) / (second**1.5 * math.sqrt(units))
+    return Spread(math.sqrt(second / (units - 1)), skew, units - 1)
+
+
+def interval_of(
+    estimate: float,
+    pseudo_Q: np.ndarray,
+    limits: tuple[float, float] | None = None,
+    fewest: int = FEWEST_UNITS,
+) -> Interval:
+    """The interval of an estimate with these pseudo-values, or the reason why there is none.
+
+    Args:
+      estimate: of all units.
+      pseudo_Q: of each unit; not finite if the estimate does not exist without a unit.
+      limits: the least and the greatest number that the estimate can be, if it has both.
+      fewest: units that an interval needs.
+    """
+    units = pseudo_Q.size
+    if units < fewest:
+        return _no_interval(estimate, f"{units} of at least {fewest} units")
+    if not np.isfinite(pseudo_Q).all():
+        return _no_interval(estimate, "one unit decides whether the figure exists")
+    of_estimate = spread(pseudo_Q)
+    if limits is not None:
+        low, high = limits
+        share = min(max((estimate - low) / (high - low), 0.0), 1.0)
+        error = of_estimate.error / (high - low)
+        trials = _effective_trials(share, error, units)
+        bounds = share_interval(share * trials, trials, of_estimate.degrees)
+        scale = high - low
+        return Interval(estimate, low + scale * bounds.low, low + scale * bounds.high)
+    if of_estimate.error == 0:
+        return _no_interval(estimate, f"all {units} units agree")
+    below, above = _skewed_bounds(of_estimate, 1 - LEVEL)
+    return Interval(estimate, estimate - below, estimate + above)
+
+
+def _no_interval(estimate: float, reason: str) -> Interval:
+    return Interval(float(estimate), math.nan, math.nan, reason)
+
+
+def _skewed_bounds(of: Spread, p: float) -> tuple[float, float]:
+    """How far below and above the estimate the (1 - p) interval reaches.
+
+    T = (estimate - truth) / s is skewed; g(T) = T + c T^2 / 3 + c^2 T^3 / 27 + c / 6 hardly is, and
+    its quantiles are taken to be those of Student's t:
+
+        [estimate - s g^-1(t), estimate - s g^-1(-t)]
+        g^-1(y) = 3 ((1 + c (y - c / 6))^(1/3) - 1) / c
+
+    Hall (1992), On the Removal of Skewness by Transformation, J. R. Stat. Soc. B 54, 221-228, with
+    the normal distribution there; Student's t is right for few values.
+    """
+    t = _upper_t(p / 2, of.degrees)
+
+    def untransformed(y: float) -> float:
+        if abs(of.skew) < 1e-6:  # the limit; the quotient would be rounding
+            return y
+        return 3 * (float(np.cbrt(1 + of.skew * (y - of.skew / 6))) - 1) / of.skew
+
+    return of.error * untransformed(t), -of.error * untransformed(-t)
+
+
+def share_interval(successes: float, trials: float, degrees: float = math.inf) -> Interval:
+    """The share of successes with the 95% interval of Agresti & Coull, which is never a point.
+
+        m = trials + t^2,  q = (successes + t^2 / 2) / m,  q ± t sqrt(q (1 - q) / m), cut to [0, 1]
+
+    t is the upper 2.5% quantile of Student's t. The interval contains Wilson's, which covers shares
+    near 0 or 1 too seldom (.91 for .01 of 50). Agresti & Coull (1998), Am. Stat. 52, 119-126.
+
+    Args:
+      successes, trials: need not be whole, for an effective number of trials.
+      degrees: of freedom of the estimate of that number; infinite if the trials are independent.
+
+    Raises:
+      ValueError: there are no trials, or more successes than trials.
+    """
+    if not 0 <= successes <= trials or trials == 0:
+        raise ValueError(f"{successes} successes in {trials} trials have no share")
+    t = _upper_t((1 - LEVEL) / 2, degrees)
+    more = trials + t**2
+    middle = (successes + t**2 / 2) / more
+    half = t * math.sqrt(middle * (1 - middle) / more)
+    return Interval(successes / trials, max(middle - half, 0.0), min(middle + half, 1.0))
+
+
+def _effective_trials(share: float, error: float, units: int) -> float:
+    """The number of independent trials in which a share has this standard error.
+
+    share (1 - share) / error^2; the number of units if they do not vary, or if the share is a
+    limit, near which an error says nothing.
+    """
+    if error == 0 or share in (0, 1):
+        return float(units)
+    return share * (1 - share) / error**2
+
+
+# ---- checked values ------------------------------------------------------------------------------
 
 
 def _values(name: str, values: ArrayLike) -> np.ndarray:
@@ -66,224 +213,13 @@ def _values(name: str, values: ArrayLike) -> np.ndarray:
     return array
 
 
-def _draws(prompts: int, n: int, seed: int | np.random.Generator) -> np.ndarray:
-    """Indices (n, prompts): each row is a sample of the prompts with replacement.
-
-    A generator as the seed continues its random numbers, for a draw independent of an earlier one.
-    """
-    return np.random.default_rng(seed).integers(prompts, size=(n, prompts))
-
-
-def _replicates(
-    statistic: Callable[[np.ndarray], np.ndarray],
-    prompts: int,
-    n: int,
-    seed: int | np.random.Generator,
-) -> np.ndarray:
-    """A statistic of each of the n draws of `_draws`, which are drawn and reduced a few at a time.
-
-    NaN for a single prompt, of which all draws are equal.
-
-    Args:
-      statistic: of draws (m, prompts), a number for each of the m draws.
-    """
-    if prompts == 1:
-        return np.full(n, math.nan)
-    generator = np.random.default_rng(seed)
-    at_a_time = max(1, MOST_DRAWN // prompts)
-    parts = []
-    for start in range(0, n, at_a_time):
-        parts.append(statistic(_draws(prompts, min(at_a_time, n - start), generator)))
-    return np.concatenate(parts)
-
-
-def _interval(estimate: float, replicates: np.ndarray) -> Interval:
-    """The percentile interval of the replicates that are not NaN; no bounds if all are.
-
-    A ratio without a denominator is NaN, and so is every statistic of a draw of a single prompt.
-    """
-    replicates = replicates[~np.isnan(replicates)]
-    if replicates.size == 0:
-        return Interval(float(estimate), math.nan, math.nan)
-    tail = 100 * (1 - LEVEL) / 2
-    low, high = np.percentile(replicates, [tail, 100 - tail])
-    return Interval(float(estimate), float(low), float(high))
-
-
-def bootstrap(
-    values_by_prompt: ArrayLike, statistic: Callable = np.mean, n: int = DRAWS, seed: int = 0
-) -> Interval:
-    """Interval of `statistic` (called with `axis=-1`) over one value per prompt.
-
-    theta*_i = statistic(values of sample i), i = 1..n; the interval goes from the 2.5th to the
-    97.5th percentile of theta*.
-
-    Raises:
-      ValueError: there are no prompts, or a value is not finite.
-    """
-    values = _values("values_by_prompt", values_by_prompt)
-    estimate = statistic(values, axis=-1)
-    replicates = _replicates(lambda draws: statistic(values[draws], axis=-1), values.size, n, seed)
-    return _interval(estimate, replicates)
-
-
-def paired_bootstrap(a: ArrayLike, b: ArrayLike, n: int = DRAWS, seed: int = 0) -> Interval:
-    """Interval of mean(a - b), where a[i] and b[i] belong to the same prompt."""
-    first = _values("a", a)
-    second = _values("b", b)
-    if first.size != second.size:
-        raise ValueError(
-            f"paired values must be of the same prompts: {first.size} and {second.size} given"
-        )
-    return bootstrap(first - second, n=n, seed=seed)
-
-
-def ratio_bootstrap(
-    numerators: ArrayLike, denominators: ArrayLike, n: int = DRAWS, seed: int = 0
-) -> Interval:
-    """Interval of sum(numerators) / sum(denominators), with one of each per prompt.
-
-    An example is the number of error-free segments over all segments. Prompts for which both are 0
-    say nothing about the ratio and are left out, and so are samples whose denominators are all 0.
-    If all prompts have the denominator 0, the ratio is 0.
-    """
-    above = _values("numerators", numerators)
-    below = _values("denominators", denominators)
-    if above.size != below.size:
-        raise ValueError(
-            f"as many numerators as denominators are needed: {above.size} and {below.size} given"
-        )
-    above, below = _without_zeros([above, below])
-    estimate = _ratio(above.sum(), below.sum())
-    return _interval(estimate, _ratio_replicates(above, below, n, seed))
-
-
-def paired_ratio_bootstrap(
-    a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike], n: int = DRAWS, seed: int = 0
-) -> Interval:
-    """Interval of the ratio of a minus the ratio of b, as in `ratio_bootstrap`.
-
-    Prompts for which all four numbers are 0 are left out, and so are samples in which one side has
-    no ratio, because all its denominators are 0.
-
-    Args:
-      a, b: (numerators, denominators), a number of each per prompt.
-
-    Raises:
-      ValueError: the four columns are not equally long, or one is empty or not finite.
-    """
-    columns = [_values("numerators and denominators", column) for column in (*a, *b)]
-    if len({column.size for column in columns}) != 1:
-        raise ValueError("paired ratios must be of the same prompts")
-    above_a, below_a, above_b, below_b = _without_zeros(columns)
-    estimate = _ratio(above_a.sum(), below_a.sum()) - _ratio(above_b.sum(), below_b.sum())
-    # The same seed draws the same prompts for both sides.
-    drawn_a = _ratio_replicates(above_a, below_a, n, seed)
-    drawn_b = _ratio_replicates(above_b, below_b, n, seed)
-    return _interval(estimate, drawn_a - drawn_b)
-
-
-def independent_ratio_bootstrap(
-    a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike], seed: int = 0
-) -> Interval:
-    """Interval of the ratio of a minus the ratio of b, which have different prompts.
-
-    Each side is resampled by itself, so that every sample has prompts of both. Samples of all
-    prompts together could have none of a small side.
-
-    Args:
-      a, b: (numerators, denominators), a number of each per prompt of that side.
-
-    Raises:
-      ValueError: the two columns of a side are not equally long, or one is empty or not finite.
-    """
-    generator = np.random.default_rng(seed)
-    estimates = []
-    replicates = []
-    for side in (a, b):
-        above, below = (_values("numerators and denominators", column) for column in side)
-        if above.size != below.size:
-            raise ValueError(
-                "as many numerators as denominators are needed:"
-                f" {above.size} and {below.size} given"
-            )
-        above, below = _without_zeros([above, below])
-        estimates.append(_ratio(above.sum(), below.sum()))
-        replicates.append(_ratio_replicates(above, below, DRAWS, generator))
-    return _interval(estimates[0] - estimates[1], replicates[0] - replicates[1])
-
-
-def _ratio_replicates(
-    above: np.ndarray, below: np.ndarray, n: int, seed: int | np.random.Generator
-) -> np.ndarray:
-    """sum(above) / sum(below) of each of n draws of prompts; NaN for a draw with sum(below) = 0."""
-    if above.size > 1 and not below.any():
-        return np.zeros(n)
-
-    def ratio(draws: np.ndarray) -> np.ndarray:
-        drawn = below[draws].sum(-1)
-        return np.where(drawn == 0, np.nan, _ratio(above[draws].sum(-1), drawn))
-
-    return _replicates(ratio, above.size, n, seed)
-
-
-def _without_zeros(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """The columns without the prompts for which all of them are 0; all prompts if none is left."""
-    table = np.stack(columns)
-    says_something = table.any(0)
-    return table[:, says_something] if says_something.any() else table
-
-
-def _ratio(numerator, denominator):
-    """Elementwise ratio; 0 if the denominator is 0."""
-    nonzero = np.asarray(denominator) != 0
-    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=nonzero)
-
-
-def pooled_bootstrap(
-    counts_by_prompt: ArrayLike,
-    statistic: Callable[[Sequence[float]], float],
-    seed: int = 0,
-) -> Interval:
-    """Interval of statistic(sum over prompts of counts), e.g. corpus-level BLEU.
-
-    theta*_i = statistic(sum of the counts of sample i). A mean of the statistic over
-    prompts would be another quantity: here, prompts with long responses have more weight.
-
-    Args:
-      counts_by_prompt: (Q, C), the C counts of each prompt.
-      statistic: C summed counts -> number.
-    Raises:
-      ValueError: there are no prompts, or a count is not finite.
-    """
-    counts_QC = _counts(counts_by_prompt)
-    replicates = _pooled_replicates(counts_QC, statistic, DRAWS, seed)
-    return _interval(statistic(counts_QC.sum(0).tolist()), replicates)
-
-
-def paired_pooled_bootstrap(
-    a: ArrayLike,
-    b: ArrayLike,
-    statistic: Callable[[Sequence[float]], float],
-    seed: int = 0,
-) -> Interval:
-    """Interval of the statistic of a minus that of b, as in `pooled_bootstrap`.
-
-    Args:
-      a, b: (Q, C), the C counts of each prompt; a[i] and b[i] belong to the same prompt.
-    Raises:
-      ValueError: there are not as many prompts in both, none, or a count is not finite.
-    """
-    counts = [_counts(a), _counts(b)]
-    if len(counts[0]) != len(counts[1]):
-        raise ValueError(
-            f"paired counts must be of the same prompts: {len(counts[0])} and {len(counts[1])}"
-            " given"
-        )
-    estimates = [statistic(counts_QC.sum(0).tolist()) for counts_QC in counts]
-    # The same seed draws the same prompts for both sides.
-    drawn = [_pooled_replicates(counts_QC, statistic, DRAWS, seed) for counts_QC in counts]
-    return _interval(estimates[0] - estimates[1], drawn[0] - drawn[1])
+def _columns(names: str, columns: Sequence[ArrayLike]) -> np.ndarray:
+    """counts_QC of equally long columns."""
+    checked = [_values(names, column) for column in columns]
+    sizes = sorted({column.size for column in checked})
+    if len(sizes) > 1:
+        raise ValueError(f"{names} must be of the same prompts: {sizes[0]} and {sizes[1]} given")
+    return np.stack(checked, axis=1)
 
 
 def _counts(counts_by_prompt: ArrayLike) -> np.ndarray:
@@ -298,48 +234,354 @@ def _counts(counts_by_prompt: ArrayLike) -> np.ndarray:
     return counts_QC
 
 
-def _pooled_replicates(
-    counts_QC: np.ndarray, statistic: Callable[[Sequence[float]], float], n: int, seed: int
-) -> np.ndarray:
-    """The statistic of the summed counts of each of n draws of prompts."""
-    prompts = len(counts_QC)
+def _clustered(counts_QC: np.ndarray, clusters: Clusters) -> np.ndarray:
+    """The counts summed over the prompts of each cluster, in the order of first occurrence."""
+    if clusters is None:
+        return counts_QC
+    if len(clusters) != len(counts_QC):
+        raise ValueError(f"{len(clusters)} clusters are named for {len(counts_QC)} prompts")
+    places: dict[Hashable, int] = {}
+    rows = [places.setdefault(name, len(places)) for name in clusters]
+    sums = np.zeros((len(places), counts_QC.shape[1]))
+    np.add.at(sums, rows, counts_QC)
+    return sums
 
-    def statistics(draws: np.ndarray) -> np.ndarray:
-        # how often each draw contains each prompt
-        times_NQ = np.stack([np.bincount(draw, minlength=prompts) for draw in draws])
-        return np.array([statistic(sums_C) for sums_C in (times_NQ @ counts_QC).tolist()])
 
-    return _replicates(statistics, prompts, n, seed)
+def _that_count(counts_QC: np.ndarray) -> np.ndarray:
+    """The rows without those of zeros only, which say nothing; all rows if none is left."""
+    says_something = counts_QC.any(1)
+    return counts_QC[says_something] if says_something.any() else counts_QC
+
+
+def _ratios(sums: np.ndarray) -> np.ndarray:
+    """sums[..., 0] / sums[..., 1]; 0 for 0/0 and NaN for another number over 0."""
+    above, below = sums[..., 0], sums[..., 1]
+    empty = np.where(above == 0, 0.0, np.nan)
+    return np.divide(above, below, out=empty, where=below != 0)
+
+
+def _each(statistic: Statistic) -> Callable[[np.ndarray], np.ndarray]:
+    """The statistic of summed counts [..., C], over the last axis."""
+
+    def values(sums: np.ndarray) -> np.ndarray:
+        flat = [statistic(row) for row in sums.reshape(-1, sums.shape[-1]).tolist()]
+        return np.array(flat, dtype=np.float64).reshape(sums.shape[:-1])
+
+    return values
+
+
+def jackknifed(estimate: float, without_Q: np.ndarray) -> np.ndarray:
+    """The pseudo-values: Q t - (Q - 1) t_q, where t_q leaves out unit q."""
+    units = without_Q.size
+    return units * estimate - (units - 1) * without_Q
+
+
+def _without_each(counts_QC: np.ndarray) -> np.ndarray:
+    """The sums [Q, C] that leave out each unit."""
+    return counts_QC.sum(0) - counts_QC
+
+
+# ---- figures of one policy -----------------------------------------------------------------------
+
+
+def mean_interval(values_by_prompt: ArrayLike, clusters: Clusters = None) -> Interval:
+    """The mean of one value per prompt. If all values are 0 or 1 it is a share.
+
+    Raises:
+      ValueError: there are no prompts, or a value is not finite.
+    """
+    values = _values("values_by_prompt", values_by_prompt)
+    return _mean(values, clusters, bool(np.isin(values, (0, 1)).all()))
+
+
+def share_of_prompts(shares_by_prompt: ArrayLike, clusters: Clusters = None) -> Interval:
+    """The mean of one share per prompt, such as that of its responses with a property.
+
+    Raises:
+      ValueError: there are no prompts, or a share is not a number from 0 to 1.
+    """
+    shares = _values("shares_by_prompt", shares_by_prompt)
+    if shares.min() < 0 or shares.max() > 1:
+        raise ValueError("shares_by_prompt must be numbers from 0 to 1")
+    return _mean(shares, clusters, True)
+
+
+def _mean(values: np.ndarray, clusters: Clusters, is_share: bool) -> Interval:
+    estimate = float(values.mean())
+    if clusters is None:
+        pseudo = values
+    else:
+        counts_QC = _clustered(np.stack([values, np.ones_like(values)], axis=1), clusters)
+        if len(counts_QC) == 1:
+            return _no_interval(estimate, f"1 of at least {FEWEST_UNITS} units")
+        pseudo = jackknifed(estimate, _ratios(_without_each(counts_QC)))
+    return interval_of(estimate, pseudo, (0.0, 1.0) if is_share else None)
+
+
+def median_interval(values: ArrayLike) -> Interval:
+    """The median with the interval between two order statistics, which needs no distribution.
+
+    The number of values below the true median is binomial (n, 1/2). The interval goes from the kth
+    smallest value to the kth largest, with the greatest k for which fewer than k are below with
+    probability 2.5% at most. With five values or fewer there is none.
+
+    Raises:
+      ValueError: there are no values, or one is not finite.
+    """
+    ordered = np.sort(_values("values", values))
+    n = ordered.size
+    median = float(np.median(ordered))
+    k = 0
+    below = 0.0
+    while below + math.comb(n, k) / 2**n <= (1 - LEVEL) / 2:
+        below += math.comb(n, k) / 2**n
+        k += 1
+    if k == 0:
+        return _no_interval(median, f"{n} of at least 6 values")
+    return Interval(median, float(ordered[k - 1]), float(ordered[n - k]))
+
+
+def ratio_interval(
+    numerators: ArrayLike,
+    denominators: ArrayLike,
+    clusters: Clusters = None,
+    fewest: int = FEWEST_UNITS,
+) -> Interval:
+    """The ratio sum(numerators) / sum(denominators), with one of each per prompt.
+
+    An example is the number of error-free segments over all segments. If no numerator is negative
+    or exceeds its denominator, the ratio is a share. Prompts for which both are 0 say nothing about
+    the ratio and are left out. If all prompts have the denominator 0, the ratio is 0.
+    """
+    counts_QC = _columns("numerators and denominators", [numerators, denominators])
+    counts_QC = _that_count(_clustered(counts_QC, clusters))
+    estimate, pseudo = _ratio_values(counts_QC)
+    above, below = counts_QC.T
+    is_share = bool((above >= 0).all() and (above <= below).all() and below.any())
+    return interval_of(estimate, pseudo, (0.0, 1.0) if is_share else None, fewest)
+
+
+def _ratio_values(counts_QC: np.ndarray) -> tuple[float, np.ndarray]:
+    """A ratio of sums and its pseudo-values."""
+    estimate = float(np.nan_to_num(_ratios(counts_QC.sum(0))))
+    return estimate, jackknifed(estimate, _ratios(_without_each(counts_QC)))
+
+
+def pooled_interval(
+    counts_by_prompt: ArrayLike,
+    statistic: Statistic,
+    clusters: Clusters = None,
+    limits: tuple[float, float] | None = None,
+) -> Interval:
+    """statistic(sum over prompts of counts), e.g. corpus-level BLEU.
+
+    A mean of the statistic over prompts would be another quantity: here, prompts with long
+    responses have more weight.
+
+    Args:
+      counts_by_prompt: (Q, C), the C counts of each prompt.
+      statistic: C summed counts -> number.
+      clusters: of each prompt.
+      limits: of the statistic, if it has both.
+
+    Raises:
+      ValueError: there are no prompts, or a count is not finite.
+    """
+    counts_QC = _clustered(_counts(counts_by_prompt), clusters)
+    estimate = float(statistic(counts_QC.sum(0).tolist()))
+    if len(counts_QC) < FEWEST_UNITS:
+        return interval_of(estimate, np.full(len(counts_QC), estimate))
+    pseudo = jackknifed(estimate, _each(statistic)(_without_each(counts_QC)))
+    return interval_of(estimate, pseudo, limits)
+
+
+# ---- differences ---------------------------------------------------------------------------------
+
+
+def paired_interval(a: ArrayLike, b: ArrayLike, clusters: Clusters = None) -> Interval:
+    """The mean of a - b, where a[i] and b[i] belong to the same prompt.
+
+    The interval contains zero if `swap_p` is .05 or more.
+    """
+    table = _columns("paired values", [a, b])
+    table = np.concatenate([table, np.ones((len(table), 1))], axis=1)
+    sums = _clustered(table, clusters)
+
+    def means(summed: np.ndarray) -> np.ndarray:
+        return summed[..., 0] / summed[..., 1]
+
+    return _paired(sums[:, [0, 2]], sums[:, [1, 2]], means)
+
+
+def paired_ratio_interval(
+    a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike], clusters: Clusters = None
+) -> Interval:
+    """The ratio of a minus the ratio of b, as in `ratio_interval`.
+
+    Prompts for which all four numbers are 0 are left out.
+
+    Args:
+      a, b: (numerators, denominators), a number of each per prompt.
+      clusters: of each prompt.
+
+    Raises:
+      ValueError: the four columns are not equally long, or one is empty or not finite.
+    """
+    columns = _columns("paired numerators and denominators", [*a, *b])
+    columns = _that_count(_clustered(columns, clusters))
+    return _paired(columns[:, :2], columns[:, 2:], _ratios)
+
+
+def paired_pooled_interval(
+    a: ArrayLike, b: ArrayLike, statistic: Statistic, clusters: Clusters = None
+) -> Interval:
+    """The statistic of a minus that of b, as in `pooled_interval`.
+
+    Args:
+      a, b: (Q, C), the C counts of each prompt; a[i] and b[i] belong to the same prompt.
+      statistic: C summed counts -> number.
+      clusters: of each prompt.
+    Raises:
+      ValueError: there are not as many prompts in both, none, or a count is not finite.
+    """
+    sides = [_counts(a), _counts(b)]
+    if len(sides[0]) != len(sides[1]):
+        raise ValueError(
+            f"paired counts must be of the same prompts: {len(sides[0])} and {len(sides[1])} given"
+        )
+    first, second = (_clustered(counts_QC, clusters) for counts_QC in sides)
+    return _paired(first, second, _each(statistic))
+
+
+def _paired(
+    a_QC: np.ndarray, b_QC: np.ndarray, statistics: Callable[[np.ndarray], np.ndarray]
+) -> Interval:
+    """The statistic of the sums of a minus that of b, with an interval over their shared units."""
+    first, second = (np.nan_to_num(statistics(side.sum(0))) for side in (a_QC, b_QC))
+    estimate = float(first - second)
+    if len(a_QC) < FEWEST_UNITS:
+        return interval_of(estimate, np.full(len(a_QC), estimate))
+    without = statistics(_without_each(a_QC)) - statistics(_without_each(b_QC))
+    interval = interval_of(estimate, jackknifed(estimate, without))
+    return _with_zero(interval, swap_p(a_QC, b_QC, statistics))
+
+
+def _with_zero(interval: Interval, p: float) -> Interval:
+    """The interval, up to zero if it excludes zero although the exact p is .05 or more."""
+    if p < 1 - LEVEL or not interval.excludes_zero:
+        return interval
+    return Interval(interval.mean, min(interval.low, 0.0), max(interval.high, 0.0))
+
+
+def swap_p(
+    a_QC: np.ndarray, b_QC: np.ndarray, statistics: Callable[[np.ndarray], np.ndarray]
+) -> float:
+    """The exact two-sided p-value of no difference, from the k units in which a and b differ.
+
+    If there is none, every unit is as likely with a and b swapped. p is the share of the 2^k ways
+    to swap for which the difference of the statistics is at least as far from zero. It is 2^(1 - k)
+    or more, and 1 without a differing unit: four of a hundred prompts that are better give .125.
+    With more than MOST_FLIPPED such units it is 0, since then the interval alone decides.
+    """
+    differs = (a_QC != b_QC).any(1)
+    differing = int(differs.sum())
+    if differing > MOST_FLIPPED:
+        return 0.0
+    total_C = (a_QC + b_QC).sum(0)
+    # sums of a for every way to swap: the equal units, then each side of each differing unit
+    sums = a_QC[~differs].sum(0)[None]
+    for first, second in zip(a_QC[differs], b_QC[differs]):
+        sums = np.concatenate([sums + first, sums + second])
+    differences = np.abs(np.nan_to_num(statistics(sums) - statistics(total_C - sums)))
+    observed = differences[0]  # nothing is swapped in the first
+    return float(np.mean(differences >= observed * (1 - ROUNDING)))
+
+
+def independent_ratio_interval(
+    a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike]
+) -> Interval:
+    """The ratio of a minus the ratio of b, which have different prompts.
+
+    The squares of the standard errors are added, and the degrees of freedom are Welch's.
+
+    Args:
+      a, b: (numerators, denominators), a number of each per prompt of that side.
+
+    Raises:
+      ValueError: the two columns of a side are not equally long, or one is empty or not finite.
+    """
+    estimates = []
+    spreads = []
+    for side in (a, b):
+        counts_QC = _that_count(_columns("numerators and denominators", side))
+        estimate, pseudo = _ratio_values(counts_QC)
+        estimates.append(estimate)
+        if pseudo.size >= FEWEST_UNITS and np.isfinite(pseudo).all():
+            spreads.append(spread(pseudo))
+    difference = estimates[0] - estimates[1]
+    if len(spreads) < 2:
+        return _no_interval(difference, f"a side has less than {FEWEST_UNITS} units")
+    both = _of_difference(*spreads)
+    if both.error == 0:
+        return _no_interval(difference, "all units of a side agree")
+    below, above = _skewed_bounds(both, 1 - LEVEL)
+    return Interval(difference, difference - below, difference + above)
+
+
+def _of_difference(a: Spread, b: Spread) -> Spread:
+    """The spread of a difference of independent estimates: second and third moments add up."""
+    square = a.error**2 + b.error**2
+    if square == 0:
+        return Spread(0.0, 0.0, min(a.degrees, b.degrees))
+    skew = (a.skew * a.error**3 - b.skew * b.error**3) / square**1.5
+    degrees = square**2 / (a.error**4 / a.degrees + b.error**4 / b.degrees)
+    return Spread(math.sqrt(square), skew, degrees)
+
+
+# ---- seeds and p-values --------------------------------------------------------------------------
 
 
 def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
     """The mean difference over several seeds on the same prompts, with a 95% interval.
 
-    The half-widths of an interval over prompts (bootstrap of the mean over seeds) and of an
-    interval over seeds (Student's t on the seeds' means) are added in quadrature. With one seed
-    only the first is used. With one prompt there is no interval.
+    The distances to the bounds of an interval over prompts (`paired_interval` of the means over
+    seeds) and of an interval over seeds (Student's t on the seeds' means) are added in quadrature.
+    With one seed only the first is used. With less than three prompts there is no interval.
 
     Args:
       differences: one array per seed, of one difference per prompt.
     """
     stacked = np.stack(differences)
-    over_prompts = bootstrap(stacked.mean(0))
-    seeds = len(differences)
-    if seeds == 1 or not over_prompts.has_bounds:
-        return over_prompts
-    seed_error = stacked.mean(1).std(ddof=1) / np.sqrt(seeds)
-    half_over_seeds = _upper_t((1 - LEVEL) / 2, seeds - 1) * seed_error
-    half_over_prompts = (over_prompts.high - over_prompts.low) / 2
-    half = float(np.hypot(half_over_prompts, half_over_seeds))
-    return Interval(over_prompts.mean, over_prompts.mean - half, over_prompts.mean + half)
+    means = stacked.mean(0)
+    mean = float(means.mean())
+    if means.size < FEWEST_UNITS:
+        return interval_of(mean, means)
+    over_prompts, over_seeds = spread(means), _seed_error(stacked)
+    if over_prompts.error == 0 and over_seeds == 0:
+        return interval_of(mean, means)
+    below, above = _seed_bounds(over_prompts, over_seeds, len(stacked), 1 - LEVEL)
+    return _with_zero(Interval(mean, mean - below, mean + above), _sign_p(means))
 
 
-def _upper_normal(p: float) -> float:
-    """The number that a standard normal variable exceeds with probability p."""
-    return -float(ndtri(p))
+def _seed_error(stacked: np.ndarray) -> float:
+    """The standard error of the mean over seeds; 0 for one seed."""
+    seeds = len(stacked)
+    return float(stacked.mean(1).std(ddof=1) / np.sqrt(seeds)) if seeds > 1 else 0.0
 
 
-def _upper_t(p: float, degrees: int) -> float:
+def _seed_bounds(of: Spread, seed_error: float, seeds: int, p: float) -> tuple[float, float]:
+    """How far below and above the mean the (1 - p) interval over prompts and seeds reaches."""
+    over_seeds = _upper_t(p / 2, seeds - 1) * seed_error if seed_error else 0.0
+    below, above = _skewed_bounds(of, p)
+    return float(np.hypot(max(below, 0), over_seeds)), float(np.hypot(max(above, 0), over_seeds))
+
+
+def _sign_p(means: np.ndarray) -> float:
+    """`swap_p` of one difference per prompt: its sign is as likely the other one."""
+    return swap_p(means[:, None], -means[:, None], lambda sums: sums[..., 0])
+
+
+def _upper_t(p: float, degrees: float) -> float:
     """The number that Student's t with so many degrees of freedom exceeds with probability p."""
     return -float(stdtrit(degrees, p))
 
@@ -349,42 +591,41 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
 
     p is the smallest number for which the (1 - p) interval still reaches zero: the root of
 
-        sqrt((z(p) * s_q)^2 + (t(p) * s_s)^2) = |mean|
+        sqrt(b(p)^2 + (t(p) s_s)^2) = |mean|
 
-    z(p) and t(p) are the upper p/2 quantiles of the normal distribution and of Student's t (with
-    seeds - 1 degrees of freedom), s_q is the standard error over prompts (a 95% bootstrap interval
-    is 2 * 1.96 of them wide) and s_s the one over seeds. Normal tails are used because 2,000
-    bootstrap draws are too few for a p-value of 0.0005. With one seed s_s = 0.
+    b(p) is the distance to the bound over prompts that is nearer to zero, t(p) the upper p/2
+    quantile of Student's t with seeds - 1 degrees of freedom, and s_s the standard error over
+    seeds. With one seed s_s = 0.
 
-    With n prompts p is at least 2^(1 - n), the probability that n differences have the same sign if
-    there is no difference. The bootstrap alone would call too much significant: a few prompts may
-    have similar differences by chance. With at least six prompts and several seeds, p < 0.05
-    exactly if the interval of `seed_interval` excludes zero.
+    The interval alone would call too much significant if few prompts differ, which may have similar
+    differences by chance. p is therefore at least the exact `swap_p` of the k prompts that differ,
+    and at least 2^(1 - k). p < 0.05 exactly if the interval of `seed_interval` excludes zero.
     """
     from scipy.optimize import root_scalar  # slow to import, and only comparisons of seeds need it
 
     stacked = np.stack(differences)
-    if stacked.shape[1] == 1:
+    means = stacked.mean(0)
+    differing = int(np.count_nonzero(means))
+    least = max(_sign_p(means), 2.0 ** (1 - differing))
+    if means.size < FEWEST_UNITS or differing == 0:
+        return min(least, 1.0)
+    mean = float(means.mean())
+    over_prompts, over_seeds = spread(means), _seed_error(stacked)
+    if over_prompts.error == 0 and over_seeds == 0:
+        return least
+
+    def distance(p: float) -> float:
+        below, above = _seed_bounds(over_prompts, over_seeds, len(stacked), p)
+        return below if mean > 0 else above
+
+    # the distance decreases as p increases, to 0 at p = 1; solve for log10 p
+    smallest = math.log10(max(least, SMALLEST_P))
+    if mean == 0 or distance(1.0) >= abs(mean):
         return 1.0
-    over_prompts = bootstrap(stacked.mean(0))
-    mean = abs(over_prompts.mean)
-    prompt_error = (over_prompts.high - over_prompts.low) / 2 / _upper_normal((1 - LEVEL) / 2)
-    seeds = len(differences)
-    seed_error = stacked.mean(1).std(ddof=1) / np.sqrt(seeds) if seeds > 1 else 0.0
-    least = 2.0 ** (1 - stacked.shape[1])
-    if prompt_error == 0 and seed_error == 0:
-        return 1.0 if mean == 0 else least
-
-    def half_width(p: float) -> float:
-        over_seeds = _upper_t(p / 2, seeds - 1) * seed_error if seeds > 1 else 0.0
-        return float(np.hypot(_upper_normal(p / 2) * prompt_error, over_seeds))
-
-    # half_width decreases as p increases, to 0 at p = 1; solve for log10 p
-    smallest = -300.0
-    if half_width(10**smallest) <= mean:
+    if distance(10**smallest) <= abs(mean):
         return least
     root = root_scalar(
-        lambda log_p: half_width(10**log_p) - mean,
+        lambda log_p: distance(10**log_p) - abs(mean),
         bracket=(smallest, 0.0),
         method="brentq",
         xtol=1e-12,
@@ -412,24 +653,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
         corrected[place] = largest
     return corrected.tolist()
-
-
-def wilson(successes: float, trials: float) -> Interval:
-    """The share of successes with Wilson's 95% interval, which never leaves [0, 1].
-
-        (p + z^2 / 2n ± z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n),  p = successes / n
-
-    The trials must be independent of each other. Numbers that are not whole are allowed, for an
-    effective number of trials.
-
-    Raises:
-      ValueError: there are no trials, or more successes than trials.
-    """
-    if not 0 <= successes <= trials or trials == 0:
-        raise ValueError(f"{successes} successes in {trials} trials have no share")
-    p = successes / trials
-    z = _upper_normal((1 - LEVEL) / 2)
-    middle = p + z**2 / (2 * trials)
-    half = z * math.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))
-    scale = 1 + z**2 / trials
-    return Interval(p, max((middle - half) / scale, 0.0), min((middle + half) / scale, 1.0))

@@ -5,13 +5,11 @@ from dataclasses import replace
 from itertools import combinations
 from statistics import median
 
-import numpy as np
-
 from fgrlhf.data import span_rows
-from fgrlhf.data.agreement import NOT_MARKED, Shared, severity_figure
+from fgrlhf.data.agreement import JOINED, NOT_MARKED, Shared, severity_figure
 from fgrlhf.data.krippendorff import Units, alpha
-from fgrlhf.stats import Figure, bootstrap, ratio_bootstrap
 from fgrlhf.words import word_starts
+from fgrlhf.stats import Figure, median_interval, ratio_interval
 from interface_html.annotation_matches import (
     Document,
     Matches,
@@ -69,7 +67,7 @@ def share(parts: Sequence[tuple[float, float]], undefined: str) -> Figure:
         return f"undefined: {undefined}"
     # a draw of items without anything to count would have no share
     parts = [(part, whole) for part, whole in parts if part or whole]
-    return ratio_bootstrap([part for part, _ in parts], [whole for _, whole in parts])
+    return ratio_interval([part for part, _ in parts], [whole for _, whole in parts])
 
 
 def _active_seconds(judged: Sequence[Judged], page: PageName) -> Figure:
@@ -77,7 +75,7 @@ def _active_seconds(judged: Sequence[Judged], page: PageName) -> Figure:
     seconds = [median(entry.seconds[page]) for entry in judged if entry.seconds.get(page)]
     if not seconds:
         return f"undefined: {NO_TIMES}"
-    return bootstrap(seconds, np.median)
+    return median_interval(seconds)
 
 
 # ---- annotations ---------------------------------------------------------------------------------
@@ -119,16 +117,16 @@ def _without_liked_spans(schema: Schema, entry: Judged) -> Judged:
 
 def _over_annotator_pairs(
     judged: Sequence[Judged], compare: Callable[[Item, Document, Document], Matches]
-) -> list[Matches]:
-    """For each item, the sums of `compare` over the pairs of its annotators."""
+) -> list[tuple[float, float]]:
+    """For each item, the sums of `compare` over the pairs of its m annotators, over m - 1."""
     sums = []
     for entry in judged:
-        matches = 0
-        marks = 0
+        matches = 0.0
+        marks = 0.0
         for first, second in combinations(entry.annotations.values(), 2):
             matches_of_pair, marks_of_pair = compare(entry.item, first, second)
-            matches += matches_of_pair
-            marks += marks_of_pair
+            matches += matches_of_pair / (len(entry.annotations) - 1)
+            marks += marks_of_pair / (len(entry.annotations) - 1)
         sums.append((matches, marks))
     return sums
 
@@ -166,16 +164,22 @@ def _units_by_name(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, li
 
 
 def _word_labels(text: str, annotations: Sequence[Document], side: str) -> list[list[str]]:
-    """For each word, the label of its first character in each annotation.
+    """For each word, its label in each annotation: those of its characters, in order of names.
 
     Args:
       text: an output.
       side: what marks in it have as their side.
     """
     labels_of_annotations = [character_labels(text, doc, side) for doc in annotations]
+    starts = list(word_starts(text))
     words = []
-    for i in word_starts(text):
-        words.append([labels[i] or NOT_MARKED for labels in labels_of_annotations])
+    for start, end in zip(starts, [*starts[1:], len(text)]):
+        end = start + len(text[start:end].rstrip())
+        word = []
+        for labels in labels_of_annotations:
+            given = {label for label in labels[start:end] if label is not None}
+            word.append(JOINED.join(sorted(given)) or NOT_MARKED)
+        words.append(word)
     return words
 
 

@@ -17,7 +17,7 @@ All intervals are over items.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
@@ -26,7 +26,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
-from fgrlhf.stats import Figure, Interval, independent_ratio_bootstrap, wilson
+from fgrlhf.stats import Figure, Interval, independent_ratio_interval
 from interface_html.agreement_figures import share
 from interface_html.annotation_matches import overlap_matches
 from interface_html.items import read_items
@@ -145,14 +145,14 @@ def _by_item(annotations: Sequence[Annotation], parts_of) -> list[tuple[float, f
 def f1_difference(annotations: Sequence[Annotation]) -> Figure:
     """F1 with the suggestions where they were shown, minus where they were hidden.
 
-    The interval is over items. Each is in one of the arms, so the arms are resampled separately.
+    The interval is over items. Each is in one of the arms, so the arms are independent.
     """
     shown = [f1_parts(one) for one in annotations if one.is_shown]
     hidden = [f1_parts(one) for one in annotations if not one.is_shown]
     for arm, parts in (("shown", shown), ("hidden", hidden)):
         if not sum(whole for _, whole in parts):
             return f"undefined: no item with {arm} suggestions"
-    return independent_ratio_bootstrap(_columns(shown), _columns(hidden))
+    return independent_ratio_interval(_columns(shown), _columns(hidden))
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
@@ -199,17 +199,11 @@ def _f1(annotations: Sequence[Annotation]) -> Figure:
 def accepted_share(annotations: Sequence[Annotation]) -> Figure:
     """The share of shown suggestions that were accepted as they are, with an interval over items.
 
-    Verdicts on the suggestions of one item are similar, so items are resampled. If every item has
-    the same share (all accepted, or none), resampling would claim certainty, and a single item has
-    no interval. Wilson's interval then counts each item as one trial.
+    Verdicts on the suggestions of one item are similar, so items are the units.
     """
     given = [one for one in annotations if one.verdicts]
     items = _by_item(given, lambda one: (one.verdicts.count(ACCEPTED), len(one.verdicts)))
-    interval = share(items, "no suggestion was shown")
-    if isinstance(interval, Interval) and not interval.low < interval.high:
-        of_items = wilson(interval.mean * len(items), len(items))
-        return replace(of_items, mean=interval.mean)  # without the rounding of the product
-    return interval
+    return share(items, "no suggestion was shown")
 
 
 # ---- sources of annotations ----------------------------------------------------------------------

@@ -412,7 +412,7 @@ def test_runs_and_differences(result, tmp_path):
 def test_table_and_page_show_them(result):
     text = table(result, DISPLAY)
     assert "2 seeds, gold score on the test prompts; SFT 0.300." in text
-    assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.240, +0.360]** |" in text
+    assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.225, +0.375]** |" in text
     assert "| corrected-sft | 0.350 |" in text
     assert "| KL | KL at the end | seconds |" in text  # of the best policy, and of the last one
     assert "| 0.0 | 3.0 | 7 |\n| rloo |" in text and "|  | 3.0 | 7 |\n| corrected" in text
@@ -576,9 +576,9 @@ def test_table_and_page_mark_what_is_significant(result):
         return table(result, DISPLAY), page(result, DISPLAY)
 
     text, html = with_difference(real=False, excludes_zero=True)
-    assert "| *+0.300 [+0.240, +0.360]* |" in text and "<em>+0.300</em>" in html
+    assert "| *+0.300 [+0.225, +0.375]* |" in text and "<em>+0.300</em>" in html
     text, html = with_difference(real=False, excludes_zero=False)
-    assert "| +0.300 [+0.240, +0.360] |" in text and "<em>" not in html
+    assert "| +0.300 [+0.225, +0.375] |" in text and "<em>" not in html
     text, html = with_difference(low=None, high=None, real=False, excludes_zero=False)
     assert "| +0.300 |" in text and "<small>no interval</small>" in html
     assert "all 6 differences" in text and "all 6 differences" in html

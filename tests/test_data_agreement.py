@@ -2,12 +2,19 @@
 
 import math
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fgrlhf.data import krippendorff
-from fgrlhf.data.agreement import by_response, judged_in_several_files, not_judging_errors, report
+from fgrlhf.data.agreement import (
+    by_response,
+    judged_in_several_files,
+    not_judging_errors,
+    report,
+    words_in,
+)
 from fgrlhf.data.judgements import JudgedResponse, Judgement, missing_evidence
 from fgrlhf.data.krippendorff import alpha, coincidences, nominal_alpha, ordinal
 from fgrlhf.data.span_matching import (
@@ -18,7 +25,7 @@ from fgrlhf.data.span_matching import (
     partial_credit,
     same_type,
 )
-from fgrlhf.stats import Interval
+from fgrlhf.stats import Interval, share_interval
 from fgrlhf.text_types import Prompt
 
 
@@ -50,31 +57,25 @@ def test_coincidences_and_nominal_alpha_by_hand():
 def test_nominal_alpha_and_its_interval_on_random_units():
     """Against the formula with the coincidence matrices of all items."""
     rng = np.random.default_rng(1)
+    checked = 0
     for _ in range(20):
         items = []
-        for _ in range(rng.integers(2, 9)):
-            sizes = rng.integers(1, 6, size=rng.integers(1, 4))
+        for _ in range(rng.integers(5, 9)):
+            sizes = rng.integers(2, 6, size=rng.integers(1, 4))
             items.append([rng.choice(list("wxyz"), size).tolist() for size in sizes])
-        pairable = [[unit for unit in units if len(unit) > 1] for units in items]
-        pairable = [units for units in pairable if units]
-        values = {value for units in pairable for unit in units for value in unit}
-        if len(values) < 2 or len(pairable) < 2:  # undefined, or without an interval
-            continue
         places = {value: place for place, value in enumerate("wxyz")}
-        matrices = np.stack([coincidences(units, places) for units in pairable])
-        count = len(matrices)
-        draws = np.random.default_rng(0).integers(count, size=(2000, count))
-        replicates = []
-        for draw in draws:
-            matrix = matrices[draw].sum(0)
-            n, n_c = matrix.sum(), matrix.sum(1)
-            expected = n**2 - (n_c**2).sum()
-            if expected > 1e-9:
-                replicates.append(1 - (n - 1) * (n - matrix.trace()) / expected)
+        matrices = np.stack([coincidences(units, places) for units in items])
         figure = alpha(items)
         assert figure.mean == pytest.approx(float(nominal_of(matrices.sum(0))))
-        expected = np.percentile(replicates, [2.5, 97.5])
-        assert (figure.low, figure.high) == pytest.approx(tuple(expected))
+        without = [float(nominal_of(matrices.sum(0) - matrix)) for matrix in matrices]
+        error = np.std(without, ddof=1) * (len(items) - 1) / len(items) ** 0.5
+        share = (1 + figure.mean) / 2
+        trials = share * (1 - share) / (error / 2) ** 2
+        expected = share_interval(share * trials, trials, len(items) - 1)
+        bounds = (2 * expected.low - 1, 2 * expected.high - 1)
+        assert (figure.low, figure.high) == pytest.approx(bounds)
+        checked += 1
+    assert checked == 20
 
 
 def test_many_different_labels_need_little_memory():
@@ -94,24 +95,111 @@ def test_a_single_item_has_no_interval():
     assert math.isfinite(figure.mean) and math.isnan(figure.low) and math.isnan(figure.high)
 
 
-def test_memory_does_not_grow_with_draws_times_items(monkeypatch):
-    monkeypatch.setattr(krippendorff, "DRAWS", 500)
-    items = [[["x", "x"], ["x", "y"]]] * 20_000
+def test_memory_does_not_grow_with_the_square_of_items():
+    items = [[["x", "x"], ["x", "y"]]] * 5_000
     tracemalloc.start()
     alpha(items)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 60e6  # the indices of all draws alone have 80 MB
+    assert peak < 60e6  # the weights of all items without each have 200 MB
 
 
-def test_draws_in_blocks_are_the_same(monkeypatch):
+def test_items_left_out_in_blocks_are_the_same(monkeypatch):
     items = [[["x", "x"], ["x", "y"]], [["y", "y"]], [["x", "y"]]] * 7
     in_blocks = alpha(items)
     assert in_blocks.low < in_blocks.high
-    monkeypatch.setattr(krippendorff, "DRAWS_AT_ONCE", krippendorff.DRAWS)
+    monkeypatch.setattr(krippendorff, "AT_ONCE", 4)  # the last block has one item
     assert alpha(items) == in_blocks
-    monkeypatch.setattr(krippendorff, "DRAWS_AT_ONCE", 3)  # the last block has two draws
-    assert alpha(items) == in_blocks
+
+
+def test_equal_marks_of_few_items_are_not_certain():
+    """Of five items with equal marks nobody knows the next ten."""
+    items = [
+        judged(mark(0, 2, annotator="a"), mark(0, 2, annotator="b"), response=f"so {i} it is")
+        for i in range(5)
+    ]
+    figures = report({"f": items})
+    for name in ("span F1, exact, positions", "alpha, words marked or not"):
+        assert figures[name].mean == figures[name].high == 1 and figures[name].low < 0.5
+    few = report({"f": items[:4]})["alpha, words marked or not"]
+    assert str(few) == "1.000 (no interval: 4 of at least 5 units)"
+
+
+def test_responses_to_one_prompt_are_one_unit():
+    """Four copies of the responses under their prompts say no more than one."""
+
+    def items(copies):
+        made = []
+        for i in range(12):
+            for copy in range(copies):
+                item = judged(
+                    mark(0, 2, annotator="a"),
+                    mark(0, 2 if i % 3 else 1, annotator="b"),
+                    response=f"so {i} it is {copy}",
+                )
+                made.append(replace(item, prompt=replace(item.prompt, text=f"prompt {i}")))
+        return made
+
+    one, four = (report({"f": items(copies)}) for copies in (1, 4))
+    name = "span F1, exact, positions"
+    assert (four[name].low, four[name].high) == pytest.approx((one[name].low, one[name].high))
+    name = "alpha, words marked or not"
+    assert four[name].high - four[name].low > 0.9 * (one[name].high - one[name].low)
+
+
+def test_a_response_that_many_judged_does_not_decide():
+    """Every annotator of a response counts once: the weight of a pair of m is 1 / (m - 1)."""
+    two = judged(mark(0, 2, annotator="a"), mark(3, 5, annotator="b"))
+    many = judged(*[mark(0, 2, annotator=f"c{i}") for i in range(12)], response="other words")
+    figure = report({"f": [two, many]})["span F1, exact, positions"]
+    assert figure.mean == pytest.approx(12 / (12 + 2))  # 132 of 134 if every pair counted once
+
+
+def test_spans_of_several_annotators_are_one_unit():
+    """Three annotators of one span in four responses: aab aaa bba bbb, 12 values."""
+    items = []
+    for i, types in enumerate(("aab", "aaa", "bba", "bbb")):
+        marks = [mark(0, 2, type, annotator=str(k)) for k, type in enumerate(types)]
+        items.append(judged(*marks, response=f"so {i}"))
+    # coincidences of different values: 2 units x 4 / 2; n = 12, 6 of each: expected 2 x 36
+    assert report({"f": items})["alpha, types of matched spans"].mean == pytest.approx(
+        1 - (12 - 1) * 4 / 72
+    )
+
+
+def test_a_mark_inside_a_word_marks_the_word():
+    text = 'He said "stupid", then left'
+    pairs = [((8, 16), (9, 15)), ((16, 17), (16, 17))]  # with and without quotes; a comma
+    items = []
+    for i, spans in enumerate(pairs):
+        marks = [mark(*span, annotator=str(k)) for k, span in enumerate(spans)]
+        items.append(judged(*marks, response=f"{text} {i}"))
+    figures = report({"f": items})
+    assert figures["alpha, words marked or not"].mean == 1
+    assert [list(words_in("He  said it", [0, 4, 9], *span)) for span in ((1, 2), (2, 4))] == [
+        [0],
+        [],
+    ]
+    assert [list(words_in("so, it is", [0, 4, 7], *s)) for s in ((2, 5), (3, 4), (0, 9))] == [
+        [0, 1],
+        [],
+        [0, 1, 2],
+    ]
+    assert list(words_in("  a", [2], 0, 1)) == []
+
+
+def test_figures_do_not_depend_on_the_names_of_labels():
+    def figures(bias, tone):
+        items = []
+        for i in range(6):
+            marks = [mark(0, 2, bias, annotator="a"), mark(0, 2, bias, annotator="b")]
+            if i < 3:
+                marks.append(mark(0, 2, tone, annotator="a"))
+            marks += [mark(3, 5, "fact", annotator=name) for name in "ab"]
+            items.append(judged(*marks, response=f"so it {i}"))
+        return {name: str(figure) for name, figure in report({"f": items}).items()}
+
+    assert figures("bias", "tone") == figures("tone", "bias")
 
 
 def test_ordinal_distances_by_hand():
@@ -406,5 +494,5 @@ def test_copies_agree_completely():
     figures = report({"a": items, "b": items})
     for name, figure in figures.items():
         if isinstance(figure, Interval):
-            assert (figure.mean, figure.low, figure.high) == pytest.approx((1, 1, 1)), name
+            assert figure.mean == pytest.approx(1) and not figure.excludes_zero, name
     assert sum(isinstance(figure, Interval) for figure in figures.values()) == 9

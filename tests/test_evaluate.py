@@ -108,10 +108,10 @@ def test_one_prompt_has_no_interval(world, capsys):
     write_json(world / "test.json", [mini_world.make_row(0, "test", 0)])
     summary = read_json(evaluate(settings(world)) / "summary.json")
     assert {(metric["low"], metric["high"]) for metric in summary.values()} == {(None, None)}
-    assert "(no interval: there is one prompt)" in capsys.readouterr().out
+    assert "(no interval: few prompts, or all have this value)" in capsys.readouterr().out
     evaluate(settings(world))
     reused, *table = capsys.readouterr().out.splitlines()
-    assert "reusing" in reused and "(no interval: there is one prompt)" in table[0]
+    assert "reusing" in reused and "(no interval: few prompts, or all have this value)" in table[0]
 
 
 def test_reused_until_something_changes(world, capsys):

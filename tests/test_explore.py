@@ -149,7 +149,7 @@ def test_rows_without_a_difference_do_not_widen_the_interval():
     comparisons += [row(f"r{number}", ["e", "f"]) for number in range(20)]
     features = {feature.name: feature for feature in explore(comparisons).features}
     words = features["words"]
-    assert words.share == Interval(1.0, 1.0, 1.0) and words.different == 2
+    assert words.share == Interval(1.0, math.nan, math.nan) and words.different == 2
     assert features["numbers"].share is None and features["numbers"].different == 0
     text = page("rows", explore(comparisons), comparisons)
     assert re.search(r"numbers</th>.*\n.*>–</td>", text)

@@ -4,7 +4,7 @@ import pytest
 
 from fgrlhf.metrics.paired import MOST_OWN, by_prompt, own_metrics, paired_difference, paired_gain
 from fgrlhf.metrics.pooled import corpus_ter
-from fgrlhf.stats import paired_bootstrap, paired_pooled_bootstrap, paired_ratio_bootstrap
+from fgrlhf.stats import paired_interval, paired_pooled_interval, paired_ratio_interval
 
 
 def test_responses_are_averaged_by_prompt():
@@ -24,7 +24,7 @@ def test_differences_are_of_shared_prompts():
     a = {"x": 1.0, "y": 2.0, "only a": 9.0}
     b = {"y": 0.5, "x": 0.0, "only b": 9.0}
     difference = paired_difference(a, b)
-    assert difference == paired_bootstrap([1.0, 2.0], [0.0, 0.5])
+    assert difference == paired_interval([1.0, 2.0], [0.0, 0.5])
     assert difference is not None and difference.mean == pytest.approx(1.25)
     assert paired_difference({"x": 1.0}, {"y": 1.0}) is None
 
@@ -41,7 +41,7 @@ def test_the_gain_in_a_ratio_is_that_of_all_segments():
     b = rows([("y", 1, 2), ("x", 0, 2)])
     gain = paired_gain(a, b, "r1/ratio")
     assert gain is not None and gain.mean == pytest.approx(4 / 10 - 1 / 4)
-    assert gain == paired_ratio_bootstrap(([4, 0], [5, 5]), ([0, 1], [2, 2]))
+    assert gain == paired_ratio_interval(([4, 0], [5, 5]), ([0, 1], [2, 2]))
     assert paired_gain(a, b, "r2/ratio") is None
     none = rows([("x", 0, 0), ("y", 0, 0)])  # all of its responses are empty
     assert paired_gain(a, none, "r1/ratio") is None and paired_gain(none, b, "r1/ratio") is None
@@ -60,7 +60,7 @@ def test_the_gain_of_a_corpus_is_that_of_summed_counts():
     b = rows([("y", 1, 2), ("x", 2, 4)])
     gain = paired_gain(a, b, "ter/corpus")
     assert gain is not None and gain.mean == pytest.approx(100 * (4 / 10 - 3 / 6))
-    assert gain == paired_pooled_bootstrap([[4, 8], [0, 2]], [[2, 4], [1, 2]], corpus_ter)
+    assert gain == paired_pooled_interval([[4, 8], [0, 2]], [[2, 4], [1, 2]], corpus_ter)
     assert paired_gain(a, b, "bleu/corpus") is None and paired_gain(b, a[-1:], "ter/corpus") is None
     # a column of that name is a column
     columns = [{"id": "x", "mine/corpus": 1.0}], [{"id": "x", "mine/corpus": 3.0}]

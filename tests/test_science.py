@@ -9,7 +9,7 @@ from scipy.stats import t
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_jsonl, write_text
-from fgrlhf.stats import bootstrap, seed_interval
+from fgrlhf.stats import mean_interval, seed_interval
 from tasks.qa_feedback import science
 from tasks.qa_feedback.compare import experiment_of
 from tasks.qa_feedback.science import (
@@ -26,7 +26,7 @@ from tasks.qa_feedback.science import (
 
 def test_one_seed_leaves_the_interval_over_questions():
     differences = np.array([0.1, -0.2, 0.4, 0.3])
-    assert seed_interval([differences]) == bootstrap(differences)
+    assert seed_interval([differences]) == mean_interval(differences)
 
 
 def test_seeds_widen_the_interval_by_students_t():

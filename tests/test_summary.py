@@ -12,7 +12,7 @@ from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline import summary as pipeline_summary
 from fgrlhf.pipeline.summary import counted, gains, interval_text, minutes, policy_summary
 from fgrlhf.reward_models.scoring import SegmentLabels
-from fgrlhf.stats import paired_bootstrap
+from fgrlhf.stats import paired_interval
 from fgrlhf.text_types import Prompt
 from tasks import scripts
 from tasks.qa_feedback import demo, judged_models, judged_scores
@@ -103,7 +103,7 @@ def test_gains_are_paired_by_question():
     }
     got = gains(policies, COMPARED, ["reward"])
     assert list(got) == ["fine_grained_vs_sft"]
-    assert got["fine_grained_vs_sft"]["gold"] == paired_bootstrap([0.9, 0.3], [0.5, 0.1]).as_dict()
+    assert got["fine_grained_vs_sft"]["gold"] == paired_interval([0.9, 0.3], [0.5, 0.1]).as_dict()
     assert got["fine_grained_vs_sft"]["gold"]["mean"] == pytest.approx(0.3)
     policies = {"sft": rows({"a": [1.0]}, "reward"), "holistic": rows({"a": [3.0]}, "reward")}
     assert gains(policies, COMPARED, ["reward"])["holistic_vs_sft"]["reward"]["mean"] == 2.0
@@ -432,7 +432,7 @@ def test_a_summary_of_any_task(tmp_path, capsys):
     }
     assert (got["task"], got["seed"], got["scale"]) == ("qa_feedback", 3, "small")
     assert got["data"] == "qa_feedback, 2 dev prompts"
-    for line in ("dpo vs sft", "1.500 [", "auc -", "90 s  10 MB", "1.5 minutes", "length in words"):
+    for line in ("dpo vs sft", "1.500", "auc -", "90 s  10 MB", "1.5 minutes", "length in words"):
         assert line in text, line
     assert "solved" not in text, "no headline metric"
     with pytest.raises(UserError, match="has no evaluation on test"):

@@ -306,12 +306,15 @@ def _say_what_is_replaced(
 
 
 def table(summary: dict[str, dict[str, float | None]]) -> str:
-    """One line per metric: mean and 95% interval, which does not exist for a single prompt."""
+    """One line per metric: mean and 95% interval.
+
+    There is none if prompts are too few, or if all have the same value.
+    """
     width = max(map(len, summary))
     lines = []
     for name, interval in summary.items():
         # `z` writes a rounded -0.0004 as 0.000
-        bounds = "(no interval: there is one prompt)"
+        bounds = "(no interval: few prompts, or all have this value)"
         if interval["low"] is not None:
             bounds = f"[{interval['low']:z.3f}, {interval['high']:z.3f}]"
         lines.append(f"  {name:<{width}}  {interval['mean']:z8.3f}  {bounds}")

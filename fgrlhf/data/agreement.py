@@ -1,10 +1,13 @@
-"""How far the annotators of judgements agree, with bootstrap intervals over responses.
+"""How far the annotators of judgements agree, with intervals over prompts.
 
 Spans are compared between every two annotators of a response. The figures do not depend on which of
-the two is the reference.
+the two is the reference. A pair of m annotators has the weight 1 / (m - 1), as in Krippendorff's
+alpha: every annotator of a response counts once, so that a response that many have judged does not
+decide the figure. `fgrlhf feedback agreement` has the same rules.
 """
 
 import json
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import (
     Callable,
@@ -33,14 +36,16 @@ from fgrlhf.data.span_matching import (
     any_type,
     best_matches,
     exact_matches,
+    f_score,
     overlap_matches,
     partial_credit,
     same_type,
 )
-from fgrlhf.stats import Figure, ratio_bootstrap
 from fgrlhf.words import word_starts
+from fgrlhf.stats import Figure, ratio_interval
 
 NOT_MARKED = "none"
+JOINED = " + "  # between the labels of one place
 NO_SHARED_ERRORS = "no two annotators looked for errors in the same response"
 
 
@@ -50,6 +55,7 @@ class Shared:
 
     response: str
     by_annotator: dict[str, list[Judgement]] = field(default_factory=dict)
+    prompt: str = ""
 
     def spans(self, annotator: str) -> list[Judgement]:
         """The errors that an annotator marked. Spans that they like are not errors.
@@ -70,7 +76,8 @@ class Shared:
 
     def only(self, annotators: Iterable[str]) -> "Shared":
         """The response with the judgements of some of its annotators."""
-        return Shared(self.response, {name: self.by_annotator[name] for name in annotators})
+        chosen = {name: self.by_annotator[name] for name in annotators}
+        return Shared(self.response, chosen, self.prompt)
 
 
 def _is_marked_error(judgement: Judgement) -> bool:
@@ -112,7 +119,7 @@ def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
         copy = max((judged_copies[row.key, name] for name in row.by_annotator), default=0)
         copies = shared.setdefault(row.key, [])
         if copy == len(copies):
-            copies.append(Shared(row.response))
+            copies.append(Shared(row.response, prompt=row.prompt))
         for name, judgements in row.by_annotator.items():
             judged_copies[row.key, name] = copy + 1
             copies[copy].by_annotator.setdefault(name, []).extend(judgements)
@@ -134,6 +141,7 @@ class _JudgedRow:
 
     file: str
     key: Hashable
+    prompt: str
     response: str
     by_annotator: Mapping[str, Sequence[Judgement]]
 
@@ -152,7 +160,19 @@ def _judged_rows(files: Mapping[str, Sequence[JudgedResponse]]) -> Iterator[_Jud
             for judgement in item.judgements:
                 by_annotator.setdefault(judgement.annotator or default, []).append(judgement)
             key = (item.prompt.text, source, item.response)
-            yield _JudgedRow(file, key, item.response, by_annotator)
+            yield _JudgedRow(file, key, item.prompt.text, item.response, by_annotator)
+
+
+def clusters(shared: Sequence[Shared]) -> list[Hashable]:
+    """The cluster of each response: its prompt, since responses to one prompt are similar.
+
+    Responses without a prompt are clusters of their own, and so are all if there is one prompt.
+    """
+    prompts = {entry.prompt for entry in shared}
+    names: list[Hashable] = []
+    for place, entry in enumerate(shared):
+        names.append(entry.prompt if entry.prompt.strip() and len(prompts) > 1 else place)
+    return names
 
 
 def not_judging_errors(files: Mapping[str, Sequence[JudgedResponse]]) -> int:
@@ -239,17 +259,18 @@ def report(
         figures[f"{name}, positions and types"] = _span_figure(errors, count, same_type, not_shared)
     for name, with_types in (("words marked or not", False), ("types of words", True)):
         units = [_word_units(entry, with_types) for entry in errors]
-        figures[f"alpha, {name}"] = alpha(units, nothing=not_shared)
+        figures[f"alpha, {name}"] = alpha(units, nothing=not_shared, clusters=clusters(errors))
     figures["alpha, types of matched spans"] = alpha(
-        [_matched_units(entry, lambda item: f"{item.aspect}/{item.label}") for entry in errors],
+        [_matched_units(entry, _types) for entry in errors],
         nothing="no two annotators marked overlapping spans",
+        clusters=clusters(errors),
     )
     figures["alpha, severities of matched spans (ordinal)"] = severity_figure(errors, severities)
     if _has_missing_information(shared):
         figures["missing information F1"] = _missing_figure(_with_named_information(shared, errors))
     for aspect in _verdict_aspects(shared):
         units = [_verdict_unit(entry, aspect) for entry in shared]
-        figures[f"alpha, verdicts of {aspect}"] = alpha(units)
+        figures[f"alpha, verdicts of {aspect}"] = alpha(units, clusters=clusters(shared))
     return figures
 
 
@@ -287,7 +308,7 @@ def _ratio(
     nothing_given: str,
     not_shared: str,
 ) -> Figure:
-    """The ratio of two sums over the pairs of annotators of each response.
+    """The ratio of two sums over the pairs of annotators of each response, weighted 1 / (m - 1).
 
     Args:
       compare: of a response and two of its annotators, the number of judgements that match and the
@@ -297,55 +318,116 @@ def _ratio(
     """
     matched = []
     totals = []
-    for entry in shared:
+    names = []
+    for entry, name in zip(shared, clusters(shared)):
         matched_here = 0.0
-        total_here = 0
+        total_here = 0.0
         for annotator, other in combinations(entry.by_annotator, 2):
             matched_of_pair, total_of_pair = compare(entry, annotator, other)
-            matched_here += matched_of_pair
-            total_here += total_of_pair
-        if total_here:  # a draw of responses without a judgement would have no ratio
+            weight = 1 / (len(entry.by_annotator) - 1)
+            matched_here += matched_of_pair * weight
+            total_here += total_of_pair * weight
+        if total_here:  # a response without a judgement says nothing about the ratio
             matched.append(matched_here)
             totals.append(total_here)
+            names.append(name)
     if not any(len(entry.by_annotator) > 1 for entry in shared):
         return f"undefined: {not_shared}"
     if not totals:
         return f"undefined: {nothing_given}"
-    return ratio_bootstrap(matched, totals)
+    return ratio_interval(matched, totals, names)
 
 
 def _word_units(entry: Shared, with_types: bool) -> Units:
-    """For each word of the response, the label that every annotator gave its first character.
+    """For each word of the response, the label that every annotator gave it.
 
-    Of several labels, it is that of the shortest span.
+    A word has a label if a span covers any of its characters. Of several labels, it is that of the
+    shortest span; the labels of equally short ones are one combined label, so that no figure
+    depends on their names.
     """
+    starts = list(word_starts(entry.response))
     labels_of_annotators = []
     for annotator in entry.by_annotator:
-        labels = [NOT_MARKED] * len(entry.response)  # of each character
-        for judgement in entry.spans(annotator):
-            if judgement.side != RESPONSE or judgement.span is None:
+        labels = [NOT_MARKED] * len(starts)
+        lengths = [len(entry.response) + 1] * len(starts)  # of the span of each label
+        for (side, start, end), judgements in _by_place(entry.spans(annotator)).items():
+            if side != RESPONSE:
                 continue
-            start, end = judgement.span
-            label = f"{judgement.aspect}/{judgement.label}" if with_types else "marked"
-            labels[start:end] = [label] * (end - start)
+            kinds = {f"{item.aspect}/{item.label}" for item in judgements}
+            label = "marked"
+            for place in words_in(entry.response, starts, start, end):
+                if with_types:
+                    both = kinds | _kinds(labels[place])
+                    label = JOINED.join(sorted(both if lengths[place] == end - start else kinds))
+                if end - start <= lengths[place]:
+                    labels[place], lengths[place] = label, end - start
         labels_of_annotators.append(labels)
-    units = []
-    for place in word_starts(entry.response):
-        units.append([labels[place] for labels in labels_of_annotators])
-    return units
+    return [list(labels) for labels in zip(*labels_of_annotators)]
 
 
-def _matched_units(entry: Shared, value: Callable[[Judgement], str | None]) -> Units:
-    """The values of the spans that two annotators marked at overlapping places."""
+def _kinds(label: str) -> set[str]:
+    return set(label.split(JOINED)) - {NOT_MARKED}
+
+
+def words_in(text: str, starts: Sequence[int], start: int, end: int) -> range:
+    """The places in `starts` of the words of which characters [start, end) cover any.
+
+    White space behind a word is no part of it.
+    """
+    first = max(bisect_right(starts, start) - 1, 0)
+    if starts and not text[start : min(end, _end(starts, first, text))].strip():
+        first += 1
+    return range(first, bisect_left(starts, end))
+
+
+def _end(starts: Sequence[int], place: int, text: str) -> int:
+    return starts[place + 1] if place + 1 < len(starts) else len(text)
+
+
+def _by_place(spans: Spans) -> dict[tuple[str, int, int], list[Judgement]]:
+    """The judgements of each span, the longest span first: one may have several labels."""
+    places: dict[tuple[str, int, int], list[Judgement]] = {}
+    for item in spans:
+        if item.span is not None:
+            places.setdefault((item.side, *item.span), []).append(item)
+    return places
+
+
+def _matched_units(entry: Shared, value: Callable[[Sequence[Judgement]], Hashable | None]) -> Units:
+    """The values of the spans that annotators marked at overlapping places, a unit for each place.
+
+    Every two annotators' spans are paired by `best_matches`. Pairs with a common span are one unit,
+    the best pairs first, as long as no annotator is in a unit twice.
+
+    Args:
+      value: of all judgements of one span, since a span may have several labels; None: none.
+    """
+    spans = {}
+    values = {}
+    for name in entry.by_annotator:
+        of_places = list(_by_place(entry.spans(name)).values())
+        spans[name] = [judgements[0] for judgements in of_places]
+        values[name] = [value(judgements) for judgements in of_places]
+    pairs = []
+    for name, other in combinations(entry.by_annotator, 2):
+        for i, k in best_matches(spans[name], spans[other], any_type):
+            pairs.append((-f_score(spans[name][i], spans[other][k]), (name, i), (other, k)))
+    unit_of: dict[tuple[str, int], dict[str, int]] = {}  # span -> its unit, {annotator: span}
+    for _, first, second in sorted(pairs, key=lambda pair: pair[0]):
+        one = unit_of.setdefault(first, dict([first]))
+        two = unit_of.setdefault(second, dict([second]))
+        if one is not two and not one.keys() & two.keys():
+            one.update(two)
+            unit_of.update(dict.fromkeys(two.items(), one))
     units = []
-    for annotator, other in combinations(entry.by_annotator, 2):
-        first = entry.spans(annotator)
-        second = entry.spans(other)
-        for i, k in best_matches(first, second, any_type):
-            pair = [value(first[i]), value(second[k])]
-            if None not in pair:
-                units.append(pair)
-    return units
+    for unit in {id(unit): unit for unit in unit_of.values()}.values():
+        given = [values[name][place] for name, place in unit.items()]
+        units.append([one for one in given if one is not None])
+    return [unit for unit in units if len(unit) > 1]
+
+
+def _types(judgements: Sequence[Judgement]) -> str:
+    return JOINED.join(sorted({f"{item.aspect}/{item.label}" for item in judgements}))
 
 
 def severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figure:
@@ -354,8 +436,14 @@ def severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figu
     Args:
       severities: from the mildest to the worst.
     """
-    units = [_matched_units(entry, lambda item: item.severity) for entry in shared]
-    used = {str(value) for pairs in units for pair in pairs for value in pair}
+    order = {severity: rank for rank, severity in enumerate(severities)}
+
+    def worst(judgements: Sequence[Judgement]) -> str | None:
+        given = sorted({item.severity for item in judgements if item.severity is not None})
+        return max(given, key=lambda severity: order.get(severity, len(order)), default=None)
+
+    units = [_matched_units(entry, worst) for entry in shared]
+    used = {str(value) for of_entry in units for unit in of_entry for value in unit}
     if not used:
         return "undefined: no two annotators gave severities to overlapping spans"
     missing = sorted(used - set(severities))
@@ -364,7 +452,7 @@ def severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figu
             f"undefined: the order of {', '.join(missing)} is not known; give all severities from"
             " the mildest to the worst with severities=[...]"
         )
-    return alpha(units, values=severities)
+    return alpha(units, values=severities, clusters=clusters(shared))
 
 
 def _has_missing_information(shared: Sequence[Shared]) -> bool:

@@ -19,7 +19,7 @@ from fgrlhf.data.near_duplicates import (
     similarity,
 )
 from fgrlhf.segmentation import sentences
-from fgrlhf.stats import Interval, ratio_bootstrap
+from fgrlhf.stats import Interval, ratio_interval
 from fgrlhf.text_types import USER
 from fgrlhf.words import count_words, words_of
 
@@ -218,7 +218,7 @@ def _share(pairs: Sequence[Pair], above: Sequence[bool], below: Sequence[bool]) 
     rows = sorted(row for row, count in denominators.items() if count)
     if not rows:
         return None
-    return ratio_bootstrap([numerators[row] for row in rows], [denominators[row] for row in rows])
+    return ratio_interval([numerators[row] for row in rows], [denominators[row] for row in rows])
 
 
 def _first_is_better(pairs: Sequence[Pair]) -> Interval | None:

@@ -1,19 +1,17 @@
-"""Krippendorff's alpha, nominal and ordinal, with a bootstrap interval over items."""
+"""Krippendorff's alpha, nominal and ordinal, with an interval over items."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from fgrlhf.stats import Figure, Interval
+from fgrlhf.stats import Figure, interval_of, jackknifed
 
 Units = Sequence[Sequence[Hashable]]  # for each unit of an item, the annotators' values
 Alphas = Callable[[np.ndarray], np.ndarray]  # weights of N items [B, N] -> alphas [B]
-DRAWS = 2000
-DRAWS_AT_ONCE = 50  # bounds the memory
-SEED = 0
+AT_ONCE = 50  # items that are left out at a time, which bounds the memory
+FEWEST_ITEMS = 5  # that an interval needs: alpha of fewer is too far from normal
 NOT_SHARED = "no response was judged by two annotators"
 
 
@@ -91,16 +89,28 @@ def alpha(
     units_of_items: Sequence[Units],
     values: Sequence[Hashable] | None = None,
     nothing: str = NOT_SHARED,
+    clusters: Sequence[Hashable] | None = None,
 ) -> Figure:
-    """Alpha with a bootstrap interval over items, each with all its units.
+    """Alpha with its interval over items, each with all its units.
+
+    The pseudo-values of `fgrlhf.stats` leave out an item or a cluster of items. Alpha is from -1 to
+    1, so the interval is that of the share (1 + alpha) / 2.
 
     Args:
       units_of_items: for each item, its units; for each unit, the values that annotators gave it.
       values: the values from the lowest to the highest, for ordinal alpha; None: nominal alpha.
       nothing: the reason to give if no unit has two values.
+      clusters: of each item, the name of its cluster; None: each item is one.
     """
-    shared = [[unit for unit in units if len(unit) > 1] for units in units_of_items]
-    shared = [units for units in shared if units]
+    names = range(len(units_of_items)) if clusters is None else clusters
+    shared = []
+    rows = []  # the cluster of each
+    places: dict[Hashable, int] = {}
+    for units, name in zip(units_of_items, names, strict=True):
+        pairable = [unit for unit in units if len(unit) > 1]
+        if pairable:
+            shared.append(pairable)
+            rows.append(places.setdefault(name, len(places)))
     used = {value for units in shared for unit in units for value in unit}
     if not used:
         return f"undefined: {nothing}"
@@ -109,7 +119,9 @@ def alpha(
         return f"undefined: all annotators chose {value!r}, so the expected disagreement is 0"
     alphas_of = _nominal_alphas(shared) if values is None else _ordinal_alphas(shared, values)
     (mean,) = alphas_of(np.ones((1, len(shared))))
-    return Interval(float(mean), *_bootstrap_interval(alphas_of, len(shared)))
+    without = _without_each(alphas_of, np.array(rows))
+    pseudo = jackknifed(float(mean), without) if len(places) > 1 else without
+    return interval_of(float(mean), pseudo, (-1.0, 1.0), FEWEST_ITEMS)
 
 
 def _ordinal_alphas(items: Sequence[Units], values: Sequence[Hashable]) -> Alphas:
@@ -142,26 +154,16 @@ def _nominal_alphas(items: Sequence[Units]) -> Alphas:
     return lambda weights: nominal_alpha((margins_NC.T @ weights.T).T, weights @ observed)
 
 
-def _bootstrap_interval(alphas_of: Alphas, count: int) -> tuple[float, float]:
-    """The 95% interval of alpha over draws of items.
-
-    NaN if every draw has only one value, or if there is one item, of which all draws are equal.
+def _without_each(alphas_of: Alphas, clusters_N: np.ndarray) -> np.ndarray:
+    """Alpha without each cluster; NaN if the others have one value only, or if there are none.
 
     Args:
-      count: the number of items.
+      alphas_of: of weights of the items.
+      clusters_N: the cluster of each item, from 0.
     """
-    if count == 1:
-        return math.nan, math.nan
-    generator = np.random.default_rng(SEED)
-    replicates = []
-    for start in range(0, DRAWS, DRAWS_AT_ONCE):
-        draws = generator.integers(count, size=(min(DRAWS_AT_ONCE, DRAWS - start), count))
-        # how often each draw contains each item: the sums of a draw are then weighted sums
-        weights = np.stack([np.bincount(draw, minlength=count) for draw in draws])
-        replicates.append(alphas_of(weights.astype(float)))
-    values = np.concatenate(replicates)
-    values = values[np.isfinite(values)]
-    if values.size == 0:
-        return math.nan, math.nan
-    low, high = np.percentile(values, [2.5, 97.5])
-    return float(low), float(high)
+    count = int(clusters_N.max()) + 1
+    parts = []
+    for start in range(0, count, AT_ONCE):
+        left_out = np.arange(start, min(start + AT_ONCE, count))
+        parts.append(alphas_of((clusters_N != left_out[:, None]).astype(float)))
+    return np.concatenate(parts)

@@ -74,7 +74,7 @@ def best_matches(first: Spans, second: Spans, fits: SameType) -> list[tuple[int,
     Returns:
       pairs of places in both lists.
     """
-    return _matching(first, second, fits, _f_score)
+    return _matching(first, second, fits, f_score)
 
 
 def _length(judgement: Judgement) -> int:
@@ -90,7 +90,8 @@ def _overlaps(first: Judgement, second: Judgement) -> float:
     return float(overlap(first, second) > 0)
 
 
-def _f_score(first: Judgement, second: Judgement) -> float:
+def f_score(first: Judgement, second: Judgement) -> float:
+    """2 o / (|a| + |b|), where o is the overlap of two spans."""
     return 2 * overlap(first, second) / (_length(first) + _length(second))
 
 

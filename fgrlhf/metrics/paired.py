@@ -18,9 +18,9 @@ from fgrlhf.metrics.pooled import (
 )
 from fgrlhf.stats import (
     Interval,
-    paired_bootstrap,
-    paired_pooled_bootstrap,
-    paired_ratio_bootstrap,
+    paired_interval,
+    paired_pooled_interval,
+    paired_ratio_interval,
 )
 
 MOST_OWN = 5  # metrics of a task that are compared without being headline metrics
@@ -44,7 +44,7 @@ def paired_difference(a: Mapping[str, float], b: Mapping[str, float]) -> Interva
     shared = [prompt for prompt in a if prompt in b]
     if not shared:
         return None
-    return paired_bootstrap([a[prompt] for prompt in shared], [b[prompt] for prompt in shared])
+    return paired_interval([a[prompt] for prompt in shared], [b[prompt] for prompt in shared])
 
 
 def own_metrics(rows: Iterable[Mapping]) -> list[str]:
@@ -108,7 +108,7 @@ def _ratio_gain(a: Sequence[Mapping], b: Sequence[Mapping], reward: str) -> Inte
     shared = [prompt for prompt in of_a if prompt in of_b]
     if not all(any(counts[prompt][1] for prompt in shared) for counts in (of_a, of_b)):
         return None  # a policy without any segment has no ratio
-    return paired_ratio_bootstrap(_columns(of_a, shared), _columns(of_b, shared))
+    return paired_ratio_interval(_columns(of_a, shared), _columns(of_b, shared))
 
 
 def _corpus_gain(
@@ -121,7 +121,7 @@ def _corpus_gain(
     shared = [prompt for prompt in of_a if prompt in of_b]
     if not shared:
         return None
-    return paired_pooled_bootstrap(
+    return paired_pooled_interval(
         [of_a[prompt] for prompt in shared], [of_b[prompt] for prompt in shared], statistic
     )
 

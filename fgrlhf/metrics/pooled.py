@@ -23,6 +23,8 @@ CORPUS_LEVEL: dict[str, Callable[[Sequence[float]], float]] = {
     "ter_counts": corpus_ter,
     "nll_and_tokens": corpus_perplexity,
 }
+# `<statistic>` -> the least and the greatest value of those that have both
+CORPUS_LIMITS = {"bleu_counts": (0.0, 100.0), "chrf_counts": (0.0, 100.0)}
 
 PROMPT = "/prompt"
 # Metrics that are also computed from all responses to a prompt together: `<metric>/prompt` in the

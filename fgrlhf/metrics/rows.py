@@ -89,7 +89,7 @@ def _is_list_of_numbers(value: Any) -> bool:
 def _is_interval(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
-    bounds = [value.get("low"), value.get("high")]  # null if there is a single prompt
+    bounds = [value.get("low"), value.get("high")]  # null if there is no interval
     return _is_number(value.get("mean")) and (
         bounds == [None, None] or all(map(_is_number, bounds))
     )

@@ -7,6 +7,7 @@ import numpy as np
 from fgrlhf.metrics.pooled import (
     CORPUS,
     CORPUS_LEVEL,
+    CORPUS_LIMITS,
     ERROR_FREE,
     NOT_APPLICABLE,
     PROMPT,
@@ -15,11 +16,17 @@ from fgrlhf.metrics.pooled import (
     TOTAL,
     over_samples,
 )
-from fgrlhf.stats import Interval, bootstrap, pooled_bootstrap, ratio_bootstrap
+from fgrlhf.stats import (
+    Interval,
+    mean_interval,
+    pooled_interval,
+    ratio_interval,
+    share_of_prompts,
+)
 
 
 def summarize(rows: Sequence[Mapping]) -> dict[str, Interval]:
-    """Statistics of an evaluation's rows, with 95% bootstrap intervals over prompts.
+    """Statistics of an evaluation's rows, with 95% intervals over prompts.
 
     Rows with the same id belong to the same prompt. The mean of a column of numbers is taken over
     the responses to a prompt, then over prompts. Further statistics are
@@ -50,12 +57,14 @@ def summarize(rows: Sequence[Mapping]) -> dict[str, Interval]:
         if has_both_counts and name == metric + TOTAL and _has_numbers(column):
             error_free = _sums(groups, metric + ERROR_FREE)
             segments = _sums(groups, metric + TOTAL)
-            summary[metric + RATIO] = ratio_bootstrap(error_free, segments)
+            summary[metric + RATIO] = ratio_interval(error_free, segments)
         elif has_both_counts and name == metric + ERROR_FREE:
             continue  # it is in the ratio
         elif statistic in CORPUS_LEVEL:
             counts = [np.sum(values, axis=0) for values in column if values]
-            summary[metric + CORPUS] = pooled_bootstrap(counts, CORPUS_LEVEL[statistic])
+            summary[metric + CORPUS] = pooled_interval(
+                counts, CORPUS_LEVEL[statistic], limits=CORPUS_LIMITS.get(statistic)
+            )
         else:
             summary |= _mean_of_column(name, column)
             if name in PROMPT_LEVEL and has_several_responses:
@@ -102,9 +111,12 @@ def _mean_of_column(name: str, column: Sequence[Sequence]) -> dict[str, Interval
             missing_shares.append(float(np.mean([value is None for value in values])))
     statistics = {}
     if means:
-        statistics[name] = bootstrap(means)
+        is_share = all(
+            value in (0, 1) for values in column for value in values if _is_number(value)
+        )
+        statistics[name] = share_of_prompts(means) if is_share else mean_interval(means)
     if any(missing_shares):
-        statistics[name + NOT_APPLICABLE] = bootstrap(missing_shares)
+        statistics[name + NOT_APPLICABLE] = share_of_prompts(missing_shares)
     return statistics
 
 
@@ -112,4 +124,4 @@ def _prompt_level(name: str, groups: Sequence[Sequence[Mapping]]) -> dict[str, I
     """The metric for all responses to a prompt together, averaged over prompts."""
     together = [PROMPT_LEVEL[name]([row["response"] for row in group]) for group in groups]
     values = [value for value in together if value is not None]
-    return {name + PROMPT: bootstrap(values)} if values else {}
+    return {name + PROMPT: mean_interval(values)} if values else {}

@@ -62,7 +62,7 @@ class Difference:
     """A paired difference between two runs with its 95% interval over prompts and seeds.
 
     Attributes:
-      low, high: None if there is a single prompt, which has no interval.
+      low, high: None if there is no interval: few prompts, or all have this difference.
       excludes_zero: whether the interval excludes zero, without correction. Among 91 pairs without
         any difference, about five exclude zero by chance.
       p: p-value of no difference.

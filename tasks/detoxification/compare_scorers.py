@@ -4,14 +4,13 @@
 
 Prints the area under the ROC curve (AUC) of every scorer in output_dir, on the held-out texts of
 both kinds of labels, and whether a neural scorer beats the linear one with the same labels. The
-95% intervals are paired bootstraps over posts or pages. Held-out texts chose the penalty of the
+95% intervals are over posts or pages. Held-out texts chose the penalty of the
 linear scorers, so their AUC is slightly optimistic; the neural scorers have not seen them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -28,7 +27,7 @@ from fgrlhf.reward_models.text_scorers import (
     TextScorer,
     score_texts,
 )
-from fgrlhf.stats import Interval, bootstrap
+from fgrlhf.stats import Interval, interval_of, jackknifed
 from fgrlhf.text_types import Prompt
 from reward_modeling.metrics.span_errors import auc
 from tasks.detoxification.scorers import EXAMPLES
@@ -123,23 +122,18 @@ def auc_difference(
 ) -> Interval:
     """AUC of the numbers `a` minus that of `b` for the same texts, with a 95% interval.
 
-    The bootstrap draws groups, since texts of a group are similar. Both areas of a draw of one
-    class are 1/2.
+    The units of the interval are groups, since texts of a group are similar. The area of one class
+    is 1/2.
     """
     labels = np.asarray(toxic)
-    members: dict[str, list[int]] = {}
-    for place, group in enumerate(groups):
-        members.setdefault(group, []).append(place)
-    places = [np.array(part) for part in members.values()]
 
-    def difference(drawn: np.ndarray) -> float:
-        index = np.concatenate([places[int(group)] for group in drawn])
-        return auc(a[index], labels[index]) - auc(b[index], labels[index])
+    def difference(chosen: np.ndarray) -> float:
+        return auc(a[chosen], labels[chosen]) - auc(b[chosen], labels[chosen])
 
-    def statistic(drawn: np.ndarray, axis: int) -> Any:
-        return np.apply_along_axis(difference, axis, drawn)
-
-    return bootstrap(np.arange(len(places)), statistic, n=1000)
+    names = np.asarray(groups)
+    without = [difference(names != group) for group in dict.fromkeys(groups)]
+    estimate = difference(np.ones(len(labels), dtype=bool))
+    return interval_of(estimate, jackknifed(estimate, np.array(without)))
 
 
 def compare(settings: Settings) -> dict[str, Interval]:
