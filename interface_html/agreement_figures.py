@@ -8,8 +8,8 @@ from statistics import median
 from fgrlhf.data import span_rows
 from fgrlhf.data.agreement import JOINED, NOT_MARKED, Shared, severity_figure
 from fgrlhf.data.krippendorff import Units, alpha
-from fgrlhf.words import word_starts
 from fgrlhf.stats import Figure, median_interval, ratio_interval
+from fgrlhf.words import word_starts
 from interface_html.annotation_matches import (
     Document,
     Matches,

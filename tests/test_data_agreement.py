@@ -60,7 +60,7 @@ def test_nominal_alpha_and_its_interval_on_random_units():
     checked = 0
     for _ in range(20):
         items = []
-        for _ in range(rng.integers(5, 9)):
+        for _ in range(rng.integers(10, 14)):
             sizes = rng.integers(2, 6, size=rng.integers(1, 4))
             items.append([rng.choice(list("wxyz"), size).tolist() for size in sizes])
         places = {value: place for place, value in enumerate("wxyz")}
@@ -119,10 +119,10 @@ def test_equal_marks_of_few_items_are_not_certain():
         for i in range(5)
     ]
     figures = report({"f": items})
-    for name in ("span F1, exact, positions", "alpha, words marked or not"):
-        assert figures[name].mean == figures[name].high == 1 and figures[name].low < 0.5
-    few = report({"f": items[:4]})["alpha, words marked or not"]
-    assert str(few) == "1.000 (no interval: 4 of at least 5 units)"
+    f1 = figures["span F1, exact, positions"]
+    assert f1.mean == f1.high == 1 and f1.low < 0.5
+    few = figures["alpha, words marked or not"]
+    assert str(few) == "1.000 (no interval: 5 of at least 10 units)"
 
 
 def test_responses_to_one_prompt_are_one_unit():
@@ -335,7 +335,10 @@ def test_overlapping_marks_agree_in_any_order(marks):
         judgements += [mark(*values, annotator=annotator) for values in given]
     figures = report({"f": [judged(*judgements)]})
     for name in ("alpha, types of words", "alpha, types of matched spans"):
-        assert figures[name].mean == 1, name
+        if marks[0][:2] == marks[1][:2]:  # one combined label: nobody gave another
+            assert "all annotators chose 'a/x + a/y'" in str(figures[name])
+        else:
+            assert figures[name].mean == 1, name
 
 
 def test_severities_need_an_order():

@@ -41,8 +41,8 @@ from fgrlhf.data.span_matching import (
     partial_credit,
     same_type,
 )
-from fgrlhf.words import word_starts
 from fgrlhf.stats import Figure, ratio_interval
+from fgrlhf.words import word_starts
 
 NOT_MARKED = "none"
 JOINED = " + "  # between the labels of one place

@@ -11,7 +11,7 @@ from fgrlhf.stats import Figure, interval_of, jackknifed
 Units = Sequence[Sequence[Hashable]]  # for each unit of an item, the annotators' values
 Alphas = Callable[[np.ndarray], np.ndarray]  # weights of N items [B, N] -> alphas [B]
 AT_ONCE = 50  # items that are left out at a time, which bounds the memory
-FEWEST_ITEMS = 5  # that an interval needs: alpha of fewer is too far from normal
+FEWEST_ITEMS = 10  # that an interval needs: with five it would cover .84
 NOT_SHARED = "no response was judged by two annotators"
 
 
