@@ -199,13 +199,16 @@ def table(result: dict) -> str:
         "|---" * 6 + "|",
     ]
     for name, row in result["differences"].items():
-        cells = [
-            f"{row[metric]['mean']:+.3f} [{row[metric]['low']:+.3f}, {row[metric]['high']:+.3f}]"
-            for metric in METRICS
-        ]
+        cells = [_difference(row[metric]) for metric in METRICS]
         by_seed = " ".join(f"{value:+.3f}" for value in result["gold_by_seed"][name].values())
         lines.append(f"| {name.replace('_vs_', ' - ')} | {' | '.join(cells)} | {by_seed} |")
     return "\n".join(lines) + "\n"
+
+
+def _difference(interval: Mapping[str, float | None]) -> str:
+    if interval["low"] is None:  # few questions, or the same difference for all
+        return f"{interval['mean']:+.3f} (no interval)"
+    return f"{interval['mean']:+.3f} [{interval['low']:+.3f}, {interval['high']:+.3f}]"
 
 
 def science(settings: Settings) -> None:
