@@ -9,7 +9,7 @@ one scalar at the end? Data, SFT policy and feedback are those of `make demo`; e
 own reward models and policies. Run it again to continue or to add seeds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
