@@ -284,14 +284,20 @@ def _without_each(counts_QC: np.ndarray) -> np.ndarray:
 # ---- figures of one policy -----------------------------------------------------------------------
 
 
-def mean_interval(values_by_prompt: ArrayLike, clusters: Clusters = None) -> Interval:
+def mean_interval(
+    values_by_prompt: ArrayLike, clusters: Clusters = None, may_be_share: bool = True
+) -> Interval:
     """The mean of one value per prompt. If all values are 0 or 1 it is a share.
+
+    Args:
+      may_be_share: False for values without limits, such as KL, that may all be 0 by chance.
 
     Raises:
       ValueError: there are no prompts, or a value is not finite.
     """
     values = _values("values_by_prompt", values_by_prompt)
-    return _mean(values, clusters, bool(np.isin(values, (0, 1)).all()))
+    is_share = may_be_share and bool(np.isin(values, (0, 1)).all())
+    return _mean(values, clusters, is_share)
 
 
 def share_of_prompts(shares_by_prompt: ArrayLike, clusters: Clusters = None) -> Interval:

@@ -24,6 +24,9 @@ from fgrlhf.stats import (
     share_of_prompts,
 )
 
+# Columns that are no shares, even if only the values 0 and 1 occur.
+WITHOUT_LIMITS = ("kl", "length", "reward")
+
 
 def summarize(rows: Sequence[Mapping]) -> dict[str, Interval]:
     """Statistics of an evaluation's rows, with 95% intervals over prompts.
@@ -111,10 +114,13 @@ def _mean_of_column(name: str, column: Sequence[Sequence]) -> dict[str, Interval
             missing_shares.append(float(np.mean([value is None for value in values])))
     statistics = {}
     if means:
-        is_share = all(
+        may_be_share = name.partition("/")[0] not in WITHOUT_LIMITS
+        is_share = may_be_share and all(
             value in (0, 1) for values in column for value in values if _is_number(value)
         )
-        statistics[name] = share_of_prompts(means) if is_share else mean_interval(means)
+        statistics[name] = (
+            share_of_prompts(means) if is_share else mean_interval(means, may_be_share=may_be_share)
+        )
     if any(missing_shares):
         statistics[name + NOT_APPLICABLE] = share_of_prompts(missing_shares)
     return statistics
