@@ -9,13 +9,16 @@ from pathlib import Path
 import tiny
 import torch
 from transformers import (
+    AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     CohereConfig,
+    CTRLConfig,
     DeepseekV3Config,
     FalconConfig,
     Gemma2Config,
+    Gemma3nTextConfig,
     GraniteConfig,
     LEDConfig,
     MarianConfig,
@@ -84,6 +87,18 @@ OPT = {
 
 DECODERS = {  # name: (config, its settings)
     "cohere": (CohereConfig, {**GROUPED, "logit_scale": 0.25}),
+    "ctrl": (
+        CTRLConfig,
+        {
+            "vocab_size": len(tiny.tokenizer()),
+            "n_positions": 130,
+            "n_embd": 32,
+            "dff": 48,
+            "n_layer": 2,
+            "n_head": 4,
+            **SPECIAL,
+        },
+    ),
     "deepseek-v3": (
         DeepseekV3Config,
         {
@@ -106,6 +121,20 @@ DECODERS = {  # name: (config, its settings)
         {**DECODER, "new_decoder_architecture": True, "num_kv_heads": 2},
     ),
     "gemma2": (Gemma2Config, {**GROUPED, "head_dim": 8, "final_logit_softcapping": 2.0}),
+    "gemma3n": (
+        Gemma3nTextConfig,
+        {
+            **GROUPED,
+            "head_dim": 8,
+            "vocab_size_per_layer_input": len(tiny.tokenizer()),
+            "hidden_size_per_layer_input": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "num_kv_shared_layers": 0,
+            "laurel_rank": 4,
+            "intermediate_size": [48, 48],
+            "activation_sparsity_pattern": [0.0, 0.0],
+        },
+    ),
     "granite": (GraniteConfig, {**GROUPED, "logits_scaling": 3.0}),
     "modernbert-decoder": (
         ModernBertDecoderConfig,
@@ -165,6 +194,94 @@ ENCODER_DECODERS = {
     "t5": (T5Config, T5),
     "umt5": (UMT5Config, T5),
 }
+LINEAR = {
+    "linear_conv_kernel_dim": 3,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_chunk_size": 8,
+}
+FEW_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+LATENTS = {
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "n_group": 1,
+    "topk_group": 1,
+}
+HYBRIDS = {  # models with recurrent layers, by model type
+    "bamba": {**GROUPED, **MAMBA, "attn_layer_indices": [1]},
+    "falcon_h1": {**GROUPED, **MAMBA, "mamba_d_ssm": 64, "head_dim": 8},
+    "granitemoehybrid": {
+        **GROUPED,
+        **MAMBA,
+        "layer_types": ["mamba", "attention"],
+        "num_local_experts": 4,
+        "shared_intermediate_size": 32,
+    },
+    "jamba": {
+        **GROUPED,
+        "num_experts": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 4,
+    },
+    "kimi_linear": {
+        **DECODER,
+        **LATENTS,
+        "num_key_value_heads": 4,
+        "layer_types": ["linear_attention", "full_attention"],
+        "mlp_layer_types": ["dense", "sparse"],
+        "linear_head_dim": 8,
+        "linear_num_heads": 4,
+        "linear_conv_kernel_dim": 3,
+    },
+    "lfm2": {**GROUPED, "layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {
+        **GROUPED,
+        **FEW_EXPERTS,
+        "layer_types": ["conv", "full_attention"],
+        "num_dense_layers": 1,
+    },
+    "olmo_hybrid": {
+        **GROUPED,
+        **LINEAR,
+        "linear_num_value_heads": 2,
+        "layer_types": ["linear_attention", "full_attention"],
+    },
+    "qwen3_5_text": {
+        **GROUPED,
+        **LINEAR,
+        "head_dim": 8,
+        "layer_types": ["linear_attention", "full_attention"],
+    },
+    "qwen3_next": {
+        **GROUPED,
+        **LINEAR,
+        **FEW_EXPERTS,
+        "head_dim": 8,
+        "shared_expert_intermediate_size": 16,
+        "layer_types": ["linear_attention", "full_attention"],
+    },
+    "zaya": {
+        **GROUPED,
+        **FEW_EXPERTS,
+        "num_experts_per_tok": 1,
+        "head_dim": 8,
+        "router_hidden_size": 16,
+    },
+}
 OTHERS = {
     "xlnet": (
         XLNetConfig,
@@ -182,6 +299,8 @@ FAMILIES = {**DECODERS, **ENCODER_DECODERS, **OTHERS}
 
 
 def config_of(family: str, **changes) -> PretrainedConfig:
+    if family in HYBRIDS:
+        return AutoConfig.for_model(family, **{**HYBRIDS[family], **changes})
     config_class, settings = FAMILIES[family]
     return config_class(**{**settings, **changes})
 

@@ -141,16 +141,25 @@ def test_a_saved_policy_is_an_ordinary_one_with_the_adapters_merged(kind, tmp_pa
         ("qwen3-moe", ["layers.0.mlp.gate_proj"]),
         ("phimoe", []),
         ("falcon", ["h.0.mlp.dense_h_to_4h"]),
+        ("gemma3n", ["altup_projections.0", "layers.1.mlp.gate_proj"]),
+        ("ctrl", ["h.0.ffn.0", "h.1.ffn.2"]),
+        ("switch", ["encoder.block.0.layer.0.SelfAttention.q"]),
+        ("jamba", ["layers.0.mamba.x_proj", "layers.0.feed_forward.gate_proj"]),
     ],
 )
 def test_adapters_of_families_with_layers_of_their_own(family, layers, tmp_path):
-    """Experts whose weights are one tensor, and routers, get no adapters."""
+    """Layers in a list, whose names end in a number, get adapters.
+
+    Experts whose weights are one tensor, routers, and layers that are read without being called
+    (Jamba's `dt_proj`) get none.
+    """
     families.save(family, tmp_path / "start")
     policy = load_policy(tmp_path / "start", lora=LORA).eval()
     trained = {name for name, p in policy.named_parameters() if p.requires_grad}
     assert all(".lora_" in name for name in trained)
     adapted_layers = {name.partition(".lora_")[0] for name in trained}
-    assert not any(name.endswith(("experts", "router", "gate")) for name in adapted_layers)
+    without = (".experts", ".router", ".gate", ".router.classifier", ".dt_proj")
+    assert not any(name.endswith(without) for name in adapted_layers)
     for layer in layers:
         assert any(name.endswith(layer) for name in adapted_layers), layer
     for name, parameter in policy.named_parameters():

@@ -9,8 +9,6 @@ from transformers import (
     BertForMaskedLM,
     LongT5Config,
     LongT5ForConditionalGeneration,
-    MambaConfig,
-    MambaForCausalLM,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -375,15 +373,6 @@ def test_packing_where_it_changes_the_results_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(T5Policy, "_can_pack", True)
     with pytest.raises(UserError, match="LongT5.*: it computes different logits than the policy"):
         load_policy(tmp_path)
-
-
-def test_a_model_with_a_running_state_is_refused(tmp_path):
-    tok = tiny.fresh(tiny.tokenizer())
-    model = MambaForCausalLM(
-        MambaConfig(vocab_size=len(tok), hidden_size=8, num_hidden_layers=1, state_size=2)
-    )
-    with pytest.raises(UserError, match="MambaForCausalLM keeps a recurrent state"):
-        CausalPolicy(model, tok)
 
 
 @pytest.mark.parametrize("kind", ANY)

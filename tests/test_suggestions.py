@@ -427,6 +427,7 @@ def test_suggestions_are_not_replaced(run, tmp_path):
     with pytest.raises(UserError, match="item q0 has suggestions already"):
         run(
             source=str(tmp_path / "out.json"),
+            out=str(tmp_path / "again.json"),
             models="outputs/rel_rm",
             kinds={"F-ERR": "Irrelevant"},
         )

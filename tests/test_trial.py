@@ -7,6 +7,8 @@ import families
 import pytest
 import tiny
 import torch
+from rl_helpers import config, metrics, trainer
+from test_policy import sampled
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -28,6 +30,7 @@ from fgrlhf.models.encoder_decoder import encode_prompts
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import count_layers
 from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
+from fgrlhf.runs.rl_config import LoRAConfig
 
 TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
 V = len(tiny.tokenizer())
@@ -169,18 +172,79 @@ def test_a_model_that_crashes_when_it_samples_is_refused(model_type, tmp_path):
         load_policy(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "model_type, layer_types",
+# ---- recurrent layers ----------------------------------------------------------------------------
+
+FAST_HYBRIDS = ("granitemoehybrid", "lfm2", "qwen3_5_text")
+every_hybrid = pytest.mark.parametrize(
+    "family",
     [
-        ("lfm2", ["conv", "full_attention"]),
-        ("lfm2_moe", ["conv", "full_attention"]),
-        ("minimax", ["linear_attention", "full_attention"]),
+        pytest.param(name, marks=() if name in FAST_HYBRIDS else pytest.mark.slow)
+        for name in families.HYBRIDS
     ],
 )
-def test_a_model_with_some_recurrent_layers_is_refused(model_type, layer_types):
-    model = random_model(model_type, SIZES | EXPERTS | {"layer_types": layer_types})
-    with pytest.raises(UserError, match="keeps a recurrent state instead of keys and values"):
-        CausalPolicy(model, tiny.fresh(tiny.tokenizer()))
+
+
+@every_hybrid
+def test_a_hybrid_samples_what_it_scores_also_with_merged_adapters(family, tmp_path):
+    families.save(family, tmp_path / "start")
+    policy = load_policy(tmp_path / "start")
+    assert not can_share(policy.model)
+    check_logprobs(policy)
+    policy = load_policy(tmp_path / "start", lora=LoRAConfig(r=2, alpha=8.0)).eval()
+    torch.manual_seed(3)
+    for name, parameter in policy.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    check_logprobs(policy)
+    policy.save(tmp_path / "merged")
+    merged = load_policy(tmp_path / "merged").eval()
+    batch = sampled(policy)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            merged(*batch)[0].logprobs_BT, policy(*batch)[0].logprobs_BT, atol=1e-4, rtol=0
+        )
+
+
+@every_hybrid
+def test_a_hybrid_is_trained(family, tmp_path, monkeypatch):
+    families.save(family, tmp_path / "start")
+    monkeypatch.setattr(
+        tiny, "policy", lambda _, lora=None: load_policy(tmp_path / "start", lora=lora)
+    )
+    cfg = config(tmp_path / "run", train__total_episodes=8, train__lr=1e-2)
+    run = trainer(cfg, family, lora=LoRAConfig(r=2))
+    run.train()
+    assert metrics(tmp_path / "run")[0]["kl"] == pytest.approx(0, abs=1e-4)
+    added = [p for name, p in run.policy.named_parameters() if ".lora_B." in name]
+    run.policy.zero_grad()
+    run.policy(*sampled(run.policy))[0].logprobs_BT.sum().backward()
+    assert all(p.grad is not None for p in added)
+    # the untrained queries and keys of Zaya have a gradient of exactly 0
+    assert sum(bool(p.grad.abs().max() > 0) for p in added) >= 6
+
+
+def test_a_hybrid_without_recurrent_layers_shares_its_cache(tmp_path):
+    families.save("granitemoehybrid", tmp_path, layer_types=["attention", "attention"])
+    policy = load_policy(tmp_path)
+    assert shares_cache(policy.model)
+    check_logprobs(policy)
+
+
+OWN_CACHES = {
+    "mamba": {"vocab_size": V, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4},
+    "minimax": SIZES | EXPERTS | {"layer_types": ["linear_attention", "full_attention"]},
+    "recurrent_gemma": SIZES | {"lru_width": 32, "num_hidden_layers": 3},
+}
+
+
+@pytest.mark.parametrize("model_type", OWN_CACHES)
+def test_a_recurrent_model_with_a_cache_of_its_own_is_refused(model_type, tmp_path):
+    save(random_model(model_type, OWN_CACHES[model_type]), tmp_path)
+    with pytest.raises(UserError, match="cannot be used as a policy: .*use another model"):
+        load_policy(tmp_path)
+
+
+# ---- models whose calculations are wrong ---------------------------------------------------------
 
 
 def test_steps_that_give_other_logits_are_refused(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Decoder-only policies: GPT-2, Llama, Qwen, GPT-NeoX, Mistral and others with a key-value cache.
+"""Decoder-only policies: GPT-2, Llama, Qwen, GPT-NeoX, Mistral and others with a cache.
 
 Prompt (padded on the left) and response are one sequence. Where it is cheaper, a prompt and its K
 responses are one row, so that the prompt is computed once.
@@ -25,16 +25,12 @@ from fgrlhf.models.shared_rows import block_mask, can_share, position_arguments,
 from fgrlhf.models.trunk import text_config, trunk_of
 from fgrlhf.text_types import Prompt
 
-# names in `layer_types` of a config; transformers does not mark all such models as stateful
-RECURRENT_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"})
-
 
 class CausalPolicy(Policy):
     """A policy whose decoder-only model continues the prompt.
 
     Raises:
-      UserError: right padding is requested, or the model keeps a recurrent state instead of keys
-        and values.
+      UserError: right padding is requested.
     """
 
     default_padding_side = "left"
@@ -52,12 +48,6 @@ class CausalPolicy(Policy):
                 "model.policy_model.input_padding_side is `right`, but a decoder-only model writes"
                 " its response right after the prompt, where the padding would be: set it to left,"
                 " or leave it out"
-            )
-        if _has_recurrent_layers(model):
-            raise UserError(
-                f"{type(model).__name__} keeps a recurrent state instead of keys and values, into"
-                " which padding and the samples of other prompts would leak: choose a model whose"
-                " layers are all attention layers"
             )
         super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
         if can_share(model) and model._supports_attention_backend:
@@ -256,7 +246,10 @@ class CausalPolicy(Policy):
 
 
 class CausalSteps:
-    """`Steps` of a decoder-only model. The prompt is read once; its cache is copied K times."""
+    """`Steps` of a decoder-only model. The prompt is read once; its cache is copied K times.
+
+    The cache holds keys and values, and the states of recurrent layers.
+    """
 
     def __init__(
         self,
@@ -274,8 +267,9 @@ class CausalSteps:
 
     def first(self) -> Tensor:
         hidden_GD = self._read(self.prompt_ids_GP, _positions(self.mask_BL))
-        self.cache.batch_repeat_interleave(self.num_samples)
-        self.mask_BL = self.mask_BL.repeat_interleave(self.num_samples, 0)
+        G = len(hidden_GD)
+        # recurrent layers have no `batch_repeat_interleave`
+        self._select(torch.arange(G, device=hidden_GD.device).repeat_interleave(self.num_samples))
         return hidden_GD.repeat_interleave(self.num_samples, 0)
 
     def next(self, ids_B: Tensor) -> Tensor:
@@ -297,8 +291,12 @@ class CausalSteps:
         return live_B.nonzero()[:, 0]
 
     def keep(self, rows: Tensor) -> None:
+        self._select(rows)
+
+    def _select(self, rows: Tensor) -> None:
+        """Let these rows of the cache be its rows. A row can be named several times."""
         self.mask_BL = self.mask_BL[rows]
-        self.cache.batch_select_indices(rows)
+        self.cache.reorder_cache(rows)  # pyright: ignore[reportArgumentType]
 
 
 class SharedCacheSteps:
@@ -388,12 +386,7 @@ class SharedCacheSteps:
         self.cache.keep(rows)
 
 
-# ---- layers and positions ------------------------------------------------------------------------
-
-
-def _has_recurrent_layers(model: PreTrainedModel) -> bool:
-    layer_types = getattr(text_config(model), "layer_types", None) or ()
-    return model._is_stateful or not RECURRENT_LAYERS.isdisjoint(layer_types)
+# ---- positions -----------------------------------------------------------------------------------
 
 
 def _positions(mask_BL: Tensor) -> Tensor:

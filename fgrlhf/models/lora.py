@@ -24,8 +24,13 @@ from fgrlhf.models.quantized import QuantizedLinear, quantize_layers
 from fgrlhf.models.top_layers import top_layers_of
 
 ADAPTER = "default"
+ROOT = "model"  # name of the model in the module that peft gets
 # Classes whose results are W x + b; other classes derived from them may compute more.
 LINEAR_LAYERS = (nn.Linear, Conv1D, Linear, TransposedLinear, FalconLinear)
+# Routers of mixtures of experts: parts of the names of their classes, and names of layers that are
+# a router without a class of its own.
+ROUTER_CLASSES = ("Router", "TopKGating")
+ROUTERS = frozenset({"gate", "router", "router_gate"})
 
 
 def add_adapters(
@@ -45,50 +50,77 @@ def add_adapters(
     """
     targets = _targets(model, settings.target_modules)
     pooler = getattr(model, "pooler", None)
-    if settings.quantize is not None:  # also the layers below `top_layers`
-        quantize_layers(model, _full_names(model, targets, _modules_outside(model, pooler)))
+    targets = _keep(targets, _modules_outside(model, pooler))
+    adapted = targets
     if top_layers is not None:
-        targets = _full_names(model, targets, _modules_of(*top_layers_of(model, top_layers)))
-    if pooler is not None:
-        targets = _full_names(model, targets, _modules_outside(model, pooler))
+        adapted = _keep(targets, _modules_of(*top_layers_of(model, top_layers)))
+    if settings.quantize is not None:  # also the layers below `top_layers`
+        quantize_layers(model, targets)
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]  # peft takes any number
         lora_dropout=settings.dropout,
-        target_modules=targets,
-        fan_in_fan_out=_stores_transposed_weights(model, targets),
+        target_modules=[f"{ROOT}.{name}" for name in adapted],
+        # GPT-2's weights are (in, out)
+        fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in adapted.values()),
     )
     # In some mixtures of experts, a layer has the name under which checkpoints store the experts,
     # whose weights transformers merges into one tensor. Given the model itself, peft reads its
     # config and would adapt these tensors too, which `merged_weights` cannot save. In a module
     # without a config it looks for layers only.
-    inject_adapter_in_model(config, nn.ModuleDict({"model": model}), ADAPTER)
+    inject_adapter_in_model(config, nn.ModuleDict({ROOT: model}), ADAPTER)
     if pooler is not None:
         pooler.requires_grad_(True)
     return model
 
 
-def _targets(model: PreTrainedModel, requested: Sequence[str] | None) -> list[str]:
-    """Names of the linear layers that get adapters: `requested`, or all but the output layer.
+def _targets(model: PreTrainedModel, requested: Sequence[str] | None) -> dict[str, nn.Module]:
+    """The linear layers that get adapters, by full name.
 
-    Experts whose weights are one tensor are not layers. Nor is a router that returns more than a
-    product, although its class may be derived from `nn.Linear` (PhiMoE).
+    These are the layers whose last part of the name is in `requested`; None: all but the output
+    layer and those that `_cannot_be_adapted`. peft gets full names, because the last part of a
+    layer in a list is a number, which other modules share.
     """
     output_layer = model.get_output_embeddings()
-    available = set()
-    for name, module in model.named_modules():
-        if type(module) in LINEAR_LAYERS and module is not output_layer:
-            available.add(_last_part(name))
+    modules = dict(model.named_modules())
+    layers = {}
+    for name, module in modules.items():
+        is_linear = type(module) in LINEAR_LAYERS and module is not output_layer
+        if is_linear and not _cannot_be_adapted(name, modules):
+            layers[name] = module
+    available = {_last_part(name) for name in layers}
     unknown = sorted(set(requested or ()) - available)
     if unknown:
         raise UserError(
             "lora.target_modules names"
             f" {', '.join(f'`{name}`' for name in unknown)}, but adapters need linear layers other"
-            f" than the output layer, and {type(model).__name__} has these:"
+            f" than the output layer and routers, and {type(model).__name__} has these:"
             f" {', '.join(sorted(available))}. Name some of them, or leave target_modules out to"
             " use all"
         )
-    return sorted(requested or available)
+    if requested is None:
+        return layers
+    return {name: layer for name, layer in layers.items() if _last_part(name) in requested}
+
+
+def _cannot_be_adapted(name: str, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether a linear layer is part of a router, or is read in another way than by calling it.
+
+    A router chooses experts, and that choice has no gradient. Mamba multiplies with the weights of
+    `dt_proj` itself, so an adapter there would change nothing until it is merged. Experts whose
+    weights are one tensor are not layers. Nor is a router that returns more than a product,
+    although its class may be derived from `nn.Linear` (PhiMoE).
+    """
+    parent = type(modules[name.rpartition(".")[0]]).__name__
+    if _last_part(name) == "dt_proj" and "Mamba" in parent:
+        return True
+    if _last_part(name) in ROUTERS:
+        return True
+    while name:
+        if any(part in type(modules[name]).__name__ for part in ROUTER_CLASSES):
+            return True
+        name = name.rpartition(".")[0]
+    return False
 
 
 def _modules_of(*parts: nn.Module) -> set[nn.Module]:
@@ -102,25 +134,8 @@ def _modules_outside(model: nn.Module, part: nn.Module | None) -> set[nn.Module]
     return _modules_of(model) - (set() if part is None else _modules_of(part))
 
 
-def _full_names(
-    model: PreTrainedModel, targets: Sequence[str], modules: Set[nn.Module]
-) -> list[str]:
-    """Full names of the target layers among `modules`. Targets are full names or last parts."""
-    names = []
-    for name, module in model.named_modules():
-        is_target = name in targets or _last_part(name) in targets
-        if is_target and module in modules:
-            names.append(name)
-    return names
-
-
-def _stores_transposed_weights(model: PreTrainedModel, targets: Sequence[str]) -> bool:
-    """Whether the target layers are GPT-2's, whose weights are (in, out)."""
-    for name, module in model.named_modules():
-        is_target = name in targets or _last_part(name) in targets
-        if is_target and isinstance(module, Conv1D):
-            return True
-    return False
+def _keep(layers: Mapping[str, nn.Module], modules: Set[nn.Module]) -> dict[str, nn.Module]:
+    return {name: layer for name, layer in layers.items() if layer in modules}
 
 
 def _last_part(name: str) -> str:
