@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
 from fgrlhf.kernels.install import shares_cache
 from fgrlhf.kernels.shared_cache import SHARED_CACHE
 from fgrlhf.models import sharding
@@ -363,11 +364,29 @@ def test_a_multimodal_model_is_a_policy_of_its_language_model(tmp_path):
 def test_an_encoder_decoder_with_two_configs(tmp_path):
     model = random_model("t5gemma", NESTED["t5gemma"])
     save(model, tmp_path)
-    with pytest.raises(UserError, match="decoder_start_token_id"):
-        load_policy(tmp_path)
-    model.config.decoder_start_token_id = 1
-    policy = load_policy(save(model, tmp_path))
+    # its config has no decoder_start_token_id
+    policy = load_policy(tmp_path)
+    assert policy.decoder_start_ids == [model.config.decoder.bos_token_id]
     assert policy.hidden_size == 32 and not policy._can_pack
+    check_logprobs(policy)
+    policy.save(tmp_path / "saved")
+    assert load_policy(tmp_path / "saved").decoder_start_ids == policy.decoder_start_ids
+
+
+def test_the_start_token_may_stand_in_generation_config_json_only(tmp_path):
+    tiny.t5().save(tmp_path)
+    written = read_json(tmp_path / "config.json")
+    start = written.pop("decoder_start_token_id")
+    write_json(tmp_path / "config.json", written)
+    generation = read_json(tmp_path / "generation_config.json")
+    with pytest.raises(UserError, match="decoder_start_token_id"):
+        write_json(
+            tmp_path / "generation_config.json", {**generation, "decoder_start_token_id": None}
+        )
+        load_policy(tmp_path)
+    write_json(tmp_path / "generation_config.json", {**generation, "decoder_start_token_id": start})
+    policy = load_policy(tmp_path)
+    assert policy.decoder_start_ids == [start]
     check_logprobs(policy)
 
 

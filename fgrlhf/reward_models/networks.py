@@ -215,7 +215,7 @@ class LanguageModelScorer(PreTrainedModel):
         """
         trunk_config = load_config(ckpt)
         check_stacks(trunk_config, shape)
-        if shape == "seq2seq" and trunk_config.decoder_start_token_id is None:
+        if shape == "seq2seq" and getattr(trunk_config, "decoder_start_token_id", None) is None:
             raise ValueError(
                 "its config has no decoder_start_token_id, the token that a decoder starts with"
             )
