@@ -41,6 +41,17 @@ def checked(tab) -> list[str]:
     return tab.evaluate("[...document.querySelectorAll('input:checked')].map((node) => node.value)")
 
 
+def test_a_held_key_gives_one_rating(chromium, task):
+    with opened(chromium, where=write_page(task, [row(0)])) as tab:
+        for _ in range(4):
+            tab.keyboard.down("5")  # the second one and later are repeats
+        tab.keyboard.up("5")
+        press(tab, "7")
+        assert checked(tab) == ["5"]
+        typed = tab.evaluate("[...document.querySelectorAll('input.percent')].map((x) => x.value)")
+        assert typed == ["7", ""]
+
+
 def test_by_keyboard_with_reloads_in_every_order(chromium, task):
     orders = set()
     with opened(chromium, where=write_page(task, [row(i) for i in range(10)])) as tab:

@@ -641,6 +641,11 @@ window.FG = window.FG || {};
     const isTypedBracket = event.altKey && !event.metaKey && FG.bracketOf(event) === event.key;
     if ((command || event.altKey) && !isTypedBracket) return;
     if (event.isComposing) return;
+    // A held key repeats. It must not decide the next pair or scale too.
+    if (event.repeat && /^[\p{L}\p{N}]$/u.test(event.key) && (!field || field.inputMode === "numeric")) {
+      event.preventDefault();
+      return;
+    }
     if (field) {
       shell.hooks.fieldKey && shell.hooks.fieldKey(event, field);
       return;
