@@ -35,7 +35,7 @@ DevEvaluation = Callable[[Policy], Mapping[str, float | Interval]]
 def dev_columns(results: Mapping[str, float | Interval]) -> tuple[dict[str, float], dict]:
     """The means of dev metrics by name, and their columns in metrics.jsonl.
 
-    The columns are `eval/<name>` and, for an interval, its bounds `eval_low/<name>` and
+    The columns are `eval/<name>` and, for an interval with bounds, `eval_low/<name>` and
     `eval_high/<name>`.
     """
     means: dict[str, float] = {}
@@ -43,8 +43,9 @@ def dev_columns(results: Mapping[str, float | Interval]) -> tuple[dict[str, floa
     for name, result in results.items():
         if isinstance(result, Interval):
             means[name] = result.mean
-            bounds[f"eval_low/{name}"] = result.low
-            bounds[f"eval_high/{name}"] = result.high
+            if result.has_bounds:
+                bounds[f"eval_low/{name}"] = result.low
+                bounds[f"eval_high/{name}"] = result.high
         else:
             means[name] = result
     return means, {f"eval/{name}": mean for name, mean in means.items()} | bounds

@@ -404,7 +404,8 @@ def test_the_best_checkpoint_is_kept_by_the_named_metric(tmp_path):
 
 
 def test_the_intervals_of_dev_metrics_are_logged(tmp_path):
-    results = {"gold": Interval(0.5, 0.4, 0.7), "reward": 2.0}
+    unbounded = Interval(0.0, math.nan, math.nan, "all values are equal")
+    results = {"gold": Interval(0.5, 0.4, 0.7), "reward": 2.0, "kl": unbounded}
     cfg = config(
         tmp_path, train__eval_interval=2, train__best_metric="gold", train__total_episodes=8
     )
@@ -415,6 +416,7 @@ def test_the_intervals_of_dev_metrics_are_logged(tmp_path):
         "eval_low/gold": 0.4,
         "eval_high/gold": 0.7,
         "eval/reward": 2.0,
+        "eval/kl": 0.0,
     }
 
 
