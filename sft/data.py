@@ -185,10 +185,14 @@ def response_loss(model: Any, policy: Policy, inputs: dict[str, Tensor]) -> Tens
     Args:
       model: the policy's language model, wrapped or not.
       inputs: a batch of `Collator` with padding on the left.
+
+    Returns:
+      NaN if no row has a response.
     """
     labels_BL = inputs["labels"]
     mask_BL = inputs["attention_mask"]
-    longest = int((labels_BL != IGNORED).sum(1).max())
+    # a batch that only fills up the last one of several processes has no response
+    longest = max(int((labels_BL != IGNORED).sum(1).max()), 1)
     kept = longest + 1  # the column before a token predicts it
     logits_BNV = model(
         input_ids=inputs["input_ids"],

@@ -38,6 +38,17 @@ def test_pairs_by_keyboard_with_reloads(chromium, tmp_path):
         assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED
 
 
+@pytest.mark.parametrize("mode", ["pairs", "ranks"])
+def test_a_held_key_decides_once(chromium, tmp_path, mode):
+    with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
+        if mode == "ranks":
+            press(tab, "m")
+        for _ in range(len(PAIRS)):
+            tab.keyboard.down("1")  # the second one and later are repeats
+        tab.keyboard.up("1")
+        assert tab.locator("#choices input:checked").count() == 1
+
+
 def test_every_order_is_mapped_back(chromium, tmp_path):
     orders = set()
     with opened(
