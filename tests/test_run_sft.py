@@ -838,7 +838,7 @@ def test_evaluation_beyond_the_last_step_happens_at_the_last_step(world):
 
 RANK_ONE_DIVERGES = """
 import os, sys
-from fgrlhf.utils import run_main
+from fgrlhf.errors import run_main
 from sft import run_sft
 
 original = run_sft.SFTTrainer.compute_loss
