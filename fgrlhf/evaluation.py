@@ -106,8 +106,7 @@ def evaluate_rows(
         search, whose responses are not samples of the policy.
       temperature: of the log-probabilities in `kl`; by default that of sampling, or 1 for greedy
         responses.
-      segmenter: finds the sentences for RougeLsum; by default the blank one, which needs no
-        download.
+      segmenter: finds the sentences for RougeLsum; by default `multilingual`.
       batch_size: the most prompts per batch. It has fewer if they would have more than
         RESPONSES_PER_BATCH responses.
       search: finds one response to every prompt, instead of sampling (step_search.py).

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fgrlhf.metrics.scripts import unicode_words
-from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter
+from fgrlhf.reward_utils import BLANK, MULTILINGUAL, Segmenter, load_segmenter
 
 RougeTokenizer = Literal["unicode", "published"]
 LONGEST_UNSTEMMED = 3  # letters
@@ -75,14 +75,15 @@ class Rouge:
 class RougeLsum(Rouge):
     """ROUGE with the summary-level longest common subsequence (Lin 2004, section 3.2).
 
-    It reads one sentence per line. The default is the blank segmenter, which is always available: a
-    score must not depend on installed packages. The published code uses nltk's punkt, which has to
-    be downloaded.
+    It reads one sentence per line, as the segmenter `multilingual` finds them. With the tokenizer
+    "published", the sentences are those of the blank segmenter: the published code uses nltk's
+    punkt, which has to be downloaded, and a score must not depend on installed packages.
     """
 
     def __init__(self, segmenter: Segmenter | None = None, tokenizer: RougeTokenizer = "unicode"):
         super().__init__("rougeLsum", tokenizer)
-        self.segmenter = load_segmenter(BLANK) if segmenter is None else segmenter
+        name = BLANK if tokenizer == "published" else MULTILINGUAL
+        self.segmenter = load_segmenter(name) if segmenter is None else segmenter
 
     def lines(self, text: str) -> str:
         """The text with one sentence per line."""

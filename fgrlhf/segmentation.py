@@ -346,7 +346,7 @@ def _full_mark_ends(text: str, match: re.Match, at: int, following: str) -> bool
     if following in COMMAS:
         return False
     before = text[match.start() - 1 : match.start()]
-    if match[0] == "．" and before.isdigit() and following.isdigit():
+    if match[0] == "．" and before.isdecimal() and following.isdecimal():
         return False
     quoted = at > match.end() and text[at - 1] in "」』"
     return not (quoted and following in "とっ")  # Japanese: he said 「...」
@@ -366,18 +366,18 @@ def _stop_ends(text: str, start: int, stop: int, first: str) -> bool:
     word = match[0] if match else ""
     lowered = word.lower()
     is_start = first.lower() in _STARTERS and not first[:1].islower()
-    if lowered.isdigit():
+    if lowered.isdecimal():
         return not (len(lowered) < 3 and first.lower() in _MONTHS)
-    if lowered in ("г", "в") and not text[:stop].rstrip("гв ")[-1:].isdigit():
+    if lowered in ("г", "в") and not text[:stop].rstrip("гв ")[-1:].isdecimal():
         return False
-    if lowered in _BEFORE_NUMBER and (first.isdigit() or word in ("pp", "p")):
+    if lowered in _BEFORE_NUMBER and (first.isdecimal() or word in ("pp", "p")):
         return False
-    if lowered in _BEFORE_NAME and not (lowered == "v" and first.isdigit()):
+    if lowered in _BEFORE_NAME and not (lowered == "v" and first.isdecimal()):
         return False
     if len(word) == 1 and word.isalpha() and not is_unspaced(word):
         return is_start
     if lowered in _MAY_END:
-        if first[:1].islower() or first.isdigit() or not first:
+        if first[:1].islower() or first.isdecimal() or not first:
             return False
         return is_start or lowered in ("etc", "a.m", "p.m", "am", "pm") or not word.isascii()
     if "." in word and re.fullmatch(r"(?:[^\W\d_]\.)+[^\W\d_]", word):  # an acronym

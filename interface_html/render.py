@@ -19,6 +19,7 @@ STYLE = "page.css"
 SHARED_SCRIPTS = (
     "language.js",
     "core.js",
+    "segmentation.js",
     "diff.js",
     "rules.js",
     "ratings.js",

@@ -40,6 +40,7 @@ from fgrlhf.data.problems import (
     source_list_problems,
 )
 from fgrlhf.errors import UserError
+from fgrlhf.segmentation import sentences
 from fgrlhf.text_types import Prompt
 from interface_html.conversations import (
     conversation_problems,
@@ -73,7 +74,6 @@ from interface_html.rules import (
     errors_only,
     output_side,
     preference_problems,
-    sentences,
 )
 from interface_html.schema import MOST_OUTPUTS, Schema
 from interface_html.suggestions import decision_problems

@@ -46,38 +46,13 @@ from fgrlhf.data.problems import (
     text_problems,
     unknown_key_problems,
 )
+from fgrlhf.segmentation import sentences
 from interface_html.schema import OUTPUT, Schema, Side
 
-STOPS = ".!?…。"
-CLOSERS = "\"')]}’”»" + STOPS
 DOCUMENT_KEYS = ("errors", "missing-info", "corrected-prediction", "no-error")
 MOST_SEEN = {"seconds": 10**7, "share": 1}  # the keys of what was seen of an output
 LONGEST_REASON = 1000  # code points; templates/rules.js has the same
 ERROR_KEYS = ("error type", "explanation", "start", "end")
-
-
-def sentences(text: str) -> list[tuple[int, int]]:
-    """The sentences of a text as spans [start, end).
-
-    A sentence ends after a stop such as `.`, `!` or `?` with its closing quotes, before white space
-    or the end of the text.
-    """
-    spans = []
-    start = None
-    i = 0
-    while i < len(text):
-        if start is None and not text[i].isspace():
-            start = i
-        if start is not None and text[i] in STOPS:
-            while i + 1 < len(text) and text[i + 1] in CLOSERS:
-                i += 1
-            if i + 1 == len(text) or text[i + 1].isspace():
-                spans.append((start, i + 1))
-                start = None
-        i += 1
-    if start is not None:
-        spans.append((start, len(text.rstrip())))
-    return spans
 
 
 def side_of(error: Mapping[str, Any]) -> str:

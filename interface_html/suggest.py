@@ -33,12 +33,12 @@ from fgrlhf.files import write_text
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer
 from fgrlhf.seeds import derive_seed
+from fgrlhf.segmentation import sentences
 from fgrlhf.task import load_task
 from fgrlhf.words import is_inner_boundary
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items, rows_text
 from interface_html.outputs import OutputSettings
-from interface_html.rules import sentences
 from interface_html.schema import Schema
 from interface_html.suggestions import LIST, OUTPUT, SHOWN, item_suggestion_problems
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of

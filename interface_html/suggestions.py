@@ -35,7 +35,8 @@ from fgrlhf.data.problems import (
     text_problems,
     unknown_key_problems,
 )
-from interface_html.rules import output_problems, sentences, side_of
+from fgrlhf.segmentation import sentences
+from interface_html.rules import output_problems, side_of
 from interface_html.schema import Schema
 
 LIST, SHOWN = "suggestions", "suggestions_shown"

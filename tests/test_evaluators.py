@@ -6,7 +6,7 @@ from fgrlhf.evaluators import Rouge, RougeLsum
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.registry import build_metric
 from fgrlhf.metrics.scripts import unicode_words
-from fgrlhf.reward_utils import BLANK, load_segmenter
+from fgrlhf.reward_utils import BLANK, MULTILINGUAL, load_segmenter
 from fgrlhf.text_types import Prompt
 
 
@@ -89,7 +89,17 @@ def test_a_given_segmenter_is_used():
 def test_a_score_does_not_depend_on_what_is_installed(monkeypatch):
     # as if the trained pipeline were installed
     monkeypatch.setattr("spacy.util.is_package", lambda name: True)
-    assert RougeLsum().segmenter.name == BLANK
+    assert RougeLsum().segmenter.name == MULTILINGUAL
+    assert RougeLsum(tokenizer="published").segmenter.name == BLANK
+
+
+def test_the_sentences_are_those_of_rewards_in_any_script(rouge):
+    # a list's numbers are no sentences, and a full stop of Chinese ends one without a space
+    assert rouge.lines("1. Tea\n2. Cake") == "1. Tea\n2. Cake"
+    assert rouge.lines("茶很热。面包很好吃。") == "茶很热。\n面包很好吃。"
+    assert rouge("面包好吃。茶很热。", ["茶很热。面包好吃。"]) == pytest.approx(100)
+    published = RougeLsum(tokenizer="published")
+    assert published.lines("茶很热。面包很好吃。") == "茶很热。面包很好吃。"
 
 
 SCRIPTS = {

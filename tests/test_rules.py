@@ -6,13 +6,13 @@ import json
 import pytest
 from page_helpers import QA, TOXICITY
 
+from fgrlhf.segmentation import sentences
 from interface_html.items import read_items
 from interface_html.rules import (
     annotation_problems,
     comparison_problems,
     find_cycle,
     is_weak_order,
-    sentences,
 )
 
 SCHEMA = QA.schema
@@ -146,15 +146,14 @@ def test_sentences_are_marked_whole():
     row = {"prompt": "", "generation": 'Hi. "Go away!" he said'}
     assert [row["generation"][a:b] for a, b in sentences(row["generation"])] == [
         "Hi.",
-        '"Go away!"',
-        "he said",
+        '"Go away!" he said',
     ]
-    good = doc([error("Insult", 4, 14)], corrected="")
+    good = doc([error("Insult", 4, 22)], corrected="")
     assert fields(good, schema, row) == []
     part = copy.deepcopy(good)
     part["errors"][0]["end"] = 7
     assert fields(part, schema, row) == ["errors[0].end"]
-    assert fields(doc([error("Insult", 4, 14)], corrected="x"), schema, row) == [
+    assert fields(doc([error("Insult", 4, 22)], corrected="x"), schema, row) == [
         "corrected-prediction"
     ]
 

@@ -3,12 +3,16 @@
 In the tables, `‖` is a boundary; white space beside it is between two segments.
 """
 
+import random
 import re
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from page_helpers import opened
 
+from fgrlhf import segmentation
+from fgrlhf.data.problems import span_problems
 from fgrlhf.reward_utils import MULTILINGUAL, PUBLISHED, load_segmenter
 from fgrlhf.segmentation import sentences, subsentences
 from fgrlhf.words import count_words, word_spans, word_starts, words_of
@@ -186,6 +190,65 @@ def test_segments_are_in_order_and_cover_the_text(text):
 @pytest.mark.parametrize("unit", ["$", "\\[", "\\(", "`", "```\n", "a. ", '".', "1. ", "|", "> "])
 def test_the_time_is_linear_in_the_length(unit):
     assert subsentences(unit * 20_000)
+
+
+def test_the_feedback_pages_divide_texts_as_training_does(chromium):
+    """templates/segmentation.js has the rules and the word lists of fgrlhf/segmentation.py."""
+    rng = random.Random(3)
+    pieces = [
+        *SCRIPTS,
+        "Dr.",
+        "no. 5",
+        "etc.",
+        "The ",
+        "U.S.",
+        "г.",
+        "``",
+        "```\n",
+        "\\[",
+        "\\(",
+        "…",
+    ]
+    pieces += [
+        "https://a.b",
+        "А",
+        "è",
+        "😀",
+        "𠀀",
+        "\r\n",
+        "\u2028",
+        "\xa0",
+        "」",
+        "».",
+        "[1]",
+        "ं",
+        "²",
+        "Ⅳ",
+    ]
+    made = ["".join(rng.choices(pieces, k=rng.randint(1, 40))) for _ in range(1500)]
+    texts = (
+        [spans_of(case)[0] for _, case in CASES] + [spans_of(case)[0] for case in CLAUSES] + made
+    )
+    with opened(chromium, items=None) as tab:
+        found = tab.evaluate("texts => texts.map((text) => FG.sentences(FG.points(text)))", texts)
+        lists = tab.evaluate(
+            "Object.entries(FG.SENTENCE_WORDS).map(([name, words]) => [name, [...words]])"
+        )
+    for text, spans in zip(texts, found):
+        assert [tuple(span) for span in spans] == sentences(text), text
+    assert {f"_{name}": frozenset(words) for name, words in lists} == {
+        name: value
+        for name, value in vars(segmentation).items()
+        if name.isupper() and isinstance(value, frozenset)
+    }
+
+
+def test_a_whole_sentence_is_a_span_even_without_a_space_after_it():
+    text = "यह घर है।वह बड़ा है। Yes!"
+    first, *_ = sentences(text)
+    assert text[slice(*first)] == "यह घर है।"
+    assert list(span_problems(*first, text, "span", "text")) == []
+    assert [field for field, _ in span_problems(0, 8, text, "span", "text")] == ["span.end"]
 
 
 def test_the_published_segmenter_keeps_its_rules():

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 
 from fgrlhf.data.checks import SAME_IN_MANY, first_rows
 from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.segmentation import sentences
 from fgrlhf.words import is_inner_boundary
 
 Complaint = tuple[str, str]  # field, reason
@@ -191,10 +192,11 @@ def shown(value: Any) -> str:
 
 
 def span_problems(start: int, end: int, text: str, field: str, name: str) -> Iterator[Complaint]:
-    """Whether characters [start, end) of `text` are whole words.
+    """Whether characters [start, end) of `text` are whole words or sentences.
 
-    A span must begin where a word begins. White space or the end of the text must follow it. In
-    scripts that are written without spaces, a span may begin and end between any two characters.
+    A span must begin where a word or a sentence (fgrlhf/segmentation.py) begins. White space, the
+    end of the text or another sentence must follow it. In scripts that are written without spaces,
+    a span may begin and end between any two characters.
 
     Args:
       start, end: the span, in code points.
@@ -212,10 +214,11 @@ def span_problems(start: int, end: int, text: str, field: str, name: str) -> Ite
         yield f"{field}.end", f"{shown(end)} is out of range: {reason}"
     elif start >= 0:
         starts_word = start == 0 or text[start - 1].isspace() or is_inner_boundary(text, start)
-        if text[start].isspace() or not starts_word:
+        is_first = starts_word or start in {first for first, _ in sentences(text)}
+        if text[start].isspace() or not is_first:
             yield f"{field}.start", f"{start} is off a word boundary: {_around(text, start)}"
         ends_word = end == len(text) or text[end].isspace() or is_inner_boundary(text, end)
-        if not ends_word:
+        if not ends_word and end not in {last for _, last in sentences(text)}:
             yield f"{field}.end", f"{end} is off a word boundary: {_around(text, end)}"
 
 

@@ -4,8 +4,6 @@ window.FG = window.FG || {};
 (function (FG) {
   // White space as in Python's str.isspace. JavaScript's \s differs: it has U+FEFF and lacks U+001C-1F and U+0085.
   const SPACE = /^[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]$/;
-  const STOPS = ".!?…。";
-  const CLOSERS = "\"')]}’”»" + STOPS;
   FG.isSpace = (c) => SPACE.test(c);
 
   // A text as an array of code points. All offsets count these.
@@ -93,28 +91,6 @@ window.FG = window.FG || {};
       units.push([start, word[1]]);
     }
     return units;
-  };
-
-  // Sentences as [start, end). A sentence ends after a stop and its closing quotes, before white space. See rules.py.
-  FG.sentences = function (points) {
-    const sentences = [];
-    let start = -1;
-    for (let i = 0; i < points.length; i++) {
-      if (start < 0 && !FG.isSpace(points[i])) start = i;
-      if (start >= 0 && STOPS.includes(points[i])) {
-        while (i + 1 < points.length && CLOSERS.includes(points[i + 1])) i++;
-        if (i + 1 === points.length || FG.isSpace(points[i + 1])) {
-          sentences.push([start, i + 1]);
-          start = -1;
-        }
-      }
-    }
-    if (start >= 0) {
-      let end = points.length;
-      while (FG.isSpace(points[end - 1])) end--;
-      sentences.push([start, end]);
-    }
-    return sentences;
   };
 
   FG.strip = function (text) {

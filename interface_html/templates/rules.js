@@ -115,10 +115,12 @@ window.FG = window.FG || {};
     else if (end <= start)
       add("end", `${end} is out of range: the span starts at ${start} and must not be empty`);
     else if (start >= 0) {
-      const startsWord = start === 0 || FG.isSpace(points[start - 1]) || FG.isInnerBoundary(points, start);
-      if (FG.isSpace(points[start]) || !startsWord) add("start", `${start} is off a word boundary`);
+      const startsWord = start === 0 || FG.isSpace(points[start - 1]) || FG.isInnerBoundary(points, start),
+        startsSentence = () => FG.sentences(points).some(([first]) => first === start),
+        endsSentence = () => FG.sentences(points).some(([, last]) => last === end);
+      if (FG.isSpace(points[start]) || !(startsWord || startsSentence())) add("start", `${start} is off a word boundary`);
       const endsWord = end === n || FG.isSpace(points[end]) || FG.isInnerBoundary(points, end);
-      if (!endsWord) add("end", `${end} is off a word boundary`);
+      if (!endsWord && !endsSentence()) add("end", `${end} is off a word boundary`);
     }
     if (!problems.length && schema.unit === "sentence") {
       const bounds = FG.sentences(points);
