@@ -13,11 +13,12 @@ a spaCy pipeline
 import re
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, entry_points
 from importlib.metadata import version as version_of
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator
@@ -27,7 +28,7 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.segmentation import MIN_WORDS as MIN_WORDS
 from fgrlhf.segmentation import Span as Span
 from fgrlhf.segmentation import clause_starts
-from fgrlhf.words import word_spans
+from fgrlhf.words import is_written_without_spaces, word_spans
 
 # spaCy takes seconds to import, and the feedback server does without it: `_pipeline` imports it
 if TYPE_CHECKING:
@@ -337,6 +338,12 @@ def load_segmenter(name: str | Mapping[str, str] = MULTILINGUAL) -> Segmenter:
         )
         warnings.warn(message, stacklevel=2)
     return Segmenter(pipeline_name, version)
+
+
+def default_segmenter(texts: Iterable[str]) -> Segmenter:
+    """`published`; for texts in a script without spaces, in which it finds none, `multilingual`."""
+    sample = "".join(islice(texts, 100))
+    return load_segmenter(MULTILINGUAL if is_written_without_spaces(sample) else PUBLISHED)
 
 
 def _version(name: str) -> str:

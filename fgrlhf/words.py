@@ -9,7 +9,7 @@ interface_html/templates/core.js).
 
 import functools
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 # Scripts that are written without spaces: Thai, Lao, Myanmar, Khmer, Han, Hiragana and Katakana.
 # The same ranges as in interface_html/templates/core.js.
@@ -89,3 +89,31 @@ def words_of(text: str) -> list[str]:
 def count_words(text: str) -> int:
     """The number of words."""
     return sum(1 for _ in word_starts(text))
+
+
+def join_texts(texts: Sequence[str]) -> str:
+    """Sentences as one text, with a space between two of them except in Chinese and Japanese.
+
+    (Thai, Lao, Myanmar and Khmer have spaces between sentences, though not between words.)
+    """
+    unspaced = is_written_without_spaces("".join(texts))
+    joined = ""
+    for text in texts:
+        touching = joined[-1:] + text[:1]
+        if len(touching) == 2 and not (unspaced and any(map(_needs_no_space, touching))):
+            joined += " "
+        joined += text
+    return joined
+
+
+def _needs_no_space(character: str) -> bool:
+    """Whether it is a character or a full-width mark of Chinese or Japanese."""
+    is_mark = unicodedata.category(character).startswith("P")
+    width = unicodedata.east_asian_width(character)
+    return width in "WFH" and (is_mark or is_unspaced(character))
+
+
+def is_written_without_spaces(text: str) -> bool:
+    """Whether most of a text's letters belong to a script that is written without spaces."""
+    letters = [character for character in text if character.isalpha()]
+    return 2 * sum(map(is_unspaced, letters)) > len(letters)

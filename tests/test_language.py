@@ -63,7 +63,7 @@ def test_every_statement_is_read_as_it_was_written(language):
     for claim in all_claims(language):
         clause = language.state(claim)
         sentence = language.compose([[claim]])
-        second = language.compose([["so it is", claim]]).removeprefix("So it is").strip(";, ")
+        second = language.compose([["so it is", claim]]).removeprefix("So it is").strip(";；, ")
         for text in (clause, sentence, second, f"  {sentence}\n", clause + language.conjunction[0]):
             read = language.read_claim(text)
             assert read == claim and read.form == claim.form, text
@@ -71,12 +71,13 @@ def test_every_statement_is_read_as_it_was_written(language):
 
 @BOTH
 def test_clauses_are_the_sub_sentences_of_the_segmenter(language):
+    segmenter = load_segmenter(language.segmenter)
     claims = list(all_claims(language))
     rng = random.Random(0)
     for _ in range(300):
         pair = rng.sample(claims, 2)
         text = language.compose([pair, pair[:1]])
-        parts = [text[start:end] for start, end in SEGMENTER.subsentences(text)]
+        parts = [text[start:end] for start, end in segmenter.subsentences(text)]
         assert [language.read_claim(part) for part in parts] == [*pair, pair[0]]
 
 
@@ -129,8 +130,8 @@ def test_questions_are_read_as_they_were_written(language):
     for i in range(300):
         item = make_item(0, "train", i, language)
         assert language_of(item.question) == (language, item.title, item.asked)
-        forms.add(re.sub(r"\W.*", "", item.question))
-    assert len(forms) == {"toy": 1, "english": 5}[language.name]
+        forms.add(re.sub(r"\W.*", "", item.question.removeprefix(item.title)))
+    assert language.words or len(forms) == {"toy": 1, "english": 5}[language.name]
 
 
 def test_english_questions_by_hand():

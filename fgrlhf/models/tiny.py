@@ -18,6 +18,7 @@ that followed them.
   on unchanged, and the tied output layer recognises it.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,9 @@ def save_model(
 # ---- tokenizers ----------------------------------------------------------------------------------
 
 
-def word_tokenizer(texts: Iterable[str], add_eos: bool = True) -> PreTrainedTokenizerFast:
+def word_tokenizer(
+    texts: Iterable[str], add_eos: bool = True, words: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """A tokenizer with one token per word and punctuation mark of the texts.
 
     Decoding a text of these words gives the text back. Other words become `<unk>`.
@@ -72,8 +75,9 @@ def word_tokenizer(texts: Iterable[str], add_eos: bool = True) -> PreTrainedToke
       texts: all texts that the model will read and write.
       add_eos: whether an encoded text ends with `</s>`, as is usual for encoder-decoders. False for
         decoder-only models, whose prompts must not end with it.
+      words: those of a language without spaces; of two that begin alike, the longer one is found.
     """
-    splitter = _word_splitter()
+    splitter = _word_splitter(words)
     vocabulary = {token: i for i, token in enumerate(SPECIAL_TOKENS)}
     for text in texts:
         for word, _ in splitter.pre_tokenize_str(text):
@@ -98,15 +102,17 @@ def unigram_tokenizer(texts: Iterable[str], size: int) -> PreTrainedTokenizerFas
     return _finish(tokenizer, add_eos=True)
 
 
-def _word_splitter() -> pre_tokenizers.PreTokenizer:
+def _word_splitter(words: Sequence[str]) -> pre_tokenizers.PreTokenizer:
     """Splits a text into words, each with the space before it as `▁`, and punctuation marks.
 
     Nothing is lost, so decoding gives the text back.
     """
+    listed = [re.escape(word) for word in sorted(words, key=len, reverse=True)]
+    known = f"▁?(?:{'|'.join(listed)})|" if words else ""
     return pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace(prepend_scheme="always", split=True),
-            pre_tokenizers.Split(Regex(r"▁?[^\s▁\p{P}]+|▁?\p{P}|▁"), behavior="isolated"),
+            pre_tokenizers.Split(Regex(known + r"▁?[^\s▁\p{P}]+|▁?\p{P}|▁"), behavior="isolated"),
         ]
     )
 

@@ -1,8 +1,9 @@
 """`make demo`: the whole pipeline on a world with known truth, by the scripts that users run.
 
-    python -m tasks.qa_feedback.demo [scale=small] [output_dir=outputs/qa_feedback/mini] [lanes=2]
+    python -m tasks.qa_feedback.demo [scale=small] [language=chinese] [output_dir=...] [lanes=2]
 
-At mini scale, tiny models learn the toy language of the world in minutes. At small scale, a
+At mini scale, tiny models learn the toy language of the world in minutes; `language=chinese` is the
+same world in a script without spaces. At small scale, a
 pretrained language model answers in English, which takes hours on two CPU cores; DPO and best-of-n
 are compared as well.
 
@@ -93,8 +94,12 @@ class DemoConfig(StrictModel):
     scale: Literal["mini", "small"] = Field(
         default="mini", description="mini: tiny models, minutes; small: a pretrained model, hours"
     )
+    language: Literal["toy", "chinese"] = Field(
+        default="toy", description="mini: of the world; chinese: written without spaces"
+    )
     output_dir: str | None = Field(
-        default=None, description="folder of the results; null: outputs/qa_feedback/<scale>"
+        default=None,
+        description="folder of the results; null: outputs/qa_feedback/<scale>, with -chinese",
     )
     model: FilePath | None = Field(
         default=None,
@@ -106,11 +111,14 @@ class DemoConfig(StrictModel):
     def _a_model_is_for_small_scale(self):
         if self.scale == "mini" and self.model is not None:
             refuse([("model", "is not used at mini scale: leave it out, or set scale=small")])
+        if self.scale == "small" and self.language != "toy":
+            refuse([("language", "is English at small scale: leave it out, or set scale=mini")])
         return self
 
     @property
     def folder(self) -> Path:
-        return Path(self.output_dir or ROOT / "outputs" / "qa_feedback" / self.scale).absolute()
+        name = self.scale if self.language == "toy" else f"{self.scale}-{self.language}"
+        return Path(self.output_dir or ROOT / "outputs" / "qa_feedback" / name).absolute()
 
 
 def reward_model(
@@ -258,12 +266,13 @@ def judged_models(scale: Scale, out: Path) -> Stage:
     )
 
 
-def policy_stages(scale: Scale, lanes: int) -> list[Stage]:
+def policy_stages(scale: Scale, lanes: int, language: str) -> list[Stage]:
     """The rows of the world, and the policy that is trained on them before RL."""
     return [
         script_stage(
             scale.world,
             f"{DATA}/{scale.world}.sh",
+            *(() if language == "toy" else (f"language={language}",)),
             modules=(f"{TASK_MODULE}.data.mini_world",),
             outputs=tuple(f"data/{name}.json" for name in scale.rows),
         ),
@@ -359,11 +368,11 @@ def summary_stages(scale: Scale, out: Path, baselines: Sequence[Stage]) -> list[
     ]
 
 
-def stages(scale: Scale, out: Path, lanes: int) -> list[Stage]:
+def stages(scale: Scale, out: Path, lanes: int, language: str = "toy") -> list[Stage]:
     """The stages of the pipeline, in an order that keeps two lanes busy."""
     baselines = baseline_stages(scale, out)
     return [
-        *policy_stages(scale, lanes),
+        *policy_stages(scale, lanes, language),
         *feedback_stages(scale, out, lanes),
         *reward_model_stages(scale),
         *rl_stages(scale),
@@ -381,7 +390,7 @@ def demo(config: DemoConfig) -> list[str]:
     """
     out = config.folder
     model = small_model(config.model) if config.scale == "small" else None
-    all_stages = stages(SCALES[config.scale], out, config.lanes)
+    all_stages = stages(SCALES[config.scale], out, config.lanes, config.language)
     pipeline = pipeline_of(all_stages, out, out / "data", config.lanes, config.scale, model)
     pipeline.run()
     print("\n" + (out / "logs" / "summary.log").read_text(encoding="utf-8"))

@@ -20,6 +20,7 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_jsonl, write_text
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.text_types import Prompt
+from fgrlhf.words import join_texts
 from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems
 
 # the outputs that a row's six preferences compare
@@ -323,9 +324,7 @@ def rm_words_prefix(
             title, sentences = passage["wikipage"], [passage["content"]]
         else:
             title, *sentences = passage
-        words += ["wikipage:", *title.split(), "text:"]
-        for sentence in sentences:
-            words += sentence.split()
+        words += ["wikipage:", *title.split(), "text:", *join_texts(sentences).split()]
     return [*words, "answer:"]
 
 

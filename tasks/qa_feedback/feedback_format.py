@@ -6,14 +6,13 @@ Items come from feedback files, from samples of generate.sh, and from the publis
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from fgrlhf.data.problems import Complaint
 from fgrlhf.errors import UserError
-from fgrlhf.reward_utils import PUBLISHED, Segmenter, load_segmenter
+from fgrlhf.reward_utils import default_segmenter
 from fgrlhf.text_types import Prompt
 from interface_html.format import (
     FEEDBACK_KEYS,
@@ -96,7 +95,7 @@ class QAFeedbackFormat:
         """The tags that reward models are trained on, for sub-sentences and for sentences."""
         errors = [errors_only(schema, doc) for doc in annotations]
         rows = [FeedbackRow({**item.row, "feedback": doc}) for doc in errors]
-        segmenter = _segmenter()
+        segmenter = default_segmenter(row.predictions[0] for row in rows)
         relevance = [relevance_tags(row, segmenter) for row in rows]
         factuality = [factuality_tags(row, segmenter) for row in rows]
         return {
@@ -106,11 +105,6 @@ class QAFeedbackFormat:
 
 
 FORMAT: FeedbackFormat = QAFeedbackFormat()
-
-
-@cache
-def _segmenter() -> Segmenter:
-    return load_segmenter(PUBLISHED)
 
 
 def _published(annotation: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,7 +197,9 @@ def _passages(passages: Any) -> Any:
 def _passage(passage: Mapping[str, Any]) -> Any:
     title, content = passage.get("wikipage"), passage.get("content")
     if isinstance(content, str):
-        content = [content[start:end] for start, end in _segmenter().sentences(content)]
+        content = [
+            content[start:end] for start, end in default_segmenter([content]).sentences(content)
+        ]
     if isinstance(title, str) and isinstance(content, list):
         return [title, *content]
     return passage

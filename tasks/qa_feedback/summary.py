@@ -28,7 +28,7 @@ from fgrlhf.pipeline.summary import (
     seed_of,
     stages,
 )
-from fgrlhf.reward_utils import PUBLISHED, load_segmenter
+from fgrlhf.reward_utils import default_segmenter
 from fgrlhf.runs.runlog import versions
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.display import DISPLAY
@@ -136,11 +136,9 @@ def summarise(settings: Settings) -> dict:
 
 def gold_subsentences(prompts: Sequence[Prompt]) -> float:
     """The mean number of sub-sentences of the reference answers."""
-    segmenter = load_segmenter(PUBLISHED)
-    counts = []
-    for prompt in prompts:
-        if prompt.references:
-            counts.append(len(segmenter.segments(prompt.references[0], "subsentence")))
+    answers = [prompt.references[0] for prompt in prompts if prompt.references]
+    segmenter = default_segmenter(answers)
+    counts = [len(segmenter.segments(answer, "subsentence")) for answer in answers]
     return float(np.mean(counts)) if counts else 0.0
 
 

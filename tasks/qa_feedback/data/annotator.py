@@ -9,13 +9,17 @@ truth.
 import json
 import math
 import random
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fgrlhf.words import join_texts
 from tasks.qa_feedback.data.language import Claim, in_sentences
 from tasks.qa_feedback.data.oracle import Facts, Judgement, SubSentence, judge, page_sentences
 from tasks.qa_feedback.feedback import PAIRS, ErrorSpan, FeedbackRow, MissingInfo
+
+_SENTENCE_ENDS = re.compile(r"(?<=\.) |(?<=。)|\n")
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ def perturb(rng: random.Random, answer: str) -> str:
 
     A policy may try such answers during RL, but the SFT model never samples them.
     """
-    sentences = [sentence for sentence in answer.replace(". ", ".\n").split("\n") if sentence]
+    sentences = [sentence for sentence in _SENTENCE_ENDS.split(answer) if sentence]
     if not sentences:
         return answer
     chosen = rng.randrange(len(sentences))
@@ -54,7 +58,7 @@ def perturb(rng: random.Random, answer: str) -> str:
         sentences = [sentences[chosen]] * rng.randint(1, 4)
     else:
         sentences.insert(rng.randint(chosen + 1, len(sentences)), sentences[chosen])
-    return " ".join(sentences)
+    return join_texts(sentences)
 
 
 def _error_of(

@@ -1,9 +1,10 @@
 """The languages of the mini world: how its facts and questions are stated, and how they are read.
 
 `TOY` is for models with a vocabulary of a few hundred words, trained from scratch: invented names,
-and one form of every statement. `ENGLISH` is for pretrained language models: real names, several
-forms of every statement and question, and sentences that state no fact. The generator
-(mini_world.py), the oracle and the annotator work with claims, so they are the same for both.
+and one form of every statement. `CHINESE` is the same for a script without spaces. `ENGLISH` is for
+pretrained language models: real names, several forms of every statement and question, and sentences
+that state no fact. The generator (mini_world.py), the oracle and the annotator work with claims, so
+they are the same for all.
 """
 
 import random
@@ -11,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+
+from fgrlhf.reward_utils import BLANK, MULTILINGUAL
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,12 @@ class Language:
         fields {<pool>_active} and {<pool>_passive}, lists of its verbs.
       question_pattern: a regular expression with the group `title` for any question. Every verb
         outside the title is asked about.
+      everything: the question of the pre-training rows, for {title}.
+      listing: what is between the words of a list, and before its last word.
       conjunction: joins the claims of a sentence.
+      stop: ends a sentence.
+      words: all words, of a language without spaces; () if spaces separate them.
+      segmenter: the one that divides answers for the oracle.
       fillers: sentences that state no fact, with the field {kind}.
       least_sentences: the pages of a question have at least so many sentences. Fillers make up the
         number, so that prompts differ less in length.
@@ -108,6 +116,11 @@ class Language:
     least_sentences: int
     distractor_page: float
     rates: ErrorRates
+    everything: str = "What is known about {title}?"
+    listing: tuple[str, str] = (", ", " and ")
+    stop: str = "."
+    words: tuple[str, ...] = ()
+    segmenter: str = BLANK  # the truth must not depend on the installed spaCy pipelines
 
     # ---- writing ---------------------------------------------------------------------------------
 
@@ -137,8 +150,12 @@ class Language:
                     self.state(clause) if isinstance(clause, Claim) else clause
                     for clause in clauses
                 )
-                texts.append(text[0].upper() + text[1:] + ".")
-        return " ".join(texts)
+                texts.append(text[0].upper() + text[1:] + self.stop)
+        return self.join(texts)
+
+    def join(self, sentences: Sequence[str]) -> str:
+        """The text of whole sentences."""
+        return ("" if self.words else " ").join(sentences)
 
     def question(self, title: str, asked: Sequence[str], rng: random.Random) -> str:
         """A question about the verbs of a title, in a random form."""
@@ -148,10 +165,17 @@ class Language:
             verbs = [verb for verb in asked if self.pool_of(verb) == pool]
             if verbs:
                 pools.append(pool)
-                fields[f"{pool}_active"] = _listed([self.attributes[v].active for v in verbs])
-                fields[f"{pool}_passive"] = _listed([self.attributes[v].passive for v in verbs])
-        fields["all"] = _listed([self.attributes[verb].passive for verb in asked])
+                fields[f"{pool}_active"] = self._listed([self.attributes[v].active for v in verbs])
+                fields[f"{pool}_passive"] = self._listed(
+                    [self.attributes[v].passive for v in verbs]
+                )
+        fields["all"] = self._listed([self.attributes[verb].passive for verb in asked])
         return rng.choice(self.questions[tuple(pools)]).format(**fields)
+
+    def _listed(self, words: Sequence[str]) -> str:
+        """`a`, `a and b`, `a, b and c`."""
+        between, last = self.listing
+        return between.join(words[:-1]) + last + words[-1] if len(words) > 1 else words[0]
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -183,13 +207,13 @@ class Language:
     def clause(self, text: str) -> str:
         """A sub-sentence without the marks and the conjunction around it."""
         mark, word = self._conjunction_parts
-        return text.strip().removeprefix(word).rstrip("." + mark)
+        return text.strip().removeprefix(word).rstrip(self.stop + mark)
 
     def read_claim(self, text: str) -> Claim | None:
         """The claim of a sub-sentence; None unless it is exactly one well-formed claim."""
         mark, word = self._conjunction_parts
         text = text.strip().removeprefix(word)
-        if text.endswith((".", mark)):
+        if text.endswith((self.stop, mark)):
             text = text[:-1]
         for verb, form, pattern in self._statement_patterns:
             match = pattern.fullmatch(text)
@@ -202,16 +226,15 @@ class Language:
 
         None for a text that is not a question about any verb.
         """
-        if "\n" in question or not question.endswith("?"):
+        if "\n" in question or not question.endswith(("?", "？")):
             return None  # it cannot match, and an expression would take long to find that out
         match = self._question_regex.fullmatch(question)
         if not match:
             return None
         words = question[: match.start("title")] + question[match.end("title") :]
         asked = []
-        for word in re.findall(r"[a-z]+", words):
-            if word in self._verb_of_word:
-                asked.append(self._verb_of_word[word])
+        for word in self._verb_regex.findall(words):
+            asked.append(self._verb_of_word[word])
         return (match["title"], tuple(dict.fromkeys(asked))) if asked else None
 
     @cached_property
@@ -222,10 +245,10 @@ class Language:
             verbs[attribute.passive.split()[-1]] = verb
         return verbs
 
-
-def _listed(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else words[0]
+    @cached_property
+    def _verb_regex(self) -> re.Pattern:
+        verbs = "|".join(sorted(self._verb_of_word, key=len, reverse=True))
+        return re.compile(verbs if self.words else rf"(?<![a-z])(?:{verbs})(?![a-z])")
 
 
 def language_of(question: object) -> tuple[Language, str, tuple[str, ...]] | None:
@@ -329,6 +352,67 @@ TOY = Language(
     rates=ErrorRates(),
 )
 
+
+# ---- Chinese -------------------------------------------------------------------------------------
+
+# No character is in two of these groups, so a text has one division into words. A name has four
+# characters or more: see _TOY_PERSONS.
+_CHINESE_PERSONS = _names(tuple("博丹费古希乔卡莱蒙诺佩托"), (4, 5), 140, "persons")
+_CHINESE_PLACES = _names(tuple("阿布库德埃弗加伊奥菲斯乌"), (4, 5), 140, "places")
+_CHINESE_TITLES = (
+    _names(tuple("星海云山风月石"), (3,), 60, "first words"),
+    _names(tuple("梦路城光夜雨花"), (3,), 60, "second words"),
+)
+_CHINESE_KINDS = (
+    "电影", "小说", "歌剧", "专辑", "诗集", "话剧",
+    "舞剧", "音乐剧", "油画", "漫画", "游戏", "散文",
+)  # fmt: skip
+_CHINESE_VERBS = {
+    "创作者": "persons",
+    "修订者": "persons",
+    "出资者": "persons",
+    "称赞者": "persons",
+    "制作地": "places",
+    "展出地": "places",
+    "被禁地": "places",
+    "销售地": "places",
+}
+_CHINESE_QUESTION = ("{title}的{all}是什么？",)
+
+# Word for word the toy language, without spaces. Not a good style, but one that is easy to read.
+CHINESE = Language(
+    name="chinese",
+    kinds=_CHINESE_KINDS,
+    pools={
+        "persons": Pool(_CHINESE_PERSONS, r"[\u4e00-\u9fff]{2,8}"),
+        "places": Pool(_CHINESE_PLACES, r"[\u4e00-\u9fff]{2,8}"),
+    },
+    attributes={
+        verb: Attribute(pool, (f"这部{{kind}}的{verb}是{{value}}",), active=verb, passive=verb)
+        for verb, pool in _CHINESE_VERBS.items()
+    },
+    title="{}{}",
+    title_words=_CHINESE_TITLES,
+    questions={pools: _CHINESE_QUESTION for pools in TOY.questions},
+    question_pattern="(?P<title>[^的]+)的[^是]+是什么？",
+    everything="关于{title}有哪些资料？",
+    listing=("、", "和"),
+    conjunction="；",
+    stop="。",
+    words=(
+        *_CHINESE_PERSONS,
+        *_CHINESE_PLACES,
+        *(word for words in _CHINESE_TITLES for word in words),
+        *_CHINESE_KINDS,
+        *_CHINESE_VERBS,
+        *["这部", "的", "是", "和", "什么", "关于", "有哪些", "资料"],
+    ),
+    segmenter=MULTILINGUAL,
+    fillers=(),
+    least_sentences=0,
+    distractor_page=TOY.distractor_page,
+    rates=TOY.rates,
+)
 
 # ---- English -------------------------------------------------------------------------------------
 
@@ -525,4 +609,4 @@ ENGLISH = Language(
     ),
 )
 
-LANGUAGES = {language.name: language for language in (TOY, ENGLISH)}
+LANGUAGES = {language.name: language for language in (TOY, CHINESE, ENGLISH)}

@@ -28,6 +28,8 @@ from fgrlhf.models.tiny import (
 )
 from fgrlhf.runs.occupied import claim_model_folder
 from fgrlhf.runs.stage import hold
+from fgrlhf.text_types import Prompt
+from tasks.qa_feedback.data.language import language_of
 from tasks.qa_feedback.feedback import load_examples
 
 SPLITS = ("train", "dev", "test", "pretrain", "sft")
@@ -42,7 +44,10 @@ def texts_of(rows: Iterable[Mapping[str, Any]]) -> Iterable[str]:
 
 
 def make_tokenizer(
-    rows: Sequence[Mapping[str, Any]], kind: str = "auto", size: int = 4000
+    rows: Sequence[Mapping[str, Any]],
+    kind: str = "auto",
+    size: int = 4000,
+    words: Sequence[str] = (),
 ) -> PreTrainedTokenizerFast:
     """A tokenizer for the rows.
 
@@ -50,13 +55,23 @@ def make_tokenizer(
       rows: {"text": str, "answer": [str, ...]}.
       kind: "words", "unigram", or "auto": words if there are at most FEW_WORDS different ones.
       size: pieces of a Unigram tokenizer.
+      words: those of a language that is written without spaces.
     """
     if kind == "auto":
-        words = {word for text in texts_of(rows) for word in text.split()}
-        kind = "words" if len(words) <= FEW_WORDS else "unigram"
+        different = words or {word for text in texts_of(rows) for word in text.split()}
+        kind = "words" if len(different) <= FEW_WORDS else "unigram"
     if kind == "words":
-        return word_tokenizer(texts_of(rows))
+        return word_tokenizer(texts_of(rows), words=words)
     return unigram_tokenizer(texts_of(rows), size)
+
+
+def _words_without_spaces(prompts: Sequence[Prompt]) -> tuple[str, ...]:
+    """The words of the mini world's language, if it is written without spaces; else ()."""
+    for prompt in prompts:
+        found = language_of(prompt.meta.get("question"))
+        if found:
+            return found[0].words
+    return ()
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> T5ForConditionalGeneration:
@@ -97,7 +112,7 @@ def write_model(settings: Settings) -> None:
         )
     prompts = [prompt for path in files for prompt in load_examples(path)]
     rows = [{"text": prompt.text, "answer": prompt.references} for prompt in prompts]
-    tokenizer = make_tokenizer(rows, settings.tokenizer)
+    tokenizer = make_tokenizer(rows, settings.tokenizer, words=_words_without_spaces(prompts))
     model = make_model(tokenizer, settings.seed)
     with hold(settings.output_dir):
         claim_model_folder(Path(settings.output_dir), "mini_model.json", settings)

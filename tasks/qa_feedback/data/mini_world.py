@@ -6,7 +6,8 @@ sentence: `The KIND was VERB by|in VALUE.` A question asks for two or three attr
 so the complete answer has them for every work. The other sentences of the pages, and sometimes a
 page about another title, are distractors. Four attributes share the pool of person names and four
 the pool of place names, so the type of a value does not reveal the attribute. The words are those
-of a language (language.py): a toy language, or English for pretrained language models.
+of a language (language.py): a toy language, the same in Chinese, or English for pretrained language
+models.
 
 Every row is a pure function of (seed, split, index).
 """
@@ -38,7 +39,6 @@ SHAPES = (
     ((3, 2), 0.3),
     ((3, 3), 0.3),
 )
-EVERYTHING = "What is known about {}?"  # the question of the pre-training rows
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def make_row(
     item = make_item(seed, split, index, language)
     rng = random.Random(f"{seed}/{split}/{index}/answer")
     if split == "pretrain":
-        return to_row(item, EVERYTHING.format(item.title), recital(rng, item))
+        return to_row(item, language.everything.format(title=item.title), recital(rng, item))
     if split == "sft":
         sentences = demonstration(rng, item, rates or language.rates)
     else:
@@ -272,9 +272,10 @@ class Settings(StrictModel):
     """The output folder and the number of rows per file."""
 
     data_dir: str = Field(description="folder of the rows")
-    language: Literal["toy", "english"] = Field(
+    language: Literal["toy", "chinese", "english"] = Field(
         default="toy",
-        description="toy: invented words, for models from scratch; english: for pretrained models",
+        description="toy: invented words, for models from scratch; chinese: the same without"
+        " spaces; english: for pretrained models",
     )
     seed: int = Field(default=0, description="of everything random")
     train: Rows = Field(default=4000, description="rows of train.json")

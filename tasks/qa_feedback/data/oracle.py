@@ -7,17 +7,17 @@ For every sentence: supported or not. For the answer: which of the needed facts 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal
 
-from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter
+from fgrlhf.reward_utils import Segmenter, load_segmenter
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data.language import TOY, Claim, Language, language_of
 
 Label = Literal["ok", "irrelevant", "repeated", "incoherent"]
 
-_SENTENCE = re.compile(r"\S[^.]*\.")
-_PAGE = re.compile(r"(.+) \(([a-z]+)\)")
+_SENTENCE = re.compile(r"\S[^.。]*[.。]")
+_PAGE = re.compile(r"(.+) \((\w+)\)")
 
 
 def page_sentences(passage: Any) -> tuple[str, tuple[str, ...]]:
@@ -36,7 +36,7 @@ def full_sentences(text: str) -> tuple[str, ...]:
     The text after the last full stop is removed before the search. It cannot match, and the
     expression would take quadratic time to find that out.
     """
-    return tuple(_SENTENCE.findall(text[: text.rfind(".") + 1]))
+    return tuple(_SENTENCE.findall(text[: max(map(text.rfind, ".。")) + 1]))
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,9 @@ class Judgement:
         return 2 * self.precision * self.completeness / total if total else 0.0
 
 
-@lru_cache(maxsize=1)
-def _segmenter() -> Segmenter:
-    return load_segmenter(BLANK)  # the truth must not depend on the installed spaCy pipelines
+@cache
+def _segmenter(name: str) -> Segmenter:
+    return load_segmenter(name)
 
 
 def judge(question: Any, passages: Any, answer: str) -> Judgement:
@@ -170,7 +170,7 @@ def judge(question: Any, passages: Any, answer: str) -> Judgement:
     """
     facts = Facts.read(question, passages)
     subsentences, covered = _judge_subsentences(answer, facts)
-    sentences = _judge_sentences(answer, subsentences)
+    sentences = _judge_sentences(answer, subsentences, _segmenter(facts.language.segmenter))
     return Judgement(tuple(subsentences), tuple(sentences), facts.needed, frozenset(covered))
 
 
@@ -181,7 +181,8 @@ def _judge_subsentences(
     stated: set[tuple[str, str]] = set()
     covered: set[tuple[str, str]] = set()
     subsentences = []
-    for start, end in _segmenter().segments(answer, "subsentence"):
+    segmenter = _segmenter(facts.language.segmenter)
+    for start, end in segmenter.segments(answer, "subsentence"):
         text = answer[start:end]
         claim = facts.language.read_claim(text)
         is_filler = claim is None and facts.language.clause(text).lower() in facts.fillers
@@ -196,14 +197,16 @@ def _judge_subsentences(
     return subsentences, covered
 
 
-def _judge_sentences(answer: str, subsentences: Sequence[SubSentence]) -> list[Sentence]:
+def _judge_sentences(
+    answer: str, subsentences: Sequence[SubSentence], segmenter: Segmenter
+) -> list[Sentence]:
     """The judged sentences.
 
     Sentences and sub-sentences are in order, so one pass finds the sub-sentences of each sentence.
     """
     sentences = []
     first = 0
-    for start, end in _segmenter().segments(answer, "sentence"):
+    for start, end in segmenter.segments(answer, "sentence"):
         while first < len(subsentences) and subsentences[first].end <= start:
             first += 1
         stop = first

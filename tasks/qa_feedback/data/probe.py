@@ -24,7 +24,8 @@ from fgrlhf.files import write_json
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from fgrlhf.text_types import Prompt
-from tasks.qa_feedback.data.oracle import judge, page_sentences
+from fgrlhf.words import join_texts
+from tasks.qa_feedback.data.oracle import full_sentences, judge, page_sentences
 from tasks.qa_feedback.feedback import SplitName, load_examples, rm_prefix
 
 GOLD = "gold answer"
@@ -35,16 +36,16 @@ REWARD_MODELS = ("rel_rm", "fact_rm", "comp_rm", "baseline_rm")
 def probes(prompt: Prompt) -> dict[str, str]:
     """The probe answers to a question, by name."""
     gold = prompt.references[0]
-    first = gold.split(". ")[0].rstrip(".") + "."
+    first = next(iter(full_sentences(gold)), gold)
     facts = [
         sentence for passage in prompt.meta["passages"] for sentence in page_sentences(passage)[1]
     ]
     return {
         GOLD: gold,
         "its first sentence": first,
-        REPEATED: f"{gold} {first}",
-        **{f"first sentence x{n}": " ".join([first] * n) for n in (2, 4, 6)},
-        "all facts of the pages": " ".join(facts),
+        REPEATED: join_texts([gold, first]),
+        **{f"first sentence x{n}": join_texts([first] * n) for n in (2, 4, 6)},
+        "all facts of the pages": join_texts(facts),
     }
 
 

@@ -8,6 +8,7 @@ it matches too (Wu et al. 2023, appendix D).
 import numpy as np
 
 from fgrlhf.reward_utils import Segmenter
+from fgrlhf.words import is_written_without_spaces, words_of
 from tasks.qa_feedback.feedback import PAIRS, FeedbackRow
 from tasks.qa_feedback.validation import MINOR_INFO
 
@@ -27,9 +28,10 @@ class PassageMatcher:
     similarity(x, sentence) = 1 if the sentence contains x, else the greatest
     difflib.SequenceMatcher(None, gram, x).quick_ratio() = 2 |chars(gram) & chars(x)| / (|gram| +
     |x|) over the sentence's word n-grams of n + int(0.05 n) words, where n is the number of words
-    of x and & is the intersection of multisets. The character counts of an n-gram are differences
-    of running sums over the passages' words, so a few array operations give the ratios of all
-    n-grams. They equal difflib's floats exactly.
+    of x and & is the intersection of multisets. In passages that are written without spaces, every
+    character is a word, and no spaces are counted. The character counts of an n-gram are
+    differences of running sums over the passages' words, so a few array operations give the ratios
+    of all n-grams. They equal difflib's floats exactly.
 
     Axes here: S sentences, W words of all sentences, N n-grams, C different characters.
     """
@@ -37,20 +39,25 @@ class PassageMatcher:
     def __init__(self, passages: list[list[str]]):
         self.ids: list[SentenceId] = []
         self.sentences: list[str] = []
+        texts = [sentence for passage in passages for sentence in passage[1:]]
+        self._separator = "" if is_written_without_spaces("".join(texts)) else " "
         words: list[str] = []
         counts: list[int] = []  # words of each sentence
         for i, passage in enumerate(passages, 1):
             for j, sentence in enumerate(passage[1:], 1):
-                sentence = normalise(sentence)
+                of_sentence = self._words(sentence)
                 self.ids.append((i, j))
-                self.sentences.append(sentence)
-                words += sentence.split()
-                counts.append(len(sentence.split()))
+                self.sentences.append(self._separator.join(of_sentence))
+                words += of_sentence
+                counts.append(len(of_sentence))
         self._n_words_S = np.array(counts, dtype=np.int64)
         self._first_word_S = np.cumsum(self._n_words_S) - self._n_words_S
         self._characters, self._before_CW = _running_counts(words)
         self._grams: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._matches: dict[str, SentenceId | None] = {}
+
+    def _words(self, text: str) -> list[str]:
+        return text.split() if self._separator else words_of(text)
 
     def match(self, subsentence: str) -> SentenceId | None:
         """The most similar sentence; None if no sentence reaches `MIN_SIMILARITY`.
@@ -71,7 +78,9 @@ class PassageMatcher:
 
     def similarities(self, subsentence: str) -> np.ndarray:
         """similarity_S of `subsentence` to every sentence."""
-        n = subsentence.count(" ") + 1
+        words = self._words(subsentence)
+        subsentence = self._separator.join(words)
+        n = len(words)
         size = n + int(0.05 * n)
         counts_CN, lengths_N, first_gram_S = self._grams_of(size)
 
@@ -81,14 +90,14 @@ class PassageMatcher:
         counts_C = np.array([subsentence.count(character) for character in shared])
         counts_C = counts_C.astype(counts_CN.dtype)
         common_N = np.minimum(counts_CN[rows], counts_C[:, None]).sum(0, dtype=np.int64)
-        # every n-gram has size - 1 spaces, the sub-sentence n - 1 <= size - 1
-        common_N += n - 1
+        # every n-gram has size - 1 separators, the sub-sentence n - 1 <= size - 1
+        common_N += (n - 1) * len(self._separator)
 
         ratios_N = 2.0 * common_N / (lengths_N + len(subsentence))
         similarity_S = np.maximum.reduceat(ratios_N, first_gram_S)
         for i, sentence in enumerate(self.sentences):
             n_padding = max(size + 1 - int(self._n_words_S[i]), 0)  # as in `_grams_of`
-            if subsentence in sentence + f" {PAD}" * n_padding:
+            if subsentence in sentence + f"{self._separator}{PAD}" * n_padding:
                 similarity_S[i] = 1.0
         return similarity_S
 
@@ -117,7 +126,8 @@ class PassageMatcher:
             counts_CN = before_end_CN - before_begin_CN
             n_padding_N = size - (end_N - begin_N)
             counts_CN[self._characters[PAD]] += n_padding_N.astype(counts_CN.dtype)
-            lengths_N = counts_CN.sum(0, dtype=np.int64) + (size - 1)
+            separators = (size - 1) * len(self._separator)
+            lengths_N = counts_CN.sum(0, dtype=np.int64) + separators
             self._grams[size] = counts_CN, lengths_N, first_gram_S
         return self._grams[size]
 

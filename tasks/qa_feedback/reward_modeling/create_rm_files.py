@@ -24,12 +24,15 @@ from fgrlhf.errors import run_main
 from fgrlhf.files import write_json, write_text
 from fgrlhf.reward_utils import (
     MIN_WORDS,
+    MULTILINGUAL,
     PUBLISHED,
     SEGMENTER_HELP,
     Segmenter,
     SegmenterName,
+    default_segmenter,
     load_segmenter,
 )
+from fgrlhf.words import count_words
 from reward_modeling.segment_files import (
     IGNORE,
     LabelledSpan,
@@ -62,7 +65,11 @@ SPLITS = ("train", "dev")
 
 class Settings(StrictModel):
     data_dir: str = Field(description="folder of the rows")
-    segmenter: SegmenterName = Field(default=PUBLISHED, description=SEGMENTER_HELP)
+    segmenter: SegmenterName | None = Field(
+        default=None,
+        description=f"{SEGMENTER_HELP}; null: {PUBLISHED}, or {MULTILINGUAL} for answers that are"
+        " written without spaces",
+    )
 
 
 def relevance_tags(row: FeedbackRow, segmenter: Segmenter) -> list[str]:
@@ -86,7 +93,7 @@ def _counted_spans(row: FeedbackRow) -> Iterator[LabelledSpan]:
     for error in row.errors:
         if error.type in FACTUAL_ERRORS:
             yield error.start, error.end, FACTUAL
-        elif len(text[error.start : error.end].split()) >= MIN_SPAN_WORDS:
+        elif count_words(text[error.start : error.end]) >= MIN_SPAN_WORDS:
             yield error.start, error.end, NON_FACTUAL
 
 
@@ -122,6 +129,12 @@ def completeness_file(
     return feedback_text(compared), f"{len(compared)} of {len(rows)} rows; pairs: {pairs}"
 
 
+def _segmenter(settings: Settings, splits: Sequence[Sequence[FeedbackRow]]) -> Segmenter:
+    if settings.segmenter is not None:
+        return load_segmenter(settings.segmenter)
+    return default_segmenter(row.predictions[0] for rows in splits for row in rows)
+
+
 def create_rm_files(settings: Settings) -> None:
     """Create all files, then write them.
 
@@ -130,10 +143,10 @@ def create_rm_files(settings: Settings) -> None:
       UserError: a file is missing or has no annotated rows.
     """
     folder = Path(settings.data_dir)
-    segmenter = load_segmenter(settings.segmenter)
     paths = [folder / f"{split}_feedback.json" for split in SPLITS]
     files = read_feedback_files(*paths)
     splits = [annotated_rows(rows, path) for rows, path in zip(files, paths)]
+    segmenter = _segmenter(settings, splits)
     print(
         f"reward-model files in {folder}, segments by {segmenter.name} {segmenter.version}",
         flush=True,
