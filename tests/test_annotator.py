@@ -115,6 +115,8 @@ def test_perturbed_answers_repeat_or_drop_sentences():
     assert {first, second, f"{first} {first} {second}", f"{first} {second} {first}"} <= variants
     assert any(text.count("created by Kal") >= 3 for text in variants)
     assert perturb(random.Random(0), "") == ""
+    chinese = {perturb(random.Random(seed), "它坐着。它跑了。") for seed in range(100)}
+    assert {"它坐着。", "它跑了。", "它坐着。它跑了。它坐着。"} <= chinese
 
 
 def world(tmp_path, count=40):

@@ -366,6 +366,9 @@ def test_prefix_by_hand():
     words = text.split()
     assert rm_words_prefix(" Who  sat? ", raw) == words
     assert rm_words_prefix("Who sat?", [["A Cat", "It sat.", "It ran."], [""]]) == words
+    raw_chinese = [{"wikipage": "猫", "content": "它坐着。它跑了。"}]
+    in_training = rm_words_prefix("谁？", [["猫", "它坐着。", "它跑了。"]])
+    assert in_training == rm_words_prefix("谁？", raw_chinese)
     for passages in (None, []):
         assert rm_words_prefix("Who sat?", passages) == ["question:", "Who", "sat?", "answer:"]
     prompt = Prompt("0", "text", meta={"question": "Who sat?", "passages": raw})

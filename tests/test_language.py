@@ -13,6 +13,7 @@ from fgrlhf.models.loading import load_tokenizer
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from tasks.qa_feedback.data.annotator import Habits, annotate
 from tasks.qa_feedback.data.language import (
+    CHINESE,
     ENGLISH,
     LANGUAGES,
     Claim,
@@ -114,6 +115,27 @@ def test_english_by_hand():
 )
 def test_not_an_english_claim(text):
     assert ENGLISH.read_claim(text) is None
+
+
+def test_chinese_by_hand():
+    claims = [Claim("电影", "创作者", "博丹费古"), Claim("电影", "制作地", "阿布库德")]
+    text = "这部电影的创作者是博丹费古；这部电影的制作地是阿布库德。这部电影的制作地是阿布库德。"
+    assert CHINESE.compose([claims, claims[1:]]) == text
+    question = CHINESE.question("星海云梦路城", ("创作者", "出资者", "制作地"), random.Random(0))
+    assert question == "星海云梦路城的创作者、出资者和制作地是什么？"
+    passages = [
+        {"wikipage": "星海云梦路城 (电影)", "content": CHINESE.compose([[c] for c in claims])},
+        {"wikipage": "星海云梦路城 (小说)", "content": "这部小说的出资者是乔卡莱蒙。"},
+    ]
+    answer = "这部电影的创作者是博丹费古；这部电影的制作地是阿加布埃。这部小说的出资者是乔卡莱蒙。"
+    truth = judge(question, passages, answer)
+    assert [(part.label, part.supported) for part in truth.subsentences] == [
+        ("ok", True),
+        ("ok", False),
+        ("ok", True),
+    ]
+    assert [sentence.supported for sentence in truth.sentences] == [False, True]
+    assert truth.completeness == 2 / 3 and truth.precision == 2 / 3
 
 
 def test_fillers_state_no_fact():

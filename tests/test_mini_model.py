@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.policy import load_policy
-from tasks.qa_feedback.data.language import TOY
+from tasks.qa_feedback.data.language import CHINESE, TOY
 from tasks.qa_feedback.data.mini_model import (
     Settings,
     make_model,
@@ -45,6 +45,19 @@ def test_every_value_is_one_token(tokenizer):
     ]
     assert len(values) > 250 and all(len(tokenizer(value).input_ids) == 2 for value in values)
     assert len(tokenizer) < 650
+
+
+def test_words_without_spaces_between_them_are_tokens():
+    rows = [
+        make_row(0, split, i, language=CHINESE) for split in ("train", "sft") for i in range(50)
+    ]
+    tokenizer = make_tokenizer(rows, words=CHINESE.words)
+    for text in texts_of(rows):
+        ids = tokenizer(text).input_ids
+        assert tokenizer.unk_token_id not in ids
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    tokens = tokenizer.tokenize("这部音乐剧的创作者是" + CHINESE.pools["persons"].names[0] + "；")
+    assert tokens[:5] == ["▁这部", "音乐剧", "的", "创作者", "是"] and len(tokens) == 7
 
 
 def many_words():

@@ -444,3 +444,37 @@ def test_the_program_reports_bad_rows_without_a_traceback(tmp_path, monkeypatch,
         f"  {tmp_path}/dev_feedback.json, row 1, preference: has 1 entries, must have 6"
     )
     assert not (tmp_path / "COMP_sequence").exists()
+
+
+def test_similarity_in_a_script_without_spaces_is_difflibs_over_characters():
+    sentence, value = "这部电影的创作者是博丹费古。", "这部电影的创作者是博丹卡莱"
+    matcher = PassageMatcher([["标题", sentence, "这部小说的制作地是阿布库德。"]])
+    expected = max(
+        SequenceMatcher(None, sentence[i : i + len(value)], value).quick_ratio() for i in range(2)
+    )
+    assert matcher.similarities(value).tolist()[0] == expected == 2 * 11 / 26
+    assert matcher.match(value) is None  # 0.846
+    assert matcher.match("这部电影的创作者是博丹费古；") == (1, 1)
+    assert matcher.match("创作者是博丹") == (1, 1)
+
+
+def test_answers_without_spaces_have_segments_of_their_own(tmp_path, capsys):
+    answer = "这部电影的创作者是博丹费古；这部电影的制作地是阿布库德。这部电影的销售地是库德埃弗。"
+    wrong = answer.index("制作地") - 5
+    feedback = FeedbackRow.make(
+        question="谁？",
+        passages=[["标题", "这部电影的创作者是博丹费古。", "这部电影的销售地是库德埃弗。"]],
+        gold=answer,
+        predictions=[answer] * 4,
+        errors=[ErrorSpan("Irrelevant", wrong, wrong + 13)],
+        missing=[],
+        corrected=answer,
+        preference=[0] * 6,
+    )
+    for split in ("train", "dev"):
+        write_feedback(tmp_path / f"{split}_feedback.json", [feedback])
+    create_rm_files(Settings(data_dir=str(tmp_path)))
+    assert "segments by multilingual" in capsys.readouterr().out
+    (line,) = (tmp_path / "NF-ERR_subsentence" / "train.json").read_text().splitlines()
+    tags = json.loads(line)["feedback_tags"]
+    assert [tag for tag in tags if tag != "Ignore"] == ["O", "NF-ERR", "O"]

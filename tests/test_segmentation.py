@@ -15,7 +15,7 @@ from fgrlhf import segmentation
 from fgrlhf.data.problems import span_problems
 from fgrlhf.reward_utils import MULTILINGUAL, PUBLISHED, load_segmenter
 from fgrlhf.segmentation import sentences, subsentences
-from fgrlhf.words import count_words, word_spans, word_starts, words_of
+from fgrlhf.words import count_words, join_texts, word_spans, word_starts, words_of
 
 SENTENCES = {
     "Chinese": [
@@ -260,3 +260,19 @@ def test_the_published_segmenter_keeps_its_rules():
     assert ours.name == MULTILINGUAL and load_segmenter(ours.describe()) == ours
     assert len(ours.segments("茶很热。面包很好吃！", "sentence")) == 2
     assert len(ours.segments("茶很热。", "word")) == 4
+
+
+@pytest.mark.parametrize(
+    "texts, joined",
+    [
+        (["Tea is hot.", "", "Drink!"], "Tea is hot. Drink!"),
+        (["茶很热。", "GPT 很快。", "好"], "茶很热。GPT 很快。好"),
+        (["彼は寝た。", "彼女も。"], "彼は寝た。彼女も。"),
+        (["물이 있다.", "좋다."], "물이 있다. 좋다."),
+        (["ไปบ้าน", "กินข้าว"], "ไปบ้าน กินข้าว"),
+        (["It is written 茶", "and means tea."], "It is written 茶 and means tea."),
+        ([], ""),
+    ],
+)
+def test_sentences_are_joined_as_their_script_does(texts, joined):
+    assert join_texts(texts) == joined
