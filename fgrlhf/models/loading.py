@@ -24,6 +24,7 @@ from transformers import (
 
 from fgrlhf.errors import shorten
 from fgrlhf.models.adapter_files import refuse_adapter
+from fgrlhf.models.tokenizer_file import follow_its_file
 
 SAFE = {"trust_remote_code": False}
 INDEX_FILE = "model.safetensors.index.json"
@@ -94,10 +95,14 @@ def max_positions(config: PretrainedConfig, stack: Literal["encoder", "decoder"]
 
 
 def load_tokenizer(path: str | Path):
-    """The tokenizer of a folder or hub name. Raises `ValueError` with the reason."""
+    """The tokenizer of a folder or hub name. Raises `ValueError` with the reason.
+
+    Its ids are those of the folder's tokenizer.json (tokenizer_file.py).
+    """
     check_folder(path)
     with _reason_in_one_sentence(path):
         tokenizer = AutoTokenizer.from_pretrained(path, **SAFE)
+        tokenizer = follow_its_file(path, tokenizer)
         vocabulary = set(tokenizer.get_vocab())
         added = set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab())
     # without the vocabulary's files, transformers makes a vocabulary of special tokens and a space
