@@ -18,6 +18,7 @@ from fgrlhf.data.judgements import (
     JudgedResponse,
     Judgement,
     Losses,
+    is_wrong_somewhere,
     to_spans,
     to_steps,
 )
@@ -365,13 +366,17 @@ def _doccano_mark(
 def span_rows(items: Iterable[JudgedResponse]) -> Rows:
     """Rows of the format `spans`.
 
-    A response without a judgement has no row, since a row without spans has no error.
+    A response without a judgement has no row, since a row without spans has no error. Neither has
+    one whose only errors have no place.
     """
     losses = Losses()
     rows = []
     for judged in items:
         if not judged.judgements:
             losses["responses without a judgement"] += 1
+            continue
+        if is_wrong_somewhere(judged):
+            losses["responses whose only errors have no place"] += 1
             continue
         feedback, lost = to_spans(judged)
         losses += lost

@@ -381,6 +381,21 @@ def without_suggestions(judged: JudgedResponse) -> tuple[JudgedResponse, Losses]
     return replace(judged, judgements=tuple(made)), losses
 
 
+def is_wrong_somewhere(judged: JudgedResponse) -> bool:
+    """Whether a response has an error without a place, and none with one.
+
+    An error is a label with a severity. Spans cannot tell such a response from one that is
+    right. If another annotator found no error (`no error`), it counts as right.
+    """
+    has_error = False
+    for judgement in judged.judgements:
+        if judgement.span is not None or judgement.label == NO_ERROR:
+            return False
+        is_error = None not in (judgement.label, judgement.severity)
+        has_error = has_error or (is_error and judgement.aspect != MISSING_ASPECT)
+    return has_error
+
+
 def _prompt_is_source(judged: JudgedResponse) -> bool:
     """Whether rows of spans need no `source`: spans of the source refer to an equal prompt."""
     marks_source = any(judgement.side == SOURCE for judgement in judged.judgements)

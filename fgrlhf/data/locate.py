@@ -10,7 +10,11 @@ silently. `locate` tries, in this order,
     searched folded             it is there with another case, other blanks, quotes or dashes
 
 and otherwise reports `ambiguous` (several equally good places), `not found`, `empty` or `outside
-the text`. Of several places, the one whose start is nearest to the claimed start is taken.
+the text`. A search finds whole words first: "or" is not looked for inside "forest" if it is a word
+of the text, in whatever case. What is only found inside words is reported apart. Of several places,
+the one whose start is nearest to the claimed start is taken.
+
+Quotes and dashes are not folded if the quote has no letter or digit: they are what it is about.
 """
 
 import unicodedata
@@ -19,11 +23,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fgrlhf.data.offsets import CODE_POINT, EXCLUSIVE, GRAPHEME, UTF16_UNIT, to_code_points
+from fgrlhf.words import is_inner_boundary
 
 EXACT = "exact offset"
 UNVERIFIED = "offset without a quote"
 VERBATIM = "searched verbatim"
 FOLDED = "searched folded"
+INSIDE = ", cutting a word"  # the end of these two if a span begins or ends inside a word
 AMBIGUOUS = "ambiguous"
 NOT_FOUND = "not found"
 EMPTY = "empty"
@@ -114,13 +120,33 @@ def locate(
     near = None
     if start is not None:
         near, _ = readings[0].span(text, start, start)
-    places = [(place, place + len(quote)) for place in _places(text, quote)]
-    if places:
-        return _nearest(places, near, VERBATIM)
-    places = _folded_places(text, quote)
-    if places:
-        return _nearest(places, near, FOLDED)
+    verbatim = [(place, place + len(quote)) for place in _places(text, quote)]
+    whole = [place for place in verbatim if _is_whole(text, *place)]
+    if whole:
+        return _nearest(whole, near, VERBATIM)
+    folded = _folded_places(text, quote)
+    whole = [place for place in folded if _is_whole(text, *place)]
+    if whole:
+        return _nearest(whole, near, FOLDED)
+    for places, how in ((verbatim, VERBATIM), (folded, FOLDED)):
+        if places:
+            return _nearest(places, near, how + INSIDE)
     return Located(None, NOT_FOUND)
+
+
+def _is_whole(text: str, start: int, end: int) -> bool:
+    """Whether [start, end) cuts no word. Characters of scripts without spaces are words."""
+    for place in (start, end):
+        if not 0 < place < len(text) or is_inner_boundary(text, place):
+            continue
+        if _is_in_word(text[place - 1]) and _is_in_word(text[place]):
+            return False
+    return True
+
+
+def _is_in_word(character: str) -> bool:
+    """Whether a character is a letter, a digit or a mark that is combined with one."""
+    return unicodedata.category(character)[0] in "LMN"
 
 
 def _by_offset(text: str, start: int, end: int, reading: Reading) -> Located:
@@ -251,7 +277,7 @@ def _fold_cluster(cluster: str) -> str:
 def _folded_places(text: str, quote: str) -> list[tuple[int, int]]:
     """The spans of `text` that equal the quote when both are folded."""
     part = fold(quote).text.strip(" ")
-    if not part:
+    if not any(_is_in_word(character) for character in part):
         return []
     folded = fold(text)
     origins = [folded.origin(place, place + len(part)) for place in _places(folded.text, part)]

@@ -15,6 +15,7 @@ from fgrlhf.data.judgements import (
     JudgedResponse,
     Losses,
     from_spans,
+    is_wrong_somewhere,
     to_spans,
 )
 from fgrlhf.data.rows import Row, RowError, check_text
@@ -58,10 +59,13 @@ def _check_span_keys(spans: list[dict[str, Any]]) -> None:
 
 
 def to_row(judged: JudgedResponse) -> tuple[dict[str, Any], Losses]:
-    """The row, and what it cannot hold. Without any judgement the row has no `spans`."""
+    """The row, and what it cannot hold.
+
+    Without any judgement, and if all errors are without a place, the row has no `spans`.
+    """
     feedback, losses = to_spans(judged)
     row = SPANS.to_row(feedback)
-    if not judged.judgements:
+    if not judged.judgements or is_wrong_somewhere(judged):
         del row["spans"]
     return row, losses
 

@@ -36,6 +36,8 @@ from fgrlhf.text_types import Prompt
 
 # ---- MQM tables ----------------------------------------------------------------------------------
 
+UNPLACED = "errors whose mark is not found, kept as errors of the whole text"
+
 MQM = "MQM"  # the aspect of judgements without a category
 COLUMNS = ("system", "rater", "source", "target", "category", "severity")
 # columns with the number of a segment, in the files of different years
@@ -57,6 +59,7 @@ SENTENCE_KEYS = ("source_sentence_tokens", "target_sentence_tokens")
 REFERENCE_KEYS = ("references", "primary_reference")
 SEGMENT = "segment"  # the key of a row for what else `segment` holds
 CORRECTIONS = "corrections"  # the key of a row for texts by rater, as feedback servers write them
+QUOTE = '"'
 ATTENTION_TEST = "hotw-test"  # the severity, in lower case, of a line that is no judgement
 
 
@@ -100,9 +103,14 @@ def mqm(path: str | Path, report: Report) -> list[JudgedResponse]:
     github.com/google/wmt-mqm-human-evaluation.
 
     A category `Fluency/Punctuation` becomes the aspect and the label. Lines `No-error` become a
-    judgement of the whole text. An error without a mark is about the whole text. Lines of the
-    severity `HOTW-test` are left out: they say whether a rater found an error that was put into the
-    text to test the rater.
+    judgement of the whole text. An error without a mark is about the whole text, and so is one
+    whose mark is empty, broken or not found: raters mark a blank that they add for something
+    missing. Lines of the severity `HOTW-test` are left out: they say whether a rater found an error
+    that was put into the text to test the rater.
+
+    Cells are read as they are, and a quotation mark is a character. Only if all of a file's cells
+    with quotation marks are quoted as in CSV, and some have doubled marks inside, is the file read
+    as CSV.
 
     `metadata` can hold more. The references of a segment become those of its row, the primary one
     first. A `corrected_translation` is kept by rater, under `corrections`. What else a segment has,
@@ -217,6 +225,11 @@ def _references(segment: Mapping[str, Any]) -> list[str]:
 def _read_lines(path: str | Path, report: Report) -> list[_Line]:
     """The lines of a table that name a rater."""
     rows = table(path, COLUMNS, report, TAB, quoted=False, optional=(*PLACE, *NOTES))
+    if _is_quoted(rows):
+        quoted = [(row, name) for row in rows for name, cell in row.items() if QUOTE in cell]
+        report.notes["cells in quotation marks, read as in CSV"] += len(quoted)
+        for row, name in quoted:
+            row[name] = row[name][1:-1].replace(QUOTE * 2, QUOTE)
     lines = []
     for number, row in numbered(rows, report):
         if row["rater"].strip():
@@ -224,6 +237,25 @@ def _read_lines(path: str | Path, report: Report) -> list[_Line]:
         else:
             report.losses["rows without a rater"] += 1
     return lines
+
+
+def _is_quoted(rows: Iterable[Mapping[str, str]]) -> bool:
+    """Whether the cells of a table are quoted as in CSV: all those with a quotation mark.
+
+    At least one of them has doubled marks inside. Otherwise the marks can be those of the texts.
+    """
+    has_doubled = False
+    for row in rows:
+        for cell in row.values():
+            if QUOTE not in cell:
+                continue
+            inside = cell[1:-1]
+            if len(cell) < 2 or cell[0] + cell[-1] != QUOTE * 2:
+                return False
+            if QUOTE in inside.replace(QUOTE * 2, ""):
+                return False
+            has_doubled = has_doubled or QUOTE in inside
+    return has_doubled
 
 
 def _line(number: int, row: Mapping[str, str]) -> _Line:
@@ -270,7 +302,9 @@ def _line_judgements(
     segment: Mapping[str, Any],
     report: Report,
 ) -> list[Judgement]:
-    """The judgements of one line: one, unless its error has several spans or none of them is found.
+    """The judgements of one line: one, unless its error has several spans.
+
+    An error whose marks are not found is about the whole text of the side on which they are.
 
     Args:
       response: the text of the translation.
@@ -295,24 +329,27 @@ def _line_judgements(
         label = aspect
     parts["severity"] = optional_text("severity", row["severity"])
     judgements = []
-    is_marked = False
+    marked: list[str] = []  # sides of marks
     for side, name, tagged, text in (
         (RESPONSE, "target", line.target, response),
         (SOURCE, "source", line.source, line.source.text),
     ):
         spans: Iterable[tuple[int, int]] = ()
         if tagged.marks or tagged.problems:
-            is_marked = True
+            marked.append(side)
             spans = _tagged_spans(line.number, name, tagged, text, report)
         elif metadata.get(f"{name}_spans"):
-            is_marked = True
+            marked.append(side)
             spans = _token_spans(line.number, name, text, metadata, segment, report)
         for start, end in spans:
             judgements.append(Judgement(aspect, label, start, end, side=side, **parts))
     if len(judgements) > 1:
         report.losses["errors with several spans, which became one judgement each"] += 1
-    if not is_marked:
-        judgements.append(Judgement(aspect, label, **parts))
+    if not judgements:
+        side = SOURCE if marked == [SOURCE] and line.source.text.strip() else RESPONSE
+        judgements.append(Judgement(aspect, label, side=side, **parts))
+        if marked:
+            report.notes[UNPLACED] += 1
     return judgements
 
 
@@ -345,6 +382,8 @@ def _tagged_spans(
     for mark in tagged.marks:
         if mark.start == mark.end:
             report.drop_tags(number, name, f"<v> at {mark.start} marks no character")
+        elif not text.strip():
+            report.drop_tags(number, name, "the marked text is blank")
         elif tagged.text == text:
             report.count_marked()
             yield mark.start, mark.end
@@ -430,9 +469,10 @@ def _json_translation(number: int, row: Mapping[str, Any], report: Report) -> Ju
         severity = check_text(f"{key}.severity", error.get("severity"))
         quote = optional_text(f"{key}.text", error.get("text"))
         span = report.locate(number, key, target, quote, start, end)
-        if span is not None:
-            label = optional_text(f"{key}.category", error.get("category")) or severity
-            judgements.append(Judgement(MQM, label, *span, severity))
+        if span is None:
+            report.notes[UNPLACED] += 1
+        label = optional_text(f"{key}.category", error.get("category")) or severity
+        judgements.append(Judgement(MQM, label, *(span or (None, None)), severity))
     used = ("id", "src", "mt", "ref", "annotations")
     meta = {name: value for name, value in row.items() if name not in used}
     prompt = Prompt(row_id(row.get("id"), number), "", (reference,) if reference else (), meta)
@@ -502,9 +542,10 @@ def _esa_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedRespo
         start = whole_number(f"{key}.start_i", error.get("start_i"))
         end = whole_number(f"{key}.end_i", error.get("end_i"))
         span = report.locate(number, key, target, None, start, end, ESA_READINGS)
-        if span is not None:
-            label = kind or severity
-            judgements.append(Judgement(ESA, label, *span, severity, annotator=annotator))
+        if span is None:
+            report.notes[UNPLACED] += 1
+        place = span or (None, None)
+        judgements.append(Judgement(ESA, kind or severity, *place, severity, annotator=annotator))
     score = row.get("esa_score")
     if score is not None:
         judgements.append(Judgement(ESA, score=any_number("esa_score", score), annotator=annotator))
