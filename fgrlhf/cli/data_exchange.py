@@ -33,8 +33,11 @@ class ImportSettings(StrictModel):
     )
     aspect: str | None = Field(
         default=None,
-        description="label_studio: the control in which every annotator was asked to mark; each"
-        " submitted annotation without it is `no error`",
+        description="label_studio, potato: the control or scheme in which every annotator was asked"
+        " to mark; each submitted annotation without it is `no error`",
+    )
+    items: str | None = Field(
+        default=None, description="potato: the data file of the project, which has the texts"
     )
     offsets: Literal["utf16", "code_points", "graphemes"] | None = Field(
         default=None, description="doccano: what its page counts; null: utf16, its default"
@@ -85,6 +88,8 @@ def import_file(source: str, out: str, settings: ImportSettings) -> None:
     The report is printed and written to OUT.import.json.
     """
     check_input_and_output(source, out)
+    if settings.items is not None:
+        check_not_input(settings.items, out)
     name = settings.source
     report_file = f"{out}.import.json"
     if name in IMPORTERS:

@@ -260,6 +260,23 @@ def span_in(key: str, start: Any, end: Any, text: str, side: str = "response") -
     return start, end
 
 
+def side_of(key: str, value: Any) -> str:
+    """The side of a span: `response`, which is the default, or `source`.
+
+    Other projects say whether the span is in the source: true or false.
+
+    Raises:
+      RowError: it is something else.
+    """
+    if value is None or value is False:
+        return RESPONSE
+    if value is True:
+        return SOURCE
+    if value not in SIDES:
+        raise RowError(key, f"must be one of {', '.join(SIDES)}, or true for the source")
+    return value
+
+
 def inside(row: Row, name: str, part: str, place: str, element: Mapping[str, Any]) -> Any:
     """The value `part` of an element of the list `name`, under the key that `columns` maps it to.
 

@@ -30,7 +30,6 @@ from fgrlhf.data.comparisons import (
 )
 from fgrlhf.data.format import (
     RESPONSE,
-    SIDES,
     SOURCE,
     Format,
     LabelledSpan,
@@ -43,6 +42,7 @@ from fgrlhf.data.format import (
     prompt_text,
     references_of,
     response_text,
+    side_of,
     source_of,
     span_in,
 )
@@ -418,11 +418,7 @@ def _span(row: Row, name: str, value: Any, response: str, source: str) -> Labell
         text = inside(row, "spans", part, name, span)
         if text is not None:
             parts[part] = check_text(f"{name}.{part}", text, may_be_blank=part != "severity")
-    side = inside(row, "spans", "side", name, span)
-    if side is None:
-        side = RESPONSE
-    if side not in SIDES:
-        raise RowError(f"{name}.side", f"must be one of {', '.join(SIDES)}")
+    side = side_of(f"{name}.side", inside(row, "spans", "side", name, span))
     quote = inside(row, "spans", "quote", name, span)
     if quote is not None:
         check_text(f"{name}.quote", quote, may_be_blank=True)

@@ -32,6 +32,7 @@ from fgrlhf.data.format import (
     prompt_text,
     references_of,
     response_text,
+    side_of,
     span_in,
 )
 from fgrlhf.data.rows import Row, RowError, check_list, check_number, check_object, check_text
@@ -167,11 +168,7 @@ def _judgement(key: str, values: Mapping[str, Any], response: str, source: str |
         parts["score"] = check_number(f"{key}.score", values["score"])
     if "label" not in parts and "score" not in parts:
         raise RowError(key, "must have a label or a score")
-    side = values.get("side")
-    if side is None:
-        side = RESPONSE
-    if side not in SIDES:
-        raise RowError(f"{key}.side", f"must be one of {', '.join(SIDES)}")
+    side = side_of(f"{key}.side", values.get("side"))
     if side == SOURCE and source is None:
         raise RowError(f"{key}.side", "is `source`, and the row has no text under `source`")
     text = source if side == SOURCE and source is not None else response

@@ -104,7 +104,7 @@ def _places(span: Any, paths: Mapping[str, str]) -> tuple[int, int] | None:
         start, end = look_up(span, paths["start"]), look_up(span, paths["end"])
     except RowError:
         return None
-    is_source = paths["side"] in span and span[paths["side"]] not in (None, RESPONSE)
+    is_source = paths["side"] in span and span[paths["side"]] not in (None, False, RESPONSE)
     if is_source or not isinstance(start, int) or not isinstance(end, int):
         return None
     return start, end

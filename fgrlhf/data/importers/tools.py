@@ -1,11 +1,12 @@
 """Exports of the annotation tools Label Studio and Argilla."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.data.importers.clean_answers import UNMARKED, with_clean_answers
 from fgrlhf.data.importers.files import (
     optional_text,
     read_objects,
@@ -38,7 +39,6 @@ PARTS = ("severity", "reason", "evidence")  # names of controls that give a part
 SUGGESTED = ("prediction", "prediction-changed")  # `origin` of a result that a model suggested
 TEXT_KEYS = (RESPONSE, "text")  # keys of the text in which people mark, in `data` or `fields`
 
-UNMARKED = ""  # the aspect of an answer without marks, until all rows are read
 JSON_MIN_KEYS = ("annotator", "annotation_id", "lead_time")  # of a row of the form JSON-MIN
 
 NamedResult = tuple[str, Mapping[str, Any]]  # a result, with its key in the task for messages
@@ -77,37 +77,7 @@ def label_studio(
         without a judgement of this aspect is `no error` in it.
     """
     items = read_objects(path, partial(_label_studio_task, aspect=aspect), report)
-    return _with_clean_answers(items, aspect, report)
-
-
-def _with_clean_answers(
-    items: list[JudgedResponse], aspect: str | None, report: Report
-) -> list[JudgedResponse]:
-    """The items, with answers without marks as `no error` of the aspects that are marked."""
-    aspects = [] if aspect is None else [aspect]
-    if aspect is None:
-        every = (judgement for judgement in _all_judgements(items) if judgement.span is not None)
-        aspects = list(dict.fromkeys(judgement.aspect for judgement in every))
-    finished = []
-    for item in items:
-        judgements: list[Judgement] = []
-        for judgement in item.judgements:
-            if judgement.aspect != UNMARKED:
-                judgements.append(judgement)
-                continue
-            if aspects:
-                report.notes["annotations without a mark, read as `no error`"] += 1
-            else:
-                report.losses["annotations without results, of no known aspect (aspect=NAME)"] += 1
-            judgements += [replace(judgement, aspect=name) for name in aspects]
-        finished.append(replace(item, judgements=tuple(judgements)))
-    return finished
-
-
-def _all_judgements(items: Iterable[JudgedResponse]) -> Iterator[Judgement]:
-    """The judgements of all items."""
-    for item in items:
-        yield from item.judgements
+    return with_clean_answers(items, aspect, report)
 
 
 def _label_studio_task(

@@ -317,16 +317,12 @@ def _line_judgements(
         "reason": _note(row, metadata, report),
     }
     category = row["category"]
-    if _is_no_error(category) or _is_no_error(row["severity"]):
+    if is_no_error(category) or is_no_error(row["severity"]):
         return [Judgement(MQM, NO_ERROR, **parts)]
     if not category.strip(" /"):
         report.losses["errors without a category"] += 1
         return []
-    aspect, _, label = category.partition("/")
-    if not aspect.strip():
-        aspect = MQM
-    if not label.strip():
-        label = aspect
+    aspect, label = category_parts(category)
     parts["severity"] = optional_text("severity", row["severity"])
     judgements = []
     marked: list[str] = []  # sides of marks
@@ -365,7 +361,18 @@ def _note(row: Mapping[str, str], metadata: Mapping[str, Any], report: Report) -
     return different[0]
 
 
-def _is_no_error(text: str) -> bool:
+def category_parts(category: str) -> tuple[str, str]:
+    """The aspect and the label of a category such as `Fluency/Punctuation`.
+
+    A category without a slash is both of them.
+    """
+    aspect, _, label = category.partition("/")
+    if not aspect.strip():
+        aspect = MQM
+    return aspect, label if label.strip() else aspect
+
+
+def is_no_error(text: str) -> bool:
     """Whether a category or severity is `No-error`, which some files write as `no_error`."""
     return text.strip().lower().replace("_", "-").replace(" ", "-") == "no-error"
 
