@@ -253,33 +253,33 @@ def test_settings_of_single_runs(configs, tmp_path):
     settings = CompareSettings(
         output_dir="o", algorithms="ppo,grpo", settings=str(tmp_path / "s.yml")
     )
-    ppo, grpo = runs_of(Experiment("t", tmp_path), configs[:1], ("train.lr=1",), settings)
+    ppo, grpo = runs_of(Experiment("qa_feedback", tmp_path), configs[:1], ("train.lr=1",), settings)
     assert ppo.overrides == ("algorithm.name=ppo", "train.lr=1")
     assert grpo.overrides[2:] == ("train.lr=0.00015", "env.x=[1, 2]", "a.b=text")
     sections = "grpo: {train: {lr: 1.5e-4, seeds: [1]}, reward: {a: {values: {ok: 1}}}, env: {}}\n"
     (tmp_path / "s.yml").write_text(sections)
-    _, grpo = runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+    _, grpo = runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (), settings)
     merged = ("train.lr=0.00015", "train.seeds=[1]", "reward.a.values.ok=1")
     assert grpo.overrides[1:] == merged
     (tmp_path / "s.yml").write_text("grpo: {logging: {save_dir: x}}\n")
     with pytest.raises(UserError, match="logging.save_dir=x cannot be an override: .* output_dir"):
-        runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+        runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (), settings)
     (tmp_path / "s.yml").write_text("grpo: {algorithm: {name: rloo}}\n")
     with pytest.raises(UserError, match="algorithm.name=rloo cannot be an override: .*algorithms="):
-        runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+        runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (), settings)
     (tmp_path / "s.yml").write_text("{}\n")
     for override in ("algorithm.name=rloo", "algorithm={name: rloo}"):
         with pytest.raises(UserError, match=f"{override} cannot be an override"):
-            runs_of(Experiment("t", tmp_path), configs[:1], (override,), settings)
+            runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (override,), settings)
     (tmp_path / "s.yml").write_text("grpo: 3\n")
     with pytest.raises(UserError, match="`grpo` must be a mapping"):
-        runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+        runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (), settings)
     (tmp_path / "s.yml").write_text("grop: {train.lr: 1.5e-4}\n")
     with pytest.raises(UserError, match="there is no run `grop`; did you mean `grpo`"):
-        runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+        runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (), settings)
     (tmp_path / "s.yml").write_text("grpo: {train.seed: 3}\n")
     with pytest.raises(UserError, match="train.seed=3 cannot be an override: .* seeds=0,1,2"):
-        runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+        runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (), settings)
 
 
 @pytest.mark.parametrize(
@@ -611,3 +611,20 @@ def test_the_lowest_panel_of_every_column_has_numbers_at_its_axis():
         svg = panels("m", {str(i): line for i in range(count)}, "x")
         numbers.append(svg.count(">600<"))
     assert numbers == [4, 4]  # four columns
+
+
+def test_an_override_is_for_the_programs_that_have_its_key(configs, tmp_path, capsys):
+    experiment = Experiment("qa_feedback", tmp_path)
+    dpo = "dpo:tasks/qa_feedback/training/mini_dpo_config.yml"
+    overrides = ["train.total_episodes=64", "train.lr=1e-4"]
+    rl, preferences = runs_of(
+        experiment, [configs[0], dpo], overrides, CompareSettings(output_dir="o")
+    )
+    assert rl.overrides == tuple(overrides) and preferences.overrides == ("train.lr=1e-4",)
+    note = "note: dpo has no key train.total_episodes: train.total_episodes=64 is for rl\n"
+    assert capsys.readouterr().out == note
+    with pytest.raises(UserError, match="train.total_episode: unknown key"):
+        runs = runs_of(
+            experiment, [dpo], ["train.total_episode=64"], CompareSettings(output_dir="o")
+        )
+        experiment.config_of(runs[0], 0)

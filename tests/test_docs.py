@@ -1,4 +1,4 @@
-"""Every path, snippet and command in the documents is checked against the code.
+"""Every path, snippet and command in the documents, and every usage line of a script, is checked.
 
 A command is parsed by the program that it calls, which then stops: unknown keys, wrong values and
 missing configs fail. `--help`, `fgrlhf env`, `fgrlhf data` (except for the download of
@@ -30,7 +30,9 @@ from fgrlhf.cli.main import main as fgrlhf_main
 from fgrlhf.config import load_config, validate
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
+from fgrlhf.pipeline.compare import CompareSettings, runs_of
 from fgrlhf.pipeline.experiment_settings import split_arguments
+from fgrlhf.pipeline.experiments import Experiment
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.kinds import Length
@@ -191,13 +193,15 @@ class Programs:
                 self.stop_after_parsing(patch, is_abbreviated)
                 self.call(fgrlhf_main)
         if name in ("compare", "sweep") and rest and rest != ["--help"]:
-            check_configs(rest)
+            check_configs(name, rest)
 
     def run_module(self, name: str, arguments: list[str]) -> None:
         spec = importlib.util.find_spec(name)
         assert spec is not None, f"there is no module {name}"
         if name.partition(".")[0] not in [path.name for path in ROOT.iterdir()]:
             return  # of another package, such as pytest
+        if name == "fgrlhf.pipeline.compare":
+            check_configs("compare", arguments)
         module = importlib.import_module(
             f"{name}.__main__" if spec.submodule_search_locations else name
         )
@@ -353,9 +357,15 @@ def _has_required_parameter(function) -> bool:
     return any(parameter.default is parameter.empty for parameter in parameters)
 
 
-def check_configs(arguments: list[str]) -> None:
+def check_configs(command: str, arguments: list[str]) -> None:
     """The configs of `fgrlhf compare` and `fgrlhf sweep` accept each value of each override."""
     parsed = split_arguments(arguments, "")
+    if command == "compare":
+        settings = command_line.settings_from(CompareSettings, parsed.settings)
+        experiment = Experiment(parsed.task, settings.folder)
+        for run in runs_of(experiment, parsed.configs, parsed.overrides, settings):
+            experiment.config_of(run, seed=0)
+        return
     model = rl_config(load_task(parsed.task))
     for config in parsed.configs:
         load_config(model, config)
@@ -370,6 +380,64 @@ COMMANDS_OF_DOCUMENTS = [
     for path in DOCUMENTS
     for command in commands_of(path)
 ]
+
+
+USAGE_PLACEHOLDERS = {
+    "NAME": "fine_grained",
+    "STAGE": "sft",
+    "TASK=NAME": "TASK=qa_feedback",
+    "base_url=https://": "base_url=https://example.org",
+}
+
+
+def usage_lines(script: Path) -> list[Command]:
+    """The commands in the first comments of a script, with everything that is optional.
+
+    They are indented lines that call a script, without a path for the script itself, and the
+    arguments after `e.g.` or `such as`. A comment of a command begins after three spaces.
+    """
+    own = f"bash {name_of(script)}"
+    lines = []
+    for text in re.findall(r"^# ?(.*)$", script.read_text(encoding="utf-8"), re.M):
+        if found := re.fullmatch(
+            rf" {{2,}}((?:\w+=\S+ )*)(bash \S+|{script.name})(?= |$)(.*)", text
+        ):
+            variables, called, rest = found.groups()
+            arguments = rest.partition("   ")[0]
+            called = own if called == script.name else called
+            lines.append(f"{variables}{called} {arguments}")
+        elif found := re.search(r"(?:e\.g\.|such as) ((?:[\w.]+=[^\s,;]+ ?)+)", text):
+            lines.append(f"{own} {found[1].rstrip('. ')}")
+    commands = []
+    for line in lines:
+        line = re.sub(r"\[|\]|(?<= )\.\.\.|key=value|\S+=\S*\.\.\.", "", line)
+        command = Command.read(line.replace("$OUTPUT_DIR", "outputs").replace("$TASK", "imdb"))
+        words = [USAGE_PLACEHOLDERS.get(word, word) for word in command.words]
+        variables = [USAGE_PLACEHOLDERS.get(word, word) for word in command.variables]
+        commands.append(Command(tuple(words), ("SCALE=mini", *variables)))
+    return commands
+
+
+SCRIPTS = [
+    path for path in sorted(ROOT.rglob("*.sh")) if name_of(path).startswith(("tasks", "inter"))
+]
+USAGE_LINES = [
+    pytest.param(command, id=f"{name_of(path)}: {command}")
+    for path in SCRIPTS
+    for command in usage_lines(path)
+]
+
+
+@pytest.mark.parametrize("command", USAGE_LINES)
+def test_a_usage_line_is_accepted_by_its_script(command, monkeypatch, tmp_path, capsys):
+    Programs(monkeypatch, tmp_path).run(command)
+
+
+def test_usage_lines_are_found():
+    lines = [str(parameter.values[0]) for parameter in USAGE_LINES]
+    compare = "SCALE=mini bash tasks/hh_rlhf/training/compare.sh"
+    assert f"{compare} seeds=0,1,2 metric=oracle/quality train.total_episodes=1920" in lines
+    assert len(lines) > 25
 
 
 def test_commands_are_found():

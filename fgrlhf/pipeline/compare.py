@@ -19,6 +19,7 @@ from pydantic import Field
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
 from fgrlhf.config import Count, FilePath
+from fgrlhf.config_schema import types_at
 from fgrlhf.config_yaml import read_yaml
 from fgrlhf.errors import UserError, run_main, shorten, suggestion
 from fgrlhf.files import write_json, write_text
@@ -41,7 +42,7 @@ from fgrlhf.task import load_task, rl_config
 
 USAGE = """usage: fgrlhf compare TASK CONFIG ... output_dir=DIR [key=value ...]
   CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE
-  keys with a dot are overrides for every config: train.total_episodes=2560"""
+  keys with a dot are overrides for every config that has them: train.total_episodes=2560"""
 
 TRAINING_ONLY = ("train.", "algorithm.", "logging.")  # sections that an evaluation does not read
 
@@ -143,7 +144,8 @@ def runs_of(
     """A run for every config, and for every algorithm of an RL config.
 
     A run is named after its algorithm if there is a single RL config, else after the config and the
-    algorithm.
+    algorithm. A program that does not have the key of an override is trained without it, if another
+    one has it.
 
     Raises:
       UserError: a config cannot be read, an algorithm is named twice, two runs have the same name,
@@ -158,15 +160,17 @@ def runs_of(
     parsed = [parse_config(config) for config in configs]
     programs = [program for program, _ in parsed]
     has_one_rl_config = programs.count("rl") == 1
+    accepted = _overrides_by_program(experiment, programs, overrides)
     runs = []
     for program, path in parsed:
-        group = experiment.config_value(path, overrides, "logging.run_name") or Path(path).stem
+        given = accepted[program]
+        group = experiment.config_value(path, given, "logging.run_name") or Path(path).stem
         if program != "rl" or not algorithms:
-            runs.append(Run(group, program, path, tuple(overrides), group, algorithm=program))
+            runs.append(Run(group, program, path, given, group, algorithm=program))
             continue
         for algorithm in algorithms:
             name = algorithm if has_one_rl_config else f"{group}-{algorithm}"
-            with_algorithm = (f"algorithm.name={algorithm}", *overrides)
+            with_algorithm = (f"algorithm.name={algorithm}", *given)
             runs.append(Run(name, program, path, with_algorithm, group, algorithm))
     _check_names(runs, settings.settings)
     runs = [with_settings(run, settings.settings) for run in runs]
@@ -177,6 +181,27 @@ def runs_of(
         else:
             check_overrides(run.overrides)
     return runs
+
+
+def _overrides_by_program(
+    experiment: Experiment, programs: Sequence[str], overrides: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """The overrides for each program: those whose key it has, or that none has (a mistake)."""
+    classes = {program: experiment.config_class(program) for program in programs}
+    accepted: dict[str, list[str]] = {program: [] for program in classes}
+    for override in overrides:
+        path = override.partition("=")[0].strip().split(".")
+        known = [program for program, config in classes.items() if types_at(config, path)]
+        for program in known or classes:
+            accepted[program].append(override)
+        without = [program for program in classes if known and program not in known]
+        if without:
+            print(
+                f"note: {' and '.join(without)} {'has' if len(without) == 1 else 'have'} no key"
+                f" {'.'.join(path)}: {override} is for {' and '.join(known)}",
+                flush=True,
+            )
+    return {program: tuple(given) for program, given in accepted.items()}
 
 
 def _check_names(runs: Sequence[Run], settings_file: str | None) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fgrlhf.config import load_config
+from fgrlhf.config import StrictModel, load_config
 from fgrlhf.config_text import parsed_or_text
 from fgrlhf.config_yaml import read_yaml
 from fgrlhf.data.problems import counted
@@ -184,19 +184,23 @@ class Experiment:
             f"train.seed={seed}",
         ]
 
+    def config_class(self, program: str) -> type[StrictModel]:
+        """The config of a training program."""
+        if program == "rl":
+            return rl_config(load_task(self.task))
+        module, name = CONFIG_CLASSES[program]
+        return getattr(import_module(module), name)
+
     def config_of(self, run: Run, seed: int) -> Any:
         """The config of a run, as its training program reads it.
 
         Raises:
           UserError: lists every mistake in it.
         """
-        if run.program == "rl":
-            config_class = rl_config(load_task(self.task))
-        else:
-            module, name = CONFIG_CLASSES[run.program]
-            config_class = getattr(import_module(module), name)
         try:
-            return load_config(config_class, run.config, self._overrides(run, seed))
+            return load_config(
+                self.config_class(run.program), run.config, self._overrides(run, seed)
+            )
         except UserError as error:
             raise UserError(f"the run {run.name} cannot be trained: {error}") from None
 
