@@ -44,11 +44,11 @@ class ImportSettings(StrictModel):
     )
     confirmed: bool | None = Field(
         default=None,
-        description="doccano: only confirmed rows were exported, so one without a label is"
-        " `no error`",
+        description="doccano, spacy: somebody judged every row of the file, so one without a label"
+        " or span is `no error`",
     )
     annotator: str | None = Field(
-        default=None, description="doccano: who made the labels of this file"
+        default=None, description="doccano, spacy: who made the labels of this file"
     )
 
 

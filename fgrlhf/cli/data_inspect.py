@@ -9,6 +9,7 @@ from pydantic import Field
 
 from fgrlhf.cli.data_summaries import summary
 from fgrlhf.config import Count, StrictModel
+from fgrlhf.data.accepted import accepted
 from fgrlhf.data.checks import by_problem, refuse_rows, type_name
 from fgrlhf.data.formats import FORMATS, PROMPTS, SPANS
 from fgrlhf.data.problems import counted
@@ -70,7 +71,8 @@ def fits_format(name: str, rows: Sequence[Any]) -> bool:
         for number, values in enumerate(rows[:ROWS_TRIED]):
             if not isinstance(values, Mapping):
                 return False
-            FORMATS[name].parse(Row(values, {}), number)
+            row_format = FORMATS[name]
+            row_format.parse(accepted(Row(values, {}), row_format.names), number)
     except RowError:
         return False
     return True

@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Generic, TypeVar
 
+from fgrlhf.data.accepted import accepted
 from fgrlhf.data.checks import by_problem, refuse_rows, type_name
 from fgrlhf.data.locate import CODE_POINTS, Reading
 from fgrlhf.data.read import read_rows
@@ -149,7 +150,7 @@ class Format(Generic[Item]):
     def _item(self, row: Row, number: int, counts: Counter[str] | None) -> Item | None:
         """The item in a row; None if it is left out, which is counted."""
         try:
-            return self.parse(row, number)
+            return self.parse(accepted(row, self.names), number)
         except LeftOutError as error:
             if counts is None:
                 raise

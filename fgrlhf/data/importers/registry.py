@@ -15,6 +15,7 @@ from fgrlhf.data.importers import (
     mtme,
     mushroom,
     potato,
+    prodigy,
     steps,
     tools,
     toxic,
@@ -66,6 +67,8 @@ IMPORTERS: dict[str, Importer] = {
     "label_studio": Importer(tools.label_studio, keys=("aspect",)),
     "argilla": Importer(tools.argilla),
     "potato": Importer(potato.potato, keys=("items", "aspect")),
+    "prodigy": Importer(prodigy.prodigy),
+    "spacy": Importer(prodigy.spacy, keys=("confirmed", "annotator")),
     "doccano": Importer(doccano.doccano, keys=("offsets", "confirmed", "annotator")),
 }
 
