@@ -1,4 +1,4 @@
-"""Measure the agreement of annotators, with intervals over items.
+"""Measure the agreement of annotators, with intervals over prompts.
 
     fgrlhf feedback agreement NAME db=feedback.sqlite out=agreement.json
     fgrlhf feedback agreement NAME files=a.json,b.json \\
@@ -15,11 +15,12 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.data.agreement import weight_notes
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
 from fgrlhf.stats import Figure
-from interface_html.agreement_figures import report
+from interface_html.agreement_figures import report, study_files
 from interface_html.annotator_pairs import judged_counts, pair_agreements, shared_counts
 from interface_html.judged_items import Judged, judged_in_database, judged_in_files
 from interface_html.outputs import OutputSettings
@@ -51,15 +52,18 @@ def write_report(settings: Settings) -> dict[str, Figure]:
     """
     task, judged = _read_judgements(settings)
     figures = report(task, judged)
+    notes = weight_notes(study_files(task.schema, judged))
     shared = shared_counts(judged)
     by_annotator = judged_counts(judged)
     pairs = pair_agreements(task.schema, judged)
     for name, count in shared.items():
-        print(f"{name:<40} {count}")
+        print(f"{name:<44} {count}")
     for name, count in by_annotator.items():
         print(f"  {name}: {counted(count, 'item')}")
+    for note in notes:
+        print(f"note: {note}")
     for name, figure in figures.items():
-        print(f"{name:<40} {figure}")
+        print(f"{name:<44} {figure}")
     for pair in pairs:
         print(f"  {pair}")
     if settings.out:

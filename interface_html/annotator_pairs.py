@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from interface_html.annotation_matches import labelled_characters
+from fgrlhf.data.agreement import pair_figures
+from interface_html.agreement_figures import study_files
 from interface_html.judged_items import Judged
-from interface_html.rules import errors_only
 from interface_html.schema import Schema
 
 
@@ -55,7 +55,7 @@ class PairAgreement:
       first: name of an annotator.
       second: name of another one.
       annotated: the number of items that both have annotated.
-      span_f1: F1 of their marked characters; None if neither has marked any.
+      span_f1: `span F1, best match, positions and types`; None if neither has marked an error.
       compared: the number of items that both have compared.
       same_preference: share of output pairs with the same preference; None without any.
     """
@@ -69,7 +69,8 @@ class PairAgreement:
 
     def __str__(self) -> str:
         parts = [
-            f"{self.annotated} annotated by both, span F1 (characters) {_ratio_text(self.span_f1)}",
+            f"{self.annotated} annotated by both, span F1 (best match, types)"
+            f" {_ratio_text(self.span_f1)}",
             f"{self.compared} compared by both, same preference"
             f" {_ratio_text(self.same_preference)}",
         ]
@@ -82,42 +83,26 @@ def _ratio_text(ratio: float | None) -> str:
 
 def pair_agreements(schema: Schema, judged: Sequence[Judged]) -> list[PairAgreement]:
     """The agreement of every two annotators, also of those without a common item."""
-    return [
-        _pair_agreement(schema, judged, first, second)
-        for first, second in combinations(judged_counts(judged), 2)
-    ]
-
-
-def _pair_agreement(
-    schema: Schema, judged: Sequence[Judged], first: str, second: str
-) -> PairAgreement:
-    both = {first, second}
-    annotated = [entry for entry in judged if both <= set(entry.annotations)]
-    matches = 0
-    marked = 0
-    for entry in annotated:
-        matches_of_item, marked_of_item = labelled_characters(
-            schema,
-            entry.item,
-            errors_only(schema, entry.annotations[first]),
-            errors_only(schema, entry.annotations[second]),
+    figures = pair_figures(study_files(schema, judged))
+    pairs = []
+    for first, second in combinations(judged_counts(judged), 2):
+        both = {first, second}
+        annotated = sum(both <= set(entry.annotations) for entry in judged)
+        compared = [entry for entry in judged if both <= set(entry.comparisons)]
+        same = 0
+        for entry in compared:
+            values = entry.comparisons[first].preference
+            others = entry.comparisons[second].preference
+            same += sum(value == other for value, other in zip(values, others))
+        decisions = len(schema.pairs) * len(compared)
+        pairs.append(
+            PairAgreement(
+                first=first,
+                second=second,
+                annotated=annotated,
+                span_f1=figures.get(frozenset(both)),
+                compared=len(compared),
+                same_preference=same / decisions if decisions else None,
+            )
         )
-        matches += matches_of_item
-        marked += marked_of_item
-
-    compared = [entry for entry in judged if both <= set(entry.comparisons)]
-    same = 0
-    for entry in compared:
-        values = entry.comparisons[first].preference
-        others = entry.comparisons[second].preference
-        same += sum(value == other for value, other in zip(values, others))
-    decisions = len(schema.pairs) * len(compared)
-
-    return PairAgreement(
-        first=first,
-        second=second,
-        annotated=len(annotated),
-        span_f1=matches / marked if marked else None,
-        compared=len(compared),
-        same_preference=same / decisions if decisions else None,
-    )
+    return pairs

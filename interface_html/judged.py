@@ -1,12 +1,13 @@
-"""The annotations of a study as rows of judgements, which `fgrlhf data` reads.
+"""The annotations and ratings of a study as rows of judgements, which `fgrlhf data` reads.
 
 An item that somebody annotated becomes a row with the judgements of all its annotators: the marks
 with annotator, severity, reason, evidence and the suggestion's origin, then missing information.
+A rating is a score; its scale is the aspect.
 Spans that an annotator likes have the aspect `liked`. Who marked no error has the judgement
 `no error`. `comments` and `corrections` of the row are by
-annotator. The latest annotation of each annotator counts; hidden items and annotations that their
-annotator skipped afterwards are left out. If errors are marked in every output, each output has a
-row of its own, and `output` is its index.
+annotator. The latest submission of each annotator counts; hidden items and submissions that their
+annotator skipped afterwards are left out. If errors are marked in every output, or if the outputs
+are rated, each output has a row of its own, and `output` is its index.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ from fgrlhf.data.rows import Row, RowError
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_jsonl
 from interface_html.format import FEEDBACK_KEYS, Item
+from interface_html.ratings import Ratings
 from interface_html.reliability import latest_documents
 from interface_html.row_format import RowFormat
 from interface_html.rules import errors_only
@@ -41,6 +43,7 @@ from interface_html.tasks import FeedbackTask
 
 Document = Mapping[str, Any]
 TYPE = "error type"
+_NOUN = {"annotation": "an annotation", "rating": "a rating"}
 COMMENTS, CORRECTIONS, OUTPUT = "comments", "corrections", "output"  # keys of a row
 
 
@@ -95,17 +98,30 @@ def annotation_judgements(
     return judgements
 
 
+def rating_judgements(annotator: str, ratings: Ratings, output: str) -> list[Judgement]:
+    """The scores of an output: each scale is an aspect.
+
+    Args:
+      output: its key.
+    """
+    return [
+        Judgement(scale, score=float(value), annotator=annotator)
+        for scale, value in ratings[output].items()
+    ]
+
+
 def judged_item(
     task: FeedbackTask,
     rows: FeedbackRows,
     item: Item,
     annotations: Mapping[str, Document],
+    ratings: Mapping[str, Document],
     output: int = 0,
 ) -> JudgedResponse:
     """An output of an item with the judgements of its annotators.
 
     Args:
-      annotations: the annotation of each annotator.
+      annotations, ratings: the annotation and the rating of each annotator.
       output: the index of the output.
 
     Raises:
@@ -126,46 +142,51 @@ def judged_item(
             comments[annotator] = doc["comment"]
         if task.schema.correction:
             corrections[annotator] = doc["corrected-prediction"]
+    key = task.schema.fields.outputs[output]
+    for annotator, doc in ratings.items():
+        judgements += rating_judgements(annotator, doc["ratings"], key)
     source = judged.source
     if source is None and any(judgement.side == SOURCE for judgement in judgements):
         source = judged.prompt.text
     meta = dict(judged.prompt.meta)
-    for key, values in ((COMMENTS, comments), (CORRECTIONS, corrections)):
+    for name, values in ((COMMENTS, comments), (CORRECTIONS, corrections)):
         if values:
-            meta[key] = values
-    if task.schema.mark_outputs:
+            meta[name] = values
+    if task.schema.mark_outputs or task.schema.ratings:
         meta[OUTPUT] = output
     prompt = replace(judged.prompt, id=item.id, meta=meta)
-    response = item.row[task.schema.fields.outputs[output]] if output else judged.response
+    response = item.row[key] if output else judged.response
     return JudgedResponse(prompt, response, tuple(judgements), source)
 
 
 def judged_study(task: FeedbackTask, study: Study) -> tuple[list[JudgedResponse], Losses]:
-    """The annotated items of a study in their order, and what their rows cannot hold."""
+    """The judged items of a study in their order, and what their rows cannot hold."""
     rows = feedback_rows(task)
     annotations = latest_documents(study.submissions, "annotation")
+    ratings = latest_documents(study.submissions, "rating")
     judged = []
     losses = _left_out(study, study.submissions)
     for item in study.items:
-        if item.id not in annotations:
-            continue
-        for output in range(len(task.schema.marked_outputs)):
-            judged.append(judged_item(task, rows, item, annotations[item.id], output))
-        for doc in annotations[item.id].values():
+        annotated, rated = annotations.get(item.id, {}), ratings.get(item.id, {})
+        for output, key in enumerate(task.schema.fields.outputs):
+            marked = annotated if key in task.schema.marked_outputs else {}
+            if marked or rated:
+                judged.append(judged_item(task, rows, item, marked, rated, output))
+        for doc in annotated.values():
             losses["rejected suggestions"] += len(doc.get(LIST, []))
     return judged, +losses
 
 
 def _left_out(study: Study, counting: Sequence[Submission]) -> Losses:
-    """The submissions that are not the latest annotation of an item by an annotator."""
+    """The submissions that are not the latest judgement of an item by an annotator on a page."""
     losses = Losses()
     latest = set()
     for submission in counting:
-        if submission.page != "annotation":
-            losses[f"submissions of the {submission.page} page"] += 1
+        if submission.page == "comparison":
+            losses["submissions of the comparison page"] += 1
             continue
-        key = submission.item, submission.annotator
-        losses["earlier versions of an annotation"] += key in latest
+        key = submission.item, submission.annotator, submission.page
+        losses[f"earlier versions of {_NOUN[submission.page]}"] += key in latest
         latest.add(key)
     losses["submissions of hidden or skipped items"] += len(study.all_submissions) - len(counting)
     return losses
@@ -175,11 +196,13 @@ def write_judgements(task: FeedbackTask, study: Study, out: str) -> int:
     """Write the rows, print what they do not hold, and return their number.
 
     Raises:
-      UserError: nothing was annotated, or the texts of an item are no row of judgements.
+      UserError: nothing was annotated or rated, or an item's texts are no row of judgements.
     """
     judged, losses = judged_study(task, study)
     if not judged:
-        raise UserError("no item of the study was annotated, so there are no judgements to write")
+        raise UserError(
+            "no item of the study was annotated or rated, so there are no judgements to write"
+        )
     write_jsonl(out, [JUDGEMENTS.to_row(item) for item in judged])
     print(f"{out}: {counted(len(judged), 'row')} of judgements")
     for what, count in losses.most_common():

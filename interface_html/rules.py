@@ -30,7 +30,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fgrlhf.data.judgements import RESPONSE, SOURCE
+from fgrlhf.data.judgements import JOINED, RESPONSE, SOURCE
 from fgrlhf.data.problems import (
     Complaint,
     SentenceKeys,
@@ -91,20 +91,21 @@ def character_labels(text: str, doc: Mapping[str, Any], side: str = RESPONSE) ->
     """The error type of each character of the `text` of a side; None for unmarked characters.
 
     Of several types, it is that of the shortest mark, as on the page, whatever the order in which
-    they were marked. All marks count: see `errors_only`.
+    they were marked. The types of equally short marks are one combined type, so that no figure
+    depends on their names. All marks count: see `errors_only`.
     """
-    labels: list[str | None] = [None] * len(text)
-    marks = [error for error in doc["errors"] if side_of(error) == side]
-    for error in sorted(marks, key=_longest_first):
+    kinds: list[set[str]] = [set() for _ in text]
+    lengths = [len(text) + 1] * len(text)  # of the shortest mark of each character
+    for error in doc["errors"]:
+        if side_of(error) != side:
+            continue
         length = error["end"] - error["start"]
-        labels[error["start"] : error["end"]] = [error["error type"]] * length
-    return labels
-
-
-def _longest_first(error: Mapping[str, Any]) -> tuple[int, int, str]:
-    """The place of a mark in an order in which each may cover parts of the earlier ones."""
-    start, end = error["start"], error["end"]
-    return start - end, start, error["error type"]
+        for place in range(error["start"], min(error["end"], len(text))):
+            if length < lengths[place]:
+                lengths[place], kinds[place] = length, set()
+            if length == lengths[place]:
+                kinds[place].add(error["error type"])
+    return [JOINED.join(sorted(names)) or None for names in kinds]
 
 
 def text_labels(schema: Schema, row: Mapping[str, Any], doc: Mapping[str, Any]) -> list[str | None]:

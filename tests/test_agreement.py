@@ -30,10 +30,11 @@ SCHEMA = QA.schema
 def test_unanimous_and_single_judgements_say_why():
     one = Judged(Item("0", ROW), {"a": doc([], none=True)}, {"a": Comparison([0] * 6, None)})
     figures = report(QA, [one])
-    assert figures["span F1, exact"] == "undefined: no item was annotated by two annotators"
+    name = "span F1, exact, positions"
+    assert figures[name] == "undefined: no response was judged by two annotators"
     one.annotations["b"], one.comparisons["b"] = doc([], none=True), Comparison([0] * 6, None)
     figures = report(QA, [one])
-    assert figures["span F1, exact"] == "undefined: no annotator marked an error"
+    assert figures[name] == "undefined: no annotator of a shared response marked a span"
     assert figures["share won by the output shown first"] == "undefined: every pair is a tie"
     assert figures["ties"].mean == 1
     assert report(QA, [])["ties"].startswith("undefined")
@@ -48,11 +49,11 @@ def test_figures_by_hand():
     }
     seconds = {"annotation": [100, 200], "comparison": [10, 20]}
     figures = report(QA, [Judged(Item("0", ROW), {"a": a, "b": b}, said, seconds)])
-    assert figures["span F1, exact"].mean == 0
+    assert figures["span F1, exact, positions and types"].mean == 0
     # [0,7) with [0,11) both ways; Unverifiable alone
-    assert figures["span F1, overlap"].mean == pytest.approx(2 / 3)
-    assert figures["span F1, characters"].mean == pytest.approx(2 * 7 / (7 + 3 + 11))
-    assert figures["missing-info F1"].mean == pytest.approx(2 * 1 / 3)
+    assert figures["span F1, best match, positions and types"].mean == pytest.approx(2 / 3)
+    assert figures["span F, MPP, positions and types"].mean == pytest.approx((1 + 7 / 11) / 3)
+    assert figures["missing information F1"].mean == 0  # sentences 1 and 2, sentence 2
     # b saw them in the other order
     assert figures["share won by the output shown first"].mean == pytest.approx(6 / 11)
     assert figures["share won by the output listed first"].mean == 1
@@ -86,6 +87,40 @@ def test_an_unknown_order_does_not_count_as_the_order_listed():
     unknown.comparisons["b"] = Comparison([1] * 6, [0, 1, 2, 3])
     assert report(QA, [unknown])[shown] == Interval(1, math.nan, math.nan)
     assert report(QA, [unknown, unknown, known])[shown].mean == pytest.approx(2 / 3)
+
+
+def test_items_of_one_prompt_are_one_unit_of_comparisons():
+    def judged(prompts):
+        entries = []
+        for number in range(24):
+            row = {**ROW, "question": f"Q{number % prompts}?", "prediction 1": f"A{number}."}
+            first, second = [1 + number % 2] * 6, [1] * 6
+            said = {"a": Comparison(first, None), "b": Comparison(second, None)}
+            entries.append(Judged(Item(str(number), row), {}, said))
+        return report(QA, entries)
+
+    listed = "share won by the output listed first"
+    assert judged(2)[listed] == Interval(0.75, math.nan, math.nan)
+    assert "2 of at least 3 units" in str(judged(2)[listed])
+    assert judged(4)[listed].has_bounds and judged(24)[listed].has_bounds
+    assert "8 of at least 10 units" in str(judged(8)["preference alpha"])
+    assert judged(24)["preference alpha"].has_bounds
+
+
+def test_a_decided_item_is_named(tmp_path, capsys):
+    rows = [{**ROW, "question": f"Q{n}?", "feedback": marked(n)} for n in range(2)]
+    for name in "ab":
+        (tmp_path / name).write_text(json.dumps(rows))
+    write_report(Settings(task="qa_feedback", files=f"{tmp_path}/a,{tmp_path}/b"))
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: 4 of the 6 marks are of one item, 'Q1?': it decides the F figures of spans"
+    ]
+
+
+def marked(number):
+    errors = [error(), error("Unverifiable", 8, 11)][: number + 1]
+    return {"errors": errors, "missing-info": [], "corrected-prediction": "x"}
 
 
 def relabelled(rows, noise: float, seed: int):
@@ -134,7 +169,7 @@ def test_more_noise_is_less_agreement(qa_feedback, tmp_path):
                 > figures_by_noise[2][name]
                 > 0
             ), name
-    assert sum("F1" in name or "alpha" in name for name in figures_by_noise[0]) == 8
+    assert sum("F1" in name or "alpha" in name for name in figures_by_noise[0]) == 11
 
 
 def test_the_report_is_printed_and_written(tmp_path, capsys):
@@ -151,11 +186,11 @@ def test_the_report_is_printed_and_written(tmp_path, capsys):
     files = f"{tmp_path}/a,{tmp_path}/b"
     write_report(Settings(task="qa_feedback", files=files, out=str(out)))
     written = json.loads(out.read_text())
-    assert written["span F1, exact"] == {
+    assert written["span F1, exact, positions"] == {
         "mean": 1,
         "low": 1,
         "high": 1,
-        **written["span F1, exact"],
+        **written["span F1, exact, positions"],
     }
     assert "all annotators chose 1" in written["preference alpha"]
     assert written["counts"] == {
@@ -222,7 +257,7 @@ def test_the_agreement_of_two_annotators_by_hand():
     c = doc([], none=True)
     judged = [Judged(Item("0", ROW), {"a": a, "b": b, "c": c}), Judged(Item("1", ROW), {"a": a})]
     first, second, third = pair_agreements(SCHEMA, judged)
-    assert first == PairAgreement("a", "b", 1, pytest.approx(2 * 7 / (7 + 3 + 11)), 0, None)
+    assert first == PairAgreement("a", "b", 1, pytest.approx(2 / 3), 0, None)
     assert (second.second, second.span_f1) == ("c", 0) and third.annotated == 1
     assert shared_counts(judged)["annotator pairs on annotated items"] == 3
 

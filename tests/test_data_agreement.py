@@ -1,5 +1,7 @@
 """Agreement of judgements: hand-computed values, and why a figure is undefined."""
 
+import importlib.util
+import itertools
 import math
 import tracemalloc
 from dataclasses import replace
@@ -13,10 +15,12 @@ from fgrlhf.data.agreement import (
     judged_in_several_files,
     not_judging_errors,
     report,
+    weight_notes,
     words_in,
 )
+from fgrlhf.data.intraclass import consistency
 from fgrlhf.data.judgements import JudgedResponse, Judgement, missing_evidence
-from fgrlhf.data.krippendorff import alpha, coincidences, nominal_alpha, ordinal
+from fgrlhf.data.krippendorff import alpha, middle_ranks, nominal_alpha
 from fgrlhf.data.span_matching import (
     any_type,
     exact_matches,
@@ -42,6 +46,24 @@ def nominal_of(matrix):
 
 
 # ---- alpha ---------------------------------------------------------------------------------------
+
+
+def coincidences(units, values):
+    """Krippendorff's coincidence matrix [C, C], by its definition."""
+    matrix = np.zeros((len(values), len(values)))
+    for unit in units:
+        for i, value in enumerate(unit):
+            for k, other in enumerate(unit):
+                if i != k:
+                    matrix[values[value], values[other]] += 1 / (len(unit) - 1)
+    return matrix
+
+
+def alpha_of(matrix, squared):
+    """Alpha of a coincidence matrix and squared distances, by its definition."""
+    margins = matrix.sum(1)
+    observed, expected = (matrix * squared).sum(), (np.outer(margins, margins) * squared).sum()
+    return 1 - (margins.sum() - 1) * observed / expected
 
 
 def test_coincidences_and_nominal_alpha_by_hand():
@@ -204,15 +226,16 @@ def test_figures_do_not_depend_on_the_names_of_labels():
 
 def test_ordinal_distances_by_hand():
     """Margins 2, 4, 6: d_12 = 1 + 2 = 3, d_23 = 2 + 3 = 5, d_13 = 1 + 4 + 3 = 8."""
-    squared = ordinal(np.array([2.0, 4.0, 6.0]))
-    assert squared.tolist() == [[0, 9, 64], [9, 0, 25], [64, 25, 0]]
+    middles = middle_ranks(np.array([2.0, 4.0, 6.0]))
+    assert np.diff(middles).tolist() == [3, 5]
+    assert (middles[2] - middles[0]) == 8
 
 
 def test_ordinal_alpha_forgives_neighbours():
     far = [[["low", "high"], ["low", "low"], ["mid", "mid"], ["high", "high"]]]
     near = [[["low", "mid"], ["low", "low"], ["mid", "mid"], ["high", "high"]]]
     order = ["low", "mid", "high"]
-    figures = [alpha(units, order) for units in (far, near)]
+    figures = [alpha(units, order, level="ordinal") for units in (far, near)]
     assert all(isinstance(figure, Interval) for figure in figures)
     assert figures[0].mean < figures[1].mean < 1
     # far: margins low 3, mid 2, high 3; d(low, high) = 1.5 + 2 + 1.5 = 5, the others 2.5
@@ -220,17 +243,177 @@ def test_ordinal_alpha_forgives_neighbours():
     assert figures[0].mean == pytest.approx(1 - 7 * 2 * 25 / expected)
 
 
-@pytest.mark.parametrize("level", ["nominal", "ordinal"])
-def test_alpha_is_that_of_the_krippendorff_package(level):
-    krippendorff = pytest.importorskip("krippendorff", reason="krippendorff is not installed")
+LEVELS = ("nominal", "ordinal", "interval")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_alpha_is_that_of_its_definition_and_of_the_krippendorff_package(level):
+    package = importlib.util.find_spec("krippendorff") and importlib.import_module("krippendorff")
     rng = np.random.default_rng(0)
-    order = [0.0, 1.0, 2.0] if level == "ordinal" else None
+    order = [0.0, 1.0, 2.5]
     for _ in range(20):
-        data = rng.integers(0, 3, size=(4, 30)).astype(float)
+        data = rng.choice(order, size=(4, 30))
         data[rng.random(data.shape) < 0.3] = np.nan
         units = [[value for value in column if not np.isnan(value)] for column in data.T]
-        expected = krippendorff.alpha(reliability_data=data, level_of_measurement=level)
-        assert alpha([units], order).mean == pytest.approx(expected)
+        figure = alpha([[unit] for unit in units], order, level=level)
+        items = [coincidences([unit], {0.0: 0, 1.0: 1, 2.5: 2}) for unit in units]
+        items = [matrix for matrix in items if matrix.any()]
+
+        def by_definition(matrix):
+            distances = {
+                "nominal": lambda: 1 - np.eye(3),
+                "ordinal": lambda: np.subtract.outer(*2 * [middle_ranks(matrix.sum(1))]) ** 2,
+                "interval": lambda: np.subtract.outer(order, order) ** 2,
+            }
+            return alpha_of(matrix, distances[level]())
+
+        total = sum(items)
+        assert figure.mean == pytest.approx(by_definition(total))
+        without = [by_definition(total - matrix) for matrix in items]
+        error = np.std(without, ddof=1) * (len(items) - 1) / len(items) ** 0.5 / 2
+        share = (1 + figure.mean) / 2
+        trials = share * (1 - share) / error**2
+        assert figure.low == pytest.approx(
+            2 * share_interval(share * trials, trials, len(items) - 1).low - 1
+        )
+        if package:
+            of_package = package.alpha(reliability_data=data, level_of_measurement=level)
+            assert figure.mean == pytest.approx(of_package)
+
+
+def test_alpha_of_six_responses_as_the_krippendorff_package_gives_it():
+    """Krippendorff 0.9.0: nominal .2143, ordinal .7482, interval .6687 of these scores."""
+    scores = [(1.0, 2.0), (2.0, 2.0), (4.0, 5.0), (5.0, 3.0), (1.0, 1.0), (3.0, 5.0)]
+    units = [[[*pair]] for pair in scores]
+    order = [1.0, 2.0, 3.0, 4.0, 5.0]
+    figures = [alpha(units, order, level=level).mean for level in LEVELS]
+    assert figures == pytest.approx([0.2143, 0.7482, 0.6687], abs=5e-5)
+
+
+def test_interval_alpha_does_not_depend_on_zero_or_the_unit():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(12, 3))
+    figures = []
+    for scale, zero in ((1, 0), (1e-3, 1e6), (1e9, -1e3)):
+        units = [[row.tolist()] for row in scores * scale + zero]
+        figures.append(alpha(units, level="interval").mean)
+    assert figures == pytest.approx([figures[0]] * 3, rel=1e-6)
+
+
+# ---- scores --------------------------------------------------------------------------------------
+
+
+def intraclass_by_mean_squares(table):
+    """By the mean squares of responses and of what is left: ICC(3, 1) of Shrout & Fleiss (1979)."""
+    n, k = table.shape
+    rows, columns = table.mean(1, keepdims=True), table.mean(0)
+    of_rows = k * ((rows - table.mean()) ** 2).sum() / (n - 1)
+    rest = ((table - rows - columns + table.mean()) ** 2).sum() / ((n - 1) * (k - 1))
+    return (of_rows - rest) / (of_rows + (k - 1) * rest)
+
+
+def test_consistency_is_the_intraclass_correlation_of_mean_squares():
+    rng = np.random.default_rng(3)
+    table = rng.normal(size=(14, 4)) + 2 * rng.normal(size=(14, 1)) + [0, 5, -3, 100]
+    rows = [dict(zip("abcd", row.tolist())) for row in table]
+    figure = consistency(rows, range(14))
+    assert figure.mean == pytest.approx(intraclass_by_mean_squares(table))
+    without = [intraclass_by_mean_squares(np.delete(table, i, axis=0)) for i in range(14)]
+    error = np.std(without, ddof=1) * 13 / 14**0.5 / 2
+    share = (1 + figure.mean) / 2
+    trials = share * (1 - share) / error**2
+    assert figure.low == pytest.approx(2 * share_interval(share * trials, trials, 13).low - 1)
+    # scores of a single annotator say nothing
+    assert consistency([*rows, {"a": 9.0}, {}], range(16)) == figure
+    assert consistency([{"a": 9.0}], [0]) == "undefined: no response was judged by two annotators"
+    equal = consistency([{"a": 0.1, "b": 0.7}] * 3, range(3))
+    assert equal == "undefined: no annotator gave two different scores"
+
+
+def scored(first, second, number):
+    judgements = [Judgement("helpful", score=float(first), annotator="anna")]
+    judgements.append(Judgement("helpful", score=float(second), annotator="ben"))
+    return judged(*judgements, response=f"text {number}")
+
+
+def test_scores_have_figures_and_rows_of_scores_no_others():
+    """Ben's scores are 10 lower throughout: equal order, other values."""
+    items = [scored(20 + i, 10 + i, i) for i in range(12)]
+    figures = report({"f": items})
+    assert list(figures) == [
+        "alpha, scores of helpful (ordinal)",
+        "alpha, scores of helpful (interval)",
+        "ICC, scores of helpful (consistency)",
+    ]
+    assert figures["ICC, scores of helpful (consistency)"].mean == pytest.approx(1)
+    # interval: n = 24, the distance of a unit is 10; variance of 20..31 and 10..21
+    numbers = np.array([*range(20, 32), *range(10, 22)], dtype=float)
+    expected = 2 * 24 * ((numbers - numbers.mean()) ** 2).sum()
+    interval = figures["alpha, scores of helpful (interval)"]
+    assert interval.mean == pytest.approx(1 - 23 * 12 * 2 * 100 / expected)
+    assert interval.low < interval.mean < interval.high
+    marked = judged(mark(0, 2, annotator="anna"), mark(0, 2, annotator="ben"))
+    assert "span F1, exact, positions" in report({"f": [*items, marked]})
+
+
+def test_ordered_verdicts_have_an_ordinal_alpha():
+    def verdicts(first, second, number):
+        both = [Judgement("v", first, annotator="a"), Judgement("v", second, annotator="b")]
+        return judged(*both, response=f"text {number}")
+
+    pairs = [("bad", "bad"), ("good", "good"), ("ok", "ok"), ("bad", "ok")]
+    items = [verdicts(*pair, number) for number, pair in enumerate(pairs)]
+    order = ["bad", "ok", "good"]
+    figures = report({"f": items}, orders={"v": order})
+    units = [[[*pair]] for pair in pairs]
+    assert figures["alpha, verdicts of v (ordinal)"] == alpha(units, order, level="ordinal")
+    assert figures["alpha, verdicts of v"] == alpha(units)
+    unknown = report({"f": items}, orders={"v": ["bad", "good"]})["alpha, verdicts of v (ordinal)"]
+    assert unknown.startswith("undefined: the order of ok is not known")
+
+
+def test_an_item_with_most_of_the_weight_is_named():
+    many = judged(*(mark(0, 2, annotator=f"w{i}") for i in range(30)), response="one of many")
+    others = []
+    for i in range(12):
+        both = (mark(0, 2, annotator="a"), mark(0, 2, annotator="b"))
+        others.append(judged(*both, response=f"text {i}"))
+    assert weight_notes({"f": others}) == []
+    notes = weight_notes({"f": [many, *others]})
+    assert notes[0] == (
+        "30 of the 54 marks are of one item, 'one of many': it decides the F figures of spans"
+    )
+    assert len(notes) == 2 and "90 of the 138 labels of words" in notes[1]
+    assert weight_notes({"f": [many]}) == []  # there is no other
+    rated = [Judgement("helpful", score=1.0, annotator=f"w{i}") for i in range(30)]
+    notes = weight_notes({"f": [scored(1, 2, 3), judged(*rated, response="rated")]})
+    assert notes == [
+        "30 of the 32 judgements are of one item, 'rated': it decides scores and verdicts"
+    ]
+
+
+def test_names_of_labels_change_no_figure():
+    """Annotators give places several labels, of equal and of different lengths."""
+    rng = np.random.default_rng(5)
+    kinds = ["fact", "tone", "bias", "style"]
+    spans = [(0, 2), (3, 5), (0, 5), (3, 8), (6, 11), (6, 8)]
+    items = []
+    for number in range(12):
+        marks = set()
+        for annotator in "abc":
+            for place in rng.choice(len(spans), 4):
+                marks.add((annotator, *spans[place], str(rng.choice(kinds))))
+        made = [mark(start, end, kind, annotator=name) for name, start, end, kind in sorted(marks)]
+        items.append(judged(*made, response=f"aa bb cc dd {number}"))
+    figures = report({"f": items})
+    for names in itertools.permutations(kinds):
+        renamed = dict(zip(kinds, names))
+        others = []
+        for item in items:
+            made = [replace(one, label=renamed[one.label]) for one in item.judgements]
+            others.append(replace(item, judgements=tuple(made)))
+        for name, figure in report({"f": others}).items():
+            assert figure.mean == pytest.approx(figures[name].mean), (name, names)
 
 
 def test_why_alpha_is_undefined():
@@ -345,9 +528,11 @@ def test_severities_need_an_order():
     pair = (mark(0, 2, annotator="a", severity="s"), mark(0, 2, annotator="b", severity="t"))
     name = "alpha, severities of matched spans (ordinal)"
     assert "the order of s, t is not known" in str(report({"f": [judged(*pair)]})[name])
-    without = (mark(0, 2, annotator="a"), mark(0, 2, annotator="b"))
-    figures = report({"f": [judged(*without)]}, ["s", "t"])
+    apart = (pair[0], mark(3, 5, annotator="b", severity="t"))
+    figures = report({"f": [judged(*apart)]}, ["s", "t"])
     assert "gave severities to overlapping spans" in str(figures[name])
+    without = (mark(0, 2, annotator="a"), mark(0, 2, annotator="b"))
+    assert name not in report({"f": [judged(*without)]}, ["s", "t"])
 
 
 def test_one_file_for_each_annotator():
@@ -404,10 +589,8 @@ def test_verdicts():
     items = [verdicts("x", "x", response="1"), verdicts("x", "y", response="2")]
     items += [verdicts("y", "y", response="3"), verdicts("y", "y", response="4")]
     figures = report({"f": items})
+    assert list(figures) == ["alpha, verdicts of v"]  # nobody looked for errors
     assert figures["alpha, verdicts of v"].mean == pytest.approx(1 - 7 * 2 / 30)
-    assert figures["span F1, exact, positions"] == (
-        "undefined: no annotator of a shared response marked a span"
-    )
 
 
 def test_who_never_looked_for_errors_has_not_marked_nothing():
@@ -488,7 +671,6 @@ def test_nothing_is_shared():
     assert set(figures.values()) == {
         "undefined: no response was judged by two annotators",
         "undefined: no two annotators marked overlapping spans",
-        "undefined: no two annotators gave severities to overlapping spans",
     }
 
 

@@ -271,18 +271,17 @@ def test_agreement_counts_the_marks_of_all_outputs(task, tmp_path):
     first, second = doc(wrong(0, 8, 1), wrong(0, 5, 2)), doc(wrong(0, 8, 1), wrong(0, 3))
     judged = [Judged(item, {"anna": first, "ben": second})]
     figures = report(task, judged)
-    assert figures["span F1, exact"].mean == pytest.approx(2 / 4)
-    assert figures["span F1, overlap"].mean == pytest.approx(2 / 4)
-    # 8 of 8 + 5 and of 8 + 3 characters
-    assert figures["span F1, characters"].mean == pytest.approx(16 / 24)
+    for name in ("span F1, exact", "span F1, best match", "span F, MPP"):
+        assert figures[f"{name}, positions and types"].mean == pytest.approx(2 / 4)
     (pair,) = pair_agreements(task.schema, judged)
-    assert pair.span_f1 == pytest.approx(16 / 24)
+    assert pair.span_f1 == pytest.approx(2 / 4)
     labels = text_labels(task.schema, item.row, first)
     texts = [TEXT, SECOND, "third one", "fourth", OUTPUTS_ROW["prompt"]]
     assert len(labels) == sum(map(len, texts))
     assert labels.count("Wrong") == 13 and labels[len(TEXT)] == "Wrong"
-    words = figures["alpha, words"]
-    same = report(task, [Judged(item, {"anna": first, "ben": first})])["alpha, words"]
+    name = "alpha, types of words"
+    words = figures[name]
+    same = report(task, [Judged(item, {"anna": first, "ben": first})])[name]
     assert same.mean == 1 and words.mean < 1
     segments = task.format.segment_labels(task.schema, item, [first])["sentences"]
     assert [label for (label,) in segments] == ["none"] * 3 + ["Wrong", "none", "Wrong", "none"]
@@ -299,7 +298,7 @@ def test_severities_of_all_outputs_are_compared(tmp_path):
     for item, severity in zip(items, ("minor", "major")):
         marked = doc(wrong(0, 1, 1, severity=severity))
         judged.append(Judged(item, {"anna": marked, "ben": marked}))
-    assert report(task, judged)["alpha, severities (ordinal)"].mean == 1
+    assert report(task, judged)["alpha, severities of matched spans (ordinal)"].mean == 1
 
 
 def test_the_majority_is_of_all_outputs(task, tmp_path):
@@ -314,7 +313,7 @@ def test_the_majority_is_of_all_outputs(task, tmp_path):
 def test_judgements_have_a_row_for_each_output(task, tmp_path):
     (item,) = items_of(task, tmp_path)
     annotations = {"anna": doc(omission(0, 3), wrong(0, 1, 1)), "ben": doc()}
-    rows = [judged_item(task, span_rows.ROWS, item, annotations, output) for output in range(4)]
+    rows = [judged_item(task, span_rows.ROWS, item, annotations, {}, output) for output in range(4)]
     assert [row.response for row in rows] == OUTPUTS_ROW["responses"]
     assert [row.prompt.meta["output"] for row in rows] == [0, 1, 2, 3]
     labels = [[(one.annotator, one.label) for one in row.judgements] for row in rows]

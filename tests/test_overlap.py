@@ -64,8 +64,8 @@ def test_annotators_agree_in_whatever_order_they_marked(tmp_path, marks):
     item = Item("0", task.format.item_row(task.schema, ROW, ""))
     docs = {"anna": doc(*marks), "ben": doc(*reversed(marks))}
     figures = report(task, [Judged(item, docs)])
-    assert figures["span F1, characters"].mean == 1
-    assert figures["alpha, words"].mean == 1
+    assert figures["span F, MPP, positions and types"].mean == 1
+    assert figures["alpha, types of words"].mean == 1
     answers = answers_to_gold(task, item, "annotation", docs["anna"], docs["ben"])
     assert all(answer.given == answer.right for answer in answers)
 

@@ -1,6 +1,7 @@
 """Ratings in Python: the rules, rows, the export, agreement, and rows read as comparisons."""
 
 import json
+import re
 
 import pytest
 from fastapi.testclient import TestClient
@@ -13,13 +14,13 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.stats import Interval
 from interface_html import agreement, reliability
-from interface_html.agreement_figures import rating_figures
+from interface_html.agreement_figures import report
 from interface_html.database import Database, Receipt
 from interface_html.export import Settings as ExportSettings
 from interface_html.export import export, judged_items
 from interface_html.format import RATINGS, Item
 from interface_html.items import item_json, read_items
-from interface_html.judged_items import judged_in_database, judged_in_files
+from interface_html.judged_items import Judged, judged_in_database, judged_in_files
 from interface_html.lead import Tokens, add_lead_page
 from interface_html.merge import Settings as MergeSettings
 from interface_html.merge import merge
@@ -192,14 +193,20 @@ def test_ordinal_alpha_by_hand(tmp_path):
     Squared distances: 1-2: 1.5^2, 2-3: 2^2, 1-3: 3.5^2. Observed: 2 x 4 = 8. Expected:
     2 (2 x 1 x 2.25 + 1 x 3 x 4 + 2 x 3 x 12.25) = 180. alpha = 1 - 5 x 8 / 180 = 7 / 9.
     """
-    schema = rating_task(tmp_path, outputs=["only"], ratings=[QUALITY]).schema
+    task = rating_task(tmp_path, outputs=["only"], ratings=[QUALITY])
+    schema = task.schema
     values = [(1, 1), (2, 3), (3, 3)]
-    judged = [[{"only": {"quality": a}}, {"only": {"quality": b}}] for a, b in values]
-    figure = rating_figures(schema, judged)["rating alpha, quality"]
+    judged = []
+    for number, pair in enumerate(values):
+        texts = {schema.fields.title: f"prompt {number}", "only": "An answer."}
+        given = {name: {"only": {"quality": value}} for name, value in zip("ab", pair)}
+        judged.append(Judged(Item(str(number), texts), ratings=given))
+    name = "alpha, scores of quality (ordinal)"
+    figure = report(task, judged)[name]
     assert figure.mean == pytest.approx(7 / 9)
-    alone = rating_figures(schema, [entry[:1] for entry in judged])
-    assert alone == {"rating alpha, quality": "undefined: no item was rated by two annotators"}
-    assert "undefined" in rating_figures(schema, [])["rating alpha, quality"]
+    for entry in judged:
+        del entry.ratings["b"]
+    assert report(task, judged)[name] == "undefined: no response was judged by two annotators"
 
 
 def test_a_scale_or_an_output_that_was_added_later_is_told(tmp_path):
@@ -286,9 +293,9 @@ def test_submissions_and_agreement(database, task, tmp_path, capsys):
     assert all(line["doc"]["order"] == line["order"] for line in lines)
     figures = agreement.write_report(agreement.Settings(task="rated", db=str(database)))
     # quality: units (4, 5), (2, 2), (4, 4), (3, 3)
-    assert isinstance(figures["rating alpha, quality"], Interval)
+    assert isinstance(figures["alpha, scores of quality (ordinal)"], Interval)
     text = capsys.readouterr().out
-    assert "items rated by two or more               2" in text
+    assert re.search("items rated by two or more +2\n", text)
     assert "anna: 2 items" in text
     judged = judged_in_database(task, str(database))
     assert judged[0].ratings == {"anna": GOOD, "ben": changed("first", quality=5)}

@@ -115,9 +115,10 @@ def test_marks_of_the_source_count_in_the_agreement(tmp_path):
     item = Item("0", task.format.item_row(task.schema, SOURCE_ROW, ""))
     docs = {"anna": doc(omission(2, 5)), "ben": doc(omission(2, 9))}
     judged = [Judged(item, docs)]
-    # 3 characters twice, of 3 + 7
-    assert report(task, judged)["span F1, characters"].mean == pytest.approx(6 / 10)
-    assert pair_agreements(task.schema, judged)[0].span_f1 == pytest.approx(6 / 10)
+    # 3 of 3 characters, and 3 of 7
+    figure = report(task, judged)["span F, MPP, positions and types"]
+    assert figure.mean == pytest.approx((1 + 3 / 7) / 2)
+    assert pair_agreements(task.schema, judged)[0].span_f1 == 1
 
 
 def test_suggestions_are_about_the_response(tmp_path):

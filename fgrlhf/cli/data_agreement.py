@@ -6,7 +6,7 @@ from fgrlhf.cli.data_exchange import read_judgements
 from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_not_input
-from fgrlhf.errors import shorten
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import write_json
 
 
@@ -15,21 +15,44 @@ class AgreementSettings(StrictModel):
         default=[],
         description="severities from the mildest to the worst, to compare them; []: not compared",
     )
+    orders: dict[str, list[str]] = Field(
+        default={},
+        description="for aspects with verdicts that have an order, their labels from the lowest to"
+        " the highest: {helpful: [bad, fair, good]}",
+    )
     out: FilePath | None = Field(default=None, description="a JSON file to write the figures to")
 
     @field_validator("severities")
     @classmethod
     def _are_different(cls, value: list[str]) -> list[str]:
-        for severity in value:
-            if value.count(severity) > 1:
-                raise ValueError(f"it names `{shorten(severity)}` twice: give each severity once")
+        _check_different(value, "severity")
         return value
+
+    @field_validator("orders")
+    @classmethod
+    def _have_different_labels(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
+        for labels in value.values():
+            _check_different(labels, "label")
+        return value
+
+
+def _check_different(values: list[str], what: str) -> None:
+    """Raises `ValueError` if a value is there twice."""
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"it names `{shorten(value)}` twice: give each {what} once")
 
 
 def agreement(*files: str, settings: AgreementSettings) -> None:
     """Print how far annotators agree. Several files are the judgements of one annotator each."""
     # imports scipy, which other actions do not need
-    from fgrlhf.data.agreement import judged_in_several_files, not_judging_errors, report
+    from fgrlhf.data.agreement import (
+        judged_in_several_files,
+        not_judging_errors,
+        report,
+        verdict_aspects,
+        weight_notes,
+    )
 
     if settings.out is not None:
         for file in files:
@@ -48,7 +71,16 @@ def agreement(*files: str, settings: AgreementSettings) -> None:
             f"note: the figures about errors leave out {counted(left_out, 'annotation')} with only"
             " scores or verdicts of other aspects"
         )
-    figures = report(judged, settings.severities)
+    unknown = sorted(set(settings.orders) - set(verdict_aspects(judged)))
+    if unknown:
+        known = ", ".join(verdict_aspects(judged)) or "none"
+        raise UserError(
+            f"orders: no response has a verdict of the aspect {shorten(unknown[0])}; aspects with"
+            f" verdicts: {shorten(known, 200)}"
+        )
+    for note in weight_notes(judged):
+        print(f"note: {note}")
+    figures = report(judged, settings.severities, settings.orders)
     for name, figure in figures.items():
         print(f"{name:<44} {figure}")
     if settings.out is not None:

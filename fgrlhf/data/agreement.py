@@ -3,7 +3,7 @@
 Spans are compared between every two annotators of a response. The figures do not depend on which of
 the two is the reference. A pair of m annotators has the weight 1 / (m - 1), as in Krippendorff's
 alpha: every annotator of a response counts once, so that a response that many have judged does not
-decide the figure. `fgrlhf feedback agreement` has the same rules.
+decide the figure. `fgrlhf feedback agreement` has the figures of the same function, `report`.
 """
 
 import json
@@ -21,7 +21,9 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from fgrlhf.data.intraclass import consistency
 from fgrlhf.data.judgements import (
+    JOINED,
     LIKED_ASPECT,
     NO_ERROR,
     RESPONSE,
@@ -41,11 +43,11 @@ from fgrlhf.data.span_matching import (
     partial_credit,
     same_type,
 )
+from fgrlhf.errors import shorten
 from fgrlhf.stats import Figure, ratio_interval
 from fgrlhf.words import word_starts
 
 NOT_MARKED = "none"
-JOINED = " + "  # between the labels of one place
 NO_SHARED_ERRORS = "no two annotators looked for errors in the same response"
 
 
@@ -164,14 +166,20 @@ def _judged_rows(files: Mapping[str, Sequence[JudgedResponse]]) -> Iterator[_Jud
 
 
 def clusters(shared: Sequence[Shared]) -> list[Hashable]:
-    """The cluster of each response: its prompt, since responses to one prompt are similar.
+    """The cluster of each response: see `clusters_of`."""
+    return clusters_of([entry.prompt for entry in shared])
 
-    Responses without a prompt are clusters of their own, and so are all if there is one prompt.
+
+def clusters_of(prompts: Sequence[str]) -> list[Hashable]:
+    """The cluster of each of the responses to these prompts: its prompt.
+
+    Responses to one prompt are similar. Responses without a prompt are clusters of their own, and
+    so are all if there is one prompt.
     """
-    prompts = {entry.prompt for entry in shared}
+    is_one = len(set(prompts)) == 1
     names: list[Hashable] = []
-    for place, entry in enumerate(shared):
-        names.append(entry.prompt if entry.prompt.strip() and len(prompts) > 1 else place)
+    for place, prompt in enumerate(prompts):
+        names.append(prompt if prompt.strip() and not is_one else place)
     return names
 
 
@@ -237,16 +245,46 @@ def _with_named_information(
 
 
 def report(
-    files: Mapping[str, Sequence[JudgedResponse]], severities: Sequence[str] = ()
+    files: Mapping[str, Sequence[JudgedResponse]],
+    severities: Sequence[str] = (),
+    orders: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Figure]:
     """All figures, by name.
 
     Args:
       files: name -> its judged responses.
       severities: from the mildest to the worst, for the agreement on severities.
+      orders: aspect -> the labels of its verdicts, from the lowest to the highest.
     """
     shared = by_response(files)
     errors = _with_judged_errors(shared)
+    figures: dict[str, Figure] = {}
+    scored = _score_aspects(shared)
+    verdicts = _verdict_aspects(shared)
+    if _looked_for_errors(shared) or not (scored or verdicts):
+        figures |= _error_figures(shared, errors, severities)
+    if _has_missing_information(shared):
+        figures["missing information F1"] = _missing_figure(_with_named_information(shared, errors))
+    for aspect in verdicts:
+        units = [_verdict_unit(entry, aspect) for entry in shared]
+        name = f"alpha, verdicts of {aspect}"
+        figures[name] = alpha(units, clusters=clusters(shared))
+        if orders and aspect in orders:
+            how = f"orders={{{aspect}: [...]}}"
+            figures[f"{name} (ordinal)"] = _ordinal(shared, units, orders[aspect], how)
+    for aspect in scored:
+        figures |= _score_figures(shared, aspect)
+    return figures
+
+
+def _error_figures(
+    shared: Sequence[Shared], errors: Sequence[Shared], severities: Sequence[str]
+) -> dict[str, Figure]:
+    """The figures about marked errors.
+
+    Args:
+      errors: the responses with those of their annotators who looked for errors.
+    """
     is_shared = any(len(entry.by_annotator) > 1 for entry in shared)
     not_shared = NO_SHARED_ERRORS if is_shared else NOT_SHARED
     figures: dict[str, Figure] = {}
@@ -265,13 +303,83 @@ def report(
         nothing="no two annotators marked overlapping spans",
         clusters=clusters(errors),
     )
-    figures["alpha, severities of matched spans (ordinal)"] = severity_figure(errors, severities)
-    if _has_missing_information(shared):
-        figures["missing information F1"] = _missing_figure(_with_named_information(shared, errors))
-    for aspect in _verdict_aspects(shared):
-        units = [_verdict_unit(entry, aspect) for entry in shared]
-        figures[f"alpha, verdicts of {aspect}"] = alpha(units, clusters=clusters(shared))
+    if _has_severities(errors):
+        name = "alpha, severities of matched spans (ordinal)"
+        figures[name] = _severity_figure(errors, severities)
     return figures
+
+
+def _looked_for_errors(shared: Sequence[Shared]) -> bool:
+    """Whether anybody marked an error, or found none."""
+    for entry in shared:
+        for judgements in entry.by_annotator.values():
+            is_error = any(item.label == NO_ERROR or _is_marked_error(item) for item in judgements)
+            if is_error or not judgements:
+                return True
+    return False
+
+
+def weight_notes(files: Mapping[str, Sequence[JudgedResponse]]) -> list[str]:
+    """Names prompts whose responses have more than half of what a figure is computed from."""
+    shared = by_response(files)
+    errors = [entry for entry in _with_judged_errors(shared) if len(entry.by_annotator) > 1]
+    rated = [entry for entry in shared if len(entry.by_annotator) > 1]
+
+    def marks(entry: Shared) -> int:
+        return sum(len(entry.spans(name)) for name in entry.by_annotator)
+
+    def words(entry: Shared) -> int:
+        return len(list(word_starts(entry.response))) * len(entry.by_annotator)
+
+    notes = []
+    if _looked_for_errors(shared):
+        notes += _heaviest(errors, marks, "marks", "the F figures of spans")
+        notes += _heaviest(errors, words, "labels of words", "the alphas of words")
+    if _score_aspects(shared) or _verdict_aspects(shared):
+        notes += _heaviest(
+            rated, lambda entry: len(entry.by_annotator), "judgements", "scores and verdicts"
+        )
+    return notes
+
+
+def _heaviest(
+    shared: Sequence[Shared], weight: Callable[[Shared], int], what: str, figures: str
+) -> list[str]:
+    """A note if one of several clusters has more than half of the weight."""
+    weights: Counter[Hashable] = Counter()
+    texts: dict[Hashable, str] = {}
+    for entry, name in zip(shared, clusters(shared)):
+        weights[name] += weight(entry)
+        text = entry.prompt if isinstance(name, str) else entry.response
+        texts.setdefault(name, text)
+    total = weights.total()
+    for name, heaviest in weights.most_common(1):
+        if len(weights) > 1 and 2 * heaviest > total:
+            return [
+                f"{heaviest:,} of the {total:,} {what} are of one item,"
+                f" {shorten(repr(texts[name]), 60)}: it decides {figures}"
+            ]
+    return []
+
+
+def pair_figures(
+    files: Mapping[str, Sequence[JudgedResponse]],
+) -> dict[frozenset[str], float | None]:
+    """`span F1, best match, positions and types` of every two annotators.
+
+    It is over the responses in which both looked for errors; None if neither marked one.
+    """
+    matched: Counter[frozenset[str]] = Counter()
+    total: Counter[frozenset[str]] = Counter()
+    pairs = set()
+    for entry in _with_judged_errors(by_response(files)):
+        for first, second in combinations(entry.by_annotator, 2):
+            pair = frozenset((first, second))
+            pairs.add(pair)
+            spans, others = entry.spans(first), entry.spans(second)
+            matched[pair] += int(overlap_matches(spans, others, same_type))
+            total[pair] += len(spans) + len(others)
+    return {pair: matched[pair] / total[pair] if total[pair] else None for pair in pairs}
 
 
 def _span_figure(
@@ -430,7 +538,15 @@ def _types(judgements: Sequence[Judgement]) -> str:
     return JOINED.join(sorted({f"{item.aspect}/{item.label}" for item in judgements}))
 
 
-def severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figure:
+def _has_severities(shared: Sequence[Shared]) -> bool:
+    for entry in shared:
+        for name in entry.by_annotator:
+            if any(item.severity is not None for item in entry.spans(name)):
+                return True
+    return False
+
+
+def _severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figure:
     """Ordinal alpha of the severities of spans that two annotators marked at overlapping places.
 
     Args:
@@ -443,16 +559,27 @@ def severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Figu
         return max(given, key=lambda severity: order.get(severity, len(order)), default=None)
 
     units = [_matched_units(entry, worst) for entry in shared]
-    used = {str(value) for of_entry in units for unit in of_entry for value in unit}
-    if not used:
+    if not any(units):
         return "undefined: no two annotators gave severities to overlapping spans"
-    missing = sorted(used - set(severities))
+    return _ordinal(shared, units, severities, "severities=[...]")
+
+
+def _ordinal(
+    shared: Sequence[Shared], units: Sequence[Units], order: Sequence[str], how: str
+) -> Figure:
+    """Ordinal alpha of values from the lowest to the highest of `order`.
+
+    Args:
+      how: the setting that gives the order.
+    """
+    used = {str(value) for of_entry in units for unit in of_entry for value in unit}
+    missing = sorted(used - set(order))
     if missing:
         return (
-            f"undefined: the order of {', '.join(missing)} is not known; give all severities from"
-            " the mildest to the worst with severities=[...]"
+            f"undefined: the order of {', '.join(missing)} is not known; give all from the lowest"
+            f" to the highest with {how}"
         )
-    return alpha(units, values=severities, clusters=clusters(shared))
+    return alpha(units, order, clusters=clusters(shared), level="ordinal")
 
 
 def _has_missing_information(shared: Sequence[Shared]) -> bool:
@@ -464,6 +591,11 @@ def _is_verdict(judgement: Judgement) -> bool:
     if judgement.span is not None or judgement.label is None:
         return False
     return not _is_missing_information(judgement)
+
+
+def verdict_aspects(files: Mapping[str, Sequence[JudgedResponse]]) -> list[str]:
+    """The aspects that have a figure about verdicts."""
+    return _verdict_aspects(by_response(files))
 
 
 def _verdict_aspects(shared: Sequence[Shared]) -> list[str]:
@@ -488,3 +620,40 @@ def _verdict_unit(entry: Shared, aspect: str) -> Units:
         if labels:
             values.append(labels[0])
     return [values]
+
+
+def _is_score(judgement: Judgement) -> bool:
+    """Whether a judgement scores the whole text."""
+    return judgement.span is None and judgement.score is not None
+
+
+def _score_aspects(shared: Sequence[Shared]) -> list[str]:
+    """The aspects with scores of whole texts, in the order in which they first occur."""
+    aspects: dict[str, None] = {}  # an ordered set
+    for entry in shared:
+        for judgements in entry.by_annotator.values():
+            aspects |= {item.aspect: None for item in judgements if _is_score(item)}
+    return list(aspects)
+
+
+def _score_figures(shared: Sequence[Shared], aspect: str) -> dict[str, Figure]:
+    """How far the scores of an aspect agree: their ranks, their values, and their differences."""
+    scores = [_scores(entry, aspect) for entry in shared]
+    units = [[list(by_annotator.values())] for by_annotator in scores]
+    used = sorted({score for by_annotator in scores for score in by_annotator.values()})
+    names = clusters(shared)
+    return {
+        f"alpha, scores of {aspect} (ordinal)": alpha(units, used, NOT_SHARED, names, "ordinal"),
+        f"alpha, scores of {aspect} (interval)": alpha(units, (), NOT_SHARED, names, "interval"),
+        f"ICC, scores of {aspect} (consistency)": consistency(scores, names),
+    }
+
+
+def _scores(entry: Shared, aspect: str) -> dict[str, float]:
+    """The score that each annotator gave the whole text: the first, if there are several."""
+    scores: dict[str, float] = {}
+    for name, judgements in entry.by_annotator.items():
+        for item in judgements:
+            if item.score is not None and _is_score(item) and item.aspect == aspect:
+                scores.setdefault(name, item.score)
+    return scores

@@ -45,6 +45,7 @@ NO_ERROR = "no error"  # the label of a whole text in which an annotator found n
 SPAN_ASPECT, STEP_ASPECT = "span", "step"  # of judgements that were spans or steps
 LIKED_ASPECT = "liked"  # of spans that an annotator likes, so they are not errors
 MISSING_ASPECT = "missing"  # of missing information; rows of spans have it under this key
+JOINED = " + "  # between labels that one annotator gave the same place
 STEP_BREAK = "\n"  # between the steps of a response
 
 # What a conversion cannot hold -> how often it was there. `+losses` leaves out counts of 0.
