@@ -16,6 +16,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
+from fgrlhf.http_connections import PatientProtocol
 from fgrlhf.reward_models.remote import is_local
 from interface_html.checks import Plan, gold_tell
 from interface_html.database import Database
@@ -154,7 +155,7 @@ def serve(settings: Settings) -> None:
             # server is just closing.
             timeout_keep_alive=75,  # seconds
             h11_max_incomplete_event_size=16384,
-            http="h11",
+            http=PatientProtocol,
             ws="none",
             limit_concurrency=512,
         )

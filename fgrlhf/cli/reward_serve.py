@@ -34,6 +34,7 @@ from fgrlhf.config import (
 )
 from fgrlhf.config_schema import keys_of
 from fgrlhf.errors import UserError, run_main, shorten
+from fgrlhf.http_connections import PatientProtocol
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.reward_models.kind import OnDevice, RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind
@@ -266,7 +267,7 @@ def serve(settings: ServerSettings, reward: RewardKind) -> None:
                 access_log=False,
                 server_header=False,
                 h11_max_incomplete_event_size=16384,
-                http="h11",
+                http=PatientProtocol,
                 ws="none",
                 lifespan="off",
                 limit_concurrency=256,
