@@ -3,7 +3,7 @@
     python -m benchmarks.coverage runs=2000 seed=0
 
 The table is in docs/metrics.md. A cell is the share of simulated evaluations whose interval has the
-truth; evaluations without an interval do not count.
+truth; evaluations without an interval do not count, and a cell in which most have none is `none`.
 """
 
 import math
@@ -11,16 +11,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from pydantic import Field
+from scipy.special import ndtri
 
+from fgrlhf.auc import auc_interval
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.data.krippendorff import alpha
 from fgrlhf.errors import run_main
-from fgrlhf.stats import Interval, mean_interval, ratio_interval, share_of_prompts
+from fgrlhf.stats import Interval, mean_interval, paired_interval, ratio_interval, share_of_prompts
 
-PROMPTS = (5, 10, 20, 50, 100, 400)
+PROMPTS = (3, 5, 10, 20, 50, 100, 400)
 ALIKE = 0.3  # correlation of two responses to a prompt
 SKEW = 1.2  # standard deviation of the logarithm
+SHIFT = 0.3  # of the logarithm
+AREAS = ((0.5, 0.76), (0.2, 0.76), (0.2, 0.92), (0.05, 0.76))  # share of positives, AUC
 WORDS = 20  # of an item
 Sample = Callable[[np.random.Generator, int], Interval]  # of a number of prompts
 
@@ -57,6 +61,51 @@ def _segments(p: float) -> Sample:
     return sample
 
 
+def _ratio(rng: np.random.Generator, prompts: int) -> Interval:
+    """Seconds per mark, of 1 to 11 marks, exponential for each prompt."""
+    marks = rng.integers(1, 12, prompts)
+    return ratio_interval(marks * rng.exponential(size=prompts), marks)
+
+
+def _difference(rng: np.random.Generator, prompts: int) -> Interval:
+    """Of lognormal values with correlation one half of their logarithms; the second are greater."""
+    shared = rng.normal(size=prompts)
+    a, b = (np.sqrt(0.5) * (shared + rng.normal(size=prompts)) for _ in range(2))
+    return paired_interval(np.exp(SKEW * a), np.exp(SKEW * b + SHIFT))
+
+
+def _passages(rng: np.random.Generator, prompts: int) -> Interval:
+    """Four prompts to a passage, with a correlation of ALIKE."""
+    passages = np.arange(prompts) // 4
+    shared = rng.normal(size=prompts)[passages] * np.sqrt(ALIKE)
+    values = shared + rng.normal(size=prompts) * np.sqrt(1 - ALIKE)
+    return mean_interval(values, passages.tolist())
+
+
+def _auc(share: float, area: float) -> Sample:
+    """Normal scores, of which this share is of positives."""
+    distance = math.sqrt(2) * float(ndtri(area))
+
+    def sample(rng: np.random.Generator, prompts: int) -> Interval:
+        positive = rng.random(prompts) < share
+        figure = auc_interval(rng.normal(size=prompts) + distance * positive, positive)
+        return figure if isinstance(figure, Interval) else Interval(math.nan, math.nan, math.nan)
+
+    return sample
+
+
+def _f1(share: float, accuracy: float) -> tuple[Sample, float]:
+    """F1 of errors that are told from others with this accuracy, and its truth."""
+
+    def sample(rng: np.random.Generator, prompts: int) -> Interval:
+        is_error = rng.random(prompts) < share
+        found = (rng.random(prompts) < accuracy) == is_error
+        return ratio_interval(2 * (found & is_error), found.astype(int) + is_error)
+
+    right = share * accuracy
+    return sample, 2 * right / (share + right + (1 - share) * (1 - accuracy))
+
+
 def _marked_words(rng: np.random.Generator, prompts: int) -> Interval:
     """Alpha of two annotators' words: a third is marked, and an annotator errs in a tenth."""
     is_marked = rng.random((prompts, WORDS)) < 1 / 3
@@ -79,18 +128,23 @@ SETTINGS: dict[str, tuple[Sample, float]] = {
         lambda rng, prompts: mean_interval(rng.lognormal(0, SKEW, prompts)),
         math.exp(SKEW**2 / 2),
     ),
+    "exponential ratio": (_ratio, 1.0),
+    "lognormal difference": (_difference, math.exp(SKEW**2 / 2) * (1 - math.exp(SHIFT))),
+    "normal mean, 4 prompts to a passage": (_passages, 0.0),
     **{f"share {p}": (_binary(p), p) for p in (0.01, 0.05, 0.2, 0.5)},
     **{f"share {p}, 4 responses": (_responses(p), p) for p in (0.01, 0.05, 0.2, 0.5)},
     **{f"share {p} of segments": (_segments(p), p) for p in (0.05, 0.2, 0.5)},
+    **{f"AUC {area}, {share:.0%} positive": (_auc(share, area), area) for share, area in AREAS},
+    **{f"F1, {share:.0%} errors": _f1(share, 0.8) for share in (0.05, 0.2, 0.5)},
     "alpha of words": (_marked_words, _alpha_truth()),
 }
 
 
 def coverage(sample: Sample, truth: float, prompts: int, runs: int, seed: int) -> float:
-    """The share of intervals that contain the truth; NaN if there is no interval."""
+    """The share of intervals that contain the truth; NaN if most evaluations have none."""
     intervals = [sample(np.random.default_rng([seed, run]), prompts) for run in range(runs)]
     covered = [one.low <= truth <= one.high for one in intervals if one.has_bounds]
-    return sum(covered) / len(covered) if covered else math.nan
+    return sum(covered) / len(covered) if 2 * len(covered) > runs else math.nan
 
 
 def table(settings: Settings) -> str:
@@ -103,7 +157,7 @@ def table(settings: Settings) -> str:
         cells = []
         for prompts in PROMPTS:
             covered = coverage(sample, truth, prompts, settings.runs, settings.seed)
-            cells.append(f"{covered:.3f}".removeprefix("0"))
+            cells.append("none" if math.isnan(covered) else f"{covered:.3f}".removeprefix("0"))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ Every interval has the same construction, without random numbers. A statistic t 
 has the pseudo-values u_q = Q t - (Q - 1) t_q, where t_q leaves out unit q; those of a mean are the
 values. Their mean square gives the standard error, their skewness the asymmetry:
 
-    s^2 = m_2 / (Q - 1),  c = m_3 / (m_2^1.5 sqrt(Q)),  m_k = mean (u_q - mean u)^k
+    s^2 = m_2 / (Q - 1),  c = m_3 / m_2^1.5 sqrt(Q - 1) / (Q - 2),  m_k = mean (u_q - mean u)^k
 
 `_skewed_bounds` applies Student's t and Hall's correction for skewness, `share_interval` is for
 shares, and `_with_zero` widens the interval of a difference that few prompts decide. What these
@@ -19,16 +19,18 @@ Axes here: Q prompts or clusters of them, C counts.
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit  # scipy.stats would take several times as long to import
 
 LEVEL = 0.95
-FEWEST_UNITS = 3  # with less prompts or clusters there is no interval
+FEWEST_UNITS = 10  # with less prompts or clusters there is no interval
+FEWEST_OF_SHARES = 3  # likewise, of figures with limits
 MOST_FLIPPED = 14  # differences whose signs are all tried: 2^14 sums
 SMALLEST_P = 1e-100  # a smaller p-value is not computed, and counts as its lower limit
+SKEW_SHARE = 1.5  # of the skewness seen, in the correction; docs/metrics.md has what it covers
 ROUNDING = 1e-9  # a standard error below this share of the values is rounding
 
 Statistic = Callable[[Sequence[float]], float]  # of summed counts
@@ -82,7 +84,7 @@ class Spread:
 
     Attributes:
       error: the standard error s; 0 if all units agree.
-      skew: c, the skewness of the pseudo-values over sqrt(Q).
+      skew: c, the skewness of the pseudo-values over sqrt(Q), without its bias in few units.
       degrees: degrees of freedom of Student's t, Q - 1.
     """
 
@@ -99,7 +101,7 @@ def spread(pseudo_Q: np.ndarray) -> Spread:
     size = float(np.abs(pseudo_Q).max())
     if second <= (ROUNDING * size) ** 2:
         return Spread(0.0, 0.0, units - 1)
-    skew = float((centred**3).mean()) / (second**1.5 * math.sqrt(units))
+    skew = float((centred**3).mean()) / second**1.5 * math.sqrt(units - 1) / (units - 2)
     return Spread(math.sqrt(second / (units - 1)), skew, units - 1)
 
 
@@ -107,7 +109,9 @@ def interval_of(
     estimate: float,
     pseudo_Q: np.ndarray,
     limits: tuple[float, float] | None = None,
-    fewest: int = FEWEST_UNITS,
+    fewest: int | None = None,
+    rarer: int | None = None,
+    least_error: float = 0.0,
 ) -> Interval:
     """The interval of an estimate with these pseudo-values, or the reason why there is none.
 
@@ -115,18 +119,23 @@ def interval_of(
       estimate: of all units.
       pseudo_Q: of each unit; not finite if the estimate does not exist without a unit.
       limits: the least and the greatest number that the estimate can be, if it has both.
-      fewest: units that an interval needs.
+      fewest: units that an interval needs; None: FEWEST_UNITS, with limits FEWEST_OF_SHARES.
+      rarer: of two kinds of units that the estimate compares, the number of the rarer kind, which
+        decides how much is known; None: all units are of one kind.
+      least_error: the standard error of an estimate with limits is not below this.
     """
-    units = pseudo_Q.size
+    if fewest is None:
+        fewest = FEWEST_UNITS if limits is None else FEWEST_OF_SHARES
+    units = pseudo_Q.size if rarer is None else rarer
     if units < fewest:
-        return _no_interval(estimate, f"{units} of at least {fewest} units")
+        return _too_few(estimate, units, fewest, "" if rarer is None else " of the rarer kind")
     if not np.isfinite(pseudo_Q).all():
         return _no_interval(estimate, "one unit decides whether the figure exists")
-    of_estimate = spread(pseudo_Q)
+    of_estimate = replace(spread(pseudo_Q), degrees=units - 1)
     if limits is not None:
         low, high = limits
         share = min(max((estimate - low) / (high - low), 0.0), 1.0)
-        error = of_estimate.error / (high - low)
+        error = max(of_estimate.error, least_error) / (high - low)
         trials = _effective_trials(share, error, units)
         bounds = share_interval(share * trials, trials, of_estimate.degrees)
         scale = high - low
@@ -141,6 +150,10 @@ def _no_interval(estimate: float, reason: str) -> Interval:
     return Interval(float(estimate), math.nan, math.nan, reason)
 
 
+def _too_few(estimate: float, units: int, fewest: int = FEWEST_UNITS, kind: str = "") -> Interval:
+    return _no_interval(estimate, f"{units} of at least {fewest} units{kind}")
+
+
 def _skewed_bounds(of: Spread, p: float) -> tuple[float, float]:
     """How far below and above the estimate the (1 - p) interval reaches.
 
@@ -151,16 +164,19 @@ def _skewed_bounds(of: Spread, p: float) -> tuple[float, float]:
         g^-1(y) = 3 ((1 + c (y - c / 6))^(1/3) - 1) / c
 
     Hall (1992), On the Removal of Skewness by Transformation, J. R. Stat. Soc. B 54, 221-228, with
-    the normal distribution there; Student's t is right for few values.
+    the normal distribution there; Student's t is right for few values. Few values of a long tail
+    show too little of it, and a single far value too much. So c is SKEW_SHARE times the skewness
+    seen, and each bound is the farther one of this and of Student's interval without skewness.
     """
     t = _upper_t(p / 2, of.degrees)
+    skew = SKEW_SHARE * of.skew
 
     def untransformed(y: float) -> float:
-        if abs(of.skew) < 1e-6:  # the limit; the quotient would be rounding
+        if abs(skew) < 1e-6:  # the limit; the quotient would be rounding
             return y
-        return 3 * (float(np.cbrt(1 + of.skew * (y - of.skew / 6))) - 1) / of.skew
+        return 3 * (float(np.cbrt(1 + skew * (y - skew / 6))) - 1) / skew
 
-    return of.error * untransformed(t), -of.error * untransformed(-t)
+    return of.error * max(untransformed(t), t), of.error * max(-untransformed(-t), t)
 
 
 def share_interval(successes: float, trials: float, degrees: float = math.inf) -> Interval:
@@ -319,7 +335,7 @@ def _mean(values: np.ndarray, clusters: Clusters, is_share: bool) -> Interval:
     else:
         counts_QC = _clustered(np.stack([values, np.ones_like(values)], axis=1), clusters)
         if len(counts_QC) == 1:
-            return _no_interval(estimate, f"1 of at least {FEWEST_UNITS} units")
+            return _too_few(estimate, 1, FEWEST_OF_SHARES if is_share else FEWEST_UNITS)
         pseudo = jackknifed(estimate, _ratios(_without_each(counts_QC)))
     return interval_of(estimate, pseudo, (0.0, 1.0) if is_share else None)
 
@@ -351,7 +367,7 @@ def ratio_interval(
     numerators: ArrayLike,
     denominators: ArrayLike,
     clusters: Clusters = None,
-    fewest: int = FEWEST_UNITS,
+    fewest: int | None = None,
 ) -> Interval:
     """The ratio sum(numerators) / sum(denominators), with one of each per prompt.
 
@@ -395,8 +411,9 @@ def pooled_interval(
     """
     counts_QC = _clustered(_counts(counts_by_prompt), clusters)
     estimate = float(statistic(counts_QC.sum(0).tolist()))
-    if len(counts_QC) < FEWEST_UNITS:
-        return interval_of(estimate, np.full(len(counts_QC), estimate))
+    fewest = FEWEST_UNITS if limits is None else FEWEST_OF_SHARES
+    if len(counts_QC) < fewest:
+        return _too_few(estimate, len(counts_QC), fewest)
     pseudo = jackknifed(estimate, _each(statistic)(_without_each(counts_QC)))
     return interval_of(estimate, pseudo, limits)
 
@@ -466,7 +483,7 @@ def _paired(
     first, second = (np.nan_to_num(statistics(side.sum(0))) for side in (a_QC, b_QC))
     estimate = float(first - second)
     if len(a_QC) < FEWEST_UNITS:
-        return interval_of(estimate, np.full(len(a_QC), estimate))
+        return _too_few(estimate, len(a_QC))
     without = statistics(_without_each(a_QC)) - statistics(_without_each(b_QC))
     interval = interval_of(estimate, jackknifed(estimate, without))
     return _with_zero(interval, swap_p(a_QC, b_QC, statistics))
@@ -552,7 +569,7 @@ def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
 
     The distances to the bounds of an interval over prompts (`paired_interval` of the means over
     seeds) and of an interval over seeds (Student's t on the seeds' means) are added in quadrature.
-    With one seed only the first is used. With less than three prompts there is no interval.
+    With one seed only the first is used. With less than FEWEST_UNITS prompts there is no interval.
 
     Args:
       differences: one array per seed, of one difference per prompt.
@@ -561,7 +578,7 @@ def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
     means = stacked.mean(0)
     mean = float(means.mean())
     if means.size < FEWEST_UNITS:
-        return interval_of(mean, means)
+        return _too_few(mean, means.size)
     over_prompts, over_seeds = spread(means), _seed_error(stacked)
     if over_prompts.error == 0 and over_seeds == 0:
         return interval_of(mean, means)
@@ -614,7 +631,7 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
     differing = int(np.count_nonzero(means))
     least = max(_sign_p(means), 2.0 ** (1 - differing))
     if means.size < FEWEST_UNITS or differing == 0:
-        return min(least, 1.0)
+        return 1.0
     mean = float(means.mean())
     over_prompts, over_seeds = spread(means), _seed_error(stacked)
     if over_prompts.error == 0 and over_seeds == 0:

@@ -99,14 +99,17 @@ def test_a_small_arm_widens_the_interval_of_the_difference():
     both = half[0], [marked(0, 5), marked(10, 15)]
 
     def difference(hidden):
-        shown = [annotation(str(i), True, *(half if i % 2 else both)) for i in range(18)]
+        shown = [annotation(str(i), True, *(half if i % 2 else both)) for i in range(60)]
         return f1_difference(
-            [*shown, *[annotation(f"h{i}", False, *(half if i else both)) for i in range(hidden)]]
+            [
+                *shown,
+                *[annotation(f"h{i}", False, *(half if i % 3 else both)) for i in range(hidden)],
+            ]
         )
 
-    assert not difference(2).has_bounds  # two items say nothing about others
-    wide, narrow = difference(3), difference(18)
-    assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
+    assert not difference(9).has_bounds  # nine items say too little about others
+    wide, narrow = difference(12), difference(60)
+    assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
 
 
 def verdicts_of_items(*accepted: int, of: int) -> list[Annotation]:

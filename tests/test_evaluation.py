@@ -498,7 +498,7 @@ def test_corpus_perplexity_weighs_tokens():
     assert summary["ppl/corpus"].mean == pytest.approx(np.exp(49 / 20))
     assert summary["ppl"].mean == pytest.approx((np.e + (np.e**2 + np.e**3) / 2) / 2)
     # all responses to a prompt are one unit, and two of them are too few
-    assert "2 of at least 3" in str(summary["ppl/corpus"])
+    assert "2 of at least 10" in str(summary["ppl/corpus"])
 
 
 @pytest.mark.parametrize("num_samples, sizes", [(2, [6, 2]), (64, [128, 128]), (200, [200] * 4)])

@@ -173,7 +173,7 @@ def test_truth_of_segments_is_the_oracles():
 @pytest.fixture
 def outputs(tmp_path, monkeypatch):
     """An outputs folder of three policies in the mini world; sft is the worst."""
-    questions = [mini_world.make_row(0, "test", i) for i in range(6)]
+    questions = [mini_world.make_row(0, "test", i) for i in range(12)]
     write_json(tmp_path / "test.json", questions)
     prompts = load_examples(tmp_path / "test.json")
     for name, sentences in (("sft", (1, 2)), ("baseline", (2, 2)), ("fine_grained", (3, 9))):
@@ -282,7 +282,7 @@ def test_the_whole_summary(outputs, monkeypatch):
         "fine_grained": {"seconds": 120.0, "peak_mb": 1024.0},
     }
     write_json(outputs / "stages.json", {"demo": {"seconds": 1.0, "peak_mb": 2.0}})
-    assert got["seed"] == 7 and got["data"] == "mini world, 6 test prompts"
+    assert got["seed"] == 7 and got["data"] == "mini world, 12 test prompts"
     assert 6 <= got["gold_subsentences"] <= 10
 
     monkeypatch.setattr(judged_scores, "load_reward_model", None)  # unchanged: not scored again
@@ -356,7 +356,7 @@ def test_the_summary_reads_what_the_stage_before_it_has_judged(outputs, monkeypa
     judged_models.main()
     shown = capsys.readouterr().out
     assert "reward models, measured on the oracle" in shown
-    assert "  relevance     accuracy 1, auc 0.5, f1 0, segments 32" in shown
+    assert "  relevance     accuracy 1, auc 0.5, f1 0, segments 65" in shown
     monkeypatch.setattr(judged_scores, "load_reward_model", None)
     assert summarise(settings(outputs))["reward_models"]["relevance"]["accuracy"] == 1.0
 

@@ -689,7 +689,7 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
     kl = rollout_metrics(rollout, rewards, rewards.total_BT, advantages)["kl"]
     evaluate = dev_evaluation(Task("any"), cfg, run.prompts, None, run.reference, run.accelerator)
     dev = dict(evaluate(run.policy))["kl"]
-    assert isinstance(dev, Interval) and dev.low <= dev.mean <= dev.high
+    assert isinstance(dev, Interval) and not dev.has_bounds  # of four prompts
     sampling = cfg.model.policy_model.eval_generation_kwargs.sampling(cfg.env.max_generated_len)
     stage = evaluate_rows(
         run.policy,

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
+from fgrlhf.auc import auc_difference, auc_interval
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main
@@ -27,9 +28,8 @@ from fgrlhf.reward_models.text_scorers import (
     TextScorer,
     score_texts,
 )
-from fgrlhf.stats import Interval, interval_of, jackknifed
+from fgrlhf.stats import Interval
 from fgrlhf.text_types import Prompt
-from reward_modeling.metrics.span_errors import auc
 from tasks.detoxification.scorers import EXAMPLES
 from tasks.detoxification.task import TASK
 
@@ -114,28 +114,6 @@ def toxicities(name: str, scorer: TextScorer, texts: Sequence[str]) -> np.ndarra
     return -scores if name in RIVALS else scores
 
 
-# ---- areas under the curve -----------------------------------------------------------------------
-
-
-def auc_difference(
-    a: np.ndarray, b: np.ndarray, toxic: Sequence[bool], groups: Sequence[str]
-) -> Interval:
-    """AUC of the numbers `a` minus that of `b` for the same texts, with a 95% interval.
-
-    The units of the interval are groups, since texts of a group are similar. The area of one class
-    is 1/2.
-    """
-    labels = np.asarray(toxic)
-
-    def difference(chosen: np.ndarray) -> float:
-        return auc(a[chosen], labels[chosen]) - auc(b[chosen], labels[chosen])
-
-    names = np.asarray(groups)
-    without = [difference(names != group) for group in dict.fromkeys(groups)]
-    estimate = difference(np.ones(len(labels), dtype=bool))
-    return interval_of(estimate, jackknifed(estimate, np.array(without)))
-
-
 def compare(settings: Settings) -> dict[str, Interval]:
     """Print the comparison. Returns the difference of each neural scorer from its linear rival."""
     scorers: dict[str, TextScorer] = {}
@@ -149,12 +127,14 @@ def compare(settings: Settings) -> dict[str, Interval]:
             scores[name] = toxicities(name, scorer, held_out.texts)
         print(f"{file}, {len(held_out.texts):,} held-out texts:")
         for name, values in scores.items():
-            print(f"  {name}: AUC {auc(values, np.array(held_out.toxic)):.3f}")
+            print(f"  {name}: AUC {auc_interval(values, held_out.toxic, held_out.groups)}")
         for name, rival in RIVALS.items():
             if name in scores and rival == labelled_for:
-                differences[name] = auc_difference(
+                difference = auc_difference(
                     scores[name], scores[rival], held_out.toxic, held_out.groups
                 )
+                assert isinstance(difference, Interval)  # the texts are of both kinds
+                differences[name] = difference
     print("\n".join(conclusions(differences)))
     return differences
 
