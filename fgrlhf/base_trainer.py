@@ -65,6 +65,7 @@ class BaseTrainer(ABC):
 
     config: Any
     log: RunLog
+    task: str | None = None  # its name, for the log
 
     def __init__(
         self,
@@ -156,7 +157,9 @@ class BaseTrainer(ABC):
             self._say_continuing()
         resume_step = self.step - 1 if resumed else None
         trackers = self.config.logging.trackers()
-        self.log = RunLog(self.folder, self.config, resume_step=resume_step, **trackers)
+        self.log = RunLog(
+            self.folder, self.config, resume_step=resume_step, task=self.task, **trackers
+        )
 
     def _progress_bar(self) -> tqdm:
         return progress_bar(

@@ -120,6 +120,7 @@ def train(task: Task, config: DPOConfig) -> None:
     check_own_run(Path(config.logging.save_dir), config, config.inputs)
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(task, config)
+    trainer.task = task.name
     if trainer.accelerator.is_main_process:
         print(start_line(config, trainer), flush=True)
         notes = (

@@ -136,6 +136,7 @@ def train(task: Task, config: RLConfig) -> None:
     check_own_run(Path(config.logging.save_dir), config, config.inputs)
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(task, config)
+    trainer.task = task.name
     if trainer.accelerator.is_main_process:
         print(start_line(config, trainer), flush=True)
         unused = config.unused_settings()

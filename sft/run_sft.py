@@ -340,7 +340,8 @@ def _train(config: SFTConfig, task: Task) -> Path:
         begin(folder, config, inputs)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-    log = RunLog(folder, config, resume_step, **config.logging.trackers())
+    named = None if task is NO_TASK else task.name
+    log = RunLog(folder, config, resume_step, task=named, **config.logging.trackers())
     with log, log.stage(config.logging.run_name):
         trainer = SFTTrainer(
             config,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from page_helpers import violations
 
 from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import load_config
@@ -38,6 +39,7 @@ from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.task import TASK
 
 T = "tasks/qa_feedback/training"
+ORIGIN = {"task": "tasks.numbers", "commit": "12ab-modified", "command": "python -m x <y>"}
 LOG = [
     {"step": 0, "eval/oracle/gold": 0.5, "eval/kl": 0.0},
     {"step": 0, "episodes": 64, "time/rollout": 1.0, "time/update": 2.0},
@@ -421,7 +423,7 @@ def test_table_and_page_show_them(result):
         "first reaches the final one of ppo (95% interval over seeds): ppo 128 [128, 128], rloo 128"
     )
     assert line in text
-    html = page(result, DISPLAY)
+    html = page(result, DISPLAY, None, ORIGIN)
     assert "of ppo (95% interval over seeds): ppo 128" in html
     # with reference=FOLDER, SFT need not be the policy that the runs start from
     assert "KL: from the run's initial policy on dev, of the best policy" in html
@@ -432,19 +434,35 @@ def test_table_and_page_show_them(result):
     assert "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
     assert "gold on the test prompts; sft 0.300" in table(result, Display())
     assert "Pretrained model" not in html
+    assert "<h1>Comparison · numbers</h1>" in html
+    assert "<dt>commit</dt><dd>12ab-modified</dd><dt>command</dt><dd>python -m x &lt;y&gt;" in html
     source = ModelSource("org/tiny", "wheel <tiny>")
     text = "Pretrained model: org/tiny (wheel &lt;tiny&gt;)."
-    assert text in page(result, DISPLAY, source)
+    assert text in page(result, DISPLAY, source, ORIGIN)
+
+
+def test_the_page_fits_screens_and_paper(result, chromium, tmp_path):
+    path = tmp_path / "index.html"
+    path.write_text(page(result, DISPLAY, None, ORIGIN), encoding="utf-8")
+    for width, media in ((390, "screen"), (680, "print")):
+        tab = chromium.new_page(viewport={"width": width, "height": 800})
+        tab.emulate_media(media=media)
+        tab.goto(path.as_uri())
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+        heads = tab.locator("thead th").all_inner_texts()
+        assert heads[0] == "run" and all(heads)
+        assert violations(tab) == []
+        tab.close()
 
 
 def test_the_page_tells_common_settings_from_those_of_a_run(result):
-    html = page(result, DISPLAY)
+    html = page(result, DISPLAY, None, ORIGIN)
     assert "Settings of all runs: <code>data.train_file=a.json</code>" in html
     assert html.count("data.train_file=a.json") == 1
     assert html.count("<small>train.lr=1</small>") == 1 and "own settings" in html
     for run in result.runs.values():
         run.overrides[:] = []
-    html = page(result, DISPLAY)
+    html = page(result, DISPLAY, None, ORIGIN)
     assert "ettings of" not in html and "own settings" not in html
 
 
@@ -477,7 +495,7 @@ def test_dev_rewards_of_different_rewards_are_not_compared(tmp_path, rewards, me
     runs = [Run(name, "rl", "", algorithm=name) for name in names]
     result = compare_runs(tmp_path, "sft", runs, [0], metric, "test")
     assert result.same_on_dev == is_same == bool(result.efficiency)
-    html = page(result, Display())
+    html = page(result, Display(), None, ORIGIN)
     assert ("<svg" in html) == is_same
     for text in (unescape(html), table(result, Display())):
         assert ("learning curves cannot be compared" in text) != is_same
@@ -492,7 +510,7 @@ def test_prompts_without_a_value_in_some_evaluation_are_counted(result, tmp_path
     runs = [Run(name, "rl", "", algorithm=name) for name in ("ppo", "rloo")]
     again = compare_runs(tmp_path, "sft", runs, [0, 1], "oracle/gold", "test")
     where = "on the test prompts (without 1 prompt for which an evaluation has no value)"
-    assert where in table(again, DISPLAY) and where in page(again, DISPLAY)
+    assert where in table(again, DISPLAY) and where in page(again, DISPLAY, None, ORIGIN)
     assert again.as_dict()["left_out"] == 1 and result.left_out == 0
     assert again.runs["ppo"].seeds[0].score == pytest.approx((4 * 0.5 + 5 * 0.7) / 9)
 
@@ -573,7 +591,7 @@ def test_table_and_page_mark_what_is_significant(result):
     def with_difference(**changes):
         changed = Difference(**{**shown.__dict__, **changes})
         result.differences["ppo_vs_sft"] = changed
-        return table(result, DISPLAY), page(result, DISPLAY)
+        return table(result, DISPLAY), page(result, DISPLAY, None, ORIGIN)
 
     text, html = with_difference(real=False, excludes_zero=True)
     assert "| *+0.300 [+0.225, +0.375]* |" in text and "<em>+0.300</em>" in html

@@ -3,6 +3,7 @@
 import csv
 
 import pytest
+from page_helpers import violations
 from report_helpers import make_outputs
 
 from fgrlhf.files import write_json, write_jsonl
@@ -136,6 +137,71 @@ def channels(colour: str) -> list[float]:
     return numbers if len(numbers) == 4 else [*numbers, 1.0]
 
 
+# Pieces of a word in several lines, which only a break within the word makes.
+BROKEN_WORDS = """() => {
+    const broken = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+    while (walker.nextNode()) {
+        const node = walker.currentNode
+        if (!node.parentElement.closest("td, th") || !node.parentElement.checkVisibility()) continue
+        for (const match of node.textContent.matchAll(/[\\p{L}\\d.+]+/gu)) {
+            const range = document.createRange()
+            range.setStart(node, match.index)
+            range.setEnd(node, match.index + match[0].length)
+            const tops = new Set([...range.getClientRects()].map(box => Math.round(box.top)))
+            if (tops.size > 1) broken.push(match[0])
+        }
+    }
+    return broken
+}"""
+
+
+@pytest.mark.parametrize("width, media", [(680, "print"), (1280, "screen")])
+def test_no_word_of_a_table_is_broken(chromium, path, width, media):
+    page = opened(chromium, path, width)
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    page.emulate_media(media=media)
+    assert page.evaluate(BROKEN_WORDS) == []
+    page.close()
+
+
+def test_long_names_wrap_on_a_phone(chromium, path, tmp_path):
+    text = path.read_text(encoding="utf-8")
+    assert "<dt>factuality</dt>" in text
+    longer = tmp_path / "longer.html"
+    longer.write_text(text.replace("<dt>factuality</dt>", f"<dt>{'factuality_' * 9}</dt>"))
+    for width in (320, 390, 700):
+        page = opened(chromium, longer, width)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.close()
+
+
+def test_every_box_that_scrolls_has_a_name_and_is_reached_by_the_keyboard(chromium, path):
+    page = opened(chromium, path, 390)
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    boxes = page.evaluate(
+        """() => [...document.querySelectorAll("body *")].filter(e =>
+            ["auto", "scroll"].includes(getComputedStyle(e).overflowX) && e.tagName !== "NAV")
+            .map(e => [e.tabIndex, e.getAttribute("aria-label")])"""
+    )
+    assert len(boxes) > 20
+    assert all(index == 0 and name for index, name in boxes)
+    figure = page.locator("figure.wide")
+    hint = figure.evaluate("e => getComputedStyle(e, '::before').content")
+    assert "scroll it sideways" in hint
+    figure.focus()
+    scrolled = "addEventListener('scroll', () => done(figure.scrollLeft), {once: true})"
+    page.evaluate(
+        f"""() => {{
+            const figure = document.querySelector("figure.wide")
+            window.moved = new Promise(done => figure.{scrolled})
+        }}"""
+    )
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("window.moved") > 0
+    assert violations(page) == []
+    page.close()
+
+
 def test_row_names_stay_in_view_on_a_phone(chromium, path):
     page = opened(chromium, path, 390)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
@@ -180,13 +246,18 @@ def test_values_are_read_without_hovering(chromium, path):
     page.close()
 
 
-def test_paper_has_the_closed_parts_and_the_colours(chromium, path):
-    page = opened(chromium, path, color_scheme="dark")
+def test_paper_has_the_open_parts_and_the_colours(chromium, path):
+    page = opened(chromium, path, 680, color_scheme="dark")  # the width of A4 without its margins
     page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") == 680
     closed = page.locator("#responses details:not([open]) .reward")
     assert closed.count() > 5
-    assert closed.evaluate_all(
-        "all => all.every(e => e.checkVisibility({contentVisibilityAuto: true}))"
+    seen = "all => all.map(e => e.checkVisibility({contentVisibilityAuto: true}))"
+    assert not any(closed.evaluate_all(seen))
+    titles = page.locator("#responses .sample > summary")
+    assert titles.count() > 1 and all(titles.evaluate_all(seen))
+    assert all(
+        page.locator("#responses .sample[open] article > .aspect .reward").evaluate_all(seen)
     )
     assert (
         page.locator("#responses .p").first.evaluate("e => getComputedStyle(e).printColorAdjust")

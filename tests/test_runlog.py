@@ -15,6 +15,7 @@ import torch
 from fgrlhf.config import StrictModel, load_config
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json, write_text
+from fgrlhf.report.data import recorded_task
 from fgrlhf.runs import runlog
 from fgrlhf.runs.runlog import RunLog
 
@@ -46,6 +47,8 @@ def test_run_json_says_how_to_repeat_the_run(tmp_path):
     assert set(run) == {"command", "seed", "versions", "git_commit", "kernels", *resumed}
     RunLog(tmp_path, {"seed": 5}, seed=9).close()
     assert read_json(tmp_path / "run.json")["seed"] == 9
+    RunLog(tmp_path / "rl", task="numbers").close()
+    assert recorded_task(tmp_path) == recorded_task(tmp_path / "rl") == "numbers"
 
 
 def test_command_line_names_no_path_of_the_machine(tmp_path, monkeypatch):

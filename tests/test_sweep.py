@@ -182,7 +182,10 @@ def test_a_sweep(config, tmp_path, capsys):
     }
     html = (out / "index.html").read_text(encoding="utf-8")
     assert "Marker: mean over the seeds" in html
-    assert html.count("<svg") == 2 and "Sweep of train.lr" in html and "<script" not in html
+    assert "<dt>task</dt><dd>numbers</dd>" in html and "<dt>command</dt><dd>python " in html
+    assert (
+        html.count("<svg") == 2 and "Sweep of train.lr · numbers" in html and "<script" not in html
+    )
     assert re.search(r'class="sure">0.800', html) and not re.search(r'class="sure">0.600', html)
 
 

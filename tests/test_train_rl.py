@@ -202,4 +202,5 @@ def test_the_config_says_who_multiplies_and_the_run_records_it(
     monkeypatch.setattr(kernels, "onednn_available", lambda: True)
     changes = (f"model.kernels={setting}", "train.total_episodes=64", "env.max_generated_len=2")
     _, folder = bandit(tmp_path, monkeypatch, tiny.t5(), *changes)
-    assert read_json(folder / "run.json")["kernels"] == dict.fromkeys(kernels.SIZES, library)
+    run = read_json(folder / "run.json")
+    assert run["kernels"] == dict.fromkeys(kernels.SIZES, library) and run["task"]

@@ -260,7 +260,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     if state.is_main_process:
         _say_what_is_replaced(folder, recorded, inputs)
         begin(folder, recorded, inputs)  # last, since it removes earlier results
-    with RunLog(folder, recorded) as log, log.stage(f"evaluate {name}"):
+    with RunLog(folder, recorded, task=task.name) as log, log.stage(f"evaluate {name}"):
         rows = evaluate_rows(
             policy,
             share_of(prompts, state.process_index, state.num_processes),

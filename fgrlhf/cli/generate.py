@@ -185,7 +185,7 @@ def _generate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             remove_parts(folder)
     n_processes = state.num_processes
     parts = [folder / f"part-{rank}-of-{n_processes}.jsonl" for rank in range(n_processes)]
-    with RunLog(folder, settings) as log, log.stage(f"generate {name}"):
+    with RunLog(folder, settings, task=task.name) as log, log.stage(f"generate {name}"):
         state.wait_for_everyone()
         own_prompts = share_of(prompts, state.process_index, n_processes)
         sample_to(

@@ -124,7 +124,8 @@ def compare(
     experiment.run(stages, lanes, reported)
     result = compare_runs(experiment.out, name, runs, seeds, metric, plan.split, metrics)
     write_json(experiment.out / "summary.json", result.as_dict())
-    write_text(experiment.out / "index.html", page(result, display, read_source(reference)))
+    html = page(result, display, read_source(reference), experiment.origin)
+    write_text(experiment.out / "index.html", html)
     print(f"\n{table(result, display)}\npage: {experiment.out / 'index.html'}")
     return result
 

@@ -3,7 +3,7 @@
 Axes here: S seeds, N evaluations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from fgrlhf.pipeline.comparison import Comparison, Difference, why_dev_differs
 from fgrlhf.pipeline.experiment_settings import seeds_text
 from fgrlhf.pipeline.scores import Point
 from fgrlhf.report.display import Display
-from fgrlhf.report.page import page_template, stylesheet
+from fgrlhf.report.page import page_template, short_name, stylesheet
 from fgrlhf.report.plots import Band, panels
 from fgrlhf.report.text import signed
 
@@ -125,15 +125,23 @@ def _episodes(value: float | None) -> str:
 # ---- page ----------------------------------------------------------------------------------------
 
 
-def page(comparison: Comparison, display: Display, source: ModelSource | None = None) -> str:
+def page(
+    comparison: Comparison,
+    display: Display,
+    source: ModelSource | None,
+    origin: Mapping[str, str],
+) -> str:
     """index.html: the table, then the dev score over episodes, time and KL.
 
     Args:
       source: where the pretrained weights of the reference come from, if that is known.
+      origin: see `Experiment.origin`.
     """
     metric = display.metric(comparison.metric)
     reference = display.name(comparison.reference)
     return page_template(Path(__file__).parent, "comparison.html.j2").render(
+        title=f"Comparison · {short_name(origin['task'])}",
+        origin=origin,
         style=stylesheet(),
         comparison=comparison,
         metric=metric,

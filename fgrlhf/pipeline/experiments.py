@@ -22,6 +22,8 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.own_code import own_modules
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
+from fgrlhf.report.text import short_commit
+from fgrlhf.runs.runlog import command_line, commit_of_code
 from fgrlhf.runs.stage import model_files
 from fgrlhf.task import data_of, load_task, rl_config
 
@@ -156,6 +158,12 @@ class Experiment:
     out: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     submit: SubmitConfig | None = None
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """What made the results, for their page: the task, the commit and the command."""
+        commit = short_commit(commit_of_code())
+        return {"task": self.task, "commit": commit, "command": command_line()}
 
     def training_stage(self, run: Run, seed: int) -> Stage:
         """A stage that writes <out>/<name>/seed-<seed>."""

@@ -38,7 +38,7 @@ from fgrlhf.pipeline.experiments import Experiment, Run, check_overrides, parse_
 from fgrlhf.pipeline.scores import Point, learning_curve, lower_is_better, read_log
 from fgrlhf.pipeline.stages import stop_with_signals
 from fgrlhf.report.display import Display
-from fgrlhf.report.page import page_template, stylesheet
+from fgrlhf.report.page import page_template, short_name, stylesheet
 from fgrlhf.report.plots import intervals, panels
 from fgrlhf.task import load_task, rl_config
 
@@ -256,7 +256,7 @@ def sweep(
         results[name] = SweptValue(values, by_seed)
     result = Sweep(metric, is_lower_better, list(seeds), results, same_on_dev)
     write_json(experiment.out / "summary.json", asdict(result) | {"best": result.best})
-    write_text(experiment.out / "index.html", page(result, display))
+    write_text(experiment.out / "index.html", page(result, display, experiment.origin))
     print(f"\n{table(result, display)}\npage: {experiment.out / 'index.html'}")
     return result
 
@@ -291,8 +291,12 @@ def swept_seed(
     return SweptSeed(best[f"eval/{metric}"], episodes, best.get("eval/kl"), curve)
 
 
-def page(result: Sweep, display: Display) -> str:
-    """index.html: the table, the scores by value, and the dev score during training."""
+def page(result: Sweep, display: Display, origin: Mapping[str, str]) -> str:
+    """index.html: the table, the scores by value, and the dev score during training.
+
+    Args:
+      origin: see `Experiment.origin`.
+    """
     metric = display.metric(result.metric)
     marks = []
     for name, run in result.runs.items():
@@ -308,6 +312,8 @@ def page(result: Sweep, display: Display) -> str:
         scores = Markup(intervals(f"Best {metric} on dev", marks))
         curves = Markup(panels(f"{metric} on dev", bands, "episodes")) if bands else None
     return page_template(Path(__file__).parent, "sweep.html.j2").render(
+        title=f"Sweep of {', '.join(_keys(result))} · {short_name(origin['task'])}",
+        origin=origin,
         style=stylesheet(),
         sweep=result,
         metric=metric,

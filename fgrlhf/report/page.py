@@ -36,7 +36,7 @@ from fgrlhf.report.sections import (
     stages,
     tiles,
 )
-from fgrlhf.report.text import signed
+from fgrlhf.report.text import short_commit, signed
 
 HERE = Path(__file__).parent
 USAGE = "usage: fgrlhf report OUTPUT_DIR [report.html] [task=NAME] [prompts=5]"
@@ -118,18 +118,23 @@ def _title(outputs: Outputs, task: str | None) -> str:
     """`fgrlhf · <task> · <folder>`, without the task if it is not known, and no name twice."""
     words = ["fgrlhf"]
     if task:
-        words.append(task.rpartition(".")[2])
+        words.append(short_name(task))
     folder = outputs.folder.resolve().name
     if folder not in words:
         words.append(folder)
     return " · ".join(word for word in words if word)
 
 
+def short_name(task: str) -> str:
+    """`tasks.numbers` -> `numbers`."""
+    return task.rpartition(".")[2]
+
+
 @functools.cache
 def page_template(folder: Path, name: str) -> Template:
     """A page's template, compiled once. It escapes every string; undefined names are errors."""
     environment = Environment(
-        loader=FileSystemLoader(folder),
+        loader=FileSystemLoader([folder, HERE]),  # parts.html.j2 is in the latter
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -156,8 +161,7 @@ def _run_facts(outputs: Outputs, display: Display) -> dict:
         info = outputs.runs[-1].info
         versions = summary.versions or info.versions
         facts["seed"] = info.seed if summary.seed is None else summary.seed
-        commit, dash, modified = (info.git_commit or "").partition("-")
-        facts["commit"] = commit[:12] + dash + modified
+        facts["commit"] = short_commit(info.git_commit)
     else:
         versions = summary.versions or {}
         facts["seed"] = summary.seed

@@ -14,5 +14,11 @@ def decimal(value: float, digits: int) -> str:
     return minus(f"{value:z.{digits}f}")
 
 
+def short_commit(commit: str | None) -> str:
+    """A commit's first twelve digits, with the mark of modified code; "" for None."""
+    digits, dash, modified = (commit or "").partition("-")
+    return digits[:12] + dash + modified
+
+
 def minus(number: str) -> str:
     return number.replace("-", "\N{MINUS SIGN}")

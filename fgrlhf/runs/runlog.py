@@ -67,6 +67,7 @@ class RunLog:
       tensorboard: write event files to <folder>/tensorboard.
       seed: default: the config's `seed` or `train.seed`.
       write: whether this process writes; default: on rank 0 only.
+      task: the name of the run's task, for reports.
 
     Raises:
       UserError: an enabled tracker is not installed.
@@ -81,6 +82,7 @@ class RunLog:
         tensorboard: bool = False,
         seed: int | None = None,
         write: bool | None = None,
+        task: str | None = None,
     ):
         if not str(folder).strip():
             raise UserError("the run's folder has no name: set logging.save_dir=...")
@@ -104,7 +106,7 @@ class RunLog:
         self._write_config(config, settings)
         self._drop_after(resume_step)
         seed = _find_seed(settings) if seed is None else seed
-        self._write_run(seed, sources_in(settings), resume_step, before)
+        self._write_run(seed, sources_in(settings), resume_step, before, task)
         self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
 
     def _start_tensorboard(self, resume_step: int | None) -> None:
@@ -238,6 +240,7 @@ class RunLog:
         models: Mapping[str, str],
         resume_step: int | None,
         before: Mapping,
+        task: str | None,
     ) -> None:
         # imported here: with torch it takes seconds, and other programs read run folders too
         from fgrlhf.kernels import choice as kernels
@@ -259,6 +262,8 @@ class RunLog:
             "resumed_at": resumed,
             "resumed_with": commands,
         }
+        if task:
+            facts["task"] = task
         if models:
             facts["models"] = dict(models)
         ids = [tracker.run_id for tracker in self._trackers if tracker.run_id]
