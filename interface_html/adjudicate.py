@@ -7,12 +7,12 @@
 
 The items are those with two annotations, comparisons or ratings or more, in the order of their
 disagreement, largest first. Each has what the annotators submitted (submitted.py), and no
-suggestions. Its pages show that side by side, and start from what all have in common. The
-adjudicator's submissions are in a database of their own; the annotators' submissions stay as they
-are.
+suggestions. Its pages show that side by side, and the adjudicator decides every difference. The
+decisions are submissions in a database of their own; the annotators' submissions stay as they are.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -23,6 +23,7 @@ from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.annotation_matches import missing_labels
+from interface_html.differences import DECISIONS
 from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, SHARED, Item
 from interface_html.items import item_json, rows_text
 from interface_html.outputs import OutputSettings
@@ -244,7 +245,8 @@ def read_decisions(task: FeedbackTask, items: Sequence[Item], path: str) -> Deci
     decisions = {}
     for entry in decided.submissions:
         if is_decided_on(rows[entry.item], entry.page):
-            decisions[entry.item, entry.page] = entry
+            doc = {key: value for key, value in entry.doc.items() if key != DECISIONS}
+            decisions[entry.item, entry.page] = replace(entry, doc=doc)
     return decisions
 
 

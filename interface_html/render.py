@@ -40,6 +40,8 @@ PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
         "panels.js",
         "marking.js",
         "suggesting.js",
+        "lanes.js",
+        "differences.js",
         "adjudicating.js",
         "annotation.js",
     ),

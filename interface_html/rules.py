@@ -10,6 +10,7 @@ of the published interface:
   comment              the annotator's comment, if there is one and the schema has `comment`
   flag                 whether the annotator wants the lead of the study to look at the item; false
                        if missing
+  decisions            of an adjudicator: see differences.py
 An error of a kind that is marked in the source has `"side": "source"`, and its offsets are those of
 the source; other errors have no `side`. An error has a `severity` if the schema has `severities`
 and one was chosen. `errors` also has the spans that the annotator likes, of the positive kinds of
@@ -123,7 +124,7 @@ def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> lis
     """All rules that the annotation `doc` of the item `row` breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("feedback", not_a(dict, doc))]
-    keys = (*DOCUMENT_KEYS, "suggestions", *note_keys(schema))
+    keys = (*DOCUMENT_KEYS, "suggestions", "decisions", *note_keys(schema))
     complaints = list(unknown_key_problems(doc, "feedback.", keys))
     complaints += key_problems(doc, "feedback.", "no-error", bool)
     for key in ("errors", "missing-info"):

@@ -17,7 +17,12 @@ from fgrlhf.config import StrictModel
 from fgrlhf.data.problems import Complaint
 from interface_html.checks import uniform_item
 from interface_html.database import Assignment, Database, Receipt, RefusedError
-from interface_html.format import FEEDBACK_KEYS, SUGGESTION_KEYS
+from interface_html.differences import (
+    decision_form_problems,
+    undecided_all_bad_problems,
+    undecided_difference_problems,
+)
+from interface_html.format import COMPARISONS, FEEDBACK_KEYS, SUGGESTION_KEYS
 from interface_html.guard import HEADERS, Guard
 from interface_html.languages import ENGLISH, Language
 from interface_html.ratings import rating_problems
@@ -283,11 +288,17 @@ def submission_problems(schema: Schema, assignment: Assignment, body: Submit) ->
         complaints += _missing_quotes(body.doc)
         complaints += annotation_problems(schema, row, body.doc)
         complaints += decision_problems(row, body.doc)
-        return complaints or undecided_problems(row, body.doc)
+        complaints += decision_form_problems(schema, row, body.doc)
+        if complaints:
+            return complaints
+        complaints += undecided_problems(row, body.doc)
+        return complaints + undecided_difference_problems(schema, row, body.doc)
     if assignment.page == "rating":
         complaints += rating_problems(schema, body.doc)
     else:
         complaints += comparison_problems(schema, body.doc)
+        if not complaints:
+            complaints += undecided_all_bad_problems(row.get(COMPARISONS, ()), body.doc)
     if not complaints and body.doc["order"] != assignment.shown:
         reason = f"is not the order drawn for this item, {assignment.shown}"
         complaints.append(("order", reason))

@@ -1,6 +1,7 @@
 """Adjudication: disagreement and shared marks by hand, the export, and the page that starts."""
 
 import json
+import random
 
 import pytest
 from made_tasks import ROW as MADE_ROW
@@ -24,6 +25,7 @@ from interface_html.adjudicate import (
     shared_marks,
 )
 from interface_html.database import Database, Receipt
+from interface_html.differences import differences
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.submissions import Settings as LinesSettings
@@ -209,46 +211,74 @@ def plain(errors):
 
 
 def heads(tab):
-    return tab.locator("#annotations tbody th").all_inner_texts()
+    """The differences in words."""
+    groups = tab.locator("#difference-list .versions").all()
+    return [group.get_attribute("aria-label") for group in groups]
 
 
-def marked_in(tab, column):
-    """The words that are marked in the text of an annotator."""
-    words = tab.locator(f"#annotations tbody tr >> nth=0 >> td >> nth={column} >> .w.marked")
-    return " ".join(words.all_inner_texts())
+def version(number, k=0):
+    """The button of a version of a difference, which are counted from 1 and from 0."""
+    return f"[data-key='difference-{number}-{k}']"
+
+
+def people(tab, number):
+    """Who gave each version of a difference: ["A", "BC"]."""
+    buttons = tab.locator(f"[data-key^='difference-{number}-']").all()
+    return ["".join(one.locator(".person").all_inner_texts()) for one in buttons]
+
+
+def pressed(tab):
+    """The versions that are decided, as (difference, version)."""
+    keys = "all => all.map((node) => node.dataset.key).filter(Boolean)"
+    buttons = tab.locator("#difference-list [aria-pressed=true]")
+    found = [key.split("-") for key in buttons.evaluate_all(keys)]
+    return [(int(number), int(k)) for _, number, k in found]
 
 
 def focused(tab):
-    return tab.evaluate("document.activeElement.getAttribute('aria-label')")
+    return tab.evaluate("document.activeElement.dataset.key")
 
 
-def test_annotations_are_beside_each_other_with_their_differences_in_words(chromium, tmp_path):
+def decisions(tab):
+    return state(tab)["doc"]["decisions"]
+
+
+def test_one_text_has_a_line_for_each_person_and_a_list_of_differences(chromium, tmp_path):
     with opened(chromium, items=[two()], tmp_path=tmp_path) as tab:
-        assert tab.locator("#annotations thead th").all_inner_texts() == [
-            "A Take all of A",
-            "B Take all of B",
+        assert tab.locator(".take-all button").all_inner_texts() == [
+            "Take all of A A",
+            "Take all of B B",
         ]
-        assert marked_in(tab, 0) == "cat sat The cat" and marked_in(tab, 1) == "cat red. The cat"
+        assert tab.locator("#text .w.laned").all_inner_texts() == [
+            "cat",
+            "sat",
+            "red.",
+            "The",
+            "cat",
+        ]
+        assert tab.locator("#text [data-difference]").evaluate_all(
+            "all => all.map((word) => [word.textContent, word.dataset.difference])"
+        ) == [["sat", "1"], ["red.", "2"], ["cat", "3"]]
         assert heads(tab) == [
-            "Text",
             "Difference 1: different kinds, different spans",
             "Difference 2: marked by B only",
             "Difference 3: different evidence",
-            "The same missing information",
             "Difference 4: different corrections",
         ]
-        assert "4 differences" in tab.inner_text("#annotations .hint")
+        assert "4 differences. 4 differences are not decided." in tab.inner_text("#annotations")
         text = tab.inner_text("#annotations")
-        for words in ("Irrelevant: “cat sat”", "no mark", "repeats “The cat”", "found in 1:1"):
+        for words in ("Irrelevant: “cat sat”", "no mark", "repeats “The cat”", "; no majority"):
             assert words in text
+        assert "found in 1:1" in tab.text_content("#annotations .same")
         assert "annotator 0" not in tab.inner_text("body")
         tab.set_input_files("#file", write(tmp_path, [to_adjudicate(doc([error()]), doc())]))
         tab.wait_for_selector("text=1 difference.")
-        assert heads(tab)[1] == "Difference 1: marked by A only"
+        assert heads(tab) == ["Difference 1: marked by A only"]
         tab.set_input_files("#file", write(tmp_path, [ITEM]))
         tab.wait_for_selector("#annotations", state="hidden")
         press(tab, "Escape", ".")
         assert "no annotations to decide between" in tab.inner_text("#message")
+        assert not tab.locator("#text .laned, #text [data-difference]").count()
 
 
 def write(folder, rows):
@@ -259,45 +289,48 @@ def write(folder, rows):
 def test_differences_are_decided_with_the_keyboard_alone(chromium, tmp_path):
     with opened(chromium, items=[two()], tmp_path=tmp_path) as tab:
         press(tab, ".")
-        assert focused(tab).startswith("Take A (Difference 1: different kinds, different spans)")
-        assert "(1 of 4)" in tab.inner_text("#message")
+        assert focused(tab) == "difference-1-0"
+        assert "different spans (1 of 4)" in tab.inner_text("#message")
         assert tab.locator("#text .w.linked").all_inner_texts() == ["cat", "sat"]
         press(tab, "Enter")
         assert state(tab)["doc"]["errors"] == plain(FIRST[:1])
-        assert "Taken from A: Irrelevant: “cat sat”." in tab.inner_text("#message")
-        assert focused(tab).startswith("Take A (Difference 1")
+        said = "Taken from A: Irrelevant: “cat sat”. 3 differences are not decided."
+        assert said in tab.inner_text("#message")
+        assert focused(tab) == "difference-1-0" and pressed(tab) == [(1, 0)]
         press(tab, "Tab", "Space")  # B's mark replaces what was taken from A
         assert state(tab)["doc"]["errors"] == plain(SECOND[:1])
-        pressed = "#annotations [aria-pressed=true]"
-        assert tab.locator(pressed).first.get_attribute("aria-label").startswith("Take B (Diff")
+        assert pressed(tab) == [(1, 1)]
         press(tab, ".", "Tab", "Enter", ".", "Enter")
         assert state(tab)["doc"]["errors"] == plain([*SECOND[:2], FIRST[1]])
-        press(tab, ",", "Enter")  # back at difference 2: A has no mark there
+        press(tab, ",", "Shift+Tab", "Enter")  # back at difference 2: A has no mark there
         assert state(tab)["doc"]["errors"] == plain([SECOND[0], FIRST[1]])
         press(tab, ",", ",", "Tab", "Enter")  # from the first to the last: B's correction
         assert state(tab)["doc"]["corrected-prediction"] == "B corrected it."
+        assert "All differences are decided." in tab.inner_text("#message")
+        names = ["response 4-11", "response 33-37", "response 38-45", "correction"]
+        assert decisions(tab) == dict.fromkeys(names, "taken")
         press(tab, "Control+z", "Control+z")
         assert state(tab)["doc"]["errors"] == plain([*SECOND[:2], FIRST[1]])
+        assert list(decisions(tab)) == names[:3]
 
 
 def test_missing_information_and_a_whole_annotation_are_taken(chromium, tmp_path):
     row = two(**{"missing-info": []})
     with opened(chromium, items=[row], tmp_path=tmp_path) as tab:
         assert "Difference 4: missing information, given by A only" in heads(tab)
-        button = "[aria-label^='Take {} (Difference 4']"
-        tab.click(button.format("A"))
+        tab.click(version(4, 0))
         assert state(tab)["doc"]["missing-info"] == [missing()]
-        assert tab.get_attribute(button.format("A"), "aria-pressed") == "true"
-        assert tab.get_attribute(button.format("B"), "aria-pressed") == "false"
-        tab.click(button.format("B"))
+        assert pressed(tab) == [(4, 0)]
+        tab.click(version(4, 1))
         assert state(tab)["doc"]["missing-info"] == []
+        assert pressed(tab) == [(4, 1)]
         for name, errors in (("A", FIRST), ("B", SECOND)):
             tab.click(f"text=Take all of {name}")
             content = state(tab)["doc"]
             assert content["errors"] == plain(errors)
             assert content["missing-info"] == ([missing()] if name == "A" else [])
             assert content["corrected-prediction"] == f"{name} corrected it."
-        assert tab.locator("#annotations [aria-pressed=false]").count() == 5  # all of A's
+        assert pressed(tab) == [(number, 1) for number in range(1, 6)]  # all of B's
         press(tab, "Control+Enter")
         assert tab.locator("#problems li").count() == 0 and state(tab)["submitted"]
 
@@ -306,14 +339,13 @@ def test_an_annotation_without_errors_is_taken_as_such(chromium, tmp_path):
     empty = {**doc(), "no-error": True, "corrected-prediction": TEXT, "comment": "fine"}
     row = to_adjudicate(empty, {**doc(FIRST), "corrected-prediction": "Mended."})
     with opened(chromium, items=[row], tmp_path=tmp_path) as tab:
-        assert heads(tab)[-1] == "Comments"
-        assert tab.locator("#annotations tbody tr:last-child td").all_inner_texts() == [
-            "fine",
-            "no comment",
+        assert tab.locator("#annotations .comments li").all_inner_texts() == [
+            "A fine",
+            "B no comment",
         ]
         tab.click("text=Take all of A")
         assert tab.is_checked("#no-error") and state(tab)["doc"]["no-error"]
-        tab.click("[aria-label^='Take B (Difference 1']")
+        tab.click(version(1, 1))
         assert not tab.is_checked("#no-error") and state(tab)["doc"]["errors"] == plain(FIRST[:1])
 
 
@@ -326,15 +358,170 @@ def test_annotations_overlap_and_have_severities_where_the_schema_allows_it(chro
     kind, other = [one.name for one in QA.schema.errors if one.needs == "nothing"][:2]
     a = [error(kind, 4, 11, severity="major"), error(other, 8, 14, severity="minor")]
     b = [error(kind, 4, 11, severity="minor"), error(other, 8, 14, severity="minor")]
-    row = to_adjudicate(doc(a), doc(b))
+    same = {"corrected-prediction": "Mended."}
+    row = to_adjudicate({**doc(a), **same}, {**doc(b), **same})
     keys = ("annotations", "shared")
     page = page_with(task, [{**MADE_ROW, **{key: row[key] for key in keys}}])
     with opened(chromium, where=page) as tab:
-        assert heads(tab)[1] == "Difference 1: different severities"
-        assert tab.locator("#annotations .w.stacked").count() == 2
+        assert heads(tab) == ["Difference 1: different severities"]
         press(tab, ".", "Tab", "Enter")
         assert tab.locator("#errors > li").count() == 2
-        assert tab.get_attribute("[aria-label^='Take B (Diff']", "aria-pressed") == "true"
+        assert tab.locator("#text .w.stacked.laned").count() == 1
+        assert pressed(tab) == [(1, 1)]
+
+
+# ---- what nobody decided is no decision ----------------------------------------------------------
+
+# of three people: the kind of the first mark differs, two have the second, the third is one's own
+VOTES = [
+    [error("Irrelevant", 4, 11), error("Unverifiable", 24, 26)],
+    [error("Incoherent", 4, 11), error("Unverifiable", 24, 26)],
+    [error("Unverifiable", 4, 11), error("Incoherent", 33, 37)],
+]
+MENDED = {"corrected-prediction": "Mended."}
+
+
+def three():
+    return to_adjudicate(*({**doc(errors), **MENDED} for errors in VOTES))
+
+
+def test_an_adjudicator_starts_from_the_majority_and_decides_every_difference(chromium, tmp_path):
+    with opened(chromium, items=[three()], tmp_path=tmp_path) as tab:
+        assert people(tab, 1) == ["A", "B", "C"]
+        assert people(tab, 2) == ["AB", "C"] and people(tab, 3) == ["AB", "C"]
+        leads = tab.locator("#difference-list .leads")
+        assert leads.count() == 2 and pressed(tab) == []
+        start = tab.locator("#difference-list .start").evaluate_all(
+            "all => all.map((node) => node.dataset.key)"
+        )
+        assert start == ["difference-2-0", "difference-3-0"]
+        assert tab.locator("#text .w.marked").all_inner_texts() == ["It"]
+        press(tab, "Control+Enter")
+        assert tab.locator("#problems li").all_inner_texts() == [
+            "3 of 3 differences are not decided. Take the majority for the rest"
+        ]
+        tab.click("#problems .remedy")
+        said = "The majority decides 2 differences. 1 difference is not decided."
+        assert said in tab.inner_text("#message")
+        assert decisions(tab) == {"response 24-26": "majority", "response 33-37": "majority"}
+        press(tab, "Control+Enter")
+        assert tab.locator("#problems li").all_inner_texts() == [
+            "1 of 3 differences is not decided."
+        ]
+        assert focused(tab) == "difference-1-0"
+        press(tab, "Enter")
+        assert tab.is_disabled("#take-majority")
+        press(tab, "Control+Enter")
+        submitted = state(tab)["submitted"]
+        assert submitted["errors"] == [VOTES[0][1], VOTES[0][0]]
+        assert submitted["decisions"]["response 4-11"] == "taken"
+
+
+def test_what_the_adjudicator_changes_is_decided(chromium, tmp_path):
+    """Marks, their severities and reasons, missing information and the correction."""
+    with opened(chromium, items=[two(**{"missing-info": []})], tmp_path=tmp_path) as tab:
+        assert decisions_or_none(tab) is None
+        tab.fill("#correction", "My own.")
+        assert decisions(tab) == {"correction": "own"}
+        word(tab, 1).click()
+        press(tab, "4")  # Unverifiable: what no annotator said of this word
+        assert decisions(tab) == {"correction": "own", "response 4-11": "own"}
+        assert "decided: your own version" in tab.inner_text("#difference-list")
+        word(tab, 14).click()  # no difference is there
+        press(tab, "4")
+        assert list(decisions(tab)) == ["correction", "response 4-11"]
+        press(tab, "Control+z", "Control+z")
+        assert decisions(tab) == {"correction": "own"}
+
+
+def decisions_or_none(tab):
+    work = tab.evaluate("Object.keys(localStorage).some((key) => key.includes('/annotation/'))")
+    return decisions(tab) if work else None
+
+
+def test_the_browser_and_python_find_the_same_differences(chromium, tmp_path):
+    rng = random.Random(5)
+    edges = [0, 3, 4, 7, 8, 11, 24, 26, 33, 37]
+    kinds = [one.name for one in QA.schema.errors]
+    cases = []
+    for _ in range(300):
+        docs = []
+        for _ in range(rng.randint(2, 4)):
+            errors = []
+            for _ in range(rng.randint(0, 3)):
+                start, end = sorted(rng.sample(edges, 2))
+                evidence = rng.choice(["", "The cat"])
+                errors.append(error(rng.choice(kinds[:2]), start, end, explanation=evidence))
+                if rng.random() < 0.3:
+                    errors[-1]["severity"] = rng.choice(["major", "minor"])
+            once = {(one["start"], one["end"], one["error type"]): one for one in errors}
+            infos = [
+                missing(ids=ids) for ids in rng.sample([(1,), (2, 1), (1, 2)], rng.randint(0, 1))
+            ]
+            correction = rng.choice(["one", "two"])
+            docs.append({**doc(once.values(), infos), "corrected-prediction": correction})
+        cases.append(docs if rng.random() < 0.9 else docs[:1] * len(docs))
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        found = tab.evaluate(
+            "cases => cases.map((docs) => FG.placesOf(FG_SCHEMA, docs)"
+            ".filter(({ difference }) => difference).map(({ name }) => name))",
+            cases,
+        )
+    for docs, names in zip(cases, found, strict=True):
+        assert sorted(names) == sorted(differences(QA.schema, docs)), docs
+    assert sum(not names for names in found) > 3
+
+
+def test_the_server_refuses_what_is_not_decided(tmp_path):
+    write_json(tmp_path / "items.json", [three(), {**ITEM, "id": "plain"}])
+    with serving(tmp_path, items=tmp_path / "items.json") as server:
+        client = Client(server.port, "dora")
+        given = client.next()
+        content = {**doc([VOTES[0][1]]), **MENDED}
+        content["errors"] = [{**one, "quote": "It"} for one in content["errors"]]
+
+        def problems(**keys):
+            body = client.submission(given, {**content, **keys})
+            return client.call("POST", "/api/submissions", body)[1]
+
+        names = ["response 4-11", "response 24-26", "response 33-37"]
+        reason = "3 of 3 differences are not decided: response 4-11, response 24-26, response 33-37"
+        for decided in ({}, {"decisions": {}}):
+            (problem,) = problems(**decided)["problems"]
+            assert problem == {"field": "feedback.decisions", "reason": reason}
+        (problem,) = problems(decisions=dict.fromkeys(names[1:], "majority"))["problems"]
+        assert problem["reason"] == "1 of 3 differences is not decided: response 4-11"
+        wrong = {**dict.fromkeys(names, "taken"), "response 0-3": "own", "correction": "no"}
+        assert [one["field"] for one in problems(decisions=wrong)["problems"]] == [
+            "feedback.decisions.response 0-3",
+            "feedback.decisions.correction",
+        ]
+        (problem,) = problems(decisions={**dict.fromkeys(names, "taken"), names[0]: "x"})[
+            "problems"
+        ]
+        assert problem["reason"] == "'x' is none of taken, majority, own"
+        assert "uuid" in problems(decisions=dict.fromkeys(names, "taken"))
+        given = client.next()
+        content = {**doc(), "no-error": True, "corrected-prediction": TEXT}
+        (problem,) = problems(decisions={})["problems"]
+        assert "must be left out" in problem["reason"]
+        assert "uuid" in problems()
+
+
+def test_three_people_fit_into_the_window(chromium, tmp_path):
+    for width in (390, 1440):
+        view = {"width": width, "height": 900}
+        with opened(chromium, items=[three()], tmp_path=tmp_path, viewport=view) as tab:
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            boxes = [one.bounding_box() for one in tab.locator("#annotations button").all()]
+            assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
+            text, first = (
+                tab.locator(one).bounding_box() for one in ("#text", ".difference >> nth=0")
+            )
+            if width == 1440:  # beside each other, in full width
+                assert first["x"] > text["x"] + text["width"]
+                assert text["width"] + first["width"] > 0.9 * width
+                assert first["y"] < 400
 
 
 @pytest.mark.parametrize("width, scheme", LOOKS)

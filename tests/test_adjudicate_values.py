@@ -28,6 +28,7 @@ from interface_html.adjudicate import (
     read_decisions,
 )
 from interface_html.database import Database, Receipt
+from interface_html.differences import undecided_all_bad_problems
 from interface_html.format import COMPARISONS, RATED, Item
 from interface_html.items import item_json, read_items
 from interface_html.lead import item_summary
@@ -365,7 +366,7 @@ def test_comparisons_are_decided_with_the_keyboard_alone(chromium, task):
         assert doc(tab)["all-bad"] is True
         assert "Taken from Y: No text is acceptable: yes." in tab.inner_text("#message")
         press(tab, "x")
-        assert "all-bad" not in doc(tab)
+        assert doc(tab)["all-bad"] is False  # which is another thing than not to decide it
         press(tab, ".")
         cards = [card for card, (k, _) in enumerate(shown_pairs(tab)) if k > 0]
         here = "document.activeElement.closest('.pair').dataset.card"
@@ -386,7 +387,7 @@ def test_comparisons_are_decided_with_the_keyboard_alone(chromium, task):
         press(tab, "Shift+Y")
         assert doc(tab)["preference"] == [1, 0, 2] and doc(tab)["all-bad"] is True
         press(tab, "Control+z")
-        assert doc(tab)["preference"][k] == (1 if turned else 2) and "all-bad" not in doc(tab)
+        assert doc(tab)["preference"][k] == (1 if turned else 2) and doc(tab)["all-bad"] is False
         press(tab, "Shift+X", "Control+Enter")
         assert "submitted" in tab.inner_text("#position")
         [decided] = json.loads(downloaded(tab))
@@ -395,6 +396,30 @@ def test_comparisons_are_decided_with_the_keyboard_alone(chromium, task):
         names = [{"annotator": "anna", "revision": 1}, {"annotator": "ben", "revision": 2}]
         assert record["role"] == "adjudicator" and record["annotator"] == "anna"
         assert record["decided_between"] == {"comparison": names}
+
+
+def test_whether_any_text_is_acceptable_is_decided_where_people_differ(chromium, task):
+    """As everything else: what nobody touched is no decision."""
+    second = comparison(BEST_FIRST, "ben", 2, **{"all-bad": True})
+    page = where(task, to_decide(**{COMPARISONS: [comparison(BEST_FIRST), second]}))
+    indeterminate = "document.querySelector('#all-bad').indeterminate"
+    with opened(chromium, "comparison", where=page) as tab:
+        assert tab.evaluate(indeterminate)
+        press(tab, "Control+Enter")
+        reason = "Whether no text is acceptable is not decided."
+        assert tab.locator("#problems li").all_inner_texts() == [reason]
+        assert tab.evaluate("document.activeElement.textContent") == "Take X"
+        assert tab.locator("#deciding [aria-pressed=true]").count() == 0
+        tab.click("#all-bad")
+        tab.click("#all-bad")
+        assert doc(tab)["all-bad"] is False and not tab.evaluate(indeterminate)
+        press(tab, "Control+Enter")
+        assert "submitted" in tab.inner_text("#position")
+    differ, same = to_decide(), to_decide(**{COMPARISONS: [second, second]})
+    given = {"preference": BEST_FIRST, "order": [0, 1, 2]}
+    for item, decided, count in ((differ, {}, 1), (differ, {"all-bad": False}, 0), (same, {}, 0)):
+        found = undecided_all_bad_problems(item[COMPARISONS], {**given, **decided})
+        assert [field for field, _ in found] == ["all-bad"] * count
 
 
 def test_ranks_are_taken_where_a_preference_is_a_ranking(chromium, task):

@@ -1,123 +1,35 @@
-// Adjudication on the annotation page: the annotators' annotations of an item beside each other, their differences in
-// words, and buttons that take a mark, or all marks, over. Annotators are named A, B, ...: who they are must not count.
+// Adjudication on the annotation page: the marks of all annotators as lines in one text, and their differences in words,
+// each with the versions that annotators gave, as buttons that take them. A difference is undecided until a version of
+// it is taken or its place is changed. Annotators are named A, B, ...: who they are must not count.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
   const $ = FG.$,
     { t, tn } = FG;
-  const LONGEST = 160; // code points of a quote in a cell
+  const LONGEST = 160; // code points of a quote in a version
 
   const short = (text) => {
     const points = FG.points(text);
     return points.length > LONGEST ? `${FG.cut(points, 0, LONGEST)}…` : text;
   };
-  const nameOf = (i) => String.fromCharCode(65 + (i % 26)) + (i < 26 ? "" : Math.floor(i / 26));
-  const allSame = (values) => values.every((value) => FG.same(value, values[0]));
-
-  // ---- what differs (pure) -----------------------------------------------------------------------------------
-  // The annotations to decide between; [] if the item has none, or one that cannot be shown.
-  FG.annotationsOf = function (schema, row) {
-    const { annotations, shared } = row;
-    if (!Array.isArray(annotations) || !FG.isAnnotation(schema, shared)) return [];
-    const lengthOf = (side) => FG.points(row[FG.sideKey(schema, side)] || "").length,
-      isWrong = (error) => !(error.start >= 0 && error.start < error.end && error.end <= lengthOf(FG.sideOf(error)));
-    const canBeShown = (doc) => FG.isAnnotation(schema, doc) && !doc.errors.some(isWrong);
-    return annotations.every(canBeShown) ? annotations : [];
+  const HOW = {
+    taken: t("decided: taken"),
+    majority: t("decided: the majority"),
+    own: t("decided: your own version"),
   };
 
-  // An error without what belongs to its annotator's submission only.
-  const plain = ({ quote, origin, ...error }) => error;
-  const spanOf = ({ start, end }) => [start, end];
-  const PARTS = [
-    [t("different kinds"), (error) => error["error type"]],
-    [t("different spans"), spanOf],
-    [t("different evidence"), (error) => error.explanation],
-    [t("different severities"), (error) => error.severity || ""],
-    [t("different reasons"), (error) => error.reason || ""],
-  ];
-  const contentOf = (errors) =>
-    errors
-      .map((error) => PARTS.map(([, part]) => part(error)))
-      .sort((a, b) => a[1][0] - b[1][0] || a[1][1] - b[1][1] || (a[0] < b[0] ? -1 : 1));
-
-  // The marks of all annotations in groups: [{side, start, end, cells}], those of the response first. Marks of one
-  // group overlap, directly or through others, and `cells` has the errors of each annotation.
-  FG.markGroups = function (docs) {
-    const groups = [],
-      marks = docs.flatMap((doc, i) => doc.errors.map((error) => ({ error: plain(error), i })));
-    const sideRank = (side) => (side === FG.SOURCE ? Infinity : FG.outputNumber(side)),
-      order = ({ error, i }) => [sideRank(FG.sideOf(error)), error.start, error.end, i];
-    marks.sort((a, b) => {
-      const first = order(a),
-        second = order(b),
-        place = first.findIndex((value, k) => value !== second[k]);
-      return place < 0 ? 0 : first[place] - second[place];
-    });
-    for (const { error, i } of marks) {
-      const side = FG.sideOf(error);
-      let group = groups.at(-1);
-      if (!group || group.side !== side || group.end <= error.start) {
-        group = { side, start: error.start, end: error.end, cells: docs.map(() => []) };
-        groups.push(group);
-      }
-      group.end = Math.max(group.end, error.end);
-      group.cells[i].push(error);
-    }
-    return groups;
-  };
-
-  // "A", "A and B", "A, B and C"
-  function listed(names) {
-    const last = names.at(-1);
-    if (names.length < 2) return names.join("");
-    return t("{first} and {last}", { first: names.slice(0, -1).join(", "), last });
-  }
-
-  const byWhom = (has) => listed(has.flatMap((isOne, i) => (isOne ? [nameOf(i)] : [])));
-
-  // How the annotations of a group differ, in words; "" if they do not.
-  FG.markDifference = function (cells) {
-    const contents = cells.map(contentOf);
-    if (allSame(contents)) return "";
-    const has = cells.map((errors) => errors.length > 0),
-      given = contents.filter((content) => content.length);
-    const reasons = has.every(Boolean) ? [] : [t("marked by {names} only", { names: byWhom(has) })];
-    PARTS.forEach(([name], part) => {
-      const values = given.map((content) => JSON.stringify(content.map((error) => error[part])));
-      if (!allSame(values)) reasons.push(name);
-    });
-    return reasons.join(", ");
-  };
-
-  const infoKey = (schema, info) => {
-    const { source, sentences } = FG.missingIds(schema, info);
-    return JSON.stringify([info["error type"], source, [...sentences].sort((a, b) => a - b)]);
-  };
-
-  // The missing information of all annotations, each once: [{info, has}], where `has` tells which annotations have it.
-  FG.missingGroups = function (schema, docs) {
-    const groups = new Map();
-    docs.forEach((doc, i) => {
-      for (const info of doc["missing-info"]) {
-        const key = infoKey(schema, info);
-        if (!groups.has(key)) groups.set(key, { info, has: docs.map(() => false) });
-        groups.get(key).has[i] = true;
-      }
-    });
-    return [...groups.values()];
-  };
-
-  // ---- the page ----------------------------------------------------------------------------------------------
-  // Add the table of annotations to the page.
+  // Add the list of differences to the page.
   FG.addAdjudicating = function (page) {
     const { schema } = page;
     let docs = [],
-      views = [], // [side, view] of the texts in the table
-      rows = [], // {difference, same, range, cells: [{content, take, isTaken, button}]}
+      places = [],
+      rows = [], // of the differences: {place, number, head, versions, majority, node, buttons, state}
       at = -1; // the difference that was visited last
 
     const text = () => page.row[FG.textKey(schema)];
-    const differences = () => rows.filter(({ difference }) => difference);
+    const decisions = () => page.doc.decisions || {};
+    const isDecided = ({ place }) => Object.hasOwn(decisions(), place.name);
+    const undecided = () => rows.filter((row) => !isDecided(row));
 
     // ---- words -----------------------------------------------------------------------------------------------
     function errorWords(error) {
@@ -156,210 +68,292 @@ window.FG = window.FG || {};
         evidence: FG.notation(FG.missingIds(schema, info)),
       });
 
-    // What was taken over from an annotation, as a sentence.
-    const taken = (i, what) => t("Taken from {name}: {what}.", { name: nameOf(i), what });
+    // What an annotation says about a place: a list of texts or nodes.
+    function content({ errors, info, of }, doc) {
+      if (info) return [of(doc) === "true" ? infoWords(info) : t("not given")];
+      if (!errors) {
+        const correction = doc["corrected-prediction"];
+        return [correction === text() ? t("unchanged") : FG.diffNodes(text(), correction)];
+      }
+      const marks = errors(doc);
+      return marks.length ? marks.map(errorWords) : [t("no mark")];
+    }
 
-    // ---- taking over -----------------------------------------------------------------------------------------
-    function change(parts, said) {
-      const next = { ...page.doc, ...parts },
+    const words = (place, doc) => (place.isCorrection ? t("the correction") : content(place, doc).join("; "));
+
+    // The words that a place is about; "" if it is no place in a text.
+    function quoteOf({ side, range }) {
+      return range ? short(FG.quote(page.views[side].points, ...range)) : "";
+    }
+
+    // ---- deciding --------------------------------------------------------------------------------------------
+    // Change the annotation and decide differences: {name: how}.
+    function decide(parts, decided, said) {
+      const next = { ...page.doc, ...parts, decisions: { ...decisions(), ...decided } },
         isMarked = FG.countErrors(schema, next) > 0;
       page.mode = page.active = null;
       page.view.collapse();
-      page.change({ ...parts, "no-error": next["no-error"] && !isMarked });
+      page.commit({ ...next, "no-error": next["no-error"] && !isMarked });
       FG.say(said, "good");
+    }
+
+    // What was taken over from annotators, as a sentence, and how many differences are left.
+    function taken(people, what, left) {
+      const head = t("Taken from {name}: {what}.", { name: FG.listedPeople(people), what });
+      return `${head} ${leftWords(left)}`;
+    }
+
+    function leftWords(left) {
+      if (!left) return t("All differences are decided.");
+      return tn("{n} difference is not decided.", "{n} differences are not decided.", { n: left });
+    }
+
+    const leftAfter = (names) => undecided().filter(({ place }) => !names.includes(place.name)).length;
+
+    function take({ place }, { people, doc }) {
+      const said = taken(people, words(place, doc), leftAfter([place.name]));
+      decide(place.put(page.doc, doc), { [place.name]: "taken" }, said);
     }
 
     function takeAll(i) {
       const { errors, "missing-info": missing, "corrected-prediction": correction } = FG.clone(docs[i]);
       const isEmpty = !FG.countErrors(schema, docs[i]);
-      change(
+      decide(
         {
-          errors: errors.map(plain),
+          errors: errors.map(FG.plainError),
           "missing-info": missing,
           "corrected-prediction": correction,
           "no-error": isEmpty,
         },
-        taken(i, t("the whole annotation")),
+        Object.fromEntries(rows.map(({ place }) => [place.name, "taken"])),
+        taken([i], t("the whole annotation"), 0),
       );
     }
 
-    function markRow({ side, start, end, cells }) {
-      const isHere = (error) => FG.sideOf(error) === side && error.start < end && start < error.end,
-        own = () => page.doc.errors.filter(isHere);
-      return {
-        difference: FG.markDifference(cells),
-        same: t("The same mark"),
-        side,
-        range: side === FG.SOURCE ? null : [start, end],
-        cells: cells.map((errors, i) => ({
-          content: errors.length ? errors.map(errorWords) : [t("no mark")],
-          isTaken: () => FG.same(contentOf(own()), contentOf(errors)),
-          take: () => {
-            const others = page.doc.errors.filter((error) => !isHere(error)),
-              what = errors.length ? errors.map(errorWords).join("; ") : t("no mark");
-            change({ errors: [...others, ...FG.clone(errors)] }, taken(i, what));
-          },
-        })),
-      };
-    }
+    // Take the majority of every difference that is not decided and has one.
+    page.takeMajority = function () {
+      const leading = undecided().filter(({ majority }) => majority);
+      if (!leading.length) {
+        page.refuse(t("No version leads in what is not decided: decide it yourself."));
+        return;
+      }
+      let next = page.doc;
+      for (const { place, majority } of leading) next = { ...next, ...place.put(next, majority.doc) };
+      const names = leading.map(({ place }) => place.name),
+        head = tn("The majority decides {n} difference.", "The majority decides {n} differences.", { n: names.length });
+      decide(next, Object.fromEntries(names.map((name) => [name, "majority"])), `${head} ${leftWords(leftAfter(names))}`);
+      FG.showProblems([]);
+    };
 
-    function missingRow({ info, has }) {
-      const key = infoKey(schema, info),
-        others = () => page.doc["missing-info"].filter((other) => infoKey(schema, other) !== key),
-        isGiven = () => others().length < page.doc["missing-info"].length;
-      return {
-        difference: has.every(Boolean)
-          ? ""
-          : t("missing information, given by {names} only", { names: byWhom(has) }),
-        same: t("The same missing information"),
-        range: null,
-        cells: has.map((isOne, i) => ({
-          content: [isOne ? infoWords(info) : t("not given")],
-          isTaken: () => isGiven() === isOne,
-          take: () => {
-            const missing = isOne ? [...others(), FG.clone(info)] : others(),
-              what = isOne ? infoWords(info) : t("this information is not missing");
-            change({ "missing-info": missing }, taken(i, what));
-          },
-        })),
-      };
-    }
+    // An annotation with the decisions that follow from a change of the adjudicator.
+    page.withOwnDecisions = (after) => FG.withOwnDecisions(places, page.doc, after);
 
-    function correctionRow() {
-      const corrections = docs.map((doc) => doc["corrected-prediction"]);
-      return {
-        difference: allSame(corrections) ? "" : t("different corrections"),
-        same: t("The same correction"),
-        range: null,
-        cells: corrections.map((correction, i) => ({
-          content: [correction === text() ? t("unchanged") : FG.diffNodes(text(), correction)],
-          isTaken: () => page.doc["corrected-prediction"] === correction,
-          take: () => change({ "corrected-prediction": correction }, taken(i, t("the correction"))),
-        })),
-      };
-    }
+    // The problem that differences are not decided, in a list; [] if all are.
+    page.differenceProblems = function () {
+      const left = undecided();
+      if (!left.length) return [];
+      const counts = { n: left.length, total: rows.length };
+      return [
+        {
+          text: tn(
+            "{n} of {total} differences is not decided.",
+            "{n} of {total} differences are not decided.",
+            counts,
+          ),
+          go: () => goTo(rows.indexOf(left[0])),
+          ...(left.some(({ majority }) => majority)
+            ? { remedy: [t("Take the majority for the rest"), page.takeMajority] }
+            : {}),
+        },
+      ];
+    };
 
-    function commentRow() {
-      const content = (doc) => [doc.comment ? FG.visible(doc.comment) : t("no comment")];
-      return { same: t("Comments"), range: null, cells: docs.map((doc) => ({ content: content(doc) })) };
-    }
+    // ---- the list --------------------------------------------------------------------------------------------
+    const person = (i) => FG.el("span", { class: "badge person", color: FG.personColour(i) }, FG.personName(i));
 
-    // ---- the table -------------------------------------------------------------------------------------------
-    function textCell(doc) {
-      const nodes = FG.outputSides(schema).map((side) => textNode(doc, side));
-      return FG.el("td", {}, nodes);
-    }
-
-    // The text of a side with the marks of an annotation.
-    function textNode(doc, side) {
-      const node = FG.el("div", { class: "output", dir: "auto" }),
-        column = new FG.TextView(node, null);
-      column.show(schema, page.row[FG.sideKey(schema, side)]);
-      const marks = doc.errors.map((error, i) => {
-        const kind = FG.kind(schema, error["error type"]);
-        return { ...error, kind, badge: FG.badgeText(kind, i) + FG.severityLetter(schema, error) };
-      });
-      column.paint(
-        marks.filter((mark) => FG.sideOf(mark) === side),
-        null,
-      );
-      views.push([side, column]);
-      return schema.mark_outputs ? [FG.el("p", { class: "hint" }, FG.capital(page.textName(side))), node] : node;
-    }
-
-    function cellNode(cell, i, head) {
-      const content = cell.content.map((part) => FG.el("p", { dir: "auto" }, part));
-      if (!cell.take) return FG.el("td", {}, content);
-      const parts = { name: nameOf(i), row: head, content: cell.content.join("; ") },
-        isText = typeof cell.content[0] === "string";
-      cell.button = FG.el(
+    function versionButton(row, version, k) {
+      const { place, majority, number } = row,
+        isLeading = majority === version,
+        lines = content(place, version.doc).map((part) => FG.el("span", { class: "version", dir: "auto" }, part));
+      return FG.el(
         "button",
-        { type: "button", "aria-label": isText ? t("Take {name} ({row}): {content}", parts) : t("Take {name} ({row})", parts), onclick: cell.take },
-        t("Take {name}", parts),
+        { type: "button", "data-key": `difference-${number}-${k}`, onclick: () => take(row, version) },
+        FG.el("span", { class: "hidden" }, `${t("Take")} `),
+        version.people.map((i) => [person(i), " "]),
+        lines,
+        isLeading ? [" ", FG.el("span", { class: "leads" }, t("majority"))] : null,
       );
-      return FG.el("td", {}, content, cell.button);
     }
 
-    function rowNode(row, number) {
-      const { difference } = row,
-        head = difference ? t("Difference {n}: {difference}", { n: number, difference }) : row.same;
-      const link = (isOn) =>
-        [...Object.entries(page.views), ...views].forEach(([side, one]) =>
-          one.link(isOn && side === row.side ? row.range : null),
-        );
+    function rowNode(row) {
+      const { place, number, head } = row,
+        quote = quoteOf(place);
+      row.state = FG.el("span", { class: "state" });
+      row.buttons = row.versions.map((version, k) => versionButton(row, version, k));
+      const link = (isOn) => linkPlace(place, isOn);
       row.node = FG.el(
-        "tr",
-        { onfocusin: () => link(true), onfocusout: () => link(false) },
-        FG.el("th", { scope: "row" }, head),
-        row.cells.map((cell, i) => cellNode(cell, i, head)),
+        "li",
+        {
+          class: "difference",
+          onfocusin: () => link(true),
+          onfocusout: () => link(false),
+          onpointerenter: () => link(true),
+          onpointerleave: () => link(false),
+        },
+        FG.el(
+          "p",
+          { class: "difference-head" },
+          FG.el("span", { class: "number" }, String(number)),
+          " ",
+          quote ? [FG.el("q", { dir: "auto" }, quote), " "] : null,
+          FG.el("span", { class: "hint" }, row.majority ? place.difference : t("{difference}; no majority", place)),
+          " ",
+          row.state,
+        ),
+        FG.el("div", { class: "versions", role: "group", "aria-label": head }, row.buttons),
       );
-      row.head = head;
       return row.node;
     }
 
-    function tableNode() {
-      const heads = docs.map((_, i) =>
+    function linkPlace({ side, range }, isOn) {
+      for (const [other, view] of Object.entries(page.views)) view.link(isOn && range && other === side ? range : null);
+    }
+
+    // What is the same in all annotations, and comments: folded, because there is nothing to decide.
+    function sameNode() {
+      const same = places.filter(({ difference }) => !difference);
+      if (!same.length) return null;
+      const entries = same.map((place) =>
+        FG.el("li", {}, `${place.same}: `, content(place, docs[0]).map((part) => FG.el("span", { class: "version", dir: "auto" }, part))),
+      );
+      const count = tn("{n} entry is the same in all annotations", "{n} entries are the same in all annotations", {
+        n: same.length,
+      });
+      return FG.el("details", { class: "same" }, FG.el("summary", {}, count), FG.el("ul", {}, entries));
+    }
+
+    function commentsNode() {
+      if (!docs.some(({ comment }) => comment)) return null;
+      const entries = docs.map(({ comment }, i) =>
+        FG.el("li", {}, person(i), " ", FG.el("span", { dir: "auto" }, comment ? FG.visible(comment) : t("no comment"))),
+      );
+      return [FG.el("h4", {}, t("Comments")), FG.el("ul", { class: "comments" }, entries)];
+    }
+
+    function headNodes() {
+      const all = docs.map((_, i) =>
         FG.el(
-          "th",
-          { scope: "col" },
-          `${nameOf(i)} `,
-          FG.el("button", { type: "button", onclick: () => takeAll(i) }, t("Take all of {name}", { name: nameOf(i) })),
+          "button",
+          { type: "button", "data-key": `all-${i}`, onclick: () => takeAll(i) },
+          t("Take all of {name}", { name: FG.personName(i) }),
+          " ",
+          FG.el("span", { class: "badge person", color: FG.personColour(i), "aria-hidden": "true" }, FG.personName(i)),
         ),
       );
-      let number = 0;
-      const nodes = rows.map((row) => rowNode(row, row.difference ? ++number : 0));
-      const texts = FG.el("tr", {}, FG.el("th", { scope: "row" }, t("Text")), docs.map(textCell));
-      return FG.el(
-        "table",
-        {},
-        FG.el("thead", {}, FG.el("tr", {}, FG.el("td", {}), heads)),
-        FG.el("tbody", {}, texts, nodes),
-      );
+      const majority = rows.some((row) => row.majority)
+        ? FG.el(
+            "button",
+            { type: "button", id: "take-majority", "data-key": "majority", onclick: page.takeMajority },
+            t("Take the majority for the rest"),
+          )
+        : null;
+      return [
+        FG.el("h3", { id: "annotations-title" }, t("Annotations to decide between")),
+        FG.el("p", { class: "hint", id: "differences-left" }),
+        FG.el("p", { class: "hint" }, t("Below the words, each person has a line: {people}.", { people: FG.listedPeople([...docs.keys()]) })),
+        FG.el("div", { class: "row take-all" }, all, majority),
+      ];
+    }
+
+    function newRow(place, i) {
+      const head = t("Difference {n}: {difference}", { n: i + 1, difference: place.difference }),
+        versions = FG.versionsOf(place, docs),
+        lead = FG.majorityOf(place, docs);
+      const majority = lead && versions.find(({ doc }) => doc === lead.doc);
+      return { place, number: i + 1, head, versions, majority };
+    }
+
+    // The marks of all people, in the texts.
+    function paintLanes() {
+      for (const [side, view] of Object.entries(page.views)) {
+        const here = places
+          .filter((place) => place.range && place.side === side)
+          .map((place) => ({
+            start: place.range[0],
+            end: place.range[1],
+            number: rows.find((row) => row.place === place)?.number,
+            marks: docs.map((doc) =>
+              place.errors(doc).map(({ start, end, ...error }) => ({ start, end, liked: FG.isLiked(schema, error) })),
+            ),
+          }));
+        FG.paintLanes(view, here);
+      }
     }
 
     // Show the annotations of a new item.
     page.openAnnotations = function () {
       docs = FG.annotationsOf(schema, page.row);
-      views = [];
       at = -1;
-      rows = FG.markGroups(docs).map(markRow);
-      rows.push(...FG.missingGroups(schema, docs).map(missingRow));
-      if (docs.length && schema.correction) rows.push(correctionRow());
-      if (docs.some(({ comment }) => comment)) rows.push(commentRow());
-      $("annotations").hidden = !docs.length;
-      if (!docs.length) {
+      places = FG.placesOf(schema, docs);
+      rows = places.filter(({ difference }) => difference).map(newRow);
+      const isOn = docs.length > 0;
+      $("annotations").hidden = !isOn;
+      $("work").classList.toggle("adjudicating", isOn);
+      if (isOn) paintLanes();
+      if (!isOn) {
         $("annotations").replaceChildren();
         return;
       }
-      const count = differences().length,
-        keys = FG.isTouch
-          ? ""
-          : ` ${t("“.” goes to the next one, “,” to the previous one, Enter takes.")}`;
-      $("annotations").replaceChildren(
-        FG.el("h3", {}, t("Annotations to decide between")),
-        FG.el("p", { class: "hint" }, tn("{n} difference.", "{n} differences.", { n: count }) + keys),
-        FG.el("div", { class: "columns", role: "region", "aria-label": t("Annotations"), tabindex: "0" }, tableNode()),
-      );
+      const list = FG.el("ol", { id: "difference-list" }, rows.map(rowNode));
+      $("annotations").replaceChildren(...[...headNodes(), list, sameNode(), commentsNode()].flat().filter(Boolean));
     };
 
-    // Show which annotations the work on the item agrees with.
+    // Show what is decided, and which versions the annotation has.
     page.showTaken = function () {
-      for (const { cells } of rows)
-        for (const { button, isTaken } of cells)
-          if (button) button.setAttribute("aria-pressed", String(isTaken()));
+      if (!docs.length) return;
+      for (const row of rows) {
+        const how = decisions()[row.place.name],
+          own = row.place.of(page.doc);
+        row.node.classList.toggle("undecided", !how);
+        row.state.textContent = how ? HOW[how] || how : t("not decided");
+        row.versions.forEach(({ doc }, k) => {
+          const isIn = row.place.of(doc) === own;
+          row.buttons[k].setAttribute("aria-pressed", String(Boolean(how) && isIn));
+          row.buttons[k].classList.toggle("start", !how && isIn);
+        });
+      }
+      const left = undecided().length,
+        keys = FG.isTouch ? "" : ` ${t("“.” goes to the next one, “,” to the previous one, Enter takes.")}`,
+        count = tn("{n} difference.", "{n} differences.", { n: rows.length });
+      $("differences-left").textContent = `${count} ${rows.length ? leftWords(left) : ""}${rows.length ? keys : ""}`;
+      if ($("take-majority")) $("take-majority").disabled = !undecided().some(({ majority }) => majority);
     };
+
+    // ---- keys ------------------------------------------------------------------------------------------------
+    function goTo(i) {
+      const { buttons, place, head } = rows[i];
+      at = i;
+      const chosen = buttons.find((button) => button.getAttribute("aria-pressed") === "true") || buttons[0];
+      if (place.range) showPlace(place);
+      chosen.focus();
+      FG.say(t("{row} ({n} of {total}).", { row: head, n: i + 1, total: rows.length }));
+    }
+
+    // Scroll a place of a text into view.
+    function showPlace({ side, range }) {
+      const view = page.views[side],
+        unit = view.units.findIndex(([, end]) => end > range[0]);
+      if (unit >= 0) view.spans[unit].scrollIntoView({ block: "nearest" });
+    }
 
     // Go to the next difference, or with `by` -1 to the previous one.
     page.goDifference = function (by) {
-      const all = differences(),
-        focused = all.findIndex(({ node }) => node.contains(document.activeElement));
+      const focused = rows.findIndex(({ node }) => node.contains(document.activeElement));
       if (!docs.length) return page.refuse(t("This item has no annotations to decide between."));
-      if (!all.length) return page.refuse(t("The annotations do not differ."));
+      if (!rows.length) return page.refuse(t("The annotations do not differ."));
       if (focused >= 0) at = focused;
       else if (at < 0 && by < 0) at = 0;
-      at = (at + by + all.length) % all.length;
-      all[at].cells[0].button.focus();
-      FG.say(t("{row} ({n} of {total}).", { row: all[at].head, n: at + 1, total: all.length }));
+      goTo((at + by + rows.length) % rows.length);
       return true;
     };
   };

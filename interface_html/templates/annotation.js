@@ -63,17 +63,26 @@
     return false;
   };
 
-  // Each change makes a new document. Changes with the same `key` in a short time are one step to undo.
-  page.change = function (parts, key) {
-    work.commit(FG.withVerdicts(page.row, { ...work.doc, ...parts }), key);
+  // Make a document that of the item. Documents with the same `key` in a short time are one step to undo.
+  page.commit = function (doc, key) {
+    work.commit(FG.withVerdicts(page.row, doc), key);
     page.render();
   };
 
-  // The document of an item without work on it: empty, the feedback in its file, or what all annotations of an item to
-  // adjudicate share.
+  // Change parts of the document. What an adjudicator changes is decided.
+  page.change = (parts, key) => page.commit(page.withOwnDecisions({ ...work.doc, ...parts }), key);
+
+  // What an item to adjudicate starts from; null for other items.
+  function startOf(row) {
+    const docs = FG.annotationsOf(schema, row);
+    if (docs.length) return FG.startOf(schema, row, docs);
+    return FG.isAnnotation(schema, row.shared) ? row.shared : null;
+  }
+
+  // The document of an item without work on it: empty, the feedback in its file, or the start of an adjudication.
   function fresh(item) {
-    const shared = FG.isAnnotation(schema, item.row.shared) ? item.row.shared : null,
-      feedback = item.row.feedback || shared,
+    const start = startOf(item.row),
+      feedback = item.row.feedback || start,
       original = item.row[FG.textKey(schema)];
     if (!feedback)
       return {
@@ -87,6 +96,7 @@
       "missing-info": FG.clone(feedback["missing-info"]),
       "corrected-prediction": feedback["corrected-prediction"],
       "no-error": Boolean(item.row.feedback) && !FG.countErrors(schema, feedback),
+      ...(start && start.decisions ? { decisions: {} } : {}),
       ...FG.keptNotes(feedback),
     };
   }
@@ -141,10 +151,9 @@
   // Comparing two long texts takes longer than a key may take, so it waits for a pause.
   let pause = null;
   function correctionTyped(event) {
-    work.commit(
-      { ...work.doc, "corrected-prediction": FG.fromField(event.target.value, text()) },
-      "correction",
-    );
+    const corrected = FG.fromField(event.target.value, text());
+    work.commit(page.withOwnDecisions({ ...work.doc, "corrected-prediction": corrected }), "correction");
+    page.showTaken();
     FG.showStatus(work);
     clearTimeout(pause);
     const typed = work;
@@ -230,7 +239,10 @@
       ...FG.annotationProblems(schema, page.row, work.doc),
       ...FG.undecidedProblems(page.row, work.doc),
     ];
-    const problems = FG.problemsShown(broken).map((problem) => FG.explained(page, problem));
+    const problems = [
+      ...page.differenceProblems(),
+      ...FG.problemsShown(broken).map((problem) => FG.explained(page, problem)),
+    ];
     FG.showProblems(problems);
     if (problems.length) {
       FG.say(t("Not submitted: {problem}", { problem: problems[0].text }), "bad");

@@ -25,6 +25,7 @@
       isRanks = !preference && !entries.length && store.storage.getItem(store.name("mode")) === "ranks";
     const shared = entries.length ? FG.sharedPreference(schema, entries) : pairs.map(() => null);
     const isAllBad = !preference && entries.length > 0 && entries.every((entry) => entry["all-bad"]);
+    // where the entries differ about this, it is missing until it is decided
     return {
       preference: preference ? FG.clone(preference) : shared,
       ranks: Array(count).fill(null),
@@ -92,10 +93,16 @@
     change({ ranks, preference: FG.fromRanks(pairs, ranks) });
   }
 
+  // Whether the people to decide between differ about whether any output is acceptable.
+  const differsAllBad = () => deciding.isOn && !FG.allSame(deciding.entries.map((entry) => Boolean(entry["all-bad"])));
+
+  // The judgement whether no output is acceptable, as part of a document. It is said in so many words where people differ.
+  const allBadPart = (isBad) => (isBad || differsAllBad() ? { "all-bad": isBad } : {});
+
   // Judge that no output is acceptable, or take that back. The preference stays.
   function setAllBad(isBad) {
     const { "all-bad": _, ...rest } = work.doc;
-    work.commit(isBad ? { ...rest, "all-bad": true } : rest);
+    work.commit({ ...rest, ...allBadPart(isBad) });
     render();
   }
 
@@ -141,7 +148,7 @@
     warnEarly();
     work.commit({
       ...rest,
-      ...(isBad ? { "all-bad": true } : {}),
+      ...allBadPart(Boolean(isBad)),
       preference,
       ranks: ranks || Array(count).fill(null),
       mode: ranks ? "ranks" : "pairs", // not every preference is a ranking
@@ -158,7 +165,7 @@
         head: t("No {noun} is acceptable", { noun }),
         cells: values.map((value) => [value ? t("yes") : t("no")]),
         values,
-        own: () => Boolean(work.doc["all-bad"]),
+        own: () => work.doc["all-bad"] ?? (differsAllBad() ? null : false), // null: not decided
         take: setAllBad,
       });
     return [...rows, ...FG.commentRows(entries)];
@@ -333,6 +340,7 @@
     for (const input of document.querySelectorAll("input[name=mode]")) input.checked = input.value === mode;
     FG.refill($("choices"), cards());
     $("all-bad").checked = Boolean(work.doc["all-bad"]);
+    $("all-bad").indeterminate = differsAllBad() && !("all-bad" in work.doc);
     deciding.update();
     $("choose-hint").hidden = FG.isTouch; // it is about keys
     $("choose-hint").textContent =
@@ -368,6 +376,13 @@
         problems.push({ text: t("{first} or {second} is not decided.", lettersOf({ left, right })), go: goTo(i) });
     });
     if (problems.length) return problems;
+    if (differsAllBad() && !("all-bad" in work.doc))
+      return [
+        {
+          text: t("Whether no {noun} is acceptable is not decided.", { noun }),
+          go: () => $("deciding").querySelector("tr.differs button").focus(),
+        },
+      ];
     const cycle = FG.findCycle(count, pairs, preference);
     if (!cycle) return [];
     const chain = [...cycle, cycle[0]].map(letter).join(" > ");

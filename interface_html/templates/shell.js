@@ -304,15 +304,21 @@ window.FG = window.FG || {};
     if (store.warning) FG.notice(store.warning);
   };
 
-  // List the problems to fix before submitting; each entry goes to its place.
+  // List the problems to fix before submitting: {text, go, remedy}. Each entry goes to its place, and may have a remedy,
+  // [label, onclick].
   FG.showProblems = function (problems) {
     const count = problems.length;
     if (!count) {
       $("problems").replaceChildren();
       return;
     }
-    const entries = problems.map(({ text, go }) =>
-      FG.el("li", {}, FG.el("button", { type: "button", class: "link", onclick: go }, text)),
+    const entries = problems.map(({ text, go, remedy }) =>
+      FG.el(
+        "li",
+        {},
+        FG.el("button", { type: "button", class: "link", onclick: go }, text),
+        remedy ? [" ", FG.el("button", { type: "button", class: "remedy", onclick: remedy[1] }, remedy[0])] : null,
+      ),
     );
     $("problems").replaceChildren(
       FG.el(

@@ -110,7 +110,8 @@ FORMAT: FeedbackFormat = QAFeedbackFormat()
 def _published(annotation: Mapping[str, Any]) -> dict[str, Any]:
     """An annotation without the keys that the published files do not have."""
     annotation = without_decisions(annotation)
-    feedback = _ordered(annotation, ANNOTATION_KEYS, leave_out=("no-error", "comment", "flag"))
+    own_keys = ("no-error", "comment", "flag", "decisions")
+    feedback = _ordered(annotation, ANNOTATION_KEYS, leave_out=own_keys)
     feedback["errors"] = [
         _ordered(error, ERROR_KEYS, leave_out=("quote",)) for error in annotation["errors"]
     ]

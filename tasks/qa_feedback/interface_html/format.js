@@ -79,7 +79,7 @@
         feedback = item.row.feedback && FG.withoutDecisions(item.row.feedback),
         row = FG.withoutItemKeys(without(item.row, "feedback", "preference"));
       if (feedback) {
-        row.feedback = ordered(feedback, ANNOTATION_KEYS, "no-error", "comment", "flag");
+        row.feedback = ordered(feedback, ANNOTATION_KEYS, "no-error", "comment", "flag", "decisions");
         row.feedback.errors = feedback.errors.map((error) => ordered(error, ERROR_KEYS, "quote"));
         row.feedback["missing-info"] = feedback["missing-info"].map((info) => ordered(info, MISSING_KEYS));
       }
