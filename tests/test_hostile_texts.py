@@ -176,7 +176,7 @@ def with_annotations(item, text) -> dict:
 SHOWN = """async ([count, selector]) => {
     const shown = [];
     for (let i = 0; i < count; i++) {
-        for (const button of document.querySelectorAll("#annotations td button")) button.click();
+        for (const button of document.querySelectorAll("#difference-list button")) button.click();
         const nodes = [...document.querySelectorAll(selector)];
         shown.push(nodes.map((node) => node.textContent));
         if (i < count - 1) document.querySelector("#next").click();
@@ -194,7 +194,7 @@ SHOWN = """async ([count, selector]) => {
 def test_hostile_suggestions_and_annotations_stay_texts(chromium, tmp_path, make):
     items = [make(item, text) for item, text in zip(hostile_items(HOSTILE_SAMPLE), HOSTILE_SAMPLE)]
     is_suggested = make is with_suggestions
-    selector = "#suggestions .hint" if is_suggested else "#annotations tbody tr:last-child td"
+    selector = "#suggestions .hint" if is_suggested else "#annotations .comments [dir]"
     with opened(chromium, items=items, tmp_path=tmp_path) as tab:
         shown = tab.evaluate(SHOWN, [len(items), selector])
         for text, cells in zip(HOSTILE_SAMPLE, shown):

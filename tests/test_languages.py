@@ -330,7 +330,7 @@ def test_no_english_where_annotations_are_decided_between(chromium, tmp_path):
     )
     with opened(chromium, where=path) as tab:
         known = known_texts(QA, [item]) + "\nABAB"
-        cells = "#annotations td:not(:has(.output)), #annotations th, #annotations .hint"
+        cells = "#annotations .versions button, #annotations .state, #annotations .hint"
         assert tab.locator(cells).count()
         assert not english_in(tab, known)
         press(tab, ".", "Enter")
