@@ -4,6 +4,8 @@ TRACKERS = {"wandb": ["wandb>=0.20"], "tensorboard": ["tensorboard>=2.15"]}
 QUANTIZE = {"quantize": ["bitsandbytes>=0.50"]}  # QLoRA and 8-bit AdamW
 PEERS = {"peers": ["trl>=1.16,<2"]}  # packages that `make bench-peers` compares with
 
+UIMA = {"uima": ["dkpro-cassis>=0.12,<1"]}  # `fgrlhf data import from=uima`
+
 TEST = [
     "ruff>=0.17",
     "basedpyright>=1.40",  # pyright with Node.js, installable from PyPI
@@ -13,6 +15,7 @@ TEST = [
     "playwright>=1.60",
     "axe-playwright-python>=0.1.7",
     "submitit>=1.5",
+    "dkpro-cassis>=0.12,<1",
 ]
 SLURM = {"slurm": ["submitit>=1.5"]}  # runs of comparisons and sweeps as jobs of a cluster
 CHECK = ["schemathesis>=4", "krippendorff>=0.8"]  # for `make feedback-check`
@@ -62,5 +65,5 @@ setup(
         "textblob>=0.19",  # tasks/sentiment
         "vaderSentiment>=3.3.2",  # tasks/sentiment
     ],
-    extras_require={"check": CHECK, **TRACKERS, **PEERS, **QUANTIZE, **SLURM, "test": TEST},
+    extras_require={"check": CHECK, **TRACKERS, **PEERS, **QUANTIZE, **SLURM, **UIMA, "test": TEST},
 )

@@ -44,11 +44,14 @@ class ImportSettings(StrictModel):
     )
     confirmed: bool | None = Field(
         default=None,
-        description="doccano, spacy: somebody judged every row of the file, so one without a label"
-        " or span is `no error`",
+        description="doccano, spacy, uima: somebody judged every row or document, so one without a"
+        " label or span is `no error`",
     )
     annotator: str | None = Field(
-        default=None, description="doccano, spacy: who made the labels of this file"
+        default=None, description="doccano, spacy, uima: who made the labels of this file"
+    )
+    layer: str | None = Field(
+        default=None, description="uima: the only type of annotations to read; null: all"
     )
 
 

@@ -20,6 +20,7 @@ from fgrlhf.data.importers import (
     tools,
     toxic,
     translations,
+    uima,
     unpaired,
 )
 from fgrlhf.data.importers.report import Report
@@ -69,6 +70,9 @@ IMPORTERS: dict[str, Importer] = {
     "potato": Importer(potato.potato, keys=("items", "aspect")),
     "prodigy": Importer(prodigy.prodigy),
     "spacy": Importer(prodigy.spacy, keys=("confirmed", "annotator")),
+    "uima": Importer(
+        uima.uima, beside=(uima.TYPES_FILE,), keys=("layer", "annotator", "confirmed")
+    ),
     "doccano": Importer(doccano.doccano, keys=("offsets", "confirmed", "annotator")),
 }
 
