@@ -22,7 +22,7 @@ TRIES = 8  # candidates for the new start of a window
 # ---- the characters a token completes ------------------------------------------------------------
 
 
-def char_ends(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+def char_ends(tokenizer, ids: Sequence[int], lead: str = "") -> tuple[str, tuple[int, ...]]:
     """The decoded text, and the number of its characters that are complete after each token.
 
         ends[t] = max over s <= t of len(common prefix of decode(ids[: s + 1]) and decode(ids))
@@ -33,7 +33,14 @@ def char_ends(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
     Decoding every prefix would take quadratic time. Instead, the first tokens are dropped at a
     place where the text splits between two tokens (`_later_window`), so the time is linear in the
     number of tokens.
+
+    Args:
+      lead: what is no part of the text if the ids begin with it (`Policy.lead`).
     """
+    n = lead_tokens(tokenizer, ids, lead)
+    if n:
+        text, ends = char_ends(tokenizer, ids[n:])
+        return text, (*[0] * n, *ends)
     special = set(getattr(tokenizer, "all_special_ids", ()))
     text, plain_ends = _ends_of_plain_tokens(tokenizer, [i for i in ids if i not in special])
     next_end = iter(plain_ends)
@@ -44,6 +51,19 @@ def char_ends(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
             end = next(next_end)
         ends.append(end)
     return text, tuple(ends)
+
+
+def lead_tokens(tokenizer, ids: Sequence[int], lead: str) -> int:
+    """The number of tokens that write a lead, special tokens included; 0 if the ids have none."""
+    for n in range(1, min(len(lead), len(ids)) + 1):
+        beginning = tokenizer.decode(
+            ids[:n], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        if beginning == lead:
+            return n
+        if not lead.startswith(beginning):
+            return 0
+    return 0
 
 
 def _ends_of_plain_tokens(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
@@ -113,10 +133,14 @@ def _ends_of_prefixes(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ..
     return text, tuple(ends)
 
 
-def texts_of(tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
+def texts_of(tokenizer, rows: Sequence[Sequence[int]], lead: str = "") -> list[str]:
     """The text of each row of token ids, without special tokens; the same text as `char_ends`."""
     special = set(getattr(tokenizer, "all_special_ids", ()))
-    return _decode_rows(tokenizer, [[i for i in ids if i not in special] for ids in rows])
+    kept = []
+    for ids in rows:
+        text_ids = ids[lead_tokens(tokenizer, ids, lead) :]
+        kept.append([i for i in text_ids if i not in special])
+    return _decode_rows(tokenizer, kept)
 
 
 def _decode_rows(tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
@@ -124,7 +148,7 @@ def _decode_rows(tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
 
 
 def decode(
-    tokenizer, response_ids_BT: Tensor, response_mask_BT: Tensor
+    tokenizer, response_ids_BT: Tensor, response_mask_BT: Tensor, lead: str = ""
 ) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
     """The texts exactly as reward models read them, and the `char_ends` of each.
 
@@ -135,7 +159,7 @@ def decode(
     texts = []
     ends = []
     for ids, length in zip(response_ids_BT.tolist(), response_mask_BT.sum(1).tolist()):
-        text, ends_of_text = char_ends(tokenizer, ids[: int(length)])
+        text, ends_of_text = char_ends(tokenizer, ids[: int(length)], lead)
         texts.append(text)
         ends.append(ends_of_text)
     return tuple(texts), tuple(ends)

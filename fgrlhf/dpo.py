@@ -348,9 +348,7 @@ class DPOTrainer(BaseTrainer):
             for k in range(len(comparison.answer_ids)):
                 row = len(rows)  # of the batch, in which a comparison's answers are consecutive
                 rows.append(
-                    sample_row(
-                        self.policy.tokenizer, comparison, k, rewards_BT[row], log_ratios_BT[row]
-                    )
+                    sample_row(self.policy, comparison, k, rewards_BT[row], log_ratios_BT[row])
                 )
         return rows
 
@@ -385,19 +383,19 @@ def _rows_of_answers(
 
 
 def sample_row(
-    tokenizer, comparison: TokenComparison, k: int, rewards_T: Tensor, kl_T: Tensor
+    policy: Policy, comparison: TokenComparison, k: int, rewards_T: Tensor, kl_T: Tensor
 ) -> dict:
     """Answer k as a row of samples.jsonl, with the same keys as a row of a rollout."""
     ids = list(comparison.answer_ids[k])
     marked = comparison.source.answers[k].marked
-    text, ends = char_ends(tokenizer, ids)
+    text, ends = char_ends(policy.tokenizer, ids, policy.lead)
     segments = []
     for start, end in marked:
         segments.append({"start": start, "end": end, "value": 1.0, "label": "marked"})
     return {
         "prompt": comparison.source.prompt.text,
         "response": text,
-        "tokens": texts_of_tokens(tokenizer, ids, text, ends),
+        "tokens": texts_of_tokens(policy.tokenizer, ids, text, ends),
         "rewards": {"implied": rounded(rewards_T, len(ids))},
         "segments": {"implied": segments},
         "kl": rounded(kl_T, len(ids)),

@@ -384,7 +384,7 @@ def _kl_of_responses(
 
 def _response_tokens(policy: Policy, response: Response) -> list[ResponseTokens]:
     """The tokens of the responses, for rewards with `needs_tokens`."""
-    _, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT)
+    _, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT, policy.lead)
     finished = finished_responses(response, policy.eos_ids)
     return [ResponseTokens(*pair) for pair in zip(ends, finished)]
 

@@ -71,6 +71,10 @@ class MaskedPolicy(Policy):
     def end_id(self) -> int:
         return self.base.end_id
 
+    @property
+    def lead(self) -> str:
+        return self.base.lead
+
     def encode(self, prompts):
         return self.base.encode(prompts)
 

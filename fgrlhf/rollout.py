@@ -111,7 +111,7 @@ def score(
     policy = actor_critic.policy
     critic = actor_critic.value
     repeated_prompts = tuple(prompt for prompt in prompts for _ in range(num_samples))
-    texts, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT)
+    texts, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT, policy.lead)
     if texts_known is not None:
         texts_known(repeated_prompts, texts)
     prompt_ids_BP = prompt_ids_GP.repeat_interleave(num_samples, 0)
@@ -290,4 +290,4 @@ def response_texts(policy: Policy, response: Response) -> list[str]:
     """The text of every response."""
     lengths = response.mask_BT.sum(1).tolist()
     unpadded = [ids_T[: int(length)] for ids_T, length in zip(response.ids_BT.tolist(), lengths)]
-    return texts_of(policy.tokenizer, unpadded)
+    return texts_of(policy.tokenizer, unpadded, policy.lead)

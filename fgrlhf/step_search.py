@@ -174,7 +174,7 @@ class StepSearch:
             for beam in group:
                 prompt_of_beam.append(prompt)
                 ids_of_beam.append(list(beam.ids))
-        texts = texts_of(policy.tokenizer, ids_of_beam)
+        texts = texts_of(policy.tokenizer, ids_of_beam, policy.lead)
         scores = iter(score_texts(self.scorer, prompt_of_beam, texts))
         best = []
         for group in different:

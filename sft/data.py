@@ -140,9 +140,9 @@ def count_unseen(
 
 def _response_ids(policy: Policy, examples: Sequence[Demonstration]) -> list[list[int]]:
     """The ids of whole responses, each with its end token."""
+    prompts = [example.prompt for example in examples]
     texts = [example.response for example in examples]
-    encoding = policy.tokenizer(text_target=texts, add_special_tokens=False, verbose=False)
-    return [[*ids, policy.end_id] for ids in encoding["input_ids"]]
+    return [answer.ids for answer in policy.tokenize_responses(prompts, texts)]
 
 
 class Collator:

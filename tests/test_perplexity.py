@@ -117,7 +117,6 @@ class Recorder:
 @pytest.mark.parametrize(
     "policy, prompt, text, joint",
     [
-        (tiny.chat, "the cat", "sees", "<s><|user|>the cat<|end|><|assistant|>sees"),
         (tiny.gpt2, "the cat", "sees", "the cat sees"),
         (tiny.gpt2, "the cat\n", "sees", "the cat\nsees"),
         (tiny.gpt2, "the cat", " sees", "the cat sees"),

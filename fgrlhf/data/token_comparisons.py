@@ -11,10 +11,10 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from fgrlhf.data.comparisons import Answer, Comparison
-from fgrlhf.errors import UserError
+from fgrlhf.data.comparisons import Comparison
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.policy import Policy
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import Message, Prompt
 
 PROMPTS_AT_ONCE = 64
 
@@ -107,15 +107,12 @@ def encode_comparisons(
     prompt_ids = _prompt_ids(policy, [comparison.prompt for comparison in comparisons])
     encoded = []
     for comparison in comparisons:
-        answer_ids = []
-        weights = []
-        for answer in comparison.answers:
-            ids, weights_T = _encode_answer(policy, answer, max_generated_len, span_weight)
-            answer_ids.append(ids)
-            weights.append(weights_T)
+        rows = _encode_answers(policy, comparison, max_generated_len, span_weight)
+        answer_ids = [ids for ids, _ in rows]
+        weights = [weights_T for _, weights_T in rows]
         pairs = [(i, j) for i, j in comparison.pairs if answer_ids[i] != answer_ids[j]]
         if pairs:
-            prompt = prompt_ids[comparison.prompt.text]
+            prompt = prompt_ids[_key(comparison.prompt)]
             encoded.append(TokenComparison(comparison, prompt, answer_ids, weights, pairs))
     if not encoded:
         raise UserError(
@@ -127,30 +124,47 @@ def encode_comparisons(
     return encoded
 
 
-def _encode_answer(
-    policy: Policy, answer: Answer, max_generated_len: int, span_weight: float
-) -> tuple[list[int], list[float]]:
-    """The ids of the answer's tokens, including the end token, and their weights."""
-    is_weighted = bool(answer.marked) and span_weight != 1
-    encoding = policy.tokenizer(
-        text_target=answer.text, add_special_tokens=False, return_offsets_mapping=is_weighted
+def _encode_answers(
+    policy: Policy, comparison: Comparison, max_generated_len: int, span_weight: float
+) -> list[tuple[list[int], list[float]]]:
+    """The ids of each answer's tokens, including the end token, and their weights."""
+    answers = comparison.answers
+    is_weighted = span_weight != 1 and any(answer.marked for answer in answers)
+    tokens = policy.tokenize_responses(
+        [comparison.prompt] * len(answers), [answer.text for answer in answers], is_weighted
     )
-    ids = [*encoding["input_ids"], policy.end_id][:max_generated_len]
-    if not is_weighted:
-        return ids, [1.0] * len(ids)
-    weights = [*token_weights(encoding["offset_mapping"], answer.marked, span_weight), 1.0]
-    return ids, weights[: len(ids)]
+    rows = []
+    for answer, (ids, offsets) in zip(answers, tokens):
+        weights = [1.0] * len(ids)
+        if is_weighted and answer.marked:
+            if offsets is None:
+                raise UserError(
+                    f"an answer to the prompt {shorten(comparison.prompt.id, 80)} has marked"
+                    " characters, but the chat template changes its text, so their tokens are"
+                    " unknown: set dpo.span_weight=1, or remove the row"
+                )
+            weights = token_weights(offsets, answer.marked, span_weight)
+        rows.append((ids[:max_generated_len], weights[:max_generated_len]))
+    return rows
 
 
-def _prompt_ids(policy: Policy, prompts: Sequence[Prompt]) -> dict[str, list[int]]:
-    """The ids of each distinct prompt by its text, as the policy encodes it for sampling."""
-    ids_of: dict[str, list[int]] = {}
-    different = list({prompt.text: prompt for prompt in prompts}.values())
+PromptKey = tuple[str, tuple[Message, ...]]
+
+
+def _key(prompt: Prompt) -> PromptKey:
+    """What a policy reads of a prompt."""
+    return prompt.text, prompt.messages
+
+
+def _prompt_ids(policy: Policy, prompts: Sequence[Prompt]) -> dict[PromptKey, list[int]]:
+    """The ids of each distinct prompt, as the policy encodes it for sampling."""
+    ids_of: dict[PromptKey, list[int]] = {}
+    different = list({_key(prompt): prompt for prompt in prompts}.values())
     for start in range(0, len(different), PROMPTS_AT_ONCE):
         part = different[start : start + PROMPTS_AT_ONCE]
         ids_BP, mask_BP = policy.encode(part)
         for prompt, ids_P, mask_P in zip(part, ids_BP, mask_BP):
-            ids_of[prompt.text] = ids_P[mask_P.bool()].tolist()
+            ids_of[_key(prompt)] = ids_P[mask_P.bool()].tolist()
     return ids_of
 
 

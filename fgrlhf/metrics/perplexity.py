@@ -98,11 +98,12 @@ class Perplexity(NamedMetric):
         belongs to the response if it ends in it.
         """
         chat = self.language_model.chat
-        before = chat.turns(prompt) if chat else prompt.text
-        is_joined = chat or not before or before[-1].isspace() or text[0].isspace()
+        if chat is not None:
+            return self._split_conversation(prompt, text)
+        before = prompt.text
+        is_joined = not before or before[-1].isspace() or text[0].isspace()
         encoded = self.language_model.tokenizer(
             before + ("" if is_joined else " ") + text,
-            add_special_tokens=chat is None,
             return_offsets_mapping=True,
             verbose=False,
         )
@@ -114,6 +115,24 @@ class Perplexity(NamedMetric):
             elif not response_ids:  # else it is a special token after the text, at (0, 0)
                 prompt_ids.append(token)
         return prompt_ids, response_ids
+
+    def _split_conversation(self, prompt: Prompt, text: str) -> tuple[list[int], list[int]]:
+        """Ids of prompt and response as the chat template writes them.
+
+        What it writes before the response counts with the prompt. What it writes after it, such as
+        the end of the turn, is left out.
+        """
+        prompt_ids = list(self.language_model.tokenize([prompt])["input_ids"][0])
+        ((ids, offsets),) = self.language_model.tokenize_responses([prompt], [text], offsets=True)
+        if offsets is None:  # the template changes the text: all but its end is scored
+            return prompt_ids, ids[:-1]
+        is_lead = [end <= 0 for _, end in offsets]
+        begin = is_lead.index(False) if False in is_lead else len(ids)
+        ends_of_turn = self.language_model.eos_ids
+        end = begin
+        while end < len(ids) and 0 <= offsets[end][0] < len(text) and ids[end] not in ends_of_turn:
+            end += 1
+        return prompt_ids + ids[:begin], ids[begin:end]
 
     def _scores(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, int]]:
         """(-sum_t log p(y_t | x, y_<t), T) of each pair of prompt and response ids."""

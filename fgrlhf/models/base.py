@@ -12,7 +12,12 @@ from transformers import PreTrainedModel
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.kernels.install import speed_up
-from fgrlhf.models.chat import load_chat_template, special_ids, without_last_tokens
+from fgrlhf.models.chat import (
+    AnswerTokens,
+    load_chat_template,
+    special_ids,
+    without_last_tokens,
+)
 from fgrlhf.models.decoding import Sampling, Steps, decode, response_mask, uniform_rows
 from fgrlhf.models.dialogs import dialog_text, fit_dialog
 from fgrlhf.models.frozen_layers import FrozenLayers
@@ -57,6 +62,7 @@ NEUTRAL_BEAM_SETTINGS = {
 # Special tokens with which models end a text in pretraining. The generation config of an instruct
 # model may name only the end of a turn.
 ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>")
+NO_CHARACTERS = (-1, -1)  # the offsets of a token that is no part of the text
 COUNTED_AT_ONCE = 256  # prompts whose tokens are counted in one call of the tokenizer
 
 
@@ -110,7 +116,7 @@ class Policy(nn.Module, ABC):
         tokenizer.padding_side = padding_side or self.default_padding_side
         tokenizer.truncation_side = "right"
         self.chat = load_chat_template(tokenizer, chat_template, max_input_len)
-        self.turn_end_ids = self.chat.end_ids() if self.chat else []
+        self.turn_end_ids = self.chat.end_ids if self.chat else []
         if tokenizer.pad_token_id is None:
             self._pad_with_eos()
 
@@ -181,6 +187,11 @@ class Policy(nn.Module, ABC):
         In a chat model this is the end of the model's turn, else the first end-of-sequence token.
         """
         return self.turn_end_ids[0] if self.turn_end_ids else self.eos_ids[0]
+
+    @property
+    def lead(self) -> str:
+        """What the chat template writes before an answer's text; see `ChatTemplate`."""
+        return ""
 
     # ---- frozen layers ---------------------------------------------------------------------------
 
@@ -270,6 +281,36 @@ class Policy(nn.Module, ABC):
         return batch["input_ids"].to(device), batch["attention_mask"].to(device)
 
     # ---- responses -------------------------------------------------------------------------------
+
+    def tokenize_responses(
+        self, prompts: Sequence[Prompt], texts: Sequence[str], offsets: bool = False
+    ) -> list[AnswerTokens]:
+        """The tokens of given responses, each with its end token, as this policy learns them.
+
+        Args:
+          offsets: whether the characters of each token are wanted; this needs a fast tokenizer.
+
+        Raises:
+          UserError: a chat template cannot write a response after its prompt.
+        """
+        tokens = self.tokenizer(
+            text_target=list(texts),
+            add_special_tokens=False,
+            return_offsets_mapping=offsets,
+            verbose=False,
+        )
+        results = []
+        for i, ids in enumerate(tokens["input_ids"]):
+            characters = tokens["offset_mapping"][i] if offsets else None
+            results.append(self._with_end(AnswerTokens(ids, characters)))
+        return results
+
+    def _with_end(self, answer: AnswerTokens) -> AnswerTokens:
+        """The tokens of a response with its end token, which has no characters."""
+        ids = [*answer.ids, self.end_id]
+        if answer.offsets is None:
+            return AnswerTokens(ids, None)
+        return AnswerTokens(ids, [*answer.offsets, NO_CHARACTERS])
 
     @torch.no_grad()
     def generate(

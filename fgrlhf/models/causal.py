@@ -58,6 +58,17 @@ class CausalPolicy(Policy):
             self._check_end_of_prompts()
         return super().tokenize(prompts, **options)
 
+    def tokenize_responses(self, prompts, texts, offsets=False):
+        if self.chat is None:
+            return super().tokenize_responses(prompts, texts, offsets)
+        answers = self.chat.answers(prompts, texts, offsets)
+        end = self.turn_end_ids
+        return [a if end and a.ids[-1:] == end else self._with_end(a) for a in answers]
+
+    @property
+    def lead(self) -> str:
+        return self.chat.lead if self.chat else ""
+
     def _check_end_of_prompts(self) -> None:
         """Raise `UserError` if the tokenizer ends every text with an end-of-sequence token.
 

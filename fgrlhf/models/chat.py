@@ -5,17 +5,61 @@ trained to read it, for example
 
     <s><|user|>a prompt<|end|><|assistant|>        then the response, then        <|end|>
 
-It writes all special tokens itself, so its output is tokenised without adding them again.
+It writes all special tokens itself, so its output is tokenised without adding them again. An answer
+is what the template writes after the opened turn:
+
+    opened turn             template(prompt, add_generation_prompt=True)
+    opened turn + answer    template(prompt and answer)
+
+Templates remove white space at an answer's edges, or write something before it (an empty `<think>`
+block) or after it. The policy learns all of this, up to the token that ends its turn.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from copy import copy
+from datetime import datetime
+from functools import cached_property
+from typing import NamedTuple
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.models.dialogs import fit_dialog
+from fgrlhf.runs.shared_messages import print_once
 from fgrlhf.text_types import ASSISTANT, USER, Message, Prompt
 
-PLACEHOLDER = "answer"  # a dummy response, used to find the text that follows it
+PLACEHOLDER = "placeholder"  # a dummy text, used to find what the template writes around it
+# Templates that write the current date (Llama 3, Granite, SmolLM3, gpt-oss) get this one, because
+# results must not depend on the day. It is the date that Llama 3's writes without a clock.
+DATE = datetime(2024, 7, 26)
+CLOCK = re.compile(r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""")  # how such templates ask for it
+OPEN_BLOCK = re.compile(
+    r"<([A-Za-z_]\w*)>\s*$"
+)  # such as the `<think>` with which a turn is opened
+WAY_OUT = (
+    "correct the template, or remove it from the tokenizer (in RL:"
+    " model.policy_model.chat_template=false)"
+)
+
+
+class AnswerTokens(NamedTuple):
+    """An answer as the policy writes it.
+
+    Attributes:
+      ids: its tokens, with the one that ends the turn, if the template writes it.
+      offsets: the characters [start, end) of each token in the answer's text. They are outside of
+        it for what the template adds. None: not asked for, or the template changes the text.
+    """
+
+    ids: list[int]
+    offsets: list[tuple[int, int]] | None
+
+
+class Frame(NamedTuple):
+    """What the template writes around an answer, after the opened turn."""
+
+    lead: str
+    tail: str
 
 
 class ChatTemplate:
@@ -32,6 +76,7 @@ class ChatTemplate:
     def __init__(self, tokenizer, max_input_len: int):
         self.tokenizer = tokenizer
         self.max_input_len = max_input_len
+        self.template = self._without_clock()
         template_length = self._length(self.write(Prompt("", "")))
         if template_length >= max_input_len:
             raise UserError(
@@ -39,6 +84,8 @@ class ChatTemplate:
                 f" {template_length} tokens, which leaves none for the prompt: raise it, or remove"
                 " the template from the tokenizer (in RL: model.policy_model.chat_template=false)"
             )
+
+    # ---- prompts ---------------------------------------------------------------------------------
 
     def turns(self, prompt: Prompt) -> str:
         """The prompt as the user's turn, followed by the beginning of the model's turn.
@@ -48,45 +95,245 @@ class ChatTemplate:
         """
         return fit_dialog(
             messages_of(prompt),
-            self._open_conversation,
+            lambda messages: self._opened(messages, prompt.id),
             self._length,
             lambda text, excess: without_last_tokens(self.tokenizer, text, excess),
             self.max_input_len,
         )
 
-    def end_ids(self) -> list[int]:
-        """The special token with which the template ends the model's turn, or nothing."""
-        conversation = self._apply([(USER, PLACEHOLDER), (ASSISTANT, PLACEHOLDER)])
-        after_response = conversation.rpartition(PLACEHOLDER)[2]
-        ids = self.tokenizer(after_response, add_special_tokens=False)["input_ids"]
-        special = special_ids(self.tokenizer)
-        return [i for i in ids if i in special][:1]
-
     def write(self, prompt: Prompt) -> str:
         """As `turns`, but without a limit on the length."""
-        return self._open_conversation(messages_of(prompt))
+        return self._opened(messages_of(prompt), prompt.id)
 
-    def conversation(self, messages: Sequence[Message]) -> str:
-        """A whole conversation, which ends with a turn of the model."""
-        return self._apply(messages)
+    def conversation(self, messages: Sequence[Message], name: str = "") -> str:
+        """A whole conversation, which ends with a turn of the model.
 
-    def _open_conversation(self, messages: Sequence[Message]) -> str:
-        return self._apply(messages, add_generation_prompt=True)
+        Args:
+          name: the id of its prompt, for messages.
+        """
+        return self._apply(messages, name)
 
-    def _apply(self, messages: Sequence[Message], **options: bool) -> str:
+    # ---- answers ---------------------------------------------------------------------------------
+
+    def answers(
+        self, prompts: Sequence[Prompt], texts: Sequence[str], offsets: bool = False
+    ) -> list[AnswerTokens]:
+        """The tokens of each answer, as they follow its prompt in the whole conversation.
+
+        If a token would join the end of the prompt with the beginning of the answer, the answer is
+        tokenised by itself, as the policy writes it after a prompt.
+
+        Raises:
+          UserError: the template cannot write an answer in the form that follows the opened turn.
+        """
+        contexts = []
+        written = []
+        for prompt, text in zip(prompts, texts, strict=True):
+            opened = self.write(prompt)
+            contexts.append(self._context(opened))
+            written.append(self.answer(prompt, text, opened))
+        results = []
+        tokens = self._tokens_after(contexts, written, offsets)
+        for answer, text, (ids, characters) in zip(written, texts, tokens):
+            if self.end_ids and self.end_ids[0] in ids:
+                ids = ids[: len(ids) - ids[::-1].index(self.end_ids[0])]
+            place = self._place(answer, text)
+            if not offsets or place is None:
+                results.append(AnswerTokens(ids, None))
+                continue
+            moved = [(start - place, end - place) for start, end in characters[: len(ids)]]
+            results.append(AnswerTokens(ids, moved))
+        return results
+
+    def answer(self, prompt: Prompt, text: str, opened: str | None = None) -> str:
+        """What the template writes of an answer after the opened turn, its end included.
+
+        Three kinds of templates write an answered conversation that does not continue the prompt:
+
+        - They move something (Mistral moves the system message to the last user's message). The
+          answer is then that of a short conversation, if the whole ends with it.
+        - They drop thoughts (DeepSeek R1, whose prompt may open a `<think>` block). An answer with
+          such a block is then written as it is.
+        - Others are refused.
+
+        Args:
+          opened: `write(prompt)`, if it is known.
+        """
+        opened = self.write(prompt) if opened is None else opened
+        whole = self.conversation([*messages_of(prompt), (ASSISTANT, text)], prompt.id)
+        if whole.startswith(opened):
+            answer = whole[len(opened) :]
+            if _without_space(text) in _without_space(answer):
+                return answer
+        else:
+            short_opened, short_whole = self._short(text)
+            answer = short_whole[len(short_opened) :]
+            continues = short_whole.startswith(short_opened) and whole.endswith(answer)
+            if continues and _without_space(text) in _without_space(answer):
+                return answer
+        if _ends_thoughts(opened, text):
+            return text + self.frame.tail
+        name = f" to the prompt {shorten(prompt.id, 80)}" if prompt.id else ""
+        raise UserError(
+            f"the chat template of the policy's tokenizer does not write the answer{name} as a"
+            " continuation of the turn that it opens for the model: it changes the turn's beginning"
+            " or drops a part of the answer. Training would differ from sampling."
+            f" {WAY_OUT[0].upper()}{WAY_OUT[1:]}"
+        )
+
+    @cached_property
+    def frame(self) -> Frame:
+        """What the template writes around an answer; no lead if it opens turns otherwise."""
+        opened, whole = self._short(PLACEHOLDER)
+        if whole.startswith(opened):
+            lead, _, tail = whole[len(opened) :].partition(PLACEHOLDER)
+            return Frame(lead, tail)
+        return Frame("", whole.rpartition(PLACEHOLDER)[2])
+
+    @cached_property
+    def end_ids(self) -> list[int]:
+        """The token with which the template ends the model's turn, or nothing.
+
+        It is the first token after the answer that the tokenizer never divides. If the vocabulary
+        does not mark it as special, it is marked now: it is no part of a text.
+        """
+        ids = self.tokenizer(self.frame.tail, add_special_tokens=False)["input_ids"]
+        special = special_ids(self.tokenizer)
+        added = self.tokenizer.added_tokens_decoder
+        end = [i for i in ids if i in special or i in added][:1]
+        if end and end[0] not in special:
+            token = copy(added[end[0]])
+            token.special = True
+            self.tokenizer.add_tokens([token], special_tokens=True)
+        return end
+
+    @property
+    def lead(self) -> str:
+        """What the template writes between the opened turn and an answer, if it is not blank.
+
+        The policy learns to write it (gpt-oss's header, the empty `<think>` block of Qwen 3), but
+        it is no part of the answer's text. White space alone counts as text.
+        """
+        return self.frame.lead if self.frame.lead.strip() else ""
+
+    # ---- parts -----------------------------------------------------------------------------------
+
+    def _short(self, text: str) -> tuple[str, str]:
+        """A conversation of one prompt: with the turn opened, and with an answer."""
+        asked = (USER, PLACEHOLDER)
+        return self._opened([asked]), self.conversation([asked, (ASSISTANT, text)])
+
+    def _context(self, opened: str) -> str:
+        """The end of a text, from its last special token: what is before it changes no token."""
+        names = self.tokenizer.all_special_tokens
+        return opened[max((opened.rfind(name) for name in names if name), default=0) :] or opened
+
+    def _tokens_after(
+        self, contexts: Sequence[str], texts: Sequence[str], offsets: bool
+    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """The ids of each text after its context, and their characters in the text if wanted."""
+        options = {"add_special_tokens": False, "verbose": False}
+        joint = self.tokenizer(
+            [context + text for context, text in zip(contexts, texts)],
+            return_offsets_mapping=offsets,
+            **options,
+        )
+        ids_of = {context: self._ids(context) for context in set(contexts)}
+        results = []
+        for i, (context, text) in enumerate(zip(contexts, texts)):
+            before = ids_of[context]
+            n = len(before)
+            if joint["input_ids"][i][:n] == before:
+                ids = joint["input_ids"][i][n:]
+                spans = joint["offset_mapping"][i][n:] if offsets else []
+                results.append((ids, [(a - len(context), b - len(context)) for a, b in spans]))
+                continue
+            results.append(self._tokens_alone(context, text, offsets))
+        return results
+
+    def _tokens_alone(
+        self, context: str, text: str, offsets: bool
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """`_tokens_after` of a text that does not share a token with its context.
+
+        Tokenizers may put a space before a text, but not before one that follows a special token.
+
+        Raises:
+          UserError: the tokens are not those of the text.
+        """
+        before = self._ids(context)
+        for mark in ("", *self.tokenizer.all_special_tokens[:1]):
+            tokens = self.tokenizer(
+                mark + text,
+                add_special_tokens=False,
+                return_offsets_mapping=offsets,
+                verbose=False,
+            )
+            n = len(self._ids(mark))
+            ids = tokens["input_ids"][n:]
+            if self._decoded([*before, *ids]) == self._decoded(self._ids(context + text)):
+                spans = tokens["offset_mapping"][n:] if offsets else []
+                return ids, [(start - len(mark), end - len(mark)) for start, end in spans]
+        raise UserError(
+            "the tokenizer joins the beginning of an answer with the chat template's text before"
+            f" it, and cannot write it apart: {shorten(repr(text), 80)}. Remove this answer, or"
+            " white space at its beginning"
+        )
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+        return self.tokenizer.decode(ids, **options)
+
+    def _place(self, answer: str, text: str) -> int | None:
+        """Where an answer's text begins in what the template writes of it; None: nowhere."""
+        stripped = text.strip()
+        after = len(self.frame.lead) if answer.startswith(self.frame.lead) else 0
+        place = answer.find(stripped, after)
+        return None if place < 0 else place - (len(text) - len(text.lstrip()))
+
+    def _without_clock(self) -> str | None:
+        """The template with `DATE` instead of the current date; None: the tokenizer's own."""
+        template = self.tokenizer.chat_template
+        if not isinstance(template, str) or not CLOCK.search(template):
+            return None
+        print_once(
+            "note: the chat template writes the current date. Prompts have"
+            f" {DATE:%d %b %Y} instead, so that results do not depend on the day"
+        )
+        return CLOCK.sub(lambda call: repr(DATE.strftime(call[2])), template)
+
+    def _opened(self, messages: Sequence[Message], name: str = "") -> str:
+        return self._apply(messages, name, add_generation_prompt=True)
+
+    def _apply(self, messages: Sequence[Message], name: str, **options: bool) -> str:
         conversation = [{"role": role, "content": text} for role, text in messages]
         try:
-            return self.tokenizer.apply_chat_template(conversation, tokenize=False, **options)
+            return self.tokenizer.apply_chat_template(
+                conversation, chat_template=self.template, tokenize=False, **options
+            )
         except Exception as error:  # a template is a program, so it can raise anything
+            where = f" for the prompt {shorten(name, 80)}" if name else ""
             raise UserError(
-                f"the chat template of the policy's tokenizer fails ({type(error).__name__}:"
-                f" {shorten(error)}), so prompts cannot be written as a user's turn: correct the"
-                " template, or remove it from the tokenizer (in RL:"
-                " model.policy_model.chat_template=false)"
+                f"the chat template of the policy's tokenizer fails{where} ({type(error).__name__}:"
+                f" {shorten(error)}), so prompts cannot be written as a user's turn: {WAY_OUT}"
             ) from None
 
+    def _ids(self, written: str) -> list[int]:
+        return self.tokenizer(written, add_special_tokens=False, verbose=False)["input_ids"]
+
     def _length(self, written: str) -> int:
-        return len(self.tokenizer(written, add_special_tokens=False)["input_ids"])
+        return len(self._ids(written))
+
+
+def _without_space(text: str) -> str:
+    return "".join(text.split())
+
+
+def _ends_thoughts(opened: str, text: str) -> bool:
+    """Whether an answer ends a block, such as `<think>`, that it or the prompt begins."""
+    block = OPEN_BLOCK.search(opened)
+    begun = [block[1]] if block else re.findall(r"^\s*<([A-Za-z_]\w*)>", text)
+    return any(f"</{name}>" in text for name in begun)
 
 
 def messages_of(prompt: Prompt) -> tuple[Message, ...]:

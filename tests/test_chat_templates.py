@@ -1,0 +1,630 @@
+"""Token ids of conversations in many styles of chat templates, against the tokenizer's own.
+
+The templates are short forms of public styles. For prompts (RL, evaluation), demonstrations,
+comparisons and reward models, the ids must be those of `apply_chat_template`, up to the end of the
+model's turn.
+"""
+
+import json
+import random
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+
+import pytest
+import tiny
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
+
+from fgrlhf.alignment import char_ends
+from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.data.formats import Demonstration
+from fgrlhf.data.token_comparisons import encode_comparisons
+from fgrlhf.errors import UserError
+from fgrlhf.models.chat import DATE
+from fgrlhf.models.dialogs import dialog_text
+from fgrlhf.policy import CausalPolicy
+from fgrlhf.reward_models.conversation import ConversationReader
+from fgrlhf.text_types import ASSISTANT, SYSTEM, USER, Prompt
+from fgrlhf.utils import IGNORED
+from sft.data import encode
+
+
+@dataclass(frozen=True)
+class Style:
+    """A style of templates.
+
+    Attributes:
+      template: in Jinja.
+      specials: its special tokens.
+      bos, eos: among them; the tokenizer puts `bos` before every text.
+      end: what ends the model's turn, if it is not `eos`.
+    """
+
+    template: str
+    specials: tuple[str, ...] = ()
+    bos: str | None = None
+    eos: str = "</s>"
+    end: str | None = None
+    ordinary: tuple[str, ...] = field(default=())  # added tokens that are not special
+
+
+def turns(before: str, after: str, opened: str, role: str = "m.role", text: str = "m.content"):
+    """A template in which every turn has the same form."""
+    return (
+        "{{ bos_token or '' }}{% for m in messages %}"
+        + before.replace("ROLE", "{{ " + role + " }}")
+        + "{{ "
+        + text
+        + " }}"
+        + after
+        + "{% endfor %}{% if add_generation_prompt %}"
+        + opened
+        + "{% endif %}"
+    )
+
+
+CHATML = turns("<|im_start|>ROLE\n", "<|im_end|>\n", "<|im_start|>assistant\n")
+IM = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+ALTERNATE = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}"
+)
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+)
+WITHOUT_THOUGHTS = "{% set c = m.content.split('</think>')[-1] %}"
+LLAMA3 = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+LLAMA3_BODY = (
+    "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+    "{{ m.content | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+MISTRAL_TURNS = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ sp }}{{ m.content }}{{ sp }}[/INST]"
+    "{% elif m.role == 'system' %}{{ raise_exception('no system role') }}"
+    "{% else %} {{ m.content | trim }}{{ eos_token }}{% endif %}{% endfor %}"
+)
+
+STYLES = {
+    "chatml": Style(CHATML, IM, eos="<|im_end|>"),
+    "yi": Style(CHATML, (), eos="<|endoftext|>", ordinary=IM, end="<|im_end|>"),
+    "smollm2": Style(
+        "{% if messages[0].role != 'system' %}<|im_start|>system\nBe helpful."
+        "<|im_end|>\n{% endif %}" + CHATML,
+        IM,
+        bos="<|im_start|>",
+        eos="<|im_end|>",
+    ),
+    "qwen2.5": Style(
+        "{% if messages[0].role == 'system' %}{% set s = messages[0].content %}{% else %}"
+        "{% set s = 'You are Q.' %}{% endif %}<|im_start|>system\n{{ s }}<|im_end|>\n"
+        "{% for m in messages %}{% if m.role != 'system' %}<|im_start|>{{ m.role }}\n"
+        "{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        IM,
+        eos="<|im_end|>",
+    ),
+    "qwen3": Style(
+        "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}"
+        "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
+        "{% set t = '' %}{% if '</think>' in m.content %}"
+        "{% set t = m.content.split('</think>')[0].split('<think>')[-1].strip('\n') %}{% endif %}"
+        + WITHOUT_THOUGHTS
+        + "{% if loop.index0 > ns.last and loop.last %}<think>\n{{ t }}\n</think>\n\n{% endif %}"
+        "{{ c.lstrip('\n') }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        IM,
+        eos="<|im_end|>",
+        ordinary=("<think>", "</think>"),
+    ),
+    "qwen3 thinking": Style(  # the prompt opens the block
+        CHATML.replace(
+            "{{ m.content }}",
+            "{% if m.role == 'assistant' and loop.last %}<think>\n\n"
+            "</think>\n\n{% endif %}{{ m.content }}",
+        ).replace(
+            "<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}"
+        ),
+        IM,
+        eos="<|im_end|>",
+        ordinary=("<think>", "</think>"),
+    ),
+    "llama2": Style(
+        "{% if messages[0].role == 'system' %}{% set s = '<<SYS>>\n' + messages[0].content +"
+        " '\n<</SYS>>\n\n' %}{% set ms = messages[1:] %}{% else %}{% set s = '' %}"
+        "{% set ms = messages %}{% endif %}{% for m in ms %}{% if m.role == 'user' %}"
+        "{{ bos_token }}[INST] {{ (s if loop.first else '') + m.content | trim }} [/INST]"
+        "{% else %} {{ m.content | trim }} {{ eos_token }}{% endif %}{% endfor %}",
+        ("<s>",),
+        bos="<s>",
+    ),
+    "llama3": Style("{{ bos_token }}" + LLAMA3_BODY, LLAMA3, LLAMA3[0], LLAMA3[3]),
+    "llama3.2 date": Style(
+        "{{ bos_token }}<|start_header_id|>system<|end_header_id|>\n\nToday: "
+        "{{ strftime_now('%d %b %Y') if strftime_now is defined else 'none' }}<|eot_id|>"
+        + LLAMA3_BODY,
+        LLAMA3,
+        LLAMA3[0],
+        LLAMA3[3],
+    ),
+    "mistral v1": Style(
+        ALTERNATE + "{% set sp = ' ' %}{{ bos_token }}" + MISTRAL_TURNS, ("<s>",), bos="<s>"
+    ),
+    "mistral v3": Style(  # the system message is in the last user's turn
+        "{% set sys = '' %}{% if messages[0].role == 'system' %}{% set sys = messages[0].content +"
+        " '\n\n' %}{% set messages = messages[1:] %}{% endif %}{{ bos_token }}"
+        "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ sys if loop.last else '' }}"
+        "{{ m.content }}[/INST]{% else %} {{ m.content | trim }}{{ eos_token }}{% endif %}"
+        "{% endfor %}",
+        ("<s>", "[INST]", "[/INST]"),
+        bos="<s>",
+    ),
+    "mistral v7": Style(
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}[SYSTEM_PROMPT]"
+        "{{ m.content }}[/SYSTEM_PROMPT]{% elif m.role == 'user' %}[INST]{{ m.content }}[/INST]"
+        "{% else %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}",
+        ("<s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
+        bos="<s>",
+    ),
+    "zephyr": Style(
+        "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{{ eos_token }}\n"
+        "{% if loop.last and add_generation_prompt %}<|assistant|>\n{% endif %}{% endfor %}",
+        ("<s>",),
+        bos="<s>",
+    ),
+    "tulu": Style(
+        "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}"
+        "{{ eos_token if m.role == 'assistant' and loop.last else '' }}\n{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
+        ("<s>",),
+        bos="<s>",
+    ),
+    "stablelm": Style(
+        turns("<|ROLE|>\n", "<|endoftext|>\n", "<|assistant|>\n"),
+        ("<|user|>", "<|assistant|>", "<|system|>", "<|endoftext|>"),
+        eos="<|endoftext|>",
+    ),
+    "gemma": Style(
+        NO_SYSTEM
+        + ALTERNATE
+        + turns(
+            "<start_of_turn>ROLE\n",
+            "<end_of_turn>\n",
+            "<start_of_turn>model\n",
+            "'model' if m.role == 'assistant' else m.role",
+            "m.content | trim",
+        ),
+        ("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>"),
+        "<bos>",
+        "<eos>",
+        "<end_of_turn>",
+    ),
+    "gemma3": Style(  # the system message begins the first user's turn
+        "{{ bos_token }}{% set sys = '' %}{% if messages[0].role == 'system' %}"
+        "{% set sys = messages[0].content + '\n\n' %}{% set messages = messages[1:] %}{% endif %}"
+        "{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
+        "{{ sys if loop.first else '' }}{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
+        "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
+        ("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>"),
+        "<bos>",
+        "<eos>",
+        "<end_of_turn>",
+    ),
+    "phi3": Style(
+        turns("<|ROLE|>\n", "<|end|>\n", "<|assistant|>\n").replace(
+            "{% if add_generation_prompt %}", "{% if add_generation_prompt %}"
+        )
+        + "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}",
+        ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|endoftext|>"),
+        eos="<|endoftext|>",
+        end="<|end|>",
+    ),
+    "phi4": Style(
+        turns("<|im_start|>ROLE<|im_sep|>", "<|im_end|>", "<|im_start|>assistant<|im_sep|>"),
+        (*IM, "<|im_sep|>"),
+        eos="<|im_end|>",
+    ),
+    "deepseek v3": Style(
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}<|User|>{{ m.content }}"
+        "{% elif m.role == 'system' %}{{ m.content }}{% else %}<|Assistant|>{{ m.content }}"
+        "{{ eos_token }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|Assistant|>{% endif %}",
+        ("<|begin|>", "<|User|>", "<|Assistant|>", "<|end|>"),
+        "<|begin|>",
+        "<|end|>",
+    ),
+    "command-r": Style(
+        turns(
+            "<|START|><|ROLE|>",
+            "<|END|>",
+            "<|START|><|CHATBOT|>",
+            "{'user': 'USER', 'system': 'SYSTEM', 'assistant': 'CHATBOT'}[m.role]",
+            "m.content.strip()",
+        ),
+        ("<BOS>", "<|START|>", "<|END|>", "<|USER|>", "<|SYSTEM|>", "<|CHATBOT|>"),
+        "<BOS>",
+        "<|END|>",
+    ),
+    "granite3": Style(
+        turns("<|sor|>ROLE<|eor|>", "<|eot|>\n", "<|sor|>assistant<|eor|>"),
+        ("<|sor|>", "<|eor|>", "<|eot|>"),
+        eos="<|eot|>",
+    ),
+    "smollm3": Style(
+        "<|im_start|>system\nDate: {{ strftime_now('%d %B %Y') }}\nMode: /think<|im_end|>\n"
+        "{% for m in messages %}{% if m.role != 'system' %}<|im_start|>{{ m.role }}\n"
+        "{% if m.role == 'assistant' %}{{ m.content.lstrip('\n') }}{% else %}{{ m.content }}"
+        "{% endif %}<|im_end|>\n{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        IM,
+        eos="<|im_end|>",
+    ),
+    "falcon": Style(  # no end of a turn
+        "{% for m in messages %}{{ '\n' if not loop.first else '' }}"
+        "{{ {'user': 'User', 'system': 'System', 'assistant': 'Falcon'}[m.role] }}: "
+        "{{ m.content | trim }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '\n' }}Falcon:{% endif %}",
+        ("<|endoftext|>",),
+        eos="<|endoftext|>",
+    ),
+    "vicuna": Style(
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content }} "
+        "{% elif m.role == 'user' %}USER: {{ m.content }} {% else %}ASSISTANT: {{ m.content }}"
+        "{{ eos_token }}{% endif %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}",
+        ("<s>",),
+        bos="<s>",
+    ),
+    "alpaca": Style(
+        "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}\n\n{% elif m.role =="
+        " 'user' %}### Instruction:\n{{ m.content }}\n\n{% else %}### Response:\n{{ m.content }}"
+        "\n\n{% endif %}{% endfor %}{% if add_generation_prompt %}### Response:\n{% endif %}",
+    ),
+    "openchat": Style(
+        "{{ bos_token }}{% for m in messages %}GPT4 Correct {{ m.role | title }}: {{ m.content }}"
+        "<|end_of_turn|>{% endfor %}"
+        "{% if add_generation_prompt %}GPT4 Correct Assistant:{% endif %}",
+        ("<s>", "<|end_of_turn|>"),
+        "<s>",
+        "<|end_of_turn|>",
+    ),
+    "baichuan": Style(  # reserved tokens, no end of a turn
+        "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}"
+        "{% elif m.role == 'user' %}<reserved_106>{{ m.content }}"
+        "{% else %}<reserved_107>{{ m.content }}{% endif %}"
+        "{% endfor %}{% if add_generation_prompt %}<reserved_107>{% endif %}",
+        ("<reserved_106>", "<reserved_107>"),
+    ),
+    "chatglm": Style(  # the next turn's token is the end of this one
+        "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
+        ("[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>", "<|endoftext|>"),
+        eos="<|endoftext|>",
+    ),
+    "nemotron": Style(
+        turns(
+            "<extra_id_1>ROLE\n",
+            "\n",
+            "<extra_id_1>Assistant\n",
+            "m.role | title",
+            "m.content | trim",
+        ),
+        ("<extra_id_1>",),
+    ),
+    "harmony": Style(
+        "{% for m in messages %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}"
+        "<|channel|>final{% endif %}<|message|>{{ m.content }}"
+        "{{ '<|return|>' if loop.last and m.role == 'assistant' else '<|end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
+        ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"),
+        eos="<|return|>",
+    ),
+    "lfm2": Style(
+        "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{% if m.role == 'assistant' and not loop.last %}"
+        + WITHOUT_THOUGHTS
+        + "{{ c.strip() }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        (*IM, "<|startoftext|>"),
+        "<|startoftext|>",
+        "<|im_end|>",
+    ),
+    "hermes tools": Style(
+        "<|im_start|>system\nTools: <tools>{{ (tools or []) | tojson }}</tools><|im_end|>\n"
+        + CHATML,
+        IM,
+        eos="<|im_end|>",
+    ),
+    "no generation prompt": Style(CHATML.split("{% if add_generation")[0], IM, eos="<|im_end|>"),
+    "bos in every turn": Style(
+        "{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}{{ eos_token }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ bos_token }}assistant:{% endif %}",
+        ("<s>",),
+        bos="<s>",
+    ),
+}
+
+
+# ---- tokenizers and policies ---------------------------------------------------------------------
+
+
+@cache
+def trained(kind: str) -> str:
+    """The JSON of a tokenizer: of bytes (GPT-2, Llama 3, Qwen), or of pieces (Llama 2)."""
+    texts = [*tiny.TEXT * 20, "a\n\nb\n\n\nc", "### Response:\n", " user\n", "assistant\n"] * 3
+    if kind == "bytes":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet)
+    else:
+        tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        tokenizer.decoder = decoders.Sequence(
+            [
+                decoders.Replace("▁", " "),
+                decoders.ByteFallback(),
+                decoders.Fuse(),
+                decoders.Strip(" ", 1, 0),
+            ]
+        )
+        bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+        trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=["<unk>", *bytes_])
+    tokenizer.train_from_iterator(texts, trainer)
+    tree = json.loads(tokenizer.to_str())
+    tree["added_tokens"] = tree["added_tokens"][:1]  # bytes are pieces, not special tokens
+    return json.dumps(tree)
+
+
+def tokenizer_of(style: Style, kind: str) -> PreTrainedTokenizerFast:
+    """A tokenizer with the style's tokens, which puts the BOS token before every text."""
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(trained(kind)),
+        eos_token=style.eos,
+        bos_token=style.bos,
+        pad_token="<pad>",
+        additional_special_tokens=list(style.specials),
+        chat_template=style.template,
+    )
+    tokenizer.add_tokens([name for name in style.ordinary if name != style.eos])
+    if style.bos is not None:
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{style.bos} $A", special_tokens=[(style.bos, tokenizer.bos_token_id)]
+        )
+    return tokenizer
+
+
+def policy_of(name: str, kind: str) -> CausalPolicy:
+    tokenizer = tokenizer_of(STYLES[name], kind)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_embd=8,
+        n_layer=1,
+        n_head=1,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return CausalPolicy(GPT2LMHeadModel(config), tokenizer, max_input_len=4000)
+
+
+# ---- conversations -------------------------------------------------------------------------------
+
+PIECES = (
+    *("the red cat", "a dog.", "sees", "x", "\n", "\n\n", " ", "  ", "\t", "1. ", "- ", "`if`"),
+    *(
+        "naïve ☕",
+        "🙂",
+        "東京",
+        "👩‍👩‍👧",
+        "é",
+        "\u200b",
+        "<b>",
+        "{{ x }}",
+        "### Response:",
+        "ASSISTANT:",
+    ),
+)
+
+
+def text(rng: random.Random) -> str:
+    return "".join(rng.choice(PIECES) for _ in range(rng.randint(0, 6)))
+
+
+def conversations(seed: int, n: int = 7):
+    """Prompts with their answers: many turns, blanks at the edges, empty texts, system messages."""
+    rng = random.Random(seed)
+    for number in range(n):
+        messages = [(SYSTEM, text(rng))] if rng.random() < 0.3 else []
+        for turn in range(rng.choice((1, 1, 2, 4))):
+            if turn:
+                messages.append((ASSISTANT, text(rng)))
+            messages.append((USER, text(rng)))
+        prompt = Prompt(str(number), dialog_text(messages), messages=tuple(messages))
+        yield prompt, rng.choice(("sees a dog.", text(rng), text(rng)))
+
+
+def rendered(tokenizer, messages, **options) -> list[int]:
+    """What transformers makes of a conversation."""
+    turns_of = [{"role": role, "content": content} for role, content in messages]
+    return tokenizer.apply_chat_template(turns_of, return_dict=True, **options)["input_ids"]
+
+
+def up_to_end(ids: list[int], policy: CausalPolicy) -> list[int]:
+    """The conversation up to the end of the model's turn, which the template may not write."""
+    end = policy.end_id
+    if end in ids[-3:]:  # line breaks and the end of the text may follow
+        return ids[: len(ids) - ids[::-1].index(end)]
+    return [*ids, end]
+
+
+# ---- the property --------------------------------------------------------------------------------
+
+MOVED = {"mistral v3"}  # an answered conversation has another prompt
+
+
+class Clock:
+    """Instead of the clock of the templates."""
+
+    now = staticmethod(lambda: DATE)
+
+
+@pytest.fixture(autouse=True)
+def fixed_date(monkeypatch):
+    monkeypatch.setattr(chat_template_utils, "datetime", Clock)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "pieces"])
+@pytest.mark.parametrize("name", STYLES)
+def test_ids_are_those_of_the_template(name, kind):
+    policy = policy_of(name, kind)
+    tokenizer = policy.tokenizer
+    reader = ConversationReader("rm", tokenizer, 4000)
+    seen = 0
+    for prompt, answer in conversations(seed=len(name)):
+        try:
+            opened = rendered(tokenizer, prompt.messages, add_generation_prompt=True)
+            whole = rendered(tokenizer, [*prompt.messages, (ASSISTANT, answer)])
+        except Exception as error:
+            assert "role" in str(error)
+            with pytest.raises(UserError, match="role"):
+                policy.tokenize([prompt])
+            continue
+        seen += 1
+        assert policy.tokenize([prompt])["input_ids"] == [opened]
+        assert policy.prompt_lengths([prompt]) == [len(opened)]
+        assert reader.ids(prompt, answer) == whole
+        (row,) = encode(policy, [Demonstration(prompt, answer)], 4000)
+        assert row["input_ids"][: len(opened)] == opened
+        assert row["labels"] == [IGNORED] * len(opened) + row["input_ids"][len(opened) :]
+        learned = row["input_ids"][len(opened) :]
+        assert learned[-1] == policy.end_id and policy.end_id in policy.eos_ids
+        check_whole(name, policy, opened, learned, whole)
+        check_text(policy, learned, answer)
+        check_comparison(policy, prompt, answer, opened, learned)
+    assert seen >= 2
+
+
+def check_whole(name, policy, opened, learned, whole):
+    expected = up_to_end(whole, policy)
+    if [*opened, *learned] == expected:
+        return
+    # a token of the whole conversation may join the prompt's end with the answer's beginning
+    decode = policy.tokenizer.decode
+    assert decode(learned) in decode(expected)
+    assert name in MOVED or (
+        whole[: len(opened)] != opened and decode([*opened, *learned]) == decode(expected)
+    )
+
+
+def check_text(policy, learned, answer):
+    """The text of the learned tokens is the answer, without white space at its edges."""
+    text, ends = char_ends(policy.tokenizer, learned, policy.lead)
+    assert text.strip() == answer.strip()
+    assert len(ends) == len(learned) and ends[-1] == len(text)
+
+
+def check_comparison(policy, prompt, answer, opened, learned):
+    comparison = Comparison(prompt, (Answer(answer), Answer("another one")), ((0, 1),))
+    (encoded,) = encode_comparisons(policy, [comparison], 4000)
+    assert (list(encoded.prompt_ids), encoded.answer_ids[0]) == (opened, learned)
+
+
+# ---- special cases -------------------------------------------------------------------------------
+
+QUESTION = Prompt("7", "the red cat", messages=((USER, "the red cat"),))
+
+
+def learned(policy, answer, prompt=QUESTION) -> str:
+    (row,) = encode(policy, [Demonstration(prompt, answer)], 4000)
+    return policy.tokenizer.decode([label for label in row["labels"] if label != IGNORED])
+
+
+R1 = Style(  # the prompt opens a block, and answered turns lose it
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}<|User|>{{ m.content }}"
+    "{% else %}" + WITHOUT_THOUGHTS + "<|Assistant|>{{ c }}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|Assistant|><think>{{ '\n' }}{% endif %}",
+    ("<|begin|>", "<|User|>", "<|Assistant|>", "<|end|>"),
+    "<|begin|>",
+    "<|end|>",
+    ordinary=("<think>", "</think>"),
+)
+
+
+def test_an_answer_that_does_not_continue_the_opened_turn_is_refused(monkeypatch):
+    monkeypatch.setitem(STYLES, "r1", R1)
+    policy = policy_of("r1", "bytes")
+    with pytest.raises(UserError, match="the answer to the prompt 7 as a continuation"):
+        learned(policy, "a dog")
+    # thoughts that end the opened block are kept, although the template would drop them
+    assert learned(policy, "x sees\n</think>\n\na dog") == "x sees\n</think>\n\na dog<|end|>"
+
+
+def test_a_part_that_the_template_drops_is_refused(monkeypatch):
+    shortened = CHATML.replace("{{ m.content }}", "{{ m.content[:12] }}")
+    monkeypatch.setitem(STYLES, "cut", Style(shortened, IM, eos="<|im_end|>"))
+    policy = policy_of("cut", "bytes")
+    assert learned(policy, "a dog") == "a dog<|im_end|>"
+    with pytest.raises(UserError, match="drops a part of the answer"):
+        learned(policy, "a dog sees the red cat")
+
+
+def test_thoughts_of_an_answer_are_learned_in_the_form_of_the_template():
+    policy = policy_of("qwen3", "bytes")
+    thoughts = "<think>\nx\n</think>\n\na dog<|im_end|>"
+    assert learned(policy, "<think>x</think>a dog") == thoughts
+    assert learned(policy, "a dog") == "<think>\n\n</think>\n\na dog<|im_end|>"
+
+
+def test_what_the_template_writes_before_an_answer_is_no_part_of_its_text():
+    policy = policy_of("harmony", "bytes")
+    (row,) = encode(policy, [Demonstration(QUESTION, "a dog")], 4000)
+    ids = [label for label in row["labels"] if label != IGNORED]
+    assert policy.tokenizer.decode(ids) == "<|channel|>final<|message|>a dog<|return|>"
+    text, ends = char_ends(policy.tokenizer, ids, policy.lead)
+    assert text == "a dog" and ends[:2] == (0, 0) and ends[-2:] == (5, 5)
+    other = policy.tokenizer("<|channel|>analysis<|message|>x")["input_ids"]
+    assert char_ends(policy.tokenizer, other, policy.lead)[0] == "analysisx"
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama2", "mistral v7"])
+def test_marked_characters_of_an_answer_have_the_weight(name):
+    """The template writes something before the answer, or removes its blanks."""
+    policy = policy_of(name, "bytes")
+    answer = " it sees a blue dog"
+    start = answer.index("blue")
+    comparison = Comparison(
+        QUESTION, (Answer(answer, ((start, start + 4),)), Answer("one")), ((0, 1),)
+    )
+    (encoded,) = encode_comparisons(policy, [comparison], 4000, span_weight=3.0)
+    marked = [i for i, w in zip(encoded.answer_ids[0], encoded.weights[0]) if w == 3.0]
+    assert policy.tokenizer.decode(marked).strip() == "blue"
+    assert len(encoded.weights[0]) == len(encoded.answer_ids[0]) and encoded.weights[0][-1] == 1.0
+
+
+def test_a_prompt_does_not_depend_on_the_day(monkeypatch):
+    expected = policy_of("smollm3", "bytes").tokenize([QUESTION])["input_ids"]
+    monkeypatch.setattr(Clock, "now", staticmethod(lambda: datetime(2031, 3, 1)))
+    policy = policy_of("smollm3", "bytes")
+    assert policy.tokenize([QUESTION])["input_ids"] == expected
+    assert "strftime_now" in policy.tokenizer.chat_template  # it is saved as it was
+
+
+def test_prompts_with_equal_texts_and_other_turns_are_different():
+    policy = policy_of("chatml", "bytes")
+    one = Prompt("0", "x", messages=((USER, "a dog"),))
+    two = Prompt("1", "x", messages=((USER, "the red cat"),))
+    answers = (Answer("one"), Answer("two"))
+    encoded = encode_comparisons(
+        policy, [Comparison(prompt, answers, ((0, 1),)) for prompt in (one, two)], 100
+    )
+    assert encoded[0].prompt_ids != encoded[1].prompt_ids
+
+
+def test_an_end_token_that_is_not_marked_as_special_is_no_text():
+    policy = policy_of("yi", "bytes")
+    ids = policy.tokenizer("a dog<|im_end|>")["input_ids"]
+    assert policy.end_id == ids[-1]
+    assert char_ends(policy.tokenizer, ids)[0] == "a dog"
