@@ -1,15 +1,19 @@
 """All kinds of faults by name, in the order in which they run."""
 
+from faults.bombs import Bombs
 from faults.checkpoints import Checkpoints
 from faults.configs import AcceptedConfigs, Configs
 from faults.disk import Disk
 from faults.folders import Folders
+from faults.idle import Idle
 from faults.kill import Kill
 from faults.numbers import Numbers
+from faults.outputs import Outputs
 from faults.ranks import Ranks
 from faults.rows import Rows
 from faults.samplers import Samplers
 from faults.servers import Servers
+from faults.streams import Streams
 from faults.together import Together
 
 _ALL = (
@@ -17,12 +21,16 @@ _ALL = (
     Configs,
     AcceptedConfigs,
     Rows,
+    Bombs,
+    Outputs,
+    Streams,
     Disk,
     Checkpoints,
     Folders,
     Together,
     Ranks,
     Servers,
+    Idle,
     Samplers,
     Numbers,
 )

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from faults import ranks, verdicts
+from faults import bombs, outputs, ranks, verdicts
 from faults.campaign import Bench, Kind, Outcome, Tally, run_kind, table
 from faults.checkpoints import DAMAGES, checkpoints_in
 from faults.child import Command, CrashPoint, Ended, run
@@ -391,3 +391,32 @@ def test_the_decoder_of_the_world_can_be_trained(tmp_path):
     write_causal_policy(tmp_path / "causal", tmp_path, seed=0)
     policy = load_policy(str(tmp_path / "causal"))
     assert policy.encode([Prompt("0", "a question")])[1].any()
+
+
+# ---- outputs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, code, verdict",
+    [
+        ("rows.jsonl", 0, "replaced"),
+        ("other.jsonl", 2, "stray files"),
+        (None, 0, "not refused"),
+        (None, 2, "refused"),
+    ],
+)
+def test_a_command_that_replaces_its_input_is_caught(tmp_path, name, code, verdict):
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+
+    def attempt():
+        if name:
+            (tmp_path / name).write_text("[]\n")
+        return Ended(code, "done", 0.0, 0, 0.0, 0.0, 1)
+
+    assert outputs.judge(attempt, tmp_path, "a trial", "a row").verdict == verdict
+
+
+def test_a_reader_that_unpacks_everything_is_caught(tmp_path, monkeypatch):
+    monkeypatch.setattr("faults.bombs.read_rows", lambda path: [1])
+    kind = bombs.Bombs(Bench(World(tmp_path), 0, 1.0, tmp_path))
+    assert kind.run(3, tmp_path).verdict == "accepted"
