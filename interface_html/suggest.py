@@ -358,10 +358,11 @@ def suggest(settings: Settings) -> list[Item]:
     ]
     write_text(settings.out, rows_text(item_json(task, item) for item in suggested))
     count = sum(len(item.row[LIST]) for item in suggested)
-    n_shown = sum(item.row[SHOWN] for item in suggested)
+    has_some = [item for item in suggested if item.row[LIST]]
+    n_shown = sum(item.row[SHOWN] for item in has_some)
     print(
-        f"{settings.out}: {counted(len(suggested), 'item')}, {counted(count, 'suggestion')};"
-        f" {counted(n_shown, 'item')} can show them"
+        f"{settings.out}: {counted(len(suggested), 'item')}, {counted(count, 'suggestion')} in"
+        f" {len(has_some):,} of them; {n_shown:,} of these show them to annotators"
     )
     return suggested
 

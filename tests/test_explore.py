@@ -315,3 +315,84 @@ def test_mistakes(tmp_path, monkeypatch, arguments, message):
         data.main(arguments)
     assert message in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["ties.jsonl"]
+
+
+# ---- marks and scores ----------------------------------------------------------------------------
+
+STUDY = [
+    {
+        "prompt": "Say 1",
+        "responses": ["You fool! <b>Bye.</b>", "Ok then."],
+        "response": "You fool! <b>Bye.</b>",
+        "spans": [
+            {"start": 0, "end": 8, "label": "Insult", "severity": "major"},
+            {"start": 4, "end": 8, "label": "Tone"},
+        ],
+        "other_spans": [[]],
+        "preferences": [2],
+        "ratings": [{"quality": 2}, {"quality": 5}],
+    },
+    {
+        "prompt": "Say 2",
+        "responses": ["Fine.", "You  FOOL."],
+        "response": "Fine.",
+        "spans": [],
+        "other_spans": [[{"start": 0, "end": 9, "label": "Insult", "severity": "minor"}]],
+        "preferences": [1],
+        "ratings": [{"quality": 4}, {"quality": 1}],
+    },
+]
+
+
+def test_marks_and_ratings_of_a_study(tmp_path, capsys):
+    source, out = tmp_path / "rows.jsonl", tmp_path / "page.html"
+    write_jsonl(source, STUDY)
+    data.main(["explore", str(source), f"out={out}"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "  marked spans: 3 in 4 responses; 2 (50%) have no marked error"
+    assert lines[2].endswith("too few to learn: Insult (2), Tone (1)")
+    assert "  quality: 4 values from 1 to 5, mean 3.00, median 3" in lines
+    assert f"{source}: 2 rows, 2 decided pairs" in lines
+    text = out.read_text(encoding="utf-8")
+    assert '<mark title="Insult, major">You </mark>' in text
+    assert '<mark title="Insult, major; Tone">fool</mark>! &lt;b&gt;Bye.' in text
+    assert "“you fool” 2" in text and "major: 1, minor: 1" in text
+    assert "<h2>Comparisons</h2>" in text and text.count("<svg") == 4
+
+
+def test_marks_alone(tmp_path, capsys):
+    """Rows of judgements, of spans without a preference, and of ratings."""
+    judgements = [
+        {"aspect": "err", "label": "Wrong", "start": 0, "end": 2, "annotator": "anna"},
+        {"aspect": "tone", "label": "rude", "start": None, "end": None, "annotator": "ben"},
+        {"aspect": "help", "score": 2.5, "start": None, "end": None, "annotator": "ben"},
+    ]
+    files = {
+        "judgements": {"prompt": "p", "response": "No way", "judgements": judgements},
+        "spans": {"prompt": "p", "response": "No way", "spans": [{**SPAN, "label": "Wrong"}]},
+        "ratings": {"prompt": "p", "response": "No way", "ratings": [{"help": 2.5}]},
+    }
+    pages = {}
+    for name, values in files.items():
+        source, out = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.html"
+        write_jsonl(source, [values])
+        data.main(["explore", str(source), f"out={out}"])
+        assert "decided pairs" not in capsys.readouterr().out
+        pages[name] = out.read_text(encoding="utf-8")
+    assert "<th>err: Wrong</th>" in pages["judgements"] and "rude: 1" in pages["judgements"]
+    assert "anna: 1, ben: 1" in pages["judgements"]
+    assert "help: 1 value from 2.5" in pages["judgements"] and "help: 1 value" in pages["ratings"]
+    assert "<th>Wrong</th>" in pages["spans"] and "Filters" not in pages["spans"]
+
+
+SPAN = {"start": 0, "end": 2}
+
+
+def test_keys_of_spans_may_be_renamed(tmp_path, capsys):
+    source = tmp_path / "rows.jsonl"
+    write_jsonl(
+        source, [{"question": "p", "response": "No way", "marks": [{**SPAN, "label": "X"}]}]
+    )
+    columns = ["columns.prompt=question", "columns.spans=marks", f"out={tmp_path / 'page.html'}"]
+    data.main(["explore", str(source), *columns])
+    assert "marked spans: 1 in 1 response" in capsys.readouterr().out

@@ -347,7 +347,25 @@ def test_models_suggest_their_segments(run, capsys):
     ] * 4
     arms = [is_shown(3, f"q{i}", 0.5) for i in range(4)]
     assert [one["suggestions_shown"] for one in rows] == arms
-    assert f"4 items, 4 suggestions; {sum(arms)} item" in capsys.readouterr().out
+    assert f"4 items, 4 suggestions in 4 of them; {sum(arms)} of these" in capsys.readouterr().out
+
+
+def test_only_items_with_suggestions_are_counted(run, tmp_path, capsys):
+    write_json(tmp_path / "more.json", [ITEM, {**ITEM, "id": "q", "prediction 1": "Another text."}])
+    span = {"aspect": "span", "label": "Irrelevant", "start": 5, "end": 11}
+    marked = {"prompt": "Who sat?", "response": TEXT, "judgements": [span]}
+    write_jsonl(tmp_path / "crowd.jsonl", [marked])
+    rows = module.suggest(
+        Settings(
+            task="qa_feedback",
+            source=str(tmp_path / "more.json"),
+            out=str(tmp_path / "o.json"),
+            judgements=str(tmp_path / "crowd.jsonl"),
+            share=1.0,
+        )
+    )
+    assert [len(item.row["suggestions"]) for item in rows] == [1, 0]
+    assert "2 items, 1 suggestion in 1 of them; 1 of these show" in capsys.readouterr().out
 
 
 def test_judgements_are_matched_by_their_text(run, tmp_path, capsys):

@@ -6,7 +6,7 @@
     fgrlhf data convert IN OUT format=comparisons to=pairs    write {prompt, chosen, rejected}
     fgrlhf data convert IN OUT format=steps to=trl   write {prompt, completions, labels}
     fgrlhf data convert IN OUT format=spans to=judgements    write spans as judgements
-    fgrlhf data explore FILE                         a page about comparisons: lengths, bias, ...
+    fgrlhf data explore FILE                         a page about comparisons, marks and scores
     fgrlhf data filter IN OUT drop=[blank]           write comparisons without some of the pairs
     fgrlhf data import IN OUT from=mqm               read a published format as judgements
     fgrlhf data export IN OUT to=label_studio        write judgements for another tool
@@ -30,7 +30,7 @@ from fgrlhf.cli.data_agreement import AgreementSettings, agreement
 from fgrlhf.cli.data_comparisons import (
     ExploreSettings,
     FilterSettings,
-    explore_comparisons,
+    explore_feedback,
     filter_comparisons,
 )
 from fgrlhf.cli.data_convert import ConvertSettings, convert
@@ -75,7 +75,7 @@ ACTIONS = {
         ),
     ),
     "explore": Action(
-        explore_comparisons,
+        explore_feedback,
         ExploreSettings,
         ("FILE",),
         ("[out=explore.html] [columns.KEY=...] [limit=...]",),
@@ -97,7 +97,7 @@ ACTIONS = {
         agreement,
         AgreementSettings,
         ("FILE",),
-        ("[severities=[...]] [out=...]",),
+        ("[severities=[...]] [orders={...}] [out=...]",),
         takes_more_files=True,
     ),
     "model": Action(fetch, ModelSettings, ("NAME",), ("[output_dir=...]",)),

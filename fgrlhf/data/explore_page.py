@@ -1,4 +1,4 @@
-"""The page of `fgrlhf data explore`: the statistics of a file of comparisons in one HTML file."""
+"""The page of `fgrlhf data explore`: the statistics of a file of feedback in one HTML file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.explore import Exploration
+from fgrlhf.data.explore_marks import Marks, findings
 from fgrlhf.errors import shorten
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import histograms
@@ -25,24 +26,40 @@ class Group:
     text: str
 
 
-def page(title: str, exploration: Exploration, comparisons: Sequence[Comparison]) -> str:
-    """The page. The template escapes every text of the data."""
-    lengths = dict(exploration.lengths)
-    prompts = lengths.pop("prompts")
-    plots = [
-        histograms("Words of a prompt", {"prompts": prompts}, "words"),
-        histograms("Words of a response", lengths, "words"),
-    ]
+def page(
+    title: str,
+    exploration: Exploration | None,
+    comparisons: Sequence[Comparison],
+    marks: Marks | None = None,
+) -> str:
+    """The page. The template escapes every text of the data.
+
+    Args:
+      exploration: of the comparisons; None if there are none.
+      marks: statistics of marks, verdicts and scores; None if there are none.
+    """
+    plots = []
+    groups = {}
+    if exploration is not None:
+        lengths = dict(exploration.lengths)
+        prompts = lengths.pop("prompts")
+        plots = [
+            histograms("Words of a prompt", {"prompts": prompts}, "words"),
+            histograms("Words of a response", lengths, "words"),
+        ]
+        groups = {
+            "prompt and responses": _groups(exploration.duplicate_groups, comparisons),
+            "prompt": _groups(exploration.prompt_groups, comparisons),
+        }
     return page_template(Path(__file__).parent, "explore.html.j2").render(
         title=title,
         style=stylesheet(),
         exploration=exploration,
-        warnings=warnings(exploration),
+        warnings=warnings(exploration) if exploration is not None else [],
         plots=[Markup(plot) for plot in plots],
-        groups={
-            "prompt and responses": _groups(exploration.duplicate_groups, comparisons),
-            "prompt": _groups(exploration.prompt_groups, comparisons),
-        },
+        groups=groups,
+        marks=marks,
+        marks_lines=findings(marks) if marks is not None else [],
     )
 
 
