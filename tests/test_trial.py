@@ -24,12 +24,13 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.kernels.install import shares_cache
 from fgrlhf.kernels.shared_cache import SHARED_CACHE
-from fgrlhf.models import sharding
+from fgrlhf.models import sharding, trial
 from fgrlhf.models.causal import CausalSteps
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.encoder_decoder import encode_prompts
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import count_layers
+from fgrlhf.models.windows import windows_of
 from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
 from fgrlhf.runs.rl_config import LoRAConfig
 
@@ -264,6 +265,123 @@ def test_a_model_that_changes_its_logits_is_refused(tmp_path):
         match="ModernBertDecoder.*: it computes different logits than the policy.*project_states",
     ):
         load_policy(tmp_path)
+
+
+# ---- texts that are longer than a window ---------------------------------------------------------
+
+MOSHI = SIZES | {"ffn_dim": 48, "sliding_window": 12, "audio_vocab_size": 8}
+
+
+def test_a_model_that_is_wrong_beyond_its_window_is_refused(tmp_path):
+    """The decoder of Moshi is right for the short texts of the first trial."""
+    save(random_model("moshi", MOSHI), tmp_path / "window")
+    with pytest.raises(UserError, match="texts of more than 12 tokens.* different logits token by"):
+        load_policy(tmp_path / "window")
+    save(random_model("moshi", MOSHI | {"sliding_window": 128}), tmp_path / "none")
+    check_logprobs(load_policy(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("longer", ["sampling", "scoring"])
+def test_what_is_wrong_in_long_texts_only_is_refused(longer, tmp_path, monkeypatch):
+    save(random_model("mistral", SIZES | {"sliding_window": 20}), tmp_path)
+    load_policy(tmp_path)
+    if longer == "sampling":
+        following = CausalSteps.next
+
+        def wrong(steps, ids_B):
+            hidden_BD = following(steps, ids_B)
+            return hidden_BD * 1.1 if steps.mask_BL.shape[1] > 20 else hidden_BD
+
+        monkeypatch.setattr(CausalSteps, "next", wrong)
+    else:
+        scored = CausalPolicy.hidden
+
+        def wrong(policy, prompt_ids_BP, *args):
+            hidden_BTD = scored(policy, prompt_ids_BP, *args)
+            return hidden_BTD * 1.1 if prompt_ids_BP.shape[1] > 20 else hidden_BTD
+
+        monkeypatch.setattr(CausalPolicy, "hidden", wrong)
+    with pytest.raises(UserError, match="Mistral.*: in texts of more than 20 tokens, a length in"):
+        load_policy(tmp_path)
+
+
+def test_a_long_trial_that_would_take_minutes_is_left_out_with_a_note(
+    tmp_path, monkeypatch, capsys
+):
+    save(random_model("mistral", SIZES | {"sliding_window": 20}), tmp_path)
+    lengths = []
+    made = trial.make_trial
+    monkeypatch.setattr(trial, "make_trial", lambda *args: lengths.append(args[1:2]) or made(*args))
+    load_policy(tmp_path)
+    assert lengths == [(), ((22, 19),)]
+    assert "note" not in capsys.readouterr().err
+    monkeypatch.setattr(trial, "MAX_WORK", 1e5)
+    load_policy(tmp_path)
+    load_policy(tmp_path)
+    assert lengths[2:] == [(), ()]
+    note = capsys.readouterr().err
+    assert note.count("note: MistralForCausalLM has a window or chunk of 20 tokens") == 1
+
+
+def test_lengths_from_which_a_model_differs():
+    """A window that no text exceeds, or that is switched off, is none."""
+    windowed = SIZES | {"sliding_window": 20}
+    assert windows_of(random_model("mistral", windowed)) == [20]
+    assert windows_of(random_model("mistral", windowed | {"sliding_window": 128})) == []
+    assert windows_of(random_model("qwen2", windowed | {"use_sliding_window": False})) == []
+    assert windows_of(random_model("led", families.ENCODER_DECODERS["led"][1])) == [8]
+    assert windows_of(random_model("gemma3", NESTED["gemma3"])) == [4]
+    assert windows_of(random_model("t5gemma", NESTED["t5gemma"])) == [4]
+    assert windows_of(families.random_model(families.config_of("bamba"))) == [8]
+    assert windows_of(families.random_model(families.config_of("qwen3_5_text"))) == [64]
+    assert windows_of(random_model("t5", families.T5)) == []
+
+
+# ---- limits within a text ------------------------------------------------------------------------
+
+LONG = Sampling(max_new_tokens=40, temperature=3.0)
+
+
+@pytest.mark.parametrize("model_type", ["switch_transformers", "nllb-moe"])
+def test_experts_take_every_token(model_type, tmp_path):
+    """With a limit, a whole text loses tokens that sampling keeps; in training, a batch."""
+    experts = {"num_experts": 4, "expert_capacity": 3, "num_layers": 2, "num_decoder_layers": 2}
+    shape = families.T5 if model_type == "switch_transformers" else families.BART
+    every_layer = {"encoder_sparse_step": 1, "decoder_sparse_step": 1}
+    sparse = {"num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 2}
+    settings = shape | experts | (sparse if model_type == "switch_transformers" else every_layer)
+    no_dropout = {"dropout_rate": 0.0, "router_jitter_noise": 0.0}
+    if model_type == "nllb-moe":
+        no_dropout = dict.fromkeys(
+            ["dropout", "attention_dropout", "activation_dropout", "moe_token_dropout"], 0.0
+        )
+        settings |= {"moe_eval_capacity_token_fraction": 0.2, "second_expert_policy": "all"}
+    save(random_model(model_type, settings | no_dropout), tmp_path / "start")
+    policy = load_policy(tmp_path / "start")
+    assert max(differences(policy, LONG)) < 1e-4
+    policy.save(tmp_path / "saved")
+    saved = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved")
+    batch = sampled(policy)
+    with torch.no_grad():
+        expected_BT = policy.eval()(*batch)[0].logprobs_BT
+        torch.testing.assert_close(policy.train()(*batch)[0].logprobs_BT, expected_BT)
+        policy.model = saved.eval()
+        torch.testing.assert_close(policy(*batch)[0].logprobs_BT, expected_BT)
+
+
+def test_bigbird_has_full_attention_from_the_start(tmp_path):
+    """Its sparse attention would turn into it for good when it reads the first short text."""
+    sizes = {"block_size": 4, "num_random_blocks": 1, "attention_type": "block_sparse"}
+    save(random_model("bigbird_pegasus", families.BART | sizes), tmp_path / "start")
+    policy = load_policy(tmp_path / "start").eval()
+    policy.save(tmp_path / "saved")
+    assert read_json(tmp_path / "saved" / "config.json")["attention_type"] == "original_full"
+    ids_1P = torch.arange(60)[None] % 20 + 5
+    mask_1P = torch.ones_like(ids_1P)
+    fresh = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved").eval()
+    with torch.no_grad():
+        encoded = fresh.get_encoder()(ids_1P, attention_mask=mask_1P).last_hidden_state
+        torch.testing.assert_close(policy._encode(ids_1P, mask_1P), encoded)
 
 
 # ---- models whose logits are scaled --------------------------------------------------------------

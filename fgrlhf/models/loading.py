@@ -43,11 +43,14 @@ MAX_NAMES = 3  # of tensors, in a message
 
 
 def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
-    """The config of a folder or hub name, with `changes` and without LayerDrop.
+    """The config of a folder or hub name, with `changes`, so that a text has one result.
 
     `max_position_embeddings` is the limit of its length also where a family has another name for it
     (MPT: `max_seq_len`). LayerDrop skips whole layers at random in training. Log-probabilities
     would change from one forward pass to the next, and DDP fails if parameters get no gradient.
+    Experts of Switch Transformers and NLLB-MoE take every token: with a limit, scoring a whole text
+    leaves tokens out that sampling, token by token, does not. BigBird has full attention: its
+    sparse one turns into it for good when the first short text is read.
 
     Raises:
       ValueError: the reason.
@@ -61,6 +64,12 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
     for key in config.to_dict():
         if key.endswith("layerdrop"):  # BART has one for each stack
             setattr(config, key, 0.0)
+    if hasattr(config, "expert_capacity"):
+        config.expert_capacity = MAX_NUMBER
+    if hasattr(config, "moe_eval_capacity_token_fraction"):
+        config.moe_eval_capacity_token_fraction = 0.0  # `expert_capacity` in evaluation too
+    if getattr(config, "attention_type", None) == "block_sparse":
+        config.attention_type = "original_full"
     if hasattr(config, "max_seq_len") and not hasattr(config, "max_position_embeddings"):
         config.max_position_embeddings = config.max_seq_len
     return config

@@ -5,10 +5,17 @@ padded prompts, with several responses in one row, and token by token with a cac
 responses of a prompt share. The trial compares them with the model's own forward pass, in which
 every prompt is alone.
 
+A second trial, of one response each, has prompts around the length of the model's windows
+(windows.py): one is longer, the response of the other crosses it. In a large model with a long
+window it would take minutes and is left out, with a note.
+
 Axes here, besides those of fgrlhf/types.py: M tokens that a decoder reads before a response.
 """
 
+import inspect
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +27,24 @@ from fgrlhf.models.causal import SharedCacheSteps
 from fgrlhf.models.decoding import Steps
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy, EncoderDecoderSteps
 from fgrlhf.models.recorded_steps import never_record
+from fgrlhf.models.windows import windows_of
+from fgrlhf.runs.shared_messages import print_once
 
 # The trial: a long and a short prompt with two responses each, of three and two tokens.
 PROMPT_LENGTHS = (6, 2)
 RESPONSE_LENGTHS = (3, 2)
+# The long trial: the lengths of its prompts, relative to a window, and of their responses.
+AROUND_WINDOW = (2, -1)
+LONG_RESPONSE_LENGTHS = (3,)
+# Parameters (without the embeddings) times tokens of the long trial's longest text, and the tokens
+# of that text: more would take minutes on a CPU, or gigabytes in attention.
+MAX_WORK = 5e11
+MAX_TOKENS = 5_000
 # Largest accepted difference of two logits, relative to the largest logit. Rounding in half
 # precision may change the experts to which a token is sent.
 TOLERANCE = 1e-3
 TOLERANCE_OF_HALF_PRECISION = 0.03
+TOLERANCE_OF_LONG_HALF_PRECISION = 0.1
 
 
 class _TrialError(Exception):
@@ -40,8 +57,9 @@ class _Trial:
 
     Attributes:
       prompt_ids_GP, prompt_mask_GP: as the policy pads them; G = 2.
-      response_ids_BT, response_mask_BT: two responses per prompt, B = 4.
+      response_ids_BT, response_mask_BT: K responses per prompt, B = G K.
       expected_BTV: the logits before each response token.
+      tolerance: largest accepted difference of two logits.
     """
 
     prompt_ids_GP: Tensor
@@ -49,6 +67,12 @@ class _Trial:
     response_ids_BT: Tensor
     response_mask_BT: Tensor
     expected_BTV: Tensor
+    tolerance: float
+
+    @property
+    def num_responses(self) -> int:
+        """K."""
+        return len(self.response_ids_BT) // len(self.prompt_ids_GP)
 
 
 def check_special_tokens(policy: Policy) -> None:
@@ -104,17 +128,60 @@ def _run_trial(policy: Policy) -> None:
         _check_steps(policy, trial)
         if torch.cuda.is_available():
             check_recorded_steps(policy, trial)
+        window = _window_to_try(policy)
+        if window is not None:
+            _check_long_texts(policy, window)
     except (UserError, _TrialError):
         raise
     except Exception as error:  # the code of a model's forward pass can raise anything
-        what = "its own forward pass" if trial is None else "a trial run of sampling and scoring"
-        raise _TrialError(
-            f"{what} fails ({type(error).__name__}: {shorten(error, 200)}). Correct its"
-            " config, or use another model"
-        ) from error
+        seen = f"fails ({type(error).__name__}: {shorten(error, 200)})"
+        if trial is None:
+            reason = f"its own forward pass {seen}. Correct its config, or use another model"
+        else:
+            reason = (
+                f"a trial run of sampling and scoring {seen}. Its class lacks what a policy needs,"
+                " whatever its config says: use another model"
+            )
+        raise _TrialError(reason) from error
     finally:
         if policy.frozen_layers is not None:
             policy.frozen_layers.forget()
+
+
+def _window_to_try(policy: Policy) -> int | None:
+    """The longest window that the long trial can afford; None: there is none."""
+    windows = windows_of(policy.model)
+    embeddings = policy.num_embeddings * policy.hidden_size
+    parameters = sum(p.numel() for p in policy.model.parameters()) - embeddings
+    longest_text = min(MAX_TOKENS, int(MAX_WORK / max(parameters, 1)))
+    more = max(AROUND_WINDOW) + max(LONG_RESPONSE_LENGTHS)
+    tried = [window for window in windows if window + more <= longest_text]
+    if tried != windows:
+        _note_untried(type(policy.model).__name__, windows[0])
+    return tried[0] if tried else None
+
+
+@cache  # a run loads a policy several times
+def _note_untried(name: str, window: int) -> None:
+    print_once(
+        f"note: {name} has a window or chunk of {window} tokens. Its self-test when loaded has"
+        " shorter texts only, because one so long would take minutes: if `kl` is not about 0 in the"
+        " first step of a training with long texts, the model is not computed rightly beyond it"
+    )
+
+
+def _check_long_texts(policy: Policy, window: int) -> None:
+    """The checks of updates and steps with texts that are longer than this window."""
+    lengths = tuple(max(1, window + more) for more in AROUND_WINDOW)
+    trial = make_trial(policy, lengths, LONG_RESPONSE_LENGTHS, TOLERANCE_OF_LONG_HALF_PRECISION)
+    try:
+        _check_finite(policy, trial)
+        _check_updates(policy, trial)
+        _check_steps(policy, trial)
+    except _TrialError as error:
+        raise _TrialError(
+            f"in texts of more than {window} tokens, a length in its config, {error}"
+        ) from None
 
 
 def _check_updates(policy: Policy, trial: _Trial) -> None:
@@ -126,9 +193,10 @@ def _check_updates(policy: Policy, trial: _Trial) -> None:
             " probably changes its logits after the output layer: add that to `project_states`"
             " (fgrlhf/models/logprobs.py), or use another model"
         )
-    one_response_each = slice(0, 4, 3)
-    two_responses_each = slice(0, 4)
-    for rows in (one_response_each, two_responses_each):
+    K = trial.num_responses
+    one_response_each = slice(0, None, K + 1)
+    all_responses = slice(0, None)
+    for rows in (one_response_each, all_responses) if K > 1 else (all_responses,):
         if not _agree(policy, trial, rows):
             raise _TrialError(
                 "the logits of a prompt with padding, beside a longer prompt, are not those of the"
@@ -136,38 +204,53 @@ def _check_updates(policy: Policy, trial: _Trial) -> None:
             )
 
 
-def make_trial(policy: Policy) -> _Trial:
-    """Short prompts and responses of ordinary tokens, with the model's own logits."""
+def make_trial(
+    policy: Policy,
+    prompt_lengths: tuple[int, ...] = PROMPT_LENGTHS,
+    response_lengths: tuple[int, ...] = RESPONSE_LENGTHS,
+    relative_of_half_precision: float = TOLERANCE_OF_HALF_PRECISION,
+) -> _Trial:
+    """Prompts and responses of ordinary tokens, with the model's own logits.
+
+    Args:
+      prompt_lengths: of the G prompts.
+      response_lengths: of the K responses of each of them.
+      relative_of_half_precision: the accepted difference if the model's weights are not fp32.
+    """
     tokens = _ordinary_tokens(policy)
 
     def text(start: int, length: int) -> Tensor:
         chosen = [tokens[(start + i) % len(tokens)] for i in range(length)]
         return torch.tensor(chosen, device=policy.device)
 
-    P = max(PROMPT_LENGTHS)
-    T = max(RESPONSE_LENGTHS)
-    G = len(PROMPT_LENGTHS)
-    K = len(RESPONSE_LENGTHS)
+    P = max(prompt_lengths)
+    T = max(response_lengths)
+    G = len(prompt_lengths)
+    K = len(response_lengths)
     prompt_ids_GP = torch.full((G, P), policy.tokenizer.pad_token_id, device=policy.device)
     prompt_mask_GP = torch.zeros_like(prompt_ids_GP)
     pads_left = policy.tokenizer.padding_side == "left"
     response_ids_GKT = torch.stack([text(3 * b, T) for b in range(G * K)]).view(G, K, T)
     expected = []
-    for g, length in enumerate(PROMPT_LENGTHS):
+    for g, length in enumerate(prompt_lengths):
         prompt_ids = text(g, length)
         columns = slice(P - length, P) if pads_left else slice(0, length)
         prompt_ids_GP[g, columns] = prompt_ids
         prompt_mask_GP[g, columns] = 1
         expected.append(_own_logits(policy, prompt_ids.expand(K, -1), response_ids_GKT[g]))
     response_mask_KT = torch.zeros(K, T, dtype=torch.long, device=policy.device)
-    for k, length in enumerate(RESPONSE_LENGTHS):
+    for k, length in enumerate(response_lengths):
         response_mask_KT[k, :length] = 1
+    expected_BTV = torch.cat(expected)
+    is_single = policy.model.dtype == torch.float32
+    relative = TOLERANCE if is_single else relative_of_half_precision
     return _Trial(
         prompt_ids_GP,
         prompt_mask_GP,
         response_ids_GKT.flatten(0, 1),
         response_mask_KT.repeat(G, 1),
-        torch.cat(expected),
+        expected_BTV,
+        relative * float(expected_BTV.float().abs().max()),
     )
 
 
@@ -186,15 +269,20 @@ def _own_logits(policy: Policy, prompt_ids_KP: Tensor, response_ids_KT: Tensor) 
         start_M = response_ids_KT.new_tensor(policy.decoder_start_ids)
         start_KM = start_M.expand(len(response_ids_KT), -1)
         decoder_ids = torch.cat([start_KM, response_ids_KT[:, :-1]], 1)
-        inputs = {"input_ids": prompt_ids_KP, "decoder_input_ids": decoder_ids}
+        inputs: dict[str, Any] = {
+            "input_ids": prompt_ids_KP,
+            "decoder_input_ids": decoder_ids,
+        }
     else:
         inputs = {"input_ids": torch.cat([prompt_ids_KP, response_ids_KT[:, :-1]], 1)}
+        if "logits_to_keep" in inspect.signature(policy.model.forward).parameters:
+            inputs["logits_to_keep"] = T  # those of a whole long text need gigabytes
     return policy.model(**inputs, use_cache=False).logits[:, -T:]
 
 
 def _updated_logits(policy: Policy, trial: _Trial, rows: slice) -> Tensor:
     """The policy's logits before the response tokens of these rows, as in an update."""
-    K = len(RESPONSE_LENGTHS)
+    K = trial.num_responses
     prompt_ids_BP = trial.prompt_ids_GP.repeat_interleave(K, 0)
     prompt_mask_BP = trial.prompt_mask_GP.repeat_interleave(K, 0)
     hidden_BTD = policy.hidden(
@@ -234,20 +322,20 @@ def check_recorded_steps(policy: Policy, trial: _Trial) -> None:
 
 
 def _steps_of(policy: Policy, trial: _Trial, recorded: bool) -> Steps:
-    K = len(RESPONSE_LENGTHS)
+    K = trial.num_responses
     T = trial.response_ids_BT.shape[1]
     return policy._steps(trial.prompt_ids_GP, trial.prompt_mask_GP, K, T, recorded)
 
 
 def _steps_agree(policy: Policy, trial: _Trial, steps: Steps) -> bool:
     """Whether the logits of these steps are the expected ones."""
-    K = len(RESPONSE_LENGTHS)
+    K = trial.num_responses
     B, T = trial.response_ids_BT.shape
     rows = torch.arange(B, device=policy.device)
     hidden_BD = steps.first()
     for t in range(T):
         logits_BV = policy.project(hidden_BD)
-        if not _close(policy, logits_BV, trial.expected_BTV[rows, t], trial):
+        if not _close(logits_BV, trial.expected_BTV[rows, t], trial):
             return False
         if t == T - 1:
             break
@@ -275,11 +363,8 @@ def _agree(policy: Policy, trial: _Trial, rows: slice) -> bool:
     """Whether the logits of an update with these rows are the expected ones."""
     logits_BTV = _updated_logits(policy, trial, rows)
     real_BT = trial.response_mask_BT[rows].bool()
-    return _close(policy, logits_BTV[real_BT], trial.expected_BTV[rows][real_BT], trial)
+    return _close(logits_BTV[real_BT], trial.expected_BTV[rows][real_BT], trial)
 
 
-def _close(policy: Policy, logits: Tensor, expected: Tensor, trial: _Trial) -> bool:
-    is_single = policy.model.dtype == torch.float32
-    relative = TOLERANCE if is_single else TOLERANCE_OF_HALF_PRECISION
-    tolerance = relative * float(trial.expected_BTV.float().abs().max())
-    return torch.allclose(logits.float(), expected.float(), atol=tolerance, rtol=0)
+def _close(logits: Tensor, expected: Tensor, trial: _Trial) -> bool:
+    return torch.allclose(logits.float(), expected.float(), atol=trial.tolerance, rtol=0)
