@@ -1,4 +1,4 @@
-# make setup | lint | test | test-slow | test-quantize | processors | faults | demo | real | tasks | feedback-check | probe | science | bench | gpu | bench-peers | profile
+# make setup | lint | test | test-slow | test-quantize | processors | faults | demo | real | tasks | feedback-check | tools-check | probe | science | bench | gpu | bench-peers | profile
 # ARGS="..." gives arguments to the program, e.g. make test ARGS="-k ppo".
 SHELL := /bin/bash
 STAMP := .venv/.stamp
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 TYPES := $(RUN) basedpyright --level error
 
-.PHONY: feedback-check vllm-check setup lint style test test-slow test-quantize processors faults demo real tasks probe science bench gpu gpu-tests profile bench-peers
+.PHONY: feedback-check vllm-check tools-check setup lint style test test-slow test-quantize processors faults demo real tasks probe science bench gpu gpu-tests profile bench-peers
 
 setup: $(STAMP)
 
@@ -112,6 +112,13 @@ feedback-check: setup
 vllm-check: setup
 	@$(RUN) python -c 'import os, sys; os.environ.get("FGRLHF_VLLM") or sys.exit("error: FGRLHF_VLLM is not set: set it to the program vllm of its own environment (docs/scale.md)")'
 	@$(RUN) python -m pytest -m slow tests/test_real_vllm.py $(ARGS)
+
+# Our exports in real annotation tools, and theirs back. Installs the tools (3 GB) in environments of their own, in the
+# folder FGRLHF_TOOLS, and starts their servers on loopback.
+tools-check: export FGRLHF_TOOLS ?= $(HOME)/.cache/fgrlhf/tools
+tools-check: setup
+	@bash scripts/tools.sh "$$FGRLHF_TOOLS"
+	@$(RUN) python -m pytest -m slow tests/test_real_tools.py $(ARGS)
 
 # Compare with other packages on equal work; needs the extra `peers`. ARGS="--tune" first tries all settings of both sides.
 bench-peers: setup

@@ -139,6 +139,79 @@ def test_label_studio_takes_its_own_annotators_back(tmp_path):
     assert losses["annotations with the name of an annotator"] == 3
 
 
+PROJECT = """<View>
+  <Text name="answer" value="$text"/><Text name="origin" value="$source"/>
+  <Text name="question" value="$prompt"/>
+  <Labels name="err" toName="answer"><Label value="wrong"/></Labels>
+  <Labels name="left" toName="origin"><Label value="gap"/></Labels>
+  <Rating name="stars" toName="answer" perRegion="true"/><Rating name="quality" toName="answer"/>
+  <TextArea name="fix" toName="answer"/><TextArea name="long" toName="answer" rows="4"/>
+</View>"""
+
+
+def for_project(tmp_path, *judgements, project=PROJECT):
+    """The task of these judgements that is fitted to a project, and what is lost."""
+    (tmp_path / "project.xml").write_text(project)
+    items = [JudgedResponse(Prompt("0", ""), TEXT, judgements, "1 and 7")]
+    keys = {"project": str(tmp_path / "project.xml")}
+    (row,), losses = EXPORTERS["label_studio"].write(items, **keys)
+    write_json(tmp_path / "t.json", [row])
+    return row, losses, import_items(tmp_path / "t.json", "label_studio", keys)[0][0]
+
+
+def test_tasks_are_fitted_to_a_project(tmp_path):
+    judgements = (
+        Judgement("err", "wrong", *HERE, score=4.0),
+        Judgement("left", "gap", 0, 1, side="source"),
+        Judgement("quality", score=5.0),
+        Judgement("fix", "comment", reason="a\nb"),
+        Judgement("long", "comment", reason="a\nb"),
+    )
+    row, losses, again = for_project(tmp_path, *judgements)
+    assert row["data"] == {"id": "0", "text": TEXT, "source": "1 and 7", "prompt": ""}
+    (answer,) = row["annotations"]
+    assert answer["ground_truth"] is False  # Label Studio's default for imported ones is true
+    mark, stars, gap, quality, fix, long = answer["result"]
+    assert (mark["to_name"], mark["type"]) == ("answer", "labels")
+    assert (stars["from_name"], stars["value"]["rating"]) == ("stars", 4)
+    assert gap["to_name"] == "origin"
+    assert (quality["type"], quality["value"]) == ("rating", {"rating": 5})
+    assert fix["value"] == {"text": ["a", "b"]} and long["value"] == {"text": ["a\nb"]}
+    assert not losses
+    assert again.judgements == judgements and again.source == "1 and 7"
+
+
+def test_what_a_project_has_no_control_for_is_counted(tmp_path):
+    judgements = (
+        Judgement("tone", "rude"),
+        Judgement("err", "wrong", 0, 1, side="source"),
+        Judgement("quality", score=4.5),
+        Judgement("fix", "wrong"),
+        Judgement("err", "no error"),
+    )
+    row, losses, again = for_project(tmp_path, *judgements)
+    assert row["annotations"][0]["result"] == [] and again.judgements == ()
+    assert losses == {
+        "answers of `tone`, which is no control of the project": 1,
+        "answers about the source, which `err` does not judge": 1,
+        "answers that are no rating, as `quality` gives": 1,
+        "answers that are no textarea, as `fix` gives": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "project, message",
+    [
+        ("<View>", "is not the XML of a labelling configuration: no element found"),
+        ("<View><Text name='a' value='$text'/></View>", "has no control"),
+        ("<View><HyperText name='a' value='$text'/></View>", r"shows `\$text` as HyperText"),
+    ],
+)
+def test_files_that_are_no_configuration_of_a_project(tmp_path, project, message):
+    with pytest.raises(UserError, match=message):
+        for_project(tmp_path, project=project)
+
+
 # ---- Argilla -------------------------------------------------------------------------------------
 
 
@@ -226,6 +299,26 @@ def test_doccano_and_back(tmp_path):
         "marks that another annotator or model made too": 1,
         "judgements that are no labelled span of the response": 1,
     }
+
+
+def test_rows_for_doccano_have_the_same_keys():
+    """It refuses a file with a row without a key of another row, and null beside numbers."""
+    metas = ({"n": 1, "t": "x", "filename": "f"}, {"Comments": []}, {"Comments": [1]})
+    items = [JudgedResponse(Prompt("0", "", meta=meta), "abc", ()) for meta in metas]
+    rows, losses = EXPORTERS["doccano"].write(items)
+    assert [(row["n"], row["t"]) for row in rows] == [(1, "x"), ("", None), ("", None)]
+    assert len({frozenset(row) for row in rows}) == 1
+    assert losses == {
+        "values of the key `filename`, which doccano sets": 1,
+        "values of the key `Comments`, which doccano sets": 1,
+    }
+
+
+def test_texts_of_doccano_can_be_corrections(tmp_path):
+    write_jsonl(tmp_path / "d.jsonl", [{"text": "Abc.", "label": ["Abd.", "Abe."]}])
+    (item,), report = import_items(tmp_path / "d.jsonl", "doccano", {"corrections": True})
+    assert item.judgements == () and item.prompt.meta == {"correction": "Abd."}
+    assert report.losses == {"further corrections of a text": 1}
 
 
 # ---- all -----------------------------------------------------------------------------------------

@@ -39,6 +39,11 @@ class ImportSettings(StrictModel):
     items: str | None = Field(
         default=None, description="potato: the data file of the project, which has the texts"
     )
+    project: str | None = Field(
+        default=None,
+        description="label_studio: a file with the project's labelling configuration (Settings,"
+        " Labeling Interface, Code), which tells what its texts are called",
+    )
     offsets: Literal["utf16", "code_points", "graphemes"] | None = Field(
         default=None, description="doccano: what its page counts; null: utf16, its default"
     )
@@ -52,6 +57,10 @@ class ImportSettings(StrictModel):
     )
     layer: str | None = Field(
         default=None, description="uima: the only type of annotations to read; null: all"
+    )
+    corrections: bool | None = Field(
+        default=None,
+        description="doccano: labels that are texts are better versions, as in Seq2seq projects",
     )
 
 
@@ -72,6 +81,11 @@ class ExportSettings(StrictModel):
         default=None,
         description="label_studio: write the annotators' names (default); it refuses users whom"
         " it does not know",
+    )
+    project: str | None = Field(
+        default=None,
+        description="label_studio: a file with the project's labelling configuration (Settings,"
+        " Labeling Interface, Code), which the tasks are then fitted to",
     )
     offsets: Literal["utf16", "code_points"] | None = Field(
         default=None, description="doccano: what its page counts; null: utf16, its default"

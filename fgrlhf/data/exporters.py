@@ -11,6 +11,7 @@ from typing import Any
 from fgrlhf.data.comparisons import Comparison, as_pairs
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, JUDGEMENTS, SPANS, pair_row
+from fgrlhf.data.importers.doccano import COMMENTS
 from fgrlhf.data.importers.tools import COMMENT, OF_SOURCE, PARTS, SCORE, SUGGESTED, VERDICT
 from fgrlhf.data.judgements import (
     NO_ERROR,
@@ -22,6 +23,7 @@ from fgrlhf.data.judgements import (
     to_spans,
     to_steps,
 )
+from fgrlhf.data.label_studio_project import fitted, read_project
 from fgrlhf.data.offsets import UTF16_UNIT, to_utf16
 from fgrlhf.data.step_rows import TRL, step_rows
 from fgrlhf.models.dialogs import messages_in
@@ -35,7 +37,9 @@ Rows = tuple[list[dict[str, Any]], Losses]  # the rows to write, and what they c
 SCORE_CONTROL = "score"  # of a labelled judgement
 
 
-def label_studio_rows(items: Iterable[JudgedResponse], names: bool = True) -> Rows:
+def label_studio_rows(
+    items: Iterable[JudgedResponse], names: bool = True, project: str | None = None
+) -> Rows:
     """Tasks of Label Studio, with an annotation for each annotator.
 
     Judgements without an annotator but with an origin become predictions. `from_name` is the
@@ -45,13 +49,19 @@ def label_studio_rows(items: Iterable[JudgedResponse], names: bool = True) -> Ro
     annotators is lost.
 
     Label Studio refuses a file with an annotator whom it does not know: a whole number is the
-    number of a user there, and any other name is taken for the address of one.
+    number of a user there, and any other name is taken for the address of one. It takes imported
+    annotations for the ground truth unless they say otherwise, so they do.
 
     Args:
       names: write who made each annotation.
+      project: a file with the labelling configuration of the project. The tasks then have its keys,
+        names and types, such as ratings; what it has no control for is lost.
     """
     losses = Losses()
+    target = None if project is None else read_project(project)
     rows = [_label_studio_task(judged, losses, names) for judged in items]
+    if target is not None:
+        rows = [fitted(row, target, losses) for row in rows]
     return rows, +losses
 
 
@@ -77,7 +87,7 @@ def _label_studio_task(judged: JudgedResponse, losses: Losses, names: bool) -> d
             earlier += results
     annotations = []
     for annotator, results in by_annotator.items():
-        annotation: dict[str, Any] = {"result": results}
+        annotation: dict[str, Any] = {"result": results, "ground_truth": False}
         if annotator is not None and not names:
             losses["annotations with the name of an annotator"] += 1
         elif annotator is not None:
@@ -319,23 +329,31 @@ def _joined(earlier: Any, answer: Any, losses: Losses) -> Any:
 # ---- doccano, rows of this library, and TRL ------------------------------------------------------
 
 
+DOCCANO_KEYS = (COMMENTS, "filename", "upload_name")  # that it replaces by its own
+
+
 def doccano_rows(items: Iterable[JudgedResponse], offsets: str = UTF16_UNIT) -> Rows:
     """Doccano's JSON lines: `{id, text, label: [[start, end, label], ...], prompt?, source?}`.
 
     A file has the labels of one person or model, so those of all annotators and models are joined;
-    the same mark is written once.
+    the same mark is written once. Doccano refuses a file if one of its rows lacks a key that
+    another has, or if a key of numbers is null in one, so all rows have all keys. It replaces some
+    keys by its own; these are lost.
 
     Args:
       offsets: the unit in which the project counts: `utf16` or `code_points`.
     """
     losses = Losses()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for judged in items:
         texts = {"prompt": judged.prompt.text or None, SOURCE: judged.source}
         row: dict[str, Any] = {"id": judged.prompt.id, "text": judged.response, "label": []}
         row |= {key: text for key, text in texts.items() if text is not None}
         for key, value in judged.prompt.meta.items():
-            row.setdefault(key, value)
+            if key in DOCCANO_KEYS:
+                losses[f"values of the key `{key}`, which doccano sets"] += bool(value)
+            else:
+                row.setdefault(key, value)
         losses["references"] += len(judged.prompt.references)
         losses["the roles of messages"] += _roles_lost(judged.prompt)
         for judgement in judged.judgements:
@@ -345,7 +363,20 @@ def doccano_rows(items: Iterable[JudgedResponse], offsets: str = UTF16_UNIT) -> 
             elif mark is not None:
                 losses["marks that another annotator or model made too"] += 1
         rows.append(row)
+    _fill(rows)
     return rows, +losses
+
+
+def _fill(rows: list[dict[str, Any]]) -> None:
+    """Give all rows the same keys. A missing value is null, beside numbers a blank text."""
+    for key in dict.fromkeys(key for row in rows for key in row):
+        values = [row[key] for row in rows if row.get(key) is not None]
+        if len(values) == len(rows):
+            continue
+        is_number = all(isinstance(value, int | float) for value in values)
+        for row in rows:
+            if row.get(key) is None:
+                row[key] = "" if values and is_number else None
 
 
 def _doccano_mark(
@@ -448,7 +479,7 @@ class Exporter:
 
 
 EXPORTERS: dict[str, Exporter] = {
-    "label_studio": Exporter(label_studio_rows, keys=("names",)),
+    "label_studio": Exporter(label_studio_rows, keys=("names", "project")),
     "argilla": Exporter(argilla_rows),
     "doccano": Exporter(doccano_rows, keys=("offsets",)),
     "spans": Exporter(span_rows),

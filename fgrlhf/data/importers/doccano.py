@@ -18,7 +18,9 @@ from fgrlhf.data.locate import READING_OF
 from fgrlhf.data.offsets import UTF16_UNIT
 from fgrlhf.data.rows import RowError, check_list, check_text
 
+CORRECTION = "correction"  # the key of a row for a better version of its text
 MARK_KEYS = ("label", "labels", "entities")  # keys of marks, which are also the aspect
+COMMENTS = "Comments"  # in every row of an export
 LABEL_KEYS = (*MARK_KEYS, "cats")
 
 
@@ -28,6 +30,7 @@ def doccano(
     offsets: str = UTF16_UNIT,
     confirmed: bool = False,
     annotator: str | None = None,
+    corrections: bool = False,
 ) -> list[JudgedResponse]:
     """Doccano's JSON lines: `{text, label: [[start, end, label], ...]}` or with `entities`.
 
@@ -46,8 +49,13 @@ def doccano(
       offsets: the unit: `utf16`, `graphemes` or `code_points`.
       confirmed: the file has only confirmed rows, so one without a label is judged `no error`.
       annotator: who made the labels. Doccano writes a file for each member, named after the member.
+      corrections: the project is of the type Seq2seq, so labels that are texts are better versions
+        of the text. The first one is kept as the row's `correction`. The file does not tell them
+        from labels of the whole text.
     """
-    read = partial(_row, offsets=offsets, confirmed=confirmed, annotator=annotator)
+    read = partial(
+        _row, offsets=offsets, confirmed=confirmed, annotator=annotator, corrections=corrections
+    )
     return read_objects(path, read, report)
 
 
@@ -58,6 +66,7 @@ def _row(
     offsets: str,
     confirmed: bool,
     annotator: str | None,
+    corrections: bool,
 ) -> JudgedResponse | None:
     response = check_text("text", row.get("text", row.get("data")), may_be_blank=True)
     keys = [name for name in LABEL_KEYS if row.get(name) is not None]
@@ -66,6 +75,7 @@ def _row(
     if not report.has_response(number, "text", response):
         return None
     judgements = []
+    written: dict[str, str] = {}  # the correction under its key
     count = 0  # of labels in the row
     for key in keys:
         for i, value in enumerate(check_list(key, row[key])):
@@ -74,6 +84,10 @@ def _row(
                 report.losses["blank labels"] += 1
                 continue
             count += 1
+            if isinstance(value, str) and corrections:
+                if written.setdefault(CORRECTION, value) is not value:
+                    report.losses["further corrections of a text"] += 1
+                continue
             if isinstance(value, str):
                 judgements.append(Judgement(key, check_text(place, value), annotator=annotator))
                 continue
@@ -97,6 +111,9 @@ def _row(
     prompt_text, source = texts.get("prompt") or "", texts.get(SOURCE)
     used = ("text", "data", "id", "relations", *LABEL_KEYS, *texts)
     meta = {name: value for name, value in row.items() if name not in used}
+    if meta.get(COMMENTS) == []:
+        del meta[COMMENTS]
+    meta |= written
     prompt = text_prompt(row_id(row.get("id"), number), prompt_text, meta)
     return JudgedResponse(prompt, response, tuple(judgements), source)
 

@@ -65,7 +65,7 @@ IMPORTERS: dict[str, Importer] = {
     "helpsteer3_feedback": Importer(helpsteer.feedback),
     "helpsteer3_edit": Importer(helpsteer.edit),
     "unpaired": Importer(unpaired.unpaired, COMPARISONS),
-    "label_studio": Importer(tools.label_studio, keys=("aspect",)),
+    "label_studio": Importer(tools.label_studio, keys=("aspect", "project")),
     "argilla": Importer(tools.argilla),
     "potato": Importer(potato.potato, keys=("items", "aspect")),
     "prodigy": Importer(prodigy.prodigy),
@@ -73,7 +73,7 @@ IMPORTERS: dict[str, Importer] = {
     "uima": Importer(
         uima.uima, beside=(uima.TYPES_FILE,), keys=("layer", "annotator", "confirmed")
     ),
-    "doccano": Importer(doccano.doccano, keys=("offsets", "confirmed", "annotator")),
+    "doccano": Importer(doccano.doccano, keys=("offsets", "confirmed", "annotator", "corrections")),
 }
 
 

@@ -17,6 +17,8 @@ from fgrlhf.data.importers.files import (
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.importers.shown_texts import ShownText
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
+from fgrlhf.data.label_studio_project import RESPONSE_KEYS as TEXT_KEYS
+from fgrlhf.data.label_studio_project import read_project
 from fgrlhf.data.locate import UTF16
 from fgrlhf.data.rows import (
     RowError,
@@ -37,7 +39,6 @@ READABLE = (*MARKS, "choices", "number", "rating", "textarea")  # types of resul
 OFFSETS = ("start", "end", "startOffset", "endOffset")  # keys of a region's value
 PARTS = ("severity", "reason", "evidence")  # names of controls that give a part of a judgement
 SUGGESTED = ("prediction", "prediction-changed")  # `origin` of a result that a model suggested
-TEXT_KEYS = (RESPONSE, "text")  # keys of the text in which people mark, in `data` or `fields`
 
 JSON_MIN_KEYS = ("annotator", "annotation_id", "lead_time")  # of a row of the form JSON-MIN
 
@@ -45,7 +46,7 @@ NamedResult = tuple[str, Mapping[str, Any]]  # a result, with its key in the tas
 
 
 def label_studio(
-    path: str | Path, report: Report, aspect: str | None = None
+    path: str | Path, report: Report, aspect: str | None = None, project: str | None = None
 ) -> list[JudgedResponse]:
     """Label Studio's JSON export: tasks with `data`, `annotations` and `predictions`.
 
@@ -75,14 +76,23 @@ def label_studio(
     Args:
       aspect: the control in which every annotator was asked to mark. Each submitted annotation
         without a judgement of this aspect is `no error` in it.
+      project: a file with the labelling configuration of the project, which tells the key of each
+        text by its name. Without it, a text whose name is no key of the data is the response.
     """
-    items = read_objects(path, partial(_label_studio_task, aspect=aspect), report)
+    names = {} if project is None else read_project(project).texts
+    read = partial(_label_studio_task, aspect=aspect, names=names)
+    items = read_objects(path, read, report)
     return with_clean_answers(items, aspect, report)
 
 
 def _label_studio_task(
-    number: int, row: Mapping[str, Any], report: Report, aspect: str | None
+    number: int,
+    row: Mapping[str, Any],
+    report: Report,
+    aspect: str | None,
+    names: Mapping[str, str],
 ) -> JudgedResponse | None:
+    """A task. `names` has the key of each shown text by its name."""
     if row.get("data") is None and any(key in row for key in JSON_MIN_KEYS):
         raise RowError(
             "data",
@@ -101,7 +111,8 @@ def _label_studio_task(
     for name, text in data.items():
         if isinstance(text, str) and name != key:
             texts[name] = ShownText(text)
-    texts |= {RESPONSE: response, SOURCE: ShownText(source or "")}
+    texts |= {RESPONSE: response, key: response, SOURCE: ShownText(source or "")}
+    texts |= {name: texts[shown] for name, shown in names.items() if shown in texts}
     if row.get("meta"):
         report.losses["`meta` of tasks"] += 1
     judgements = [
@@ -126,7 +137,7 @@ def _annotation_judgements(
     """The judgements of a task's annotations.
 
     Args:
-      texts: the text of each side, and the task's other texts by their keys.
+      texts: the text of each side, and the task's other texts by their keys and names.
       aspect: an annotation without a judgement of it is `no error`; None: one without results is.
     """
     for i, value in enumerate(check_list("annotations", row.get("annotations") or [])):
@@ -265,10 +276,11 @@ def _region(
         return
     key, result = main
     to_name = str(result.get("to_name"))
-    if to_name in texts and to_name not in (RESPONSE, SOURCE):
+    text = texts.get(to_name, texts[RESPONSE])
+    if not any(text is texts[side] for side in (RESPONSE, SOURCE)):
         report.losses[f"regions of the text `{to_name}`"] += 1
         return
-    side = SOURCE if to_name == SOURCE and texts[SOURCE].text else RESPONSE
+    side = SOURCE if text is texts[SOURCE] and text.text else RESPONSE
     value = result.get("value") or {}
     span = texts[side].find(number, key, value, report)
     if span is None:
