@@ -108,6 +108,13 @@ class SegmentClassifier(OnDevice, RewardKind):
     )
     error_label: Label | None = Field(default=None, description="likewise")
     with_context: bool | None = Field(default=None, description="likewise")
+    reads: Literal["marks", "tokens", "steps"] | None = Field(
+        default=None,
+        description=(
+            "likewise, a token classifier: marks: it judges at a mark before each segment; tokens:"
+            " it labels tokens; steps: as TRL's PRMTrainer trains"
+        ),
+    )
 
     @model_validator(mode="after")
     def _some_value(self):
@@ -124,7 +131,7 @@ class SegmentClassifier(OnDevice, RewardKind):
             context.prefix,
             device=context.device,
             dtype=context.dtype,
-            **model_facts(self, "level", "error_label", "with_context"),
+            **model_facts(self, "level", "error_label", "with_context", "reads"),
         )
         return SegmentClassifierReward(scorer, self.values)
 

@@ -39,6 +39,8 @@ from fgrlhf.reward_models.rm_input import Cuts, Shape
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, decoder_start, shape_of
 from fgrlhf.reward_models.shapes import check_padding, other_shape, reads_ahead, shape_of_config
 from fgrlhf.reward_models.spec import NOT_ERRORS, SPEC_FILE, RewardModelSpec
+from fgrlhf.reward_models.taggers import Reading, TaggerScorer, load_tagger, reading_of
+from fgrlhf.runs.shared_messages import print_once
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PUBLISHED_LENGTH = 2048  # tokens that the published reward models read
@@ -56,6 +58,7 @@ def load_reward_model(
     defaults: Mapping[str, Any] | None = None,
     reads_chat: bool | None = None,
     ends_with_eos: bool | None = None,
+    reads: Reading | None = None,
     **facts: Any,
 ) -> SegmentScorer | SequenceScorer:
     """Load a reward model's folder, or a published checkpoint by folder or hub name.
@@ -67,6 +70,7 @@ def load_reward_model(
         contradict the folder.
       reads_chat, ends_with_eos: of a decoder-only sequence classifier of another program
         (conversation.py).
+      reads: how a token classifier of another program was trained (taggers.py).
 
     Raises:
       UserError: there is no such checkpoint, it is not a reward model, labels are missing, or a
@@ -85,8 +89,13 @@ def load_reward_model(
         config = loading.load_config(path)
         if has_spec:
             spec = RewardModelSpec.read(path)
-            _refuse_other_facts(path, spec, facts)
+            _refuse_other_facts(path, spec, facts | ({} if reads is None else {"reads": reads}))
         else:
+            tagger = _tagger(path, config, prefix_fn, reads, {**(defaults or {}), **facts})
+            if tagger is not None:
+                refuse_reading(path, {"reads_chat": reads_chat, "ends_with_eos": ends_with_eos})
+                tagger.model.to(device=device, dtype=DTYPES[dtype])
+                return tagger
             spec = published_spec(path, config, facts, defaults or {})
         _check_network(path, spec, config)
         network = loading.load_weights(
@@ -127,6 +136,38 @@ def load_reward_model(
         scorer = scorer_class(placed, tokenizer, spec, prefix_fn)
     _try_out(path, scorer)
     return scorer
+
+
+def _tagger(
+    path: str | Path,
+    config: PretrainedConfig,
+    prefix_fn: PrefixFn,
+    reads: Reading | None,
+    facts: Mapping[str, Any],
+) -> TaggerScorer | None:
+    """A token classifier that was trained without marks, or None if the folder is another model."""
+    architecture = next(iter(config.architectures or ()), "none")
+    if not architecture.endswith("ForTokenClassification"):
+        if reads is not None:
+            raise UserError(
+                f"reads={reads} says how a token classifier reads, but `{path}` is a"
+                f" {architecture}: leave it out"
+            )
+        return None
+    if facts.get("level") is None:
+        return None  # `published_spec` explains it
+    reading = reading_of(path, config, reads, facts["level"])
+    if reading == "marks":
+        if reads is None:
+            print_once(
+                f"note: {shorten(path)} is read with a mark before every segment, where it judges"
+                " the segment. If it was trained to label words or tokens, set reads: tokens"
+            )
+        return None
+    _refuse_unused_facts(path, facts, "labels of tokens", {"mean", "std"})
+    if reading == "steps":
+        _refuse_unused_facts(path, facts, "labels of steps after the prompt", {"with_context"})
+    return load_tagger(path, config, prefix_fn, reading, facts)
 
 
 def _way_out(path: str | Path) -> str:
@@ -281,7 +322,7 @@ def _refuse_other_facts(path: str | Path, spec: RewardModelSpec, facts: Mapping[
     """Raise `UserError` for facts that contradict the folder, since they would have no effect."""
     problems = []
     for name, value in facts.items():
-        saved = getattr(spec, name)
+        saved = getattr(spec, name, None)
         if value != saved:
             problems.append(
                 f"{name}={shorten(value, 60)} was given, but its {SPEC_FILE} has"
