@@ -8,6 +8,15 @@ import json
 from pathlib import Path
 
 import pytest
+from tool_items import (
+    FROM_POTATO,
+    PROJECT_FILE,
+    REAL,
+    held_by_argilla,
+    held_by_doccano,
+    judged,
+    judgements_of,
+)
 
 from fgrlhf.cli import data
 from fgrlhf.data.exporters import EXPORTERS
@@ -319,6 +328,43 @@ def test_texts_of_doccano_can_be_corrections(tmp_path):
     (item,), report = import_items(tmp_path / "d.jsonl", "doccano", {"corrections": True})
     assert item.judgements == () and item.prompt.meta == {"correction": "Abd."}
     assert report.losses == {"further corrections of a text": 1}
+
+
+# ---- files that the tools wrote ------------------------------------------------------------------
+
+
+ADMIN = {"confirmed": True, "annotator": "admin"}
+
+
+@pytest.mark.parametrize(
+    "name, file, keys, items",
+    [
+        (
+            "label_studio",
+            "label_studio.json",
+            {"project": str(PROJECT_FILE), "aspect": "err"},
+            judged("1", "2"),
+        ),
+        ("argilla", "argilla_nested.json", {}, held_by_argilla()),
+        ("argilla", "argilla_flat.json", {}, held_by_argilla()),
+        ("doccano", "doccano.jsonl", ADMIN, held_by_doccano()),
+        ("potato", "potato.jsonl", {"items": str(REAL / "potato_items.jsonl")}, FROM_POTATO),
+    ],
+)
+def test_exports_of_the_tools(name, file, keys, items):
+    """`make tools-check` wrote them: overlaps, emoji, two annotators, a clean answer."""
+    again, report = import_items(REAL / file, name, keys)
+    again.sort(key=lambda item: item.prompt.id)
+    assert judgements_of(again) == judgements_of(items)
+    assert [(item.prompt.id, item.response, item.source) for item in again] == [
+        (item.prompt.id, item.response, item.source) for item in items
+    ]
+    assert report.dropped_spans == 0
+
+
+def test_corrections_that_doccano_wrote():
+    (item,), _ = import_items(REAL / "doccano_seq2seq.jsonl", "doccano", {"corrections": True})
+    assert item.prompt.meta["correction"] == "Odd."
 
 
 # ---- all -----------------------------------------------------------------------------------------

@@ -4,61 +4,32 @@ FGRLHF_TOOLS names the folder with the tools' environments. Without it, the test
 """
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tool_servers
+from tool_items import (
+    FROM_POTATO,
+    PROJECT_FILE,
+    held_by_argilla,
+    held_by_doccano,
+    judged,
+    judgements_of,
+    potato_items,
+)
 
 from fgrlhf.cli import data
 from fgrlhf.data.formats import JUDGEMENTS
 from fgrlhf.data.importers.registry import import_items
-from fgrlhf.data.judgements import JudgedResponse, Judgement
+from fgrlhf.data.judgements import JudgedResponse
 from fgrlhf.files import write_jsonl
-from fgrlhf.text_types import Prompt
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(tool_servers.FOLDER is None, reason="FGRLHF_TOOLS names no folder"),
 ]
 
-TEXT = "Seven is even 🙂 odd 🙂🙂 here now."
-PROJECT = """<View>
-  <Text name="answer" value="$response"/>
-  <Text name="origin" value="$source"/>
-  <Labels name="err" toName="answer"><Label value="wrong"/><Label value="odd"/></Labels>
-  <Labels name="left" toName="origin"><Label value="omitted"/></Labels>
-  <Rating name="stars" toName="answer" perRegion="true"/>
-  <Choices name="severity" toName="answer" perRegion="true"><Choice value="minor"/></Choices>
-  <TextArea name="reason" toName="answer" perRegion="true"/>
-  <Rating name="quality" toName="answer"/>
-  <Number name="share" toName="answer"/>
-  <Choices name="tone" toName="answer" choice="multiple">
-    <Choice value="rude"/><Choice value="odd"/>
-  </Choices>
-  <TextArea name="fix" toName="answer" maxSubmissions="3"/>
-</View>
-"""
-
-
-def judged(first: str, second: str) -> list[JudgedResponse]:
-    """Two responses: overlapping marks behind emoji by two annotators, and a clean answer."""
-    marked = (
-        Judgement("err", "wrong", 23, 27, "minor", 4.0, annotator=first, reason="No."),
-        Judgement("err", "odd", 20, 32, annotator=first),
-        Judgement("left", "omitted", 3, 4, side="source", annotator=first),
-        Judgement("quality", score=4.0, annotator=first),
-        Judgement("share", score=62.5, annotator=first),
-        Judgement("tone", "rude", annotator=first),
-        Judgement("tone", "odd", annotator=first),
-        Judgement("fix", "comment", annotator=first, reason="Seven is odd.\nIt is here."),
-        Judgement("err", "odd", 33, 34, annotator=second),
-    )
-    clean = (Judgement("err", "no error", annotator=second),)
-    return [
-        JudgedResponse(Prompt("x1", "Count."), TEXT + " 🙂", marked, "1 🙂 7"),
-        JudgedResponse(Prompt("x2", "", meta={"topic": "numbers"}), "Fine.", clean, "Fein."),
-    ]
+PROJECT = PROJECT_FILE.read_text()  # of Label Studio
 
 
 def exported(folder: Path, items: list[JudgedResponse], name: str, *settings: str) -> Path:
@@ -67,10 +38,6 @@ def exported(folder: Path, items: list[JudgedResponse], name: str, *settings: st
     write_jsonl(source, [JUDGEMENTS.to_row(item) for item in items])
     data.main(["export", str(source), str(out), *settings])
     return out
-
-
-def judgements_of(items: list[JudgedResponse]) -> list[set[Judgement]]:
-    return [set(item.judgements) for item in items]
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +65,13 @@ def kept(path: Path, name: str) -> Path:
 
 
 def test_label_studio_and_back(label_studio, tmp_path):
-    (tmp_path / "project.xml").write_text(PROJECT)
-    setting = f"project={tmp_path / 'project.xml'}"
+    setting = f"project={PROJECT_FILE}"
     items = judged("1", str(label_studio.second))
     tasks = exported(tmp_path, items, "tasks.json", "to=label_studio", setting)
     project = label_studio.new_project(PROJECT)
     tool_servers.done(label_studio.load(project, tasks))
     out = kept(label_studio.export(project, tmp_path / "out.json"), "label_studio.json")
-    keys = {"project": str(tmp_path / "project.xml"), "aspect": "err"}
+    keys = {"project": str(PROJECT_FILE), "aspect": "err"}
     again, report = import_items(out, "label_studio", keys)
     again.sort(key=lambda item: item.prompt.id)
     assert judgements_of(again) == judgements_of(items)
@@ -146,12 +112,7 @@ with open(flat, "w") as file:
 def test_the_client_of_argilla_and_back(tmp_path):
     """The server needs a search engine, so only the client is run."""
     python = tool_servers.environment("argilla") / "bin" / "python"
-    users = [f"00000000-0000-0000-0000-00000000000{n}" for n in (1, 2)]
-    items = []
-    for item in judged(*users):
-        held = [replace(j, severity=None, reason=None) for j in item.judgements]
-        held = [replace(j, score=None) if j.label else j for j in held if j.aspect != "fix"]
-        items.append(replace(item, judgements=tuple(held)))
+    items = held_by_argilla()
     names = ("records.json", "nested.json", "flat.json")
     source = exported(tmp_path, items, names[0], "to=argilla")
     env = tool_servers.variables(tmp_path / "home")
@@ -170,10 +131,7 @@ def test_the_client_of_argilla_and_back(tmp_path):
 
 def test_doccano_and_back(doccano, tmp_path):
     kind = "SequenceLabeling"
-    items = [
-        replace(item, judgements=tuple(j for j in item.judgements if j.side == "response"))
-        for item in judged("admin", "admin")
-    ]
+    items = held_by_doccano()
     rows = exported(tmp_path, items, "rows.jsonl", "to=doccano")
     project = doccano.new_project(kind)
     assert doccano.load(project, kind, rows) == {
@@ -185,9 +143,7 @@ def test_doccano_and_back(doccano, tmp_path):
     (out,) = doccano.export(project, tmp_path / "out")
     kept(out, "doccano.jsonl")
     again, report = import_items(out, "doccano", {"confirmed": True, "annotator": "admin"})
-    marks = [{(j.label, j.span) for j in item.judgements if j.span} for item in items]
-    assert [{(j.label, j.span) for j in item.judgements if j.span} for item in again] == marks
-    assert again[1].judgements == (Judgement("label", "no error", annotator="admin"),)
+    assert judgements_of(again) == judgements_of(items)
     assert [item.prompt.id for item in again] == ["x1", "x2"]
     assert [item.source for item in again] == [item.source for item in items]
     assert report.dropped_spans == 0
@@ -207,3 +163,23 @@ def test_corrections_of_doccano(doccano, tmp_path):
     # doccano does not keep the order of several
     assert item.prompt.meta["correction"] in ("Seven is odd.\nSo it is.", "Odd.")
     assert report.losses == {"further corrections of a text": 1}
+
+
+# ---- potato --------------------------------------------------------------------------------------
+
+
+def test_our_rows_in_potato(tmp_path):
+    """Potato has no import of judgements: our rows are its items."""
+    write_jsonl(tmp_path / "items.jsonl", potato_items())
+    spans = [("wrong", 23, 27), ("odd", 20, 32)]
+    marks = [{"schema": "err", "name": name, "start": a, "end": b} for name, a, b in spans]
+    marks = [{**mark, "title": mark["name"], "value": "x"} for mark in marks]
+    with tool_servers.potato(tmp_path) as server:
+        texts = {"tone:::rude": "rude", "fix:::text_box": "Seven is odd.\nIt is."}
+        server.save("ann", "x1", texts, marks)
+        server.save("bob", "x1", {"tone:::kind": "kind"}, [])
+        server.save("ann", "x2", {"tone:::kind": "kind"}, [])
+        out = kept(server.export(), "potato.jsonl")
+    items, report = import_items(out, "potato", {"items": str(tmp_path / "items.jsonl")})
+    assert judgements_of(items) == judgements_of(FROM_POTATO)
+    assert report.spans == {"exact offset": 2} and not report.losses

@@ -235,3 +235,56 @@ def doccano(folder: Path) -> Iterator[Doccano]:
     with running(web, env, log, backend) as process, running(queue, env, log, folder):
         wait_for(f"{HOST}:{port}/", process, log)
         yield Doccano(f"{HOST}:{port}")
+
+
+# ---- potato --------------------------------------------------------------------------------------
+
+POTATO = """annotation_task_name: tools-check
+task_dir: .
+output_annotation_dir: out/
+annotation_output_format: jsonl
+data_files: [items.jsonl]
+item_properties: {id_key: id, text_key: response}
+user_config: {allow_all_users: true, users: []}
+require_password: false
+annotation_schemes:
+  - {annotation_type: span, name: err, description: Errors, labels: [wrong, odd]}
+  - {annotation_type: radio, name: tone, description: Tone, labels: [rude, kind]}
+  - {annotation_type: text, name: fix, description: Correction}
+site_dir: default
+"""
+
+
+class Potato:
+    """Its pages, as any annotator."""
+
+    def __init__(self, url: str, folder: Path):
+        self.url, self.folder = url, folder
+        self.sessions: dict[str, requests.Session] = {}
+
+    def save(self, user: str, item: str, labels: Mapping, spans: Sequence[Mapping]) -> None:
+        if user not in self.sessions:
+            self.sessions[user] = requests.Session()
+            form = {"email": user, "pass": PASSWORD, "action": "signup"}
+            done(self.sessions[user].post(f"{self.url}/register", data=form))
+            done(self.sessions[user].get(f"{self.url}/annotate"))
+        answer = {"instance_id": item, "annotations": labels, "span_annotations": spans}
+        done(self.sessions[user].post(f"{self.url}/updateinstance", json=answer))
+
+    def export(self) -> Path:
+        command = [environment("potato") / "bin" / "python", "-m", "potato.export"]
+        command += ["-c", "config.yaml", "-f", "jsonl", "-o", "export"]
+        run(command, variables(self.folder / "home"), self.folder)
+        return self.folder / "export" / "annotations.jsonl"
+
+
+@contextmanager
+def potato(folder: Path) -> Iterator[Potato]:
+    """A new server for the items in items.jsonl of the folder."""
+    program, port = environment("potato") / "bin" / "potato", free_port()
+    (folder / "config.yaml").write_text(POTATO)
+    command = [program, "start", "config.yaml", "-p", port, "--host", "127.0.0.1"]
+    env, log = variables(folder / "home"), folder / "potato.log"
+    with running(command, env, log, folder) as process:
+        wait_for(f"{HOST}:{port}/health", process, log)
+        yield Potato(f"{HOST}:{port}", folder)
