@@ -30,7 +30,7 @@ from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.text_features import segment_features
 from fgrlhf.words import count_words
-from reward_modeling.metrics.span_errors import auc, precision_recall_f1
+from reward_modeling.judged import Judged, difference, prompts_of
 
 NAMES = {
     "majority": "the most frequent label",
@@ -40,14 +40,14 @@ NAMES = {
 }
 MOST_STEPS = 2_000  # of the optimiser, which stops when it has converged
 
-Baselines = dict[str, dict[str, float]]
+Baselines = dict[str, Judged]  # by name, what each predicts of the dev cases
 
 
 def segment_baselines(
     train: Sequence[tuple[RMText, Sequence[bool | None]]],
     dev: Sequence[tuple[RMText, Sequence[bool | None]]],
 ) -> Baselines:
-    """Accuracy, AUC and F1 of errors of every baseline on the dev rows.
+    """The predictions of every baseline for the judged segments of the dev rows.
 
     Args:
       train, dev: responses, and for each of their segments whether it has an error; None if it is
@@ -56,22 +56,25 @@ def segment_baselines(
     features, texts, wrong = _segments(train)
     dev_features, dev_texts, dev_wrong = _segments(dev)
     share = wrong.mean()
-    results = {"majority": _metrics(np.full(len(dev_wrong), float(share)), dev_wrong)}
-    if share in (0, 1):
-        return results
-    results["features"] = _metrics(_predict(features, wrong, dev_features), dev_wrong)
-    vectorizer = _vectorizer()
-    weights = vectorizer.fit_transform(texts)
-    dev_weights = vectorizer.transform(dev_texts)
-    results["tfidf"] = _metrics(_predict(weights, wrong, dev_weights), dev_wrong)
-    return results
+    predicted = {"majority": np.full(len(dev_wrong), float(share))}
+    if share not in (0, 1):
+        predicted["features"] = _predict(features, wrong, dev_features)
+        vectorizer = _vectorizer()
+        weights = vectorizer.fit_transform(texts)
+        predicted["tfidf"] = _predict(weights, wrong, vectorizer.transform(dev_texts))
+    judged = [sum(label is not None for label in labels) for _, labels in dev]
+    prompts_N = np.repeat(prompts_of([text.prefix for text, _ in dev]), judged)
+    return {
+        name: Judged("segments", scores_N, dev_wrong, prompts_N)
+        for name, scores_N in predicted.items()
+    }
 
 
 def pair_baselines(
     train: Sequence[tuple[Sequence[RMText], Sequence[tuple[int, int]]]],
     dev: Sequence[tuple[Sequence[RMText], Sequence[tuple[int, int]]]],
 ) -> Baselines:
-    """Accuracy and AUC of every baseline on the dev pairs.
+    """The predictions of every baseline for the dev pairs.
 
     The positive class are pairs whose first response (in the order of the row) is better.
 
@@ -81,7 +84,7 @@ def pair_baselines(
     left, right, texts, first_better = _pairs(train)
     dev_left, dev_right, dev_texts, dev_first_better = _pairs(dev)
     share = float(first_better.mean())
-    results = {"majority": _metrics(np.full(len(dev_first_better), share), dev_first_better)}
+    predicted = {"majority": np.full(len(dev_first_better), share)}
     if share not in (0, 1):
         vectorizer = _vectorizer()
         inputs: dict[str, tuple[Any, Any]] = {
@@ -93,36 +96,60 @@ def pair_baselines(
             ),
         }
         for name, (x, dev_x) in inputs.items():
-            difference = x[left] - x[right]
-            dev_difference = dev_x[dev_left] - dev_x[dev_right]
-            predicted = _predict(difference, first_better, dev_difference, intercept=False)
-            results[name] = _metrics(predicted, dev_first_better)
-            # a tie is half right, as for the reward model (metrics/pair_accuracy.py)
-            is_right = (predicted > 0.5) == dev_first_better
-            results[name]["accuracy"] = float(np.where(predicted == 0.5, 0.5, is_right).mean())
-    for metrics in results.values():
-        del metrics["error_f1"]  # pairs have no error
+            moved = x[left] - x[right]
+            dev_moved = dev_x[dev_left] - dev_x[dev_right]
+            predicted[name] = _predict(moved, first_better, dev_moved, intercept=False)
+    prefixes = [responses[0].prefix for responses, _ in dev]
+    prompts_N = np.repeat(prompts_of(prefixes), [len(pairs) for _, pairs in dev])
+    return {
+        name: Judged("pairs", probabilities_N - 0.5, dev_first_better, prompts_N)
+        for name, probabilities_N in predicted.items()
+    }
+
+
+def against(model: Judged, baselines: Baselines) -> dict[str, dict[str, Any]]:
+    """The figures of every baseline as JSON, and the difference of the accuracies.
+
+    `difference` is the model's accuracy minus the baseline's, with its interval over prompts. A
+    figure that is undefined is null.
+    """
+    results = {}
+    for name, baseline in baselines.items():
+        results[name] = baseline.numbers()
+        results[name]["difference"] = difference(model, baseline).as_dict()
     return results
 
 
-def comparison(accuracy: float, baselines: Baselines) -> str:
+def comparison(model: Judged, baselines: Baselines) -> str:
     """The baselines' numbers, and a line on whether the reward model beats them."""
-    best = max(baselines, key=lambda name: baselines[name]["accuracy"])
-    others = ", ".join(
-        f"{name} accuracy {metrics['accuracy']:.3f}, AUC {metrics['auc']:.3f}"
-        for name, metrics in baselines.items()
-    )
-    line = f"baselines on dev: {others}"
-    difference = accuracy - baselines[best]["accuracy"]
-    if difference > 0:
-        return f"{line}\nThe model's accuracy is {difference:.3f} above the best of them"
-    if accuracy == 1:
-        return f"{line}\nThe model and {NAMES[best]} are right on every one of these rows"
+    numbers = {name: baseline.numbers() for name, baseline in baselines.items()}
+    others = []
+    for name, figures in numbers.items():
+        area = figures["auc"]
+        shown = "" if area is None else f", AUC {area:.3f}"
+        others.append(f"{name} accuracy {figures['accuracy']:.3f}{shown}")
+    return f"baselines on dev: {', '.join(others)}\n{verdict(model, baselines)}"
+
+
+def verdict(model: Judged, baselines: Baselines) -> str:
+    """Whether the reward model is more accurate than the best baseline on dev."""
+    accuracies = {name: float(one.right.mean()) for name, one in baselines.items()}
+    best = max(accuracies, key=lambda name: accuracies[name])
+    if model.right.min() == baselines[best].right.min() == 1:
+        return f"The model and {NAMES[best]} are right on every one of these rows"
+    gain = difference(model, baselines[best])
     features = " (model.text_features=true starts from it)" if best == "features" else ""
+    if gain.low > 0:
+        return f"The model's accuracy is {gain} above the best of them, {NAMES[best]}"
+    if gain.mean <= 0:
+        return (
+            f"This reward model does NOT beat {NAMES[best]}{features}: difference {gain}. Train"
+            " longer, on more rows, or from a better checkpoint before you use it as a reward"
+        )
     return (
-        f"{line}\nThis reward model (accuracy {accuracy:.3f}) does NOT beat {NAMES[best]}"
-        f"{features}: train longer, on more rows, or from a better checkpoint before you use it as"
-        " a reward"
+        f"This reward model is not distinguishable from {NAMES[best]}{features} on these rows:"
+        f" difference {gain}. Judge it on more dev rows, or train it longer or on more rows,"
+        " before you use it as a reward"
     )
 
 
@@ -198,13 +225,3 @@ def _predict(train: Any, positive: np.ndarray, dev: Any, intercept: bool = True)
     model = make_pipeline(scaler, regression)
     model.fit(train, positive)
     return model.predict_proba(dev)[:, 1]
-
-
-def _metrics(probabilities: np.ndarray, positive: np.ndarray) -> dict[str, float]:
-    predicted = probabilities > 0.5
-    _, _, f1 = precision_recall_f1(predicted, positive)
-    return {
-        "accuracy": float((predicted == positive).mean()),
-        "auc": auc(probabilities, positive),
-        "error_f1": f1,
-    }

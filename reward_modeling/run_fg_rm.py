@@ -38,13 +38,15 @@ from fgrlhf.reward_utils import (
 )
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.stage import hold
+from fgrlhf.stats import Figure, ratio_interval
 from fgrlhf.task import Task
 from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
-from reward_modeling.baselines import segment_baselines
+from reward_modeling.baselines import Baselines, segment_baselines
 from reward_modeling.config import DataSection as SharedDataSection
 from reward_modeling.config import RMConfig
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
+from reward_modeling.judged import Judged, detection, prompts_of
 from reward_modeling.linear_start import start_with_segments
 from reward_modeling.metrics.span_errors import precision_recall_f1
 from reward_modeling.network import load_network
@@ -182,15 +184,70 @@ def error_probabilities(
 def label_metrics(
     names: Sequence[str], logits_BTC: np.ndarray, labels_BT: np.ndarray
 ) -> dict[str, float]:
-    """How well several kinds of error are distinguished: accuracy over all labels, F1 of each."""
+    """How well several kinds of error are distinguished: accuracy over all labels, F1 of each.
+
+    The F1 of a label that neither occurs nor is predicted is undefined and left out.
+    """
     judged_BT = labels_BT != IGNORED
     labels = labels_BT[judged_BT]
     predicted = logits_BTC[judged_BT].argmax(-1)
     metrics = {"label_accuracy": float((predicted == labels).mean())}
     for i, name in enumerate(names):
         _, _, f1 = precision_recall_f1(predicted == i, labels == i)
-        metrics[f"label_f1/{name}"] = f1
+        if f1 is not None:
+            metrics[f"label_f1/{name}"] = f1
     return metrics
+
+
+def label_figures(
+    names: Sequence[str], logits_BTC: np.ndarray, labels_BT: np.ndarray, prompts_N: np.ndarray
+) -> dict[str, Figure]:
+    """The figures of `label_metrics` with their intervals over prompts."""
+    judged_BT = labels_BT != IGNORED
+    labels = labels_BT[judged_BT]
+    predicted = logits_BTC[judged_BT].argmax(-1)
+    prompts = prompts_N.tolist()
+    right = (predicted == labels).astype(float)
+    figures: dict[str, Figure] = {
+        "label_accuracy": ratio_interval(right, np.ones(len(right)), prompts)
+    }
+    for i, name in enumerate(names):
+        of_label = detection("label", predicted == i, labels == i, prompts)
+        figures[f"label_f1/{name}"] = of_label["label_f1"]
+    return figures
+
+
+class SegmentDev:
+    """The dev rows for `training.run_training`.
+
+    Args:
+      texts: the dev responses, and for each of their segments whether it has an error.
+      names: the network's outputs.
+    """
+
+    find_errors = None
+
+    def __init__(self, texts: Sequence[LabelledText], baselines: Baselines, names: Sequence[str]):
+        self.prompts = np.array(prompts_of([text.prefix for text, _ in texts]))
+        self.rows = len(texts)
+        self.baselines = baselines
+        self.names = names
+
+    def judge(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> Judged:
+        probabilities, wrong = error_probabilities(logits_BTC, labels_BT)
+        rows, _ = np.nonzero(labels_BT != IGNORED)
+        return Judged("segments", probabilities, wrong, self.prompts[rows])
+
+    def figures(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> dict[str, Figure]:
+        judged = self.judge(logits_BTC, labels_BT)
+        figures = judged.figures()
+        if len(self.names) > 2:
+            figures |= label_figures(self.names, logits_BTC, labels_BT, judged.prompts_N)
+        return figures
+
+    def calibration(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> list[dict[str, float]]:
+        """Predicted probability of an error against the share of segments with an error."""
+        return calibration(*error_probabilities(logits_BTC, labels_BT))
 
 
 class Metrics:
@@ -212,11 +269,6 @@ class Metrics:
         if len(self.names) > 2:
             metrics |= label_metrics(self.names, logits_BTC, labels_BT)
         return metrics
-
-
-def error_calibration(logits_BTC: np.ndarray, labels_BT: np.ndarray) -> list[dict[str, float]]:
-    """Predicted probability of an error against the share of segments with an error."""
-    return calibration(*error_probabilities(logits_BTC, labels_BT))
 
 
 def check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Task) -> None:
@@ -308,11 +360,9 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         f" {network.num_parameters(only_trainable=True):,} trained parameters",
         inputs.cuts.describe(spec.max_length),
     ]
-    baselines = segment_baselines(texts, dev_texts)
-    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts), "baselines": baselines})
-    return training.run_training(
-        config, make_trainer, spec, error_calibration, start_messages=start_messages
-    )
+    dev = SegmentDev(dev_texts, segment_baselines(texts, dev_texts), names)
+    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
+    return training.run_training(config, make_trainer, spec, dev, len(examples), start_messages)
 
 
 def _read_rows(config: SegmentRMConfig, task: Task, path: str) -> list[SegmentRow]:

@@ -38,14 +38,16 @@ from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.stage import hold
+from fgrlhf.stats import Figure
 from fgrlhf.task import Task
 from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
-from reward_modeling.baselines import pair_baselines
+from reward_modeling.baselines import Baselines, pair_baselines
 from reward_modeling.config import DataSection as SharedDataSection
 from reward_modeling.config import RMConfig
 from reward_modeling.config import TrainSection as SharedTrainSection
 from reward_modeling.data import Pair, PairCollator, first_position_share, read_pair_rows
+from reward_modeling.judged import Judged, prompts_of
 from reward_modeling.linear_start import start_with_pairs
 from reward_modeling.network import load_network
 from reward_modeling.pair_errors import PairErrors, pair_errors
@@ -225,6 +227,41 @@ def margins_of_better(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[lis
     return [margins_N[is_pair_N].tolist() for margins_N, is_pair_N in rows]
 
 
+class PairDev:
+    """The dev rows for `training.run_training`.
+
+    Args:
+      rows: those that have pairs.
+      texts: what the model reads of their responses, and the pairs.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Comparison],
+        texts: Sequence[tuple[list[RMText], tuple[tuple[int, int], ...]]],
+        baselines: Baselines,
+    ):
+        self.comparisons = rows
+        self.prompts = np.array(prompts_of([responses[0].prefix for responses, _ in texts]))
+        self.rows = len(texts)
+        self.baselines = baselines
+
+    def judge(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> Judged:
+        margins, first_better = decided_pairs(margins_QN, labels_QN)
+        rows, _ = np.nonzero(labels_QN != IGNORED)
+        return Judged("pairs", margins, first_better, self.prompts[rows])
+
+    def figures(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> dict[str, Figure]:
+        # the order of two responses may be that of chosen and rejected, so there is no AUC
+        return {"accuracy": self.judge(margins_QN, labels_QN).figures()["accuracy"]}
+
+    def calibration(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[dict[str, float]]:
+        return pair_calibration(margins_QN, labels_QN)
+
+    def find_errors(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> PairErrors:
+        return pair_errors(self.comparisons, margins_of_better(margins_QN, labels_QN))
+
+
 def pair_calibration(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[dict[str, float]]:
     """sigmoid(|s_1 - s_2|) against how often the response with the higher score is better.
 
@@ -326,11 +363,6 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         rank, world = trainer.args.process_index, trainer.args.world_size
         return score_moments(scorer, known, rows, rank, world)
 
-    decided_rows = [row for row in dev_rows if row.pairs]
-
-    def find_errors(margins_QN: np.ndarray, labels_QN: np.ndarray) -> PairErrors:
-        return pair_errors(decided_rows, margins_of_better(margins_QN, labels_QN))
-
     won, decided = first_position_share(rows)
     start_messages = [
         f"{len(examples)} training prompts with {decided} decided pairs, {len(dev_examples)} dev"
@@ -338,13 +370,12 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         about_position(won, decided),
         inputs.cuts.describe(spec.max_length),
     ]
-    baselines = pair_baselines(
-        texts_of(rows, task.rm_prefix, with_context),
-        texts_of(dev_rows, task.rm_prefix, with_context),
-    )
-    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts), "baselines": baselines})
+    dev_texts = texts_of(dev_rows, task.rm_prefix, with_context)
+    baselines = pair_baselines(texts_of(rows, task.rm_prefix, with_context), dev_texts)
+    dev = PairDev([row for row in dev_rows if row.pairs], dev_texts, baselines)
+    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
     return training.run_training(
-        config, make_trainer, spec, pair_calibration, moments, start_messages, find_errors
+        config, make_trainer, spec, dev, len(examples), start_messages, moments
     )
 
 

@@ -1,17 +1,18 @@
 """Shared code of both reward-model trainers: metrics and the training run."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import evaluate
 import numpy as np
 from torch import Tensor
 from transformers import TrainingArguments
 
-from fgrlhf.files import write_json
+from fgrlhf.files import read_json, write_json, write_text
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.models.recompute import recompute_layers
@@ -27,8 +28,11 @@ from fgrlhf.runs.hf_trainer import StageTrainer, training_arguments
 from fgrlhf.runs.occupied import check_own_stage
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, last_complete_checkpoint, stored_result
-from reward_modeling.baselines import comparison
+from fgrlhf.stats import Figure
+from reward_modeling.baselines import Baselines, against, comparison
+from reward_modeling.card import SHOWN, choice_of, model_card, notes_of
 from reward_modeling.config import RMConfig
+from reward_modeling.judged import Evaluations, Judged, split_figures
 from reward_modeling.pair_errors import PairErrors
 
 METRICS = Path(__file__).parent / "metrics"
@@ -115,23 +119,45 @@ def trainer_arguments(config: RMConfig) -> TrainingArguments:
     )
 
 
+class DevRows(Protocol):
+    """The dev rows of a reward model. The methods read all predictions and labels of them.
+
+    Attributes:
+      rows: how many there are.
+      baselines: what simple models predict of them (reward_modeling/baselines.py).
+      find_errors: what errors.json describes; None: no such file.
+    """
+
+    rows: int
+    baselines: Baselines
+
+    def judge(self, predictions: np.ndarray, labels: np.ndarray, /) -> Judged: ...
+
+    def figures(self, predictions: np.ndarray, labels: np.ndarray, /) -> dict[str, Figure]: ...
+
+    def calibration(
+        self, predictions: np.ndarray, labels: np.ndarray, /
+    ) -> list[dict[str, float]]: ...
+
+    @property
+    def find_errors(self) -> Callable[[np.ndarray, np.ndarray], PairErrors] | None: ...
+
+
 def run_training(
     config: RMConfig,
     make_trainer: Callable[[TrainingArguments], StageTrainer],
     spec: RewardModelSpec,
-    calibration_curve: Callable[[np.ndarray, np.ndarray], list[dict[str, float]]],
-    extra_facts: Callable[[StageTrainer], dict[str, Any]] | None = None,
+    dev: DevRows,
+    training_rows: int,
     start_messages: Sequence[str] = (),
-    find_errors: Callable[[np.ndarray, np.ndarray], PairErrors] | None = None,
+    extra_facts: Callable[[StageTrainer], dict[str, Any]] | None = None,
 ) -> Path:
     """Train, select the best checkpoint, evaluate it on dev, write the model's folder.
 
     Args:
-      spec: with `baselines` (reward_modeling/baselines.py) among its metrics.
-      calibration_curve: (dev predictions, labels) -> their calibration.
-      extra_facts: trainer -> additional fields of the model's spec. Every process calls it.
+      training_rows: how many rows it learns from.
       start_messages: lines to print when the stage starts.
-      find_errors: (dev predictions, labels) -> what errors.json describes. None: no such file.
+      extra_facts: trainer -> additional fields of the model's spec. Every process calls it.
     """
     folder = Path(config.logging.save_dir)
     name = config.logging.run_name
@@ -153,37 +179,86 @@ def run_training(
             say(message)
         if checkpoint is not None:
             say(f"continuing from step {resume_step}")
-        trainer.train(resume_from_checkpoint=checkpoint)
+        evaluations = Evaluations(folder / "checkpoints", resume_step)
+        with recorded(trainer, dev, evaluations):
+            trainer.train(resume_from_checkpoint=checkpoint)
         note = trainer.tie_note()
         if note is not None:
             say(note)
 
-        dev: Any = trainer.predict(trainer.eval_dataset, metric_key_prefix="dev")
-        numbers = _without_timings(dev.metrics)
-        curve = calibration_curve(dev.predictions, dev.label_ids)
-        errors = None if find_errors is None else find_errors(dev.predictions, dev.label_ids)
+        output: Any = trainer.predict(trainer.eval_dataset, metric_key_prefix="dev")
+        predicted = (output.predictions, output.label_ids)
+        numbers = _without_timings(output.metrics)
+        judged, figures = dev.judge(*predicted), dev.figures(*predicted)
+        errors = None if dev.find_errors is None else dev.find_errors(*predicted)
         facts = {}
         if extra_facts is not None:
             with unsharded(trainer.model):
                 facts = extra_facts(trainer)
-        metrics = {**spec.metrics, **numbers, "calibration": curve}
+        choice = choice_of(evaluations, len(trainer.evaluations()))
+        metrics = {
+            **spec.metrics,
+            **numbers,
+            **split_figures(figures),
+            "calibration": dev.calibration(*predicted),
+            "baselines": against(judged, dev.baselines),
+            "rows": {"train": training_rows, "dev": dev.rows},
+            "prompts": judged.number_of_prompts,
+            "cases": {judged.kind: len(judged.scores_N)},
+            "choice": choice,
+            "notes": notes_of(judged, choice),
+        }
         best = {"best_step": trainer.state.best_global_step, "steps": trainer.state.global_step}
-        _write_model(config, trainer, replace(spec, metrics=metrics, **facts))
+        spec = replace(spec, metrics=metrics, **facts)
+        _write_model(config, trainer, spec)
         if is_main_rank():
             if errors is not None:
                 write_json(folder / "errors.json", errors.as_dict())
             write_json(folder / "metrics.json", {**metrics, **facts, **best})
+            command = read_json(folder / "run.json")["command"]  # of the run's beginning
+            card = model_card(config, spec, judged, dev.baselines, command)
+            write_text(folder / "README.md", card)
     if is_main_rank():
         # after the log has written stages.json, because result.json marks the stage as complete
         finish(folder, best)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        shown = ", ".join(f"{metric} {value:.4g}" for metric, value in numbers.items())
-        say(f"{name}: best step {best['best_step']}, dev {shown}")
-        say(f"{name}: {comparison(metrics['accuracy'], metrics['baselines'])}")
+        say(f"{name}: best step {best['best_step']}, dev {_shown(numbers, figures)}")
+        for line in (comparison(judged, dev.baselines), *metrics["notes"]):
+            say(f"{name}: {line}")
         if errors is not None:
             say(f"{name}: {errors.describe()}")
     trainer.accelerator.wait_for_everyone()
     return folder
+
+
+@contextmanager
+def recorded(trainer: StageTrainer, dev: DevRows, evaluations: Evaluations) -> Iterator[None]:
+    """Inside, every evaluation of the trainer is recorded."""
+    compute: Any = trainer.compute_metrics
+
+    def record(prediction: Any) -> dict[str, float]:
+        judged = dev.judge(np.asarray(prediction.predictions), np.asarray(prediction.label_ids))
+        evaluations.add(trainer.state.global_step, judged, trainer.is_world_process_zero())
+        return compute(prediction)
+
+    trainer.compute_metrics = record
+    try:
+        yield
+    finally:
+        trainer.compute_metrics = compute
+
+
+def _shown(numbers: Mapping[str, float], figures: Mapping[str, Figure]) -> str:
+    """The main dev metrics: with intervals, or with the reason why one is undefined."""
+    parts = []
+    shown = [name for name in {**numbers, **figures} if name == "loss" or name in SHOWN]
+    for name in shown:
+        figure = figures.get(name)
+        if isinstance(figure, str):
+            parts.append(f"{name} undefined ({figure})")
+        else:
+            parts.append(f"{name} {numbers[name]:.4g}" if figure is None else f"{name} {figure}")
+    return ", ".join(parts)
 
 
 def _checkpoint_to_resume(config: RMConfig) -> Path | None:

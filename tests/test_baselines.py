@@ -3,16 +3,23 @@
 import math
 import random
 
+import numpy as np
 import pytest
 import rm_helpers as rm
 
 from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.text_features import TEXT_FEATURES, segment_features
-from reward_modeling.baselines import (
-    comparison,
-    pair_baselines,
-    segment_baselines,
-)
+from reward_modeling import baselines as fitted
+from reward_modeling.baselines import against, comparison, verdict
+from reward_modeling.judged import Judged
+
+
+def segment_baselines(*rows):
+    return {name: judged.numbers() for name, judged in fitted.segment_baselines(*rows).items()}
+
+
+def pair_baselines(*rows):
+    return {name: judged.numbers() for name, judged in fitted.pair_baselines(*rows).items()}
 
 
 def test_features_by_hand():
@@ -66,7 +73,8 @@ def test_baselines_are_the_same_every_time():
 def test_a_single_label_leaves_the_majority_only():
     rows = [(text, [False] * 3) for text, _ in segment_rows(4, 0)]
     results = segment_baselines(rows, rows)
-    assert results == {"majority": {"accuracy": 1, "auc": 0.5, "error_f1": 0}}
+    # segments without any error have no AUC and no F1: nothing was measured
+    assert results == {"majority": {"accuracy": 1, "auc": None, "error_f1": None}}
 
 
 def pair_rows(n: int, seed: int, swap: bool = False):
@@ -110,20 +118,56 @@ def test_rows_that_list_the_better_response_in_one_place(place):
     assert results["features"] == results["length"] == {"accuracy": 1, "auc": 1}
 
 
-def test_a_model_that_does_not_beat_them_says_so():
-    baselines = {
-        "majority": {"accuracy": 0.5, "auc": 0.5},
-        "features": {"accuracy": 0.7, "auc": 0.75},
-    }
-    text = comparison(0.7, baselines)
-    assert (
-        "does NOT beat a linear model of ten hand-made features (model.text_features=true" in text
+def judged(right: float, cases: int = 200, kind: str = "segments") -> Judged:
+    """Predictions of which this share is right; every case has a prompt of its own."""
+    positive = np.arange(cases) % 2 == 0
+    is_right = np.arange(cases) < round(right * cases)
+    scores = np.where(is_right == positive, 0.9, 0.1)
+    return Judged(kind, scores - (0.5 if kind == "pairs" else 0), positive, np.arange(cases))
+
+
+def test_a_difference_is_called_one_only_if_its_interval_excludes_zero():
+    """`0.003 above the best of them` would be printed for any difference."""
+    features = {"majority": judged(0.5), "features": judged(0.7)}
+    assert "is 0.200 [0.1" in verdict(judged(0.9), features)
+    text = verdict(judged(0.705), features)
+    assert text.startswith(
+        "This reward model is not distinguishable from a linear model of ten hand-made features"
     )
+    assert "difference 0.005 [" in text and "above" not in text
+    for right in (0.7, 0.5):
+        text = verdict(judged(right), features)
+        assert "does NOT beat a linear model of ten hand-made features (model.text_f" in text
+    text = comparison(judged(0.9), features)
     assert len(text.splitlines()) == 2, "the verdict has its own line"
-    perfect = comparison(1.0, {"features": {"accuracy": 1.0, "auc": 1.0}})
-    assert "are right on every one of these rows" in perfect and "NOT" not in perfect
-    assert "0.050 above the best of them" in comparison(0.75, baselines)
-    assert "does NOT" not in comparison(0.75, baselines)
+    assert "features accuracy 0.700, AUC" in text
+    perfect = verdict(judged(1.0), {"features": judged(1.0)})
+    assert perfect.endswith("are right on every one of these rows")
+    # too few rows for an interval
+    few = verdict(judged(0.9, 8), {"features": judged(0.7, 8)})
+    assert "not distinguishable" in few and "8 of at least 10 units" in few
+
+
+def test_differences_are_paired_over_prompts():
+    model, baseline = judged(0.9), judged(0.7)
+    got = against(model, {"tfidf": baseline})["tfidf"]
+    assert got["difference"]["mean"] == pytest.approx(0.2) and got["accuracy"] == 0.7
+    # the same two hundred cases of twenty prompts: ten alike in each
+    prompts = np.arange(200) // 10
+    alike = [Judged(x.kind, x.scores_N, x.positive_N, prompts) for x in (model, baseline)]
+    clustered = against(alike[0], {"tfidf": alike[1]})["tfidf"]["difference"]
+    apart = got["difference"]
+    assert clustered["high"] - clustered["low"] > 2 * (apart["high"] - apart["low"])
+
+
+def test_the_most_frequent_label_may_be_a_tie():
+    """Half of the training pairs have the first response better: the majority knows nothing."""
+    majority = pair_baselines(
+        [*pair_rows(1, 0), *pair_rows(1, 0, swap=True)],
+        [([*texts], ((0, 1),)) for texts, _ in pair_rows(7, 1)]
+        + [([*texts], ((1, 0),)) for texts, _ in pair_rows(3, 2)],
+    )["majority"]
+    assert majority["accuracy"] == 0.5
 
 
 @pytest.mark.parametrize("first_better", [3, 7])

@@ -26,7 +26,7 @@ from fgrlhf.report import sections
 from fgrlhf.report.data import read_outputs
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import write_report
-from fgrlhf.report.records import BaselineMetrics, RewardModelMetrics, Segment
+from fgrlhf.report.records import BaselineMetrics, Interval, RewardModelMetrics, Segment
 from fgrlhf.report.samples import Piece, segment_pieces, split_prompt, token_ends, token_pieces
 from tasks.qa_feedback.display import DISPLAY
 
@@ -662,15 +662,27 @@ def test_samples_of_no_step_are_left_alone(made):
     write_report(made, made / "r.html")
 
 
-@pytest.mark.parametrize("accuracy, text", [(0.7, "beats"), (0.6, "does NOT beat")])
-def test_a_reward_model_is_compared_with_its_baselines(accuracy, text):
+@pytest.mark.parametrize(
+    "accuracy, low, text",
+    [
+        (0.7, 0.05, "beats"),
+        (0.7, -0.01, "is not distinguishable from"),
+        (0.7, None, "is not distinguishable from"),
+        (0.6, -0.1, "does NOT beat"),
+    ],
+)
+def test_a_reward_model_is_compared_with_its_baselines(accuracy, low, text):
+    bounds = Interval(mean=accuracy - 0.6, low=low, high=None if low is None else 0.2)
     baselines = {
         "majority": BaselineMetrics(accuracy=0.5, auc=0.5),
-        "features": BaselineMetrics(accuracy=0.6, auc=0.7),
+        "features": BaselineMetrics(accuracy=0.6, auc=0.7, difference=bounds),
     }
     metrics = RewardModelMetrics(accuracy=accuracy, baselines=baselines)
     best = "linear model of ten hand-made features"
-    assert sections.against_baselines(metrics) == f"{text} the best of them, the {best}, on dev"
+    shown = sections.against_baselines(metrics)
+    assert shown is not None
+    assert shown.startswith(f"{text} the best of them, the {best}, on dev, by 0.")
+    assert ("[" in shown) == (low is not None)
     assert sections.against_baselines(RewardModelMetrics(accuracy=accuracy)) is None
 
 

@@ -99,13 +99,12 @@ def test_span_metrics_of_ties_and_of_one_kind_only():
         "auc"
     ] == pytest.approx((0.5 + 0.5 + 1 + 1) / 4)
     alone = metric.compute(predictions=[0.6, 0.4], references=[0, 0])
-    assert (
-        alone["auc"],
-        alone["error_precision"],
-        alone["error_recall"],
-        alone["error_f1"],
-        alone["accuracy"],
-    ) == (0.5, 0, 0, 0, 0.5)
+    # undefined, not 0.5 or 0 as if measured; the one false alarm is measured
+    assert "auc" not in alone and "error_recall" not in alone
+    assert (alone["error_precision"], alone["error_f1"], alone["accuracy"]) == (0, 0, 0.5)
+    silent = metric.compute(predictions=[0.2, 0.4], references=[0, 0])
+    assert not {"error_precision", "error_recall", "error_f1", "auc"} & set(silent)
+    assert silent["ok_f1"] == silent["accuracy"] == 1
 
 
 def test_calibration_by_hand():
@@ -162,6 +161,10 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps):
     assert max(result["all_error_accuracy"], result["all_ok_accuracy"]) < 0.75
     assert result["all_error_accuracy"] + result["all_ok_accuracy"] == pytest.approx(1)
     assert sum(b["count"] for b in result["calibration"]) > 50
+    assert result["intervals"]["accuracy"]["mean"] == result["accuracy"]
+    assert result["intervals"]["accuracy"]["low"] < result["accuracy"]
+    assert result["choice"]["evaluations"] == steps // 20 and result["choice"]["optimism"] < 0.1
+    assert not (folder / "checkpoints").exists()
     scorer = load_reward_model(folder, rm.prefix_fn)
     assert scorer.spec.metrics["accuracy"] == result["accuracy"]
     # segments of five words, as in training; results on longer ones depend on rounding
@@ -427,8 +430,15 @@ def test_baselines_are_measured_on_the_segments_that_the_network_reads(tmp_path,
     write_jsonl(settings.data.dev_file, rows)
     train(settings)
     # The network reads the short segments only. Most training segments are right, as they are.
-    found = metrics(tmp_path / "rm")["baselines"]["majority"]
-    assert found["accuracy"] == 1
+    result = metrics(tmp_path / "rm")
+    assert result["baselines"]["majority"]["accuracy"] == 1
+    # and what the card says is of them
+    assert result["cases"] == {"segments": 2} and result["rows"]["dev"] == 2
+    assert "auc" not in result and "all 2 are of one" in result["reasons"]["auc"]
+    card = (tmp_path / "rm" / "README.md").read_text()
+    assert "| AUC | undefined: it needs cases of both kinds, and all 2 are of one |" in card
+    assert "| the most frequent label | 1.000 |" in card and "dev prompts are few" in card
+    assert f'{{kind: segment_classifier, ckpt: "{tmp_path}/rm", values: {{error: -0.5' in card
 
 
 def test_impossible_settings(tmp_path):
@@ -464,7 +474,7 @@ SHORT = {"train__max_steps": 3, "evaluation__every_steps": 2, "train__batch_size
 
 def outputs(folder) -> dict[str, bytes]:
     """All files of a run, except those with its own path or timings."""
-    different = {"config.yaml", "run.json", "stages.json", "inputs.json"}
+    different = {"config.yaml", "run.json", "stages.json", "inputs.json", "README.md"}
     files = [
         path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in different
     ]
@@ -685,7 +695,7 @@ def test_only_the_best_weights_are_kept(tmp_path, monkeypatch):
         interrupt_at(patch, 27)
         with pytest.raises(Interrupt):
             train(settings)
-    (kept,) = (tmp_path / "best" / "checkpoints").iterdir()
+    (kept,) = (tmp_path / "best" / "checkpoints").glob("checkpoint-*")
     assert (kept / "model.safetensors").exists() and not (kept / "optimizer.pt").exists()
     begun = interrupt_at(monkeypatch, None)
     train(settings)

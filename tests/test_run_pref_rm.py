@@ -149,6 +149,10 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     counted = sum(group["pairs"] * group["accuracy"] for group in errors["by_length"])
     pairs = sum(group["pairs"] for group in errors["by_length"])
     assert counted / pairs == pytest.approx(result["accuracy"]) and pairs == result["pairs"]
+    assert result["intervals"]["accuracy"]["mean"] == pytest.approx(result["accuracy"])
+    assert result["cases"] == {"pairs": pairs} and "auc" not in result
+    card = (folder / "README.md").read_text()
+    assert "gives a whole response one score" in card and "kind: sequence_scorer" in card
     assert "accuracy by the length of the better response: " in printed
     scorer = load_reward_model(folder, text_prefix)
     scores = scorer.score(

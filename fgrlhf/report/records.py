@@ -119,11 +119,24 @@ class CalibrationBin(Record):
     count: int
 
 
+class Interval(Record):
+    """A mean with its 95% interval; the bounds are None if there is none, as of one prompt."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
 class BaselineMetrics(Record):
-    """A linear baseline of a reward model, on the same dev rows."""
+    """A linear baseline of a reward model, on the same dev rows.
+
+    Attributes:
+      difference: the model's accuracy minus the baseline's.
+    """
 
     accuracy: float | None = None
     auc: float | None = None
+    difference: Interval | None = None
 
 
 class RewardModelMetrics(Record):
@@ -138,6 +151,9 @@ class RewardModelMetrics(Record):
     first_accuracy: float | None = None
     calibration: list[CalibrationBin] | None = None
     baselines: dict[str, BaselineMetrics] | None = None
+    intervals: dict[str, Interval] = {}
+    reasons: dict[str, str] = {}
+    notes: list[str] = []
 
 
 class RewardModel(Record):
@@ -159,14 +175,6 @@ class StageCost(Record):
 
     seconds: float
     peak_mb: float
-
-
-class Interval(Record):
-    """A mean with its 95% interval; the bounds are None if there is none, as of one prompt."""
-
-    mean: float | None
-    low: float | None
-    high: float | None
 
 
 class Gain(Record):

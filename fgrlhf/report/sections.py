@@ -383,7 +383,16 @@ def _model_facts(model: RewardModel, on_dev: RewardModelMetrics) -> dict[str, st
         "segmenter": " ".join(str(part) for part in (model.segmenter or {}).values()),
         "mean, std": mean_and_std,
         "against baselines": against_baselines(on_dev),
+        "not known": "; ".join(f"{name}: {text}" for name, text in _reasons(on_dev).items()),
+        "to consider": ". ".join(on_dev.notes),
     }
+
+
+def _reasons(on_dev: RewardModelMetrics) -> dict[str, str]:
+    """Why figures that the page shows are undefined or have no interval, by their names."""
+    shown = (*SEGMENT_NUMBERS, *SEQUENCE_NUMBERS)
+    names = {dev_key: name for name, dev_key, _ in shown[::-1]}
+    return {names[key]: text for key, text in on_dev.reasons.items() if key in names}
 
 
 def _model_numbers(
@@ -394,7 +403,7 @@ def _model_numbers(
     numbers = []
     for name, dev_key, truth_key in measures:
         if dev_key in on_dev.model_fields_set or truth_key in truth:
-            dev_text = _number(getattr(on_dev, dev_key))
+            dev_text = _with_bounds(getattr(on_dev, dev_key), on_dev.intervals.get(dev_key))
             numbers.append(ModelNumber(name, dev_text, _number(truth.get(truth_key))))
     for name, baseline in (on_dev.baselines or {}).items():
         text = f"accuracy of the {BASELINES.get(name, name)}"
@@ -411,10 +420,24 @@ def against_baselines(metrics: RewardModelMetrics) -> str | None:
     if metrics.accuracy is None or not accuracies:
         return None
     best = max(accuracies, key=lambda name: accuracies[name])
-    relation = "beats" if metrics.accuracy > accuracies[best] else "does NOT beat"
+    gain = (metrics.baselines or {})[best].difference
+    shown = f", by {_with_bounds(metrics.accuracy - accuracies[best], gain)}"
     if metrics.accuracy == accuracies[best] == 1:
-        relation = "equals"  # nothing can beat it
-    return f"{relation} the best of them, the {BASELINES.get(best, best)}, on dev"
+        relation, shown = "equals", ""  # nothing can beat it
+    elif metrics.accuracy <= accuracies[best]:
+        relation = "does NOT beat"
+    elif gain is not None and gain.low is not None and gain.low > 0:
+        relation = "beats"
+    else:  # it covers zero, or there is none
+        relation = "is not distinguishable from"
+    return f"{relation} the best of them, the {BASELINES.get(best, best)}, on dev{shown}"
+
+
+def _with_bounds(value: float | None, interval: Interval | None) -> str:
+    """`0.812 [0.760, 0.855]`; the value alone without an interval, a dash without a value."""
+    if interval is None or interval.low is None or interval.high is None:
+        return _number(value)
+    return f"{_number(value)} [{_number(interval.low)}, {_number(interval.high)}]"
 
 
 # ---- time and memory -----------------------------------------------------------------------------

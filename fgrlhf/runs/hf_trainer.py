@@ -299,13 +299,13 @@ class StageTrainer(ShardableTrainer):
         if name is None or metrics[f"eval_{name}"] != self.state.best_metric:
             return False
         best_step = self.state.best_global_step
-        losses = [line["eval_loss"] for line in self._evaluations() if line["step"] == best_step]
+        losses = [line["eval_loss"] for line in self.evaluations() if line["step"] == best_step]
         if not losses or metrics["eval_loss"] >= losses[-1]:
             return False
         self.state.best_global_step = self.state.global_step
         return True
 
-    def _evaluations(self) -> list[dict[str, float]]:
+    def evaluations(self) -> list[dict[str, float]]:
         """The lines of the Trainer's log with dev metrics, also of the run that this continues."""
         return [line for line in self.state.log_history if "eval_loss" in line]
 
@@ -314,7 +314,7 @@ class StageTrainer(ShardableTrainer):
         metric = self.args.metric_for_best_model
         if metric is None:
             return None
-        values = [line[f"eval_{metric}"] for line in self._evaluations()]
+        values = [line[f"eval_{metric}"] for line in self.evaluations()]
         kept = f"the checkpoint with the lowest dev loss (step {self.state.best_global_step})"
         return tie_note(metric, values, kept)
 

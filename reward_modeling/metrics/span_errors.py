@@ -4,6 +4,8 @@ import datasets
 import evaluate
 import numpy as np
 
+from fgrlhf.auc import auc
+
 _DESCRIPTION = """
 Precision, recall and F1 of "has an error" and of "has no error", accuracy, the accuracy of two
 trivial baselines (every segment wrong, every segment right), and the area under the ROC curve.
@@ -15,35 +17,22 @@ Args:
     references: 1 for a segment with an error, 0 for one without
 Returns:
     error_precision, error_recall, error_f1, ok_precision, ok_recall, ok_f1, accuracy,
-    all_error_accuracy, all_ok_accuracy, auc. A ratio with denominator 0 is 0; auc is 0.5 if only
-    one kind of segment occurs.
+    all_error_accuracy, all_ok_accuracy, auc. What is undefined is left out: a ratio with
+    denominator 0, and the auc if only one kind of segment occurs.
 """
 
 
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1; equal values share their mean rank."""
-    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = counts.cumsum()
-    return (last - (counts - 1) / 2)[group]
+def precision_recall_f1(
+    predicted: np.ndarray, actual: np.ndarray
+) -> tuple[float | None, float | None, float | None]:
+    """Precision, recall and F1 of boolean predictions; None if the denominator is 0."""
+    hits = int((predicted & actual).sum())
+    found, there = int(predicted.sum()), int(actual.sum())
 
+    def ratio(above: int, below: int) -> float | None:
+        return above / below if below else None
 
-def auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """P(score of a positive > score of a negative) + P(equal) / 2: the Mann-Whitney statistic."""
-    n_positive = int(positive.sum())
-    n_negative = int((~positive).sum())
-    if not n_positive or not n_negative:
-        return 0.5
-    u = ranks(scores)[positive].sum() - n_positive * (n_positive + 1) / 2
-    return float(u / (n_positive * n_negative))
-
-
-def precision_recall_f1(predicted: np.ndarray, actual: np.ndarray) -> tuple[float, float, float]:
-    """Precision, recall and F1 of boolean predictions; 0 if the denominator is 0."""
-    hits = float((predicted & actual).sum())
-    precision = hits / max(predicted.sum(), 1)
-    recall = hits / max(actual.sum(), 1)
-    f1 = 2 * hits / max(predicted.sum() + actual.sum(), 1)
-    return float(precision), float(recall), float(f1)
+    return ratio(hits, found), ratio(hits, there), ratio(2 * hits, found + there)
 
 
 class SpanErrors(evaluate.Metric):
@@ -62,7 +51,7 @@ class SpanErrors(evaluate.Metric):
         error = precision_recall_f1(predicted, wrong)
         ok = precision_recall_f1(~predicted, ~wrong)
         names = ("precision", "recall", "f1")
-        return {
+        metrics = {
             **{f"error_{name}": value for name, value in zip(names, error)},
             **{f"ok_{name}": value for name, value in zip(names, ok)},
             "accuracy": float((predicted == wrong).mean()),
@@ -70,3 +59,4 @@ class SpanErrors(evaluate.Metric):
             "all_ok_accuracy": float((~wrong).mean()),
             "auc": auc(scores, wrong),
         }
+        return {name: value for name, value in metrics.items() if value is not None}

@@ -132,7 +132,10 @@ def oracle_auc(settings: Settings, model: Path) -> float:
         prompts.append(Prompt(str(number), row.question, meta=meta))
         errors.append(factuality_errors(judge(row.question, row.passages, text)))
     scorer: Any = load_reward_model(model, rm_prefix)
-    return segment_metrics(scorer, prompts, texts, errors)["auc"]
+    area = segment_metrics(scorer, prompts, texts, errors)["auc"]
+    if area is None:
+        raise UserError("the dev rows have segments of one kind only, so no AUC can be measured")
+    return area
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.pipeline.scores import evaluation_rows
-from fgrlhf.pipeline.summary import evaluated_policies, reward_models_on_dev
+from fgrlhf.pipeline.summary import evaluated_policies, number, reward_models_on_dev
 from fgrlhf.reward_models.spec import SPEC_FILE
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, hold, stored_result
@@ -93,7 +93,8 @@ def main() -> None:
     measured_on, metrics = reward_models(settings, prompts)
     print(f"reward models, measured on {'the oracle' if measured_on == 'truth' else 'dev'}")
     for name, values in metrics.items():
-        print(f"  {name:<14}" + ", ".join(f"{key} {value:.3g}" for key, value in values.items()))
+        shown = ", ".join(f"{key} {number(value)}" for key, value in values.items())
+        print(f"  {name:<14}{shown}")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from transformers.utils import logging as transformers_logging
 
+from fgrlhf.auc import auc
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from fgrlhf.text_types import Prompt
-from reward_modeling.metrics.span_errors import auc, precision_recall_f1
+from reward_modeling.metrics.span_errors import precision_recall_f1
 from tasks.qa_feedback.data.oracle import Judgement, judge
 from tasks.qa_feedback.feedback import rm_prefix
 
@@ -24,6 +25,8 @@ def segment_metrics(
     wrong: Sequence[Mapping[tuple[int, int], bool]],
 ) -> dict:
     """Accuracy, AUC and F1 of error detection, over segments judged by both model and oracle.
+
+    AUC and F1 are None if they are undefined, as of segments without any error.
 
     Args:
       scorer: the reward model.
