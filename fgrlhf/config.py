@@ -272,5 +272,13 @@ def _name(value: str) -> str:
     return value
 
 
+def _separator(value: str) -> str:
+    r"""A text in which `\n` and `\t`, as a shell passes them on, are a line break and a tab."""
+    if not value:
+        raise ValueError("must not be empty")
+    return value.replace("\\n", "\n").replace("\\t", "\t")
+
+
 FilePath = Annotated[str, AfterValidator(_file_path)]  # of a file or folder, or a hub name
 Name = Annotated[str, AfterValidator(_name)]
+Separator = Annotated[str, AfterValidator(_separator)]

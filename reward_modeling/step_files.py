@@ -10,13 +10,14 @@ are missing, as in PRM800K, the last step of a text tends to be the bad one. A m
 which step is the last one then learns that instead of judging, and the program prints a note.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from, task_and_rest
-from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.config import FilePath, Separator, StrictModel
 from fgrlhf.data.formats import STEPS, Step, StepFeedback
 from fgrlhf.data.read import check_not_input
 from fgrlhf.errors import UserError, run_main, shorten
@@ -37,6 +38,10 @@ class Settings(StrictModel):
     output: FilePath = Field(description="the segment file")
     columns: dict[str, str | list[str]] = Field(
         default={}, description="the format's keys -> the file's: docs/data_formats.md, Steps"
+    )
+    separator: Separator | None = Field(
+        default=None,
+        description=r"what is between the steps, if they are one text; \n is a line break",
     )
     error_at_most: float = Field(
         default=0.0, description="the highest score of a bad step; -1 for PRM800K"
@@ -108,7 +113,12 @@ def write_step_file(task: Task, settings: Settings) -> None:
         no score and the labels of bad steps are not named.
     """
     check_not_input(settings.source, settings.output)
-    solutions = STEPS.read(settings.source, settings.columns)
+    counts: Counter[str] = Counter()
+    solutions = STEPS.read(
+        settings.source, settings.columns, counts=counts, separator=settings.separator
+    )
+    for what, count in counts.most_common():
+        print(f"{what}: {count:,}", flush=True)
     tags = []
     examples = []
     for solution in solutions:

@@ -78,6 +78,8 @@ class ConvertSettings(FormatSettings):
             refuse([("source", "is a source of a task: give task=... too")])
         if self.task is not None and self.columns:
             refuse([("columns", "are not read by a task: leave them out")])
+        if self.task is not None and "offsets" in self.model_fields_set:
+            refuse([("offsets", "are not read by a task: leave them out")])
         return self
 
 
@@ -92,9 +94,7 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
     items: list[Any]
     counts: Counter[str] = Counter()
     if settings.task is None:
-        items = row_format.read(
-            source, settings.columns, settings.limit, counts, settings.offsets.reading
-        )
+        items = settings.read(row_format, source, counts)
     else:
         items = _read_by_task(source, settings)
 

@@ -5,20 +5,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fgrlhf.cli.data_summaries import summary
-from fgrlhf.config import Count, StrictModel
+from fgrlhf.config import Count, Separator, StrictModel, refuse
 from fgrlhf.data.accepted import accepted
 from fgrlhf.data.checks import by_problem, refuse_rows, type_name
-from fgrlhf.data.formats import FORMATS, PROMPTS, SPANS
+from fgrlhf.data.format import Format
+from fgrlhf.data.formats import COMPARISONS, FORMATS, JUDGEMENTS, PROMPTS, SPANS, STEPS
 from fgrlhf.data.problems import counted
 from fgrlhf.data.quotes import Offsets, quote_notes
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import Row, RowError
-from fgrlhf.errors import shorten
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.text_types import Prompt
 
+WITH_OFFSETS = (SPANS.name, JUDGEMENTS.name, COMPARISONS.name)  # formats
+WITH_QUOTES = (SPANS.name, JUDGEMENTS.name)  # formats with marked texts beside the offsets
 FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps", "judgements"]
 
 ROWS_TRIED = 100  # rows used to find out which formats a file matches
@@ -31,7 +34,13 @@ class ShowSettings(StrictModel):
 
 class FormatSettings(StrictModel):
     offsets: Offsets = Field(
-        default=Offsets(), description="of spans: how the file counts them, if not as here"
+        default=Offsets(),
+        description="of spans, judgements and marked characters: how the file counts them, if not"
+        " as here",
+    )
+    separator: Separator | None = Field(
+        default=None,
+        description=r"of steps: what is between them, if they are one text; \n is a line break",
     )
     format: FormatName = Field(description="format of the rows")
     columns: dict[str, str | list[str]] = Field(
@@ -39,6 +48,43 @@ class FormatSettings(StrictModel):
         description="the format's keys -> the file's, e.g. columns={prompt: instruction}",
     )
     limit: Count | None = Field(default=None, description="only the first rows; null: all")
+
+    @model_validator(mode="after")
+    def _settings_fit_the_format(self):
+        if self.format not in WITH_OFFSETS and self.offsets != Offsets():
+            known = ", ".join(WITH_OFFSETS)
+            refuse([("offsets", f"are for format={known}: rows of {self.format} have none")])
+        if self.format != STEPS.name and self.separator is not None:
+            refuse([("separator", f"is for format={STEPS.name}: leave it out")])
+        return self
+
+    def read(self, row_format: Format[Any], source: str, counts: Counter[str]) -> list[Any]:
+        """The items of a file in a format.
+
+        Raises:
+          UserError: rows are malformed. The message says how their offsets seem to be counted.
+        """
+        try:
+            return row_format.read(
+                source,
+                self.columns,
+                self.limit,
+                counts,
+                self.offsets.reading,
+                self.separator,
+            )
+        except UserError as error:
+            notes = self.notes(source)
+            if not notes:
+                raise
+            raise UserError("\n".join([str(error), *notes])) from None
+
+    def notes(self, source: str) -> list[str]:
+        """What the file's marked texts tell about its offsets."""
+        if self.format not in WITH_QUOTES:
+            return []
+        rows = read_rows(source)[: self.limit]
+        return quote_notes(rows, self.columns, self.offsets, self.format)
 
 
 def show(source: str, settings: ShowSettings) -> None:
@@ -85,19 +131,14 @@ def check(source: str, settings: FormatSettings) -> None:
       UserError: the file cannot be read, rows are malformed, or two rows of prompts have one id.
     """
     counts: Counter[str] = Counter()
-    items = FORMATS[settings.format].read(
-        source, settings.columns, settings.limit, counts, settings.offsets.reading
-    )
+    items = settings.read(FORMATS[settings.format], source, counts)
     if settings.format == PROMPTS.name:
         _refuse_repeated_ids(source, items)
     rows = len(read_rows(source)[: settings.limit]) if counts else len(items)
     print(f"{source}: {counted(rows, 'row')} of {settings.format}, all well formed")
     print_counts(counts)
-    if settings.format == SPANS.name:
-        for line in quote_notes(
-            read_rows(source)[: settings.limit], settings.columns, settings.offsets
-        ):
-            print(f"  {line}")
+    for line in settings.notes(source):
+        print(f"  {line}")
     for line in summary(settings.format, items):
         print(f"  {line}")
 

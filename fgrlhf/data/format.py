@@ -111,6 +111,7 @@ class Format(Generic[Item]):
         limit: int | None = None,
         counts: Counter[str] | None = None,
         reading: Reading = CODE_POINTS,
+        separator: str | None = None,
     ) -> list[Item]:
         """The items of a file or data set, in order (fgrlhf/data/read.py).
 
@@ -121,6 +122,7 @@ class Format(Generic[Item]):
             that are left out, and contradictions inside a row. None: a row that would be left out
             is an error.
           reading: how the rows count the offsets of spans.
+          separator: what is between the steps of a text.
 
         Raises:
           UserError: the source cannot be read, or rows are malformed. The message lists the first
@@ -136,7 +138,7 @@ class Format(Generic[Item]):
                 problems.append((number, f": must be an object, it is {type_name(values)}"))
                 continue
             try:
-                for row in self.split(Row(values, columns, counts, reading)):
+                for row in self.split(Row(values, columns, counts, reading, separator)):
                     item = self._item(row, number, counts)
                     if item is not None:
                         items.append(item)
@@ -259,6 +261,30 @@ def span_in(key: str, start: Any, end: Any, text: str, side: str = "response") -
     if start >= end:
         raise RowError(key, f"is empty: it starts at {start} and ends at {end}")
     return start, end
+
+
+def counted_span(
+    row: Row, key: str, start: Any, end: Any, text: str, side: str = "response"
+) -> tuple[int, int]:
+    """`span_in` of offsets that are counted as the row counts them."""
+    if row.reading is not CODE_POINTS:
+        start = whole(f"{key}.start", start)
+        end = whole(f"{key}.end", end)
+        start, end = row.reading.span(text, start, end)
+    try:
+        return span_in(key, start, end, text, side)
+    except RowError as error:
+        if start == end and row.reading is CODE_POINTS:
+            hint = "; if the end is the last character of a span, give offsets.end=inclusive"
+            raise RowError(error.key, f"{error.reason}{hint}") from None
+        raise
+
+
+def whole(key: str, value: Any) -> int:
+    """Return `value` if it is a whole number. Raises `RowError` if it is not."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RowError(key, "must be a whole number")
+    return value
 
 
 def side_of(key: str, value: Any) -> str:

@@ -36,6 +36,7 @@ from fgrlhf.data.format import (
     SpanFeedback,
     Step,
     StepFeedback,
+    counted_span,
     inside,
     prompt_of,
     prompt_row,
@@ -44,10 +45,10 @@ from fgrlhf.data.format import (
     response_text,
     side_of,
     source_of,
-    span_in,
+    whole,
 )
 from fgrlhf.data.judgements import JUDGEMENTS
-from fgrlhf.data.locate import CODE_POINTS, locate
+from fgrlhf.data.locate import locate
 from fgrlhf.data.rows import (
     LeftOutError,
     Row,
@@ -303,17 +304,17 @@ def _marked(row: Row, texts: Sequence[str]) -> list[tuple[tuple[int, int], ...]]
         name = f"{key}[{i}]"
         marked_ranges = []
         for k, value in enumerate(check_list(name, ranges)):
-            marked_ranges.append(_range(f"{name}[{k}]", value, text))
+            marked_ranges.append(_range(row, f"{name}[{k}]", value, text))
         marked.append(tuple(marked_ranges))
     return marked
 
 
-def _range(key: str, value: Any, text: str) -> tuple[int, int]:
+def _range(row: Row, key: str, value: Any, text: str) -> tuple[int, int]:
     """A list [start, end] as a range of characters of `text`."""
     pair = check_list(key, value)
     if len(pair) != 2:
         raise RowError(key, "must be [start, end]")
-    return span_in(key, pair[0], pair[1], text)
+    return counted_span(row, key, pair[0], pair[1], text)
 
 
 def _comparison_row(comparison: Comparison) -> dict[str, Any]:
@@ -432,30 +433,14 @@ def _place(
     """The place of a span by its offsets, or by its quote as in an import (`locate`)."""
     start, end = claimed
     if quote is None:
-        if row.reading is not CODE_POINTS:
-            start = _whole(f"{name}.start", start)
-            end = _whole(f"{name}.end", end)
-            start, end = row.reading.span(text, start, end)
-        try:
-            return span_in(name, start, end, text, side)
-        except RowError as error:
-            if start == end and row.reading is CODE_POINTS:
-                hint = "; if the end is the last character of a span, give offsets.end=inclusive"
-                raise RowError(error.key, f"{error.reason}{hint}") from None
-            raise
+        return counted_span(row, name, start, end, text, side)
     if start is not None and end is not None:
-        start, end = _whole(f"{name}.start", start), _whole(f"{name}.end", end)
+        start, end = whole(f"{name}.start", start), whole(f"{name}.end", end)
     else:
         start = end = None
     located = locate(text, quote, start, end, (row.reading,))
     row.counts[f"spans, {located.outcome}"] += 1
     return located.span
-
-
-def _whole(key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RowError(key, "must be a whole number")
-    return value
 
 
 def _spans_row(feedback: SpanFeedback) -> dict[str, Any]:
@@ -485,25 +470,76 @@ def _parse_steps(row: Row, number: int) -> StepFeedback:
     else:
         text = prompt_text(row, "prompt")
         name = row.first_of("steps", "completions")
-        values = check_list(row.key(name), row.get(name))
+        values = _step_values(row, name)
         if not values or isinstance(values[0], Mapping):
             steps = _step_objects(row, row.key(name), values)
         else:
-            steps = _step_texts(row, check_texts(row.key(name), values))
+            steps = _step_texts(row, check_texts(row.key(name), values, may_be_blank=True))
+        steps = _without_empty(row, row.key(name), steps, number)
     prompt = prompt_of(row, number, text, references_of(row, "references"))
     return StepFeedback(prompt, tuple(steps))
+
+
+def _step_values(row: Row, name: str) -> list[Any]:
+    """The steps as they are in a row: a list, or one text with a separator."""
+    value = row.get(name)
+    if not isinstance(value, str):
+        return check_list(row.key(name), value)
+    if row.separator is None:
+        raise RowError(
+            row.key(name),
+            "must be a list, it is a text: give separator=TEXT, which is between its steps",
+        )
+    steps = row.text(name).split(row.separator)
+    while not steps[-1].strip():  # it ends with a separator
+        steps.pop()
+    return steps
+
+
+def _without_empty(row: Row, key: str, steps: Sequence[Step], number: int) -> list[Step]:
+    """The steps that are not empty. Empty ones are counted, and the first of the file is named.
+
+    Raises:
+      LeftOutError: the first wrong step is empty, or an empty step has a label.
+    """
+    first_bad = next((i for i, step in enumerate(steps) if _is_bad(step)), None)
+    for i, step in enumerate(steps):
+        if step.text.strip():
+            continue
+        if i == first_bad or step.score is None:
+            what = "rows with an empty step that is the first wrong one or has a label"
+            raise LeftOutError(f"{key}[{i}]", "is empty, and no other step may stand for it", what)
+        what = next((each for each in row.counts if each.startswith(EMPTY_STEPS)), None)
+        row.counts[what or f"{EMPTY_STEPS}; the first is `{key}[{i}]` of row {number}"] += 1
+    return [step for step in steps if step.text.strip()]
+
+
+EMPTY_STEPS = "empty steps, left out"
+
+
+def _is_bad(step: Step) -> bool:
+    return step.score is not None and step.score <= 0
 
 
 def _step_objects(row: Row, key: str, values: Sequence[Any]) -> list[Step]:
     """Steps as objects {text, label | score}, or with rated completions (PRM800K)."""
     steps = []
+    # a number in `columns` comes before the steps' own judgements
+    first_error = None
+    is_named = any(name in row.columns for name in FIRST_ERRORS)
+    if is_named or not all(_is_judged(row, value) for value in values):
+        first_error = _first_error(row, len(values))
     for i, value in enumerate(values):
         name = f"{key}[{i}]"
         step = check_object(name, value)
         if "completions" not in step:
-            text = check_text(f"{name}.text", inside(row, "steps", "text", name, step))
+            text = inside(row, "steps", "text", name, step)
+            text = check_text(f"{name}.text", text, may_be_blank=True)
             label = inside(row, "steps", "label", name, step)
             score = inside(row, "steps", "score", name, step)
+            if first_error is not None and (is_named or not _is_judged(row, step)):
+                score = float(i < first_error)
+                label = label if isinstance(label, str) else None
             steps.append(_step(name, text, label, score))
             continue
         completion = chosen_completion(name, step)
@@ -515,11 +551,19 @@ def _step_objects(row: Row, key: str, values: Sequence[Any]) -> list[Step]:
     return steps
 
 
+def _is_judged(row: Row, step: Any) -> bool:
+    """Whether a step has a judgement of its own."""
+    if not isinstance(step, Mapping) or "completions" in step:
+        return True
+    parts = [str(row.columns.get(f"steps.{part}", part)) for part in ("label", "score")]
+    return any(step.get(part) is not None for part in parts)
+
+
 def _step_texts(row: Row, texts: Sequence[str]) -> list[Step]:
     """Steps as texts, with a separate list of labels or scores, or the first wrong step."""
-    for base, name in enumerate(FIRST_ERRORS):
-        if name in row.columns or name in row.values:
-            return _steps_until(row, name, texts, base)
+    first_error = _first_error(row, len(texts))
+    if first_error is not None:
+        return [Step(text, score=float(i < first_error)) for i, text in enumerate(texts)]
     name = row.first_of("labels", "scores")
     key = row.key(name)
     values = check_list(key, row.get(name))
@@ -532,19 +576,24 @@ def _step_texts(row: Row, texts: Sequence[str]) -> list[Step]:
 FIRST_ERRORS = ("first_error", "first_error_from_1")
 
 
-def _steps_until(row: Row, name: str, texts: Sequence[str], base: int) -> list[Step]:
-    """Steps with the score 1 before the first wrong one, and 0 from it on.
+def _first_error(row: Row, n_steps: int) -> int | None:
+    """The number of the first wrong step from 0, `n_steps` if all are right: null or -1.
 
-    The number of the first wrong step is null or -1 if all steps are right.
+    Returns:
+      None if the row has no such number: its steps are judged in another way.
     """
-    value = row.get(name)
-    first = len(texts)
-    if value is not None and value != -1:
-        bound = f"there are {len(texts)} steps, counted from {base}"
-        first = check_place(row.key(name), value, len(texts) + base, bound) - base
+    for base, name in enumerate(FIRST_ERRORS):
+        if name not in row.columns and name not in row.values:
+            continue
+        value = row.get(name)
+        if value is None or value == -1:
+            return n_steps
+        bound = f"there are {n_steps} steps, counted from {base}"
+        first = check_place(row.key(name), value, n_steps + base, bound) - base
         if first < 0:
             raise RowError(row.key(name), f"is {value}, but {bound}")
-    return [Step(text, score=float(i < first)) for i, text in enumerate(texts)]
+        return first
+    return None
 
 
 def _step(key: str, text: str, label: Any, score: Any) -> Step:

@@ -27,13 +27,13 @@ from fgrlhf.data.format import (
     SpanFeedback,
     Step,
     StepFeedback,
+    counted_span,
     prompt_of,
     prompt_row,
     prompt_text,
     references_of,
     response_text,
     side_of,
-    span_in,
 )
 from fgrlhf.data.rows import Row, RowError, check_list, check_number, check_object, check_text
 from fgrlhf.data.shapes import PromptText
@@ -149,12 +149,14 @@ def _parse(row: Row, number: int) -> JudgedResponse:
     judgements = []
     for i, value in enumerate(check_list(key, row.get("judgements"))):
         name = f"{key}[{i}]"
-        judgements.append(_judgement(name, check_object(name, value), response, source))
+        judgements.append(_judgement(row, name, check_object(name, value), response, source))
     prompt = prompt_of(row, number, text, references_of(row, "references"))
     return JudgedResponse(prompt, response, tuple(judgements), source)
 
 
-def _judgement(key: str, values: Mapping[str, Any], response: str, source: str | None) -> Judgement:
+def _judgement(
+    row: Row, key: str, values: Mapping[str, Any], response: str, source: str | None
+) -> Judgement:
     """A judgement of a row. Raises `RowError` if it is malformed."""
     for name in values:
         if name not in (*_PARTS, "quote"):
@@ -173,12 +175,12 @@ def _judgement(key: str, values: Mapping[str, Any], response: str, source: str |
     if side == SOURCE and source is None:
         raise RowError(f"{key}.side", "is `source`, and the row has no text under `source`")
     text = source if side == SOURCE and source is not None else response
-    start, end = _span(key, values, text, side)
+    start, end = _span(row, key, values, text, side)
     return Judgement(side=side, start=start, end=end, **parts)
 
 
 def _span(
-    key: str, values: Mapping[str, Any], text: str, side: str
+    row: Row, key: str, values: Mapping[str, Any], text: str, side: str
 ) -> tuple[int, int] | tuple[None, None]:
     """The span of a judgement, whose quote is verified; (None, None) for the whole text."""
     start, end = values.get("start"), values.get("end")
@@ -188,7 +190,7 @@ def _span(
     marked = text
     span: tuple[int, int] | tuple[None, None] = (None, None)
     if start is not None:
-        span = span_in(key, start, end, text, side)
+        span = counted_span(row, key, start, end, text, side)
         marked = text[span[0] : span[1]]
     if quote is not None and quote != marked:
         check_text(f"{key}.quote", quote, may_be_blank=True)

@@ -15,6 +15,8 @@ from fgrlhf.data.rows import Columns, Row, RowError, look_up
 from fgrlhf.errors import shorten
 
 FITS = 0.5  # least share of texts that equal the marked characters for a key to be proposed
+SPANS = "spans"  # the name of a format
+QUOTE = "quote"
 READ = ("start", "end", "label", "severity", "evidence", "reason", "side")
 
 
@@ -46,16 +48,19 @@ class Offsets(StrictModel):
 WAYS = [Offsets(unit=u, base=b, end=e) for u, b, e in product(UNITS, BASES, ENDS)]  # pyright: ignore[reportArgumentType]
 
 
-def quote_notes(rows: Sequence[Any], columns: Columns, offsets: Offsets) -> list[str]:
+def quote_notes(
+    rows: Sequence[Any], columns: Columns, offsets: Offsets, name: str = SPANS
+) -> list[str]:
     """What to tell about texts of spans that are marked characters if offsets count in some way.
 
     Args:
-      rows: of spans, as in the file.
+      rows: as in the file.
       offsets: how they are read.
+      name: the key of the lists of spans, which is the name of the format: `spans` or `judgements`.
     """
     totals: Counter[str] = Counter()
     fits: dict[str, Counter[int]] = {}  # key -> number in WAYS -> texts that are marked then
-    for key, quote, text, start, end in _quotes(rows, columns):
+    for key, quote, text, start, end in _quotes(rows, columns, name):
         totals[key] += 1
         fitting = fits.setdefault(key, Counter())
         for number, way in enumerate(WAYS):
@@ -66,25 +71,33 @@ def quote_notes(rows: Sequence[Any], columns: Columns, offsets: Offsets) -> list
         best = max(fits[key], key=lambda number: fits[key][number])  # of equals, the first
         count = fits[key][best]
         now = fits[key][WAYS.index(offsets)]
-        if count < FITS * total or (now == count and columns.get("spans.quote", "quote") == key):
+        is_read = name != SPANS or columns.get("spans.quote", QUOTE) == key
+        if count < FITS * total or (now == count and is_read):
             continue
         way = WAYS[best] if count > now else offsets
+        short = shorten(key, 40)
+        give = [] if name != SPANS else [f"columns.spans.quote={short}"]
+        if count > now:
+            give.append(str(way))
         notes.append(
-            f"`spans.{shorten(key, 40)}` is the marked text of {count:,} of {total:,} spans with"
-            f" {way}, of {now:,} as they are read: give columns.spans.quote={shorten(key, 40)}"
-            + (f" {way}" if count > now else "")
+            f"`{name}.{short}` is the marked text of {count:,} of {total:,} spans with"
+            f" {way}, of {now:,} as they are read: give {' '.join(give)}"
         )
     return notes
 
 
-def _quotes(rows: Sequence[Any], columns: Columns) -> Iterator[tuple[str, str, str, int, int]]:
+def _quotes(
+    rows: Sequence[Any], columns: Columns, name: str
+) -> Iterator[tuple[str, str, str, int, int]]:
     """(key, its text, the response, start, end) of all further texts of spans of responses."""
-    paths = {part: str(columns.get(f"spans.{part}", part)) for part in READ}
+    paths = {part: str(columns.get(f"{name}.{part}", part)) for part in READ}
     for values in rows:
+        if not isinstance(values, Mapping):
+            continue
         row = Row(values, columns)
         try:
             response = row.get(row.first_of("response", "completion"))
-            spans = row.get("spans")
+            spans = row.get(name)
         except RowError:
             continue
         if not isinstance(response, str) or not isinstance(spans, list):
@@ -94,17 +107,21 @@ def _quotes(rows: Sequence[Any], columns: Columns) -> Iterator[tuple[str, str, s
             if found is None:
                 continue
             for key, value in span.items():
-                if key not in paths.values() and isinstance(value, str) and value.strip():
+                # a judgement has no other key with a marked text
+                is_quote = key not in paths.values() if name == SPANS else key == QUOTE
+                if is_quote and isinstance(value, str) and value.strip():
                     yield key, value, response, *found
 
 
 def _places(span: Any, paths: Mapping[str, str]) -> tuple[int, int] | None:
     """The claimed start and end of a span of a response; None if it has none."""
+    if not isinstance(span, Mapping):
+        return None
     try:
         start, end = look_up(span, paths["start"]), look_up(span, paths["end"])
     except RowError:
         return None
-    is_source = paths["side"] in span and span[paths["side"]] not in (None, False, RESPONSE)
+    is_source = span.get(paths["side"]) not in (None, False, RESPONSE)
     if is_source or not isinstance(start, int) or not isinstance(end, int):
         return None
     return start, end

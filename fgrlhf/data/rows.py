@@ -56,6 +56,7 @@ class Row:
       columns: the format's names -> the object's keys, if they differ.
       counts: what a reader notes about rows, such as contradictions -> how often.
       reading: how the row counts the offsets of spans.
+      separator: what is between the steps of a text; None: a text has no steps.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class Row:
         columns: Columns,
         counts: Counter[str] | None = None,
         reading: Reading = CODE_POINTS,
+        separator: str | None = None,
     ):
         self.reading = reading
+        self.separator = separator
         self.values = values
         self.columns = columns
         self.counts = Counter[str]() if counts is None else counts

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.data.formats import STEPS
-from fgrlhf.data.importers.files import read_objects
+from fgrlhf.data.importers.files import read_objects, whole_number
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JudgedResponse, from_steps
-from fgrlhf.data.rows import Columns, Row
+from fgrlhf.data.rows import Columns, LeftOutError, Row, check_text
 from fgrlhf.data.shapes import AFTER_MARKS, text_after_marks
+from fgrlhf.errors import shorten
 
 PRM800K_COLUMNS = {"prompt": "question.problem", "steps": "label.steps"}  # a task's word
+PROCESSBENCH_COLUMNS = {"prompt": "problem", "first_error": "label"}
+MISTAKE_COLUMNS = {"prompt": "input", "first_error": "mistake_index"}
 
 
 def prm800k(path: str | Path, report: Report) -> list[JudgedResponse]:
@@ -29,14 +32,92 @@ def stepwise(path: str | Path, report: Report) -> list[JudgedResponse]:
     return _read(path, {}, report)
 
 
+def processbench(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """ProcessBench: `{problem, steps, label}`; `label` is the first wrong step from 0, or -1.
+
+    Documented in huggingface.co/datasets/Qwen/ProcessBench. Steps before the first wrong one have
+    the score 1, it and later ones 0.
+    """
+    return _read(path, PROCESSBENCH_COLUMNS, report)
+
+
+def big_bench_mistake(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """BIG-Bench-Mistake: `{input, steps, mistake_index}`; the first wrong step from 0, or null.
+
+    Documented in github.com/WHGTyen/BIG-Bench-Mistake. A few steps are empty: they are left out,
+    and so is a row whose first wrong step is empty.
+    """
+    return _read(path, MISTAKE_COLUMNS, report)
+
+
+MR_GSM8K = "model_output_"  # the beginning of the names of its keys
+MR_GSM8K_STEP = f"{MR_GSM8K}solution_first_error_step"
+MR_GSM8K_VERDICT = f"{MR_GSM8K}solution_correctness"
+MR_GSM8K_REASON = f"{MR_GSM8K}solution_first_error_reason"
+NOT_APPLICABLE = ("", "n/a", "none")  # in place of a step or a reason
+
+
+def mr_gsm8k(path: str | Path, report: Report) -> list[JudgedResponse]:
+    """MR-GSM8K: solutions with the first wrong step, counted from 1 or `N/A`, and the reason.
+
+    Documented in github.com/dvlab-research/MR-GSM8K. The reason is that of the first wrong step. A
+    row whose verdict contradicts this number is left out: it is `wrong` without a wrong step, or
+    `correct` with one.
+    """
+    columns = {"prompt": "question", "steps": f"{MR_GSM8K}steps"}  # a task's word
+    columns |= {"first_error_from_1": MR_GSM8K_STEP, "references": "ground_truth_solution"}
+
+    def read(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
+        first = _stated(row.get(MR_GSM8K_STEP))
+        if first is not None:
+            first = whole_number(MR_GSM8K_STEP, first)
+        verdict = check_text(MR_GSM8K_VERDICT, row.get(MR_GSM8K_VERDICT)).strip().lower()
+        if (verdict == "correct") != (first is None):
+            reason = f"is {shorten(verdict, 40)!r}, but the first wrong step is {first}"
+            what = "rows whose verdict contradicts the first wrong step"
+            report.drop(number, MR_GSM8K_VERDICT, reason, what)
+            return None
+        row = {**row, MR_GSM8K_STEP: first, "id": row.get("uuid")}
+        judged = _solution(number, row, columns, report)
+        reason = _stated(row.get(MR_GSM8K_REASON))
+        if judged is None or first is None or reason is None:
+            return judged
+        judgements = list(judged.judgements)
+        wrong = next(i for i, judgement in enumerate(judgements) if not judgement.score)
+        reason = check_text(MR_GSM8K_REASON, reason)
+        judgements[wrong] = replace(judgements[wrong], reason=reason)
+        return replace(judged, judgements=tuple(judgements))
+
+    return read_objects(path, read, report)
+
+
+def _stated(value: Any) -> Any:
+    """The value; None if it says that there is none."""
+    is_none = isinstance(value, str) and value.strip().lower() in NOT_APPLICABLE
+    return None if is_none else value
+
+
+def _solution(
+    number: int, row: Mapping[str, Any], columns: Columns, report: Report
+) -> JudgedResponse | None:
+    """The solution in a row; None if it is left out, which is reported."""
+    try:
+        feedback = STEPS.parse(Row(row, columns, report.losses), number)
+    except LeftOutError as error:
+        report.drop(number, error.key, error.reason, error.what)
+        return None
+    _count_losses(row, len(feedback.steps), report)
+    if not feedback.steps:
+        report.drop(number, "steps", "no step was rated", "rows without a step")
+        return None
+    return from_steps(feedback)
+
+
 def _read(path: str | Path, columns: Columns, report: Report) -> list[JudgedResponse]:
     def read(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
-        feedback = STEPS.parse(Row(row, columns), number)
-        _count_losses(row, len(feedback.steps), report)
-        if not feedback.steps:
-            report.drop(number, "steps", "no step was rated", "rows without a step")
+        judged = _solution(number, row, columns, report)
+        if judged is None:
             return None
-        judged = from_steps(feedback)
         labeler = row.get("labeler")
         if columns is not PRM800K_COLUMNS or not isinstance(labeler, str) or not labeler.strip():
             return judged
