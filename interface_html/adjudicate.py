@@ -11,8 +11,7 @@ suggestions. Its pages show that side by side, and the adjudicator decides every
 decisions are submissions in a database of their own; the annotators' submissions stay as they are.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -23,14 +22,14 @@ from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.annotation_matches import missing_labels
-from interface_html.differences import DECISIONS
+from interface_html.decisions import read_decisions, stale_decisions
 from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, SHARED, Item
 from interface_html.items import item_json, rows_text
 from interface_html.outputs import OutputSettings
 from interface_html.rules import character_labels, errors_only, side_of, text_labels
 from interface_html.schema import PageName, Pages, Schema, needed_pages
-from interface_html.stored import Submission, read_fitting_study
-from interface_html.submitted import ADJUDICATION_KEYS, KEY_OF_PAGE, is_adjudication, is_decided_on
+from interface_html.stored import Study, Submission, read_fitting_study
+from interface_html.submitted import ADJUDICATION_KEYS, KEY_OF_PAGE, is_decided_on
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Document = Mapping[str, Any]
@@ -41,8 +40,6 @@ SHOWN_KEYS = {
     "comparison": ("preference", "all-bad", "comment"),
     "rating": ("ratings", "comment"),
 }
-# the judgements of an item and page that count, by (item, page)
-Decisions = Mapping[tuple[str, str], Submission]
 
 
 # ---- pure functions ------------------------------------------------------------------------------
@@ -143,6 +140,7 @@ def items_to_adjudicate(
     items: Sequence[Item],
     submissions: Sequence[Submission],
     pages: Sequence[PageName] | None = None,
+    decided: Collection[tuple[str, str]] = (),
 ) -> list[Item]:
     """The items that two annotators or more have judged, the largest disagreement first.
 
@@ -153,6 +151,7 @@ def items_to_adjudicate(
       items: the items of the study.
       submissions: sorted by time; the latest of each annotator counts.
       pages: whose judgements to decide between; by default those of all pages.
+      decided: items and pages to leave out.
     """
     wanted = schema.pages if pages is None else pages
     latest = {page: _latest(submissions, page) for page in wanted}
@@ -163,7 +162,7 @@ def items_to_adjudicate(
         degrees = []
         for page in wanted:
             judged = latest[page].get(item.id, [])
-            if len(judged) < 2:
+            if len(judged) < 2 or (item.id, page) in decided:
                 continue
             row[KEY_OF_PAGE[page]] = [_entry(submission) for submission in judged]
             docs = [submission.doc for submission in judged]
@@ -211,43 +210,7 @@ def _degree(schema: Schema, item: Item, page: PageName, docs: Sequence[Document]
     return different_ratings(schema, docs)
 
 
-def with_decisions(submissions: Sequence[Submission], decisions: Decisions) -> list[Submission]:
-    """The submissions with one decision in place of those on each adjudicated item and page."""
-    kept = [entry for entry in submissions if (entry.item, entry.page) not in decisions]
-    return [*kept, *decisions.values()]
-
-
 # ---- files ---------------------------------------------------------------------------------------
-
-
-def read_decisions(task: FeedbackTask, items: Sequence[Item], path: str) -> Decisions:
-    """The latest decision on each item and page in the database of an adjudication.
-
-    Raises:
-      UserError: the file cannot be read, or its items are not from `adjudicate`, or not of this
-        study.
-    """
-    decided = read_fitting_study(path, task.schema)
-    contents = {item.id: task.content(item) for item in items}
-    rows = {}
-    for item in decided.items:
-        if not is_adjudication(item.row):
-            raise UserError(
-                f"{path}: item {item.id!r} has no judgements to decide between: name the database"
-                " of the items that `fgrlhf feedback adjudicate` wrote"
-            )
-        if contents.get(item.id) != task.content(item):
-            raise UserError(
-                f"{path}: item {item.id!r} is not in db=... with the same texts: name the database"
-                " that its judgements are from"
-            )
-        rows[item.id] = item.row
-    decisions = {}
-    for entry in decided.submissions:
-        if is_decided_on(rows[entry.item], entry.page):
-            doc = {key: value for key, value in entry.doc.items() if key != DECISIONS}
-            decisions[entry.item, entry.page] = replace(entry, doc=doc)
-    return decisions
 
 
 class Settings(OutputSettings):
@@ -260,6 +223,11 @@ class Settings(OutputSettings):
         default="both",
         description="the judgements to decide between; both: those of all pages of the task",
     )
+    decided: str | None = Field(
+        default=None,
+        description="databases of earlier adjudications, separated by commas: what they decide is"
+        " left out, unless annotators have changed their judgements since",
+    )
 
 
 def adjudicate(settings: Settings) -> list[Item]:
@@ -271,7 +239,13 @@ def adjudicate(settings: Settings) -> list[Item]:
     task = feedback_of(settings.task)
     pages = needed_pages(task.schema, settings.pages)
     study = read_fitting_study(settings.db, task.schema, pages)
-    chosen = items_to_adjudicate(task.schema, study.items, study.submissions, pages)
+    decided = _decided(task, study, settings.decided) if settings.decided else ()
+    chosen = items_to_adjudicate(task.schema, study.items, study.submissions, pages, decided)
+    if not chosen and decided:
+        raise UserError(
+            f"{settings.decided} decides everything that two annotators have judged in"
+            f" {settings.db}, so nothing is left to decide: nothing was written"
+        )
     if not chosen:
         judgements = " or ".join(f"two {page}s" for page in pages)
         raise UserError(
@@ -289,6 +263,12 @@ def adjudicate(settings: Settings) -> list[Item]:
         " disagreement first"
     )
     return chosen
+
+
+def _decided(task: FeedbackTask, study: Study, paths: str) -> Collection[tuple[str, str]]:
+    """The items and pages whose decisions are about the judgements that count now."""
+    decisions = read_decisions(task, study.items, paths)
+    return decisions.keys() - stale_decisions(decisions, study.submissions).keys()
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -5,7 +5,7 @@
 """
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -15,9 +15,19 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, first_problems, run_main
 from fgrlhf.files import write_text
-from interface_html.adjudicate import Decisions, read_decisions, with_decisions
 from interface_html.annotation_matches import missing_labels
 from interface_html.checks import left_out_text as checks_text
+from interface_html.decisions import (
+    JUDGEMENT_KEYS,
+    Decisions,
+    Key,
+    Stale,
+    decided_by,
+    decisions_that_count,
+    read_decisions,
+    with_decided,
+    with_decisions,
+)
 from interface_html.format import RATINGS, Item
 from interface_html.items import rows_text
 from interface_html.outputs import OutputSettings
@@ -30,8 +40,6 @@ from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 from interface_html.weighting import NO_WEIGHTS, Weights, read_weights, reliable_submissions
 
 Policy = Literal["first", "latest", "majority", "adjudicated", "all"]
-# in the row of an item, the key of the judgement of a page
-JUDGEMENT_KEYS = {"annotation": "feedback", "comparison": "preference", "rating": RATINGS}
 VOTES = ("majority", "adjudicated")  # policies that count votes
 Document = Mapping[str, Any]
 Labels = Sequence[Hashable]  # of the parts of an annotation
@@ -49,6 +57,7 @@ def judged_items(
     policy: Policy,
     pages: Sequence[PageName],
     weights: Weights = NO_WEIGHTS,
+    adjudicated: Collection[Key] = (),
 ) -> tuple[list[Item], int]:
     """Items with the feedback to export, in their order, and the number of items left out.
 
@@ -68,6 +77,10 @@ def judged_items(
         annotator the latest counts, with `first` the first.
       pages: the judgements that a row needs. It has those of other pages too, if there are any.
       weights: of the annotators' votes, for `majority`.
+      adjudicated: the items and pages whose submission is an adjudicator's.
+
+    Returns:
+      The items, whose rows have `decided` (decisions.py), and the number of items left out.
     """
     annotations = _documents(submissions, "annotation", policy)
     comparisons = _documents(submissions, "comparison", policy)
@@ -81,7 +94,17 @@ def judged_items(
             versions = _one_per_annotator(item, *of_item, rated)
         else:
             versions = [_chosen(schema, item, *of_item, rated, policy, weights)]
-        complete = [version for version in versions if _is_complete(version, pages)]
+        decided = {}
+        for page, documents in zip(JUDGEMENT_KEYS, (*of_item, rated), strict=True):
+            is_adjudicated = (item.id, page) in adjudicated
+            if documents:
+                values = list(documents.values())
+                decided[page] = decided_by(schema, page, values, policy, is_adjudicated)
+        complete = [
+            with_decided(schema, version, decided)
+            for version in versions
+            if _is_complete(version, pages)
+        ]
         judged += complete
         if not complete:
             left_out += 1
@@ -337,7 +360,12 @@ class Settings(OutputSettings):
     adjudicated: str | None = Field(
         default=None,
         description="with policy=adjudicated: the database of the adjudication; its decisions are"
-        " taken before the majority",
+        " taken before the majority. Several are separated by commas: the last decision counts",
+    )
+    stale: Stale = Field(
+        default="refuse",
+        description="decisions about other submissions than those that count now: refuse them,"
+        " keep them, or drop them and take the majority",
     )
     weights: str | None = Field(
         default=None,
@@ -370,13 +398,19 @@ def export(settings: Settings) -> int:
     if settings.weights is not None:
         weights = read_weights(settings.weights, task.schema.task)
         submissions, unreliable = reliable_submissions(submissions, weights, settings.least_weight)
+    decisions: Decisions = {}
     if settings.adjudicated is not None:
         decisions = read_decisions(task, study.items, settings.adjudicated)
+        decisions, stale = decisions_that_count(
+            decisions, study.submissions, settings.stale, settings.db
+        )
         submissions = with_decisions(submissions, decisions)
         print(f"{settings.adjudicated}: {_decided_text(decisions)}")
+        if stale:
+            print(stale)
     items = without_skipped_judgements(study.items, submissions, study.skips)
     judged, left_out = judged_items(
-        task.schema, items, submissions, settings.policy, pages, weights
+        task.schema, items, submissions, settings.policy, pages, weights, decisions
     )
     if not judged:
         not_counted = skipped + unreliable
@@ -405,6 +439,11 @@ def _check_settings(settings: Settings) -> None:
         raise UserError(
             "policy=adjudicated and adjudicated=... belong together: adjudicated=... names the"
             " database in which the items of `fgrlhf feedback adjudicate` were decided"
+        )
+    if settings.stale != "refuse" and settings.adjudicated is None:
+        raise UserError(
+            f"stale={settings.stale} has no effect without decisions: set policy=adjudicated and"
+            " adjudicated=..., or leave it out"
         )
     counts_votes = settings.policy in VOTES
     if settings.weights is not None and settings.least_weight is None and not counts_votes:

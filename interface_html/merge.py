@@ -21,6 +21,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
+from interface_html.decisions import merged_decided
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.items import read_items, rows_text
 from interface_html.outputs import OutputSettings
@@ -83,7 +84,8 @@ def merge_items(task: FeedbackTask, rounds: Sequence[tuple[str, Sequence[Item]]]
                 ids.add(merged[texts].id)
             else:
                 replaced += sum(key in earlier.row for key in feedback)
-                merged[texts] = Item(earlier.id, {**earlier.row, **feedback})
+                decided = merged_decided(task.schema, earlier.row, item.row)
+                merged[texts] = Item(earlier.id, {**earlier.row, **feedback, **decided})
             origin = origins.setdefault(texts, {})
             for key in feedback:
                 origin[key] = {"file": file, "row": number}

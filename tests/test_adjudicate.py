@@ -21,10 +21,10 @@ from interface_html.adjudicate import (
     adjudicate,
     disagreement,
     items_to_adjudicate,
-    read_decisions,
     shared_marks,
 )
 from interface_html.database import Database, Receipt
+from interface_html.decisions import read_decisions
 from interface_html.differences import differences
 from interface_html.format import Item
 from interface_html.items import read_items

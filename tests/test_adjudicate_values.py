@@ -25,9 +25,9 @@ from interface_html.adjudicate import (
     different_preferences,
     different_ratings,
     items_to_adjudicate,
-    read_decisions,
 )
 from interface_html.database import Database, Receipt
+from interface_html.decisions import read_decisions
 from interface_html.differences import undecided_all_bad_problems
 from interface_html.format import COMPARISONS, RATED, Item
 from interface_html.items import item_json, read_items
@@ -188,11 +188,15 @@ def test_the_export_takes_decisions_before_majority_and_median(monkeypatch, caps
     rows = json.loads((study / "o.json").read_text())
     assert [entry["preferences"] for entry in rows] == [ALL_TIES, *[BEST_FIRST] * 3]
     assert rows[0]["ratings"] == [{"quality": 1, "clarity": 1}] * 3
-    assert rows[0] | {"preferences": 0, "ratings": 0} == majority[0] | {
-        "preferences": 0,
-        "ratings": 0,
-    }
+    decided_keys = dict.fromkeys(("preferences", "ratings", "decided"), 0)
+    assert rows[0] | decided_keys == majority[0] | decided_keys
     assert rows[2:] == majority[2:]
+    assert [entry["decided"] for entry in rows] == [
+        {"comparison": "adjudicated", "rating": "adjudicated"},
+        {"comparison": "majority", "rating": "adjudicated"},
+        {"comparison": "majority", "rating": "median"},
+        {"comparison": "single", "rating": "single"},
+    ]
     settings_of(monkeypatch, task, "submissions")
     out = study / "lines.jsonl"
     write_submissions(LinesSettings(task="rated", db=path, out=str(out)))
@@ -391,7 +395,8 @@ def test_comparisons_are_decided_with_the_keyboard_alone(chromium, task):
         press(tab, "Shift+X", "Control+Enter")
         assert "submitted" in tab.inner_text("#position")
         [decided] = json.loads(downloaded(tab))
-        assert decided == row(0, OUTPUTS, preferences=BEST_FIRST)
+        how = {"comparison": "adjudicated"}
+        assert decided == row(0, OUTPUTS, preferences=BEST_FIRST, decided=how)
         [record] = saved(tab, "#record")
         names = [{"annotator": "anna", "revision": 1}, {"annotator": "ben", "revision": 2}]
         assert record["role"] == "adjudicator" and record["annotator"] == "anna"
@@ -611,6 +616,6 @@ def test_decisions_of_served_pages_are_exported(chromium, tmp_path):
         values = {**paths, "out": str(tmp_path / "o.json"), "pages": "comparison"}
         export.export(export.Settings(**values, policy="adjudicated", adjudicated=path))
     [exported] = json.loads((tmp_path / "o.json").read_text())
-    assert exported == {**item, "preference": [2] * 6}
+    assert exported == {**item, "preference": [2] * 6, "decided": {"comparison": "adjudicated"}}
     [decision] = read_database(path, "qa_feedback").submissions
     assert decision.annotator == "dana"

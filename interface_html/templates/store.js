@@ -410,10 +410,22 @@ window.FG = window.FG || {};
       const row = { ...item.row };
       for (const page of PAGES) {
         const state = this.read(item, page);
-        if (state && state.submitted) row[JUDGEMENTS[page]] = judgement(page, state.submitted);
+        if (state && state.submitted) {
+          row[JUDGEMENTS[page]] = judgement(page, state.submitted);
+          Object.assign(row, this.decided(row, page));
+        }
         if (state && state.skipped) delete row[JUDGEMENTS[page]];
       }
       return { ...item, row };
+    }
+
+    // How the judgement of a page that was submitted here came about, as part of its row: see decisions.py. {} for
+    // ordinary judgements of rows that do not say it.
+    decided({ decided, ...row }, page) {
+      const isDecision = FG.decidedBetween(row, page) !== null,
+        isSaid = decided !== null && typeof decided === "object" && !Array.isArray(decided);
+      if (this.schema.row.includes("decided") || !(isSaid || (isDecision && decided === undefined))) return {};
+      return { decided: { ...decided, [page]: isDecision ? "adjudicated" : "single" } };
     }
 
     // Why the annotator skipped the item on this page: {reason, text, time}, or null.
