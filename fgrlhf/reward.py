@@ -31,6 +31,7 @@ from fgrlhf.utils import ROUNDING
 if TYPE_CHECKING:
     from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 
+LARGEST_SCORE = 1e18  # its square, which statistics of rewards need, is finite in float32
 Scores = list[SegmentScore] | None  # of one response; None: the reward does not apply to it
 
 
@@ -253,10 +254,10 @@ def normalized(rewards: TokenReward, weights: Mapping[str, float]) -> TokenRewar
 
 
 def _check_finite(name: str, segments: Sequence[Scores], texts: Sequence[str]) -> None:
-    """Raise `UserError` if a score of the reward `name` is NaN or infinite."""
+    """Raise `UserError` if a score of the reward `name` is NaN, infinite or too large."""
     for scores, text in zip(segments, texts):
         for score in scores or ():
-            if not math.isfinite(score.value):
+            if not abs(score.value) <= LARGEST_SCORE:
                 raise UserError(
                     f"reward `{name}` is {score.value} for the answer {text[:120]!r}: training on"
                     " it would destroy the policy. Check what it computes (of a reward model: the"

@@ -11,6 +11,7 @@ for the disk at the same time share one commit.
 import fcntl
 import hashlib
 import json
+import os
 import random
 import secrets
 import sqlite3
@@ -97,7 +98,8 @@ class Database:
       study: identifies the file, so that browsers tell studies at one address apart.
 
     Raises:
-      UserError: another server uses the file, it belongs to another task, or it is not a database.
+      UserError: another server uses the file, it belongs to another task or program, or it is not a
+        database.
     """
 
     def __init__(
@@ -109,7 +111,9 @@ class Database:
         clock: Callable[[], float] = time.time,
         plan: checks.Plan = checks.DEFAULT_PLAN,
     ):
-        self.path = Path(path)
+        if str(path).startswith((":memory:", "file:")):
+            raise UserError(f"db={path} is no file, so a study in it would be lost: name a file")
+        self.path = Path(os.path.realpath(path))  # two names of a file have one lock
         self.per_item = per_item
         self.lease_seconds = lease_seconds
         self.clock = clock

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fgrlhf.data.problems import counted
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, shorten
 from interface_html import checks
 from interface_html.connections import reading
 from interface_html.format import Item
@@ -138,8 +138,15 @@ def create_tables(sql: sqlite3.Connection, task: str) -> str:
     """Create the tables and columns that the file lacks. Returns the task that it belongs to.
 
     Raises:
-      UserError: a newer version of the program wrote the file.
+      UserError: a newer version of the program wrote the file, or another program.
     """
+    tables = {name for (name,) in sql.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    if tables and not {"meta", "submissions"} <= tables:
+        names = shorten(", ".join(sorted(tables)))
+        raise UserError(
+            f"the database belongs to another program (its tables: {names}). Set db=... to another"
+            " file"
+        )
     for statement in TABLES.split(";\n"):
         sql.execute(statement)
     (version,) = sql.execute("PRAGMA user_version").fetchone()

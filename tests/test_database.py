@@ -169,12 +169,23 @@ def test_items_are_added_once(db):
 def test_one_server_at_a_time_and_of_one_task(db, tmp_path):
     with pytest.raises(UserError, match="another server"):
         Database(tmp_path / "f.sqlite", "t")
+    (tmp_path / "link.sqlite").symlink_to(tmp_path / "f.sqlite")
+    with pytest.raises(UserError, match="another server"):
+        Database(tmp_path / "link.sqlite", "t")
+    with pytest.raises(UserError, match="is no file"):
+        Database(":memory:", "t")
     db.close()
     with pytest.raises(UserError, match="of the task t, not of u"):
         Database(tmp_path / "f.sqlite", "u")
     (tmp_path / "text.sqlite").write_text("no database, just text of some length" * 100)
     with pytest.raises(UserError, match="cannot be used"):
         Database(tmp_path / "text.sqlite", "t")
+    with sqlite3.connect(tmp_path / "music.sqlite") as other:
+        other.execute("CREATE TABLE songs(title TEXT)")
+    before = (tmp_path / "music.sqlite").read_bytes()
+    with pytest.raises(UserError, match="belongs to another program .its tables: songs"):
+        Database(tmp_path / "music.sqlite", "t")
+    assert (tmp_path / "music.sqlite").read_bytes() == before
 
 
 def test_a_full_disk_is_an_error_and_nothing_half_is_kept(db, tmp_path):

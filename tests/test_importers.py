@@ -502,8 +502,10 @@ def test_esa(tmp_path):
     assert report.spans == {reading: 2, "outside the text": 2}
     assert places(report.problems) == [(0, "esa_spans[2]"), (0, "esa_spans[4]")]
     assert report.losses == {"spans of an undecided severity": 1}
-    wrong = row | {"esa_spans": [{"start_i": "x", "end_i": 3, "severity": "minor"}]}
-    assert "`esa_spans[0].start_i`: must be a whole number" in malformed(tmp_path, "esa", wrong)
+    for number in ("x", "1_0", "\u0661"):
+        wrong = row | {"esa_spans": [{"start_i": number, "end_i": 3, "severity": "minor"}]}
+        message = malformed(tmp_path, "esa", wrong)
+        assert "`esa_spans[0].start_i`: must be a whole number" in message
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ BAD = [
     ('{"score": "7"}', "not a list of numbers"),
     ('{"score": NaN}', "answer is not JSON"),
     ('{"score": true}', "not a list of numbers"),
+    ('{"score": 1, "score": 9}', "answer is not JSON"),
     ('{"score": 11}', "score 11 is not from 0 to 10"),
     ('{"score": -0.1}', "score -0.1 is not from 0 to 10"),
     ('{"scores": [1, 2]}', "gave 2 scores where 1 are needed"),

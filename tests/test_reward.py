@@ -160,6 +160,16 @@ def test_a_classifier_that_says_nan_is_refused_by_name():
         reward.token_rewards(rollout_of(TEXTS, [(22,), (6,), (0,)]))
 
 
+@pytest.mark.parametrize("value", [1e300, -1e39])
+def test_a_score_that_single_precision_cannot_square_is_refused(value):
+    class Huge:
+        def segment_scores(self, prompts, texts):
+            return [[SegmentScore(0, len(text), value)] for text in texts]
+
+    with pytest.raises(UserError, match=f"reward `huge` is {value} for".replace("+", "[+]")):
+        CombinedReward({"huge": Huge()}).token_rewards(rollout_of(TEXTS, [(22,), (6,), (0,)]))
+
+
 def test_sequence_scores_by_hand():
     def values(**settings):
         return [

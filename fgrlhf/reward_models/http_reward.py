@@ -119,15 +119,15 @@ class HttpReward:
         except TooLong as error:
             raise self._fault(f"too much: {error}") from None
         try:
-            answer = parse_json(text.decode("utf-8"))
+            answer = parse_json(text.decode("utf-8"), unique_keys=True)
         except ValueError as error:
             raise self._fault(f"text that is not valid JSON ({shorten(error)})") from None
         if not isinstance(answer, dict):
             raise self._fault("JSON that is not an object")
-        if answer.get("protocol") != PROTOCOL:
+        protocol = answer.get("protocol")
+        if type(protocol) is not int or protocol != PROTOCOL:  # true and 1.0 equal 1
             raise self._fault(
-                f"protocol {shorten(repr(answer.get('protocol')), 40)}, but this release has"
-                f" {PROTOCOL}"
+                f"protocol {shorten(repr(protocol), 40)}, but this release has {PROTOCOL}"
             )
         return answer
 

@@ -166,7 +166,7 @@ class JudgeClient:
         if choice.get("finish_reason") == "length":
             raise BadAnswer(f"the answer was cut at max_tokens: {self.settings.max_tokens}")
         try:
-            given: Any = parse_json(content)
+            given: Any = parse_json(content, unique_keys=True)
         except (ValueError, TypeError):
             raise BadAnswer(f"the judge's answer is not JSON: {shorten(content)}") from None
         if not isinstance(given, dict) or given.keys() not in ({"score"}, {"scores"}):

@@ -211,17 +211,24 @@ def whole_number(key: str, value: Any) -> int:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     try:
-        return int(str(value))
+        return int(_plain_number(str(value)))
     except ValueError:
         reason = f"must be a whole number, it is {shorten(repr(value), 40)}"
         raise RowError(key, reason) from None
+
+
+def _plain_number(text: str) -> str:
+    """The text. Raises `ValueError` for digits that only Python reads: `1_0`, other scripts'."""
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return text
 
 
 def any_number(key: str, value: Any) -> float:
     """A finite number, which may also be a text. Raises `RowError` for anything else."""
     if isinstance(value, str):
         try:
-            value = float(value)
+            value = float(_plain_number(value))
         except ValueError:
             reason = f"must be a number, it is {shorten(repr(value), 40)}"
             raise RowError(key, reason) from None
