@@ -562,6 +562,16 @@ def test_equal_responses_are_items_of_their_own():
     assert [entry.by_annotator["a"] == entry.by_annotator["b"] for entry in shared] == [True] * 3
 
 
+def test_equal_outputs_in_two_languages_are_two_items():
+    rows = []
+    for annotator, language in (("a", "en-cs"), ("b", "en-uk"), ("b", "en-cs")):
+        judgements = (Judgement("x", "y", annotator=annotator),)
+        prompt = Prompt("0", "", meta={"langs": language})
+        rows.append(JudgedResponse(prompt, "OK", judgements, "OK"))
+    assert len(by_response({"f": rows[:2]})) == 2
+    assert len(by_response({"f": rows[::2]})) == 1
+
+
 def test_a_name_in_two_files_is_not_merged():
     """Two servers can both have a user `1`: their spans must not count for one annotator."""
     one, two, three = (judged(mark(2, 5, annotator=name)) for name in ("1", "1", "2"))

@@ -108,6 +108,24 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
         ),
         (
             [
+                {
+                    "response": "abc",
+                    "spans": [{"start": 0, "end": 1, "label": "x", "severity": severity}],
+                }
+                for severity in ("Major", "Major ", "major", "minor")
+            ],
+            "spans",
+            [
+                "spans: 4",
+                "responses without a span: 0",
+                "sentences of the responses: 4",
+                "with label x: 4",
+                "severities that differ only in blanks or case, which training takes for different"
+                " ones: 'Major', 'Major ', 'major'",
+            ],
+        ),
+        (
+            [
                 {"response": text, "spans": []}
                 for text in ("8.", "\u201c\u201d", "Run:\n```\nx\n```\nOK.")
             ],

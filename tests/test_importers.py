@@ -1462,6 +1462,34 @@ def test_real_files(name, file, found):
     assert JUDGEMENTS.to_row(items[0])
 
 
+@pytest.mark.parametrize(
+    "name, way_out",
+    [
+        ("esa", "have no texts.*import its wmt24_esa.jsonl"),
+        ("label_studio", "Export the project as JSON"),
+        ("argilla", "records.to_json"),
+        ("doccano", "Export the project as JSONL"),
+        ("fava", "another from=..., or download the JSON form"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_tables_of_formats_that_are_none(tmp_path, name, way_out, suffix):
+    write_text(tmp_path / f"a.{suffix}", "text,label\nA,b\n")
+    with pytest.raises(UserError, match=rf"a\.{suffix} is a table, and {name} is.*{way_out}"):
+        import_items(tmp_path / f"a.{suffix}", name)
+
+
+def test_blanks_around_names_are_no_part_of_them(tmp_path):
+    error = {"start": 4, "end": 8, "severity": "Major ", "text": "Hund", "category": " A b "}
+    row = {"src": "s", "mt": "Der Hund", "annotations": [error]}
+    (item,), report = read_json(tmp_path, "mqm_json", [row])
+    assert item.judgements == (Judgement("MQM", "A b", 4, 8, "Major"),)
+    assert report.notes == {
+        "blanks around the name of a label, removed": 1,
+        "blanks around the name of a severity, removed": 1,
+    }
+
+
 def test_unpaired_preferences(tmp_path):
     rows = [
         {"prompt": "a", "completion": "good", "label": True, "topic": "x"},

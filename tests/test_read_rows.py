@@ -227,6 +227,10 @@ HOSTILE = {
         lambda: b'[{"a": 1}, {"a": 2}]',
         r"has one line, which is a list\. A file of one JSON array needs a name .* \.json",
     ),
+    "pretty.jsonl": (
+        lambda: b'{"a": 1}\n{\n "a": 2\n}\n{\n "a": 3\n}',
+        r"line 2: not valid JSON.*The object goes on in the next lines: .* `jq -c \. FILE`",
+    ),
     "second.json": (lambda: b'{"a": 1}\n{"a": 2} x', r"second\.json, line 2: not valid JSON"),
     "blank.jsonl": (lambda: b"\n \n", "has no rows: it is empty"),
     "plain.json.gz": (lambda: b"[1]", r"plain\.json\.gz cannot be unpacked"),

@@ -78,7 +78,23 @@ def _about_spans(feedback: Sequence[SpanFeedback]) -> list[str]:
     labels = Counter(span.label for item in feedback for span in item.spans)
     without = sum(not item.spans for item in feedback)
     lines = [f"spans: {labels.total():,}", f"responses without a span: {without:,}"]
-    return [*lines, *_about_sentences(feedback), *_counted_labels(labels)]
+    severities = Counter(span.severity for item in feedback for span in item.spans if span.severity)
+    alike = [*_alike("labels", labels), *_alike("severities", severities)]
+    return [*lines, *_about_sentences(feedback), *_counted_labels(labels), *alike]
+
+
+def _alike(what: str, values: Counter[str]) -> list[str]:
+    """A line about names that differ only in blanks or case."""
+    groups: dict[str, list[str]] = {}
+    for value in values:
+        groups.setdefault(" ".join(value.split()).casefold(), []).append(value)
+    several = [", ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
+    if not several:
+        return []
+    return [
+        f"{what} that differ only in blanks or case, which training takes for different ones:"
+        f" {shorten('; '.join(several), 200)}"
+    ]
 
 
 def _about_sentences(feedback: Sequence[SpanFeedback]) -> list[str]:
@@ -119,7 +135,12 @@ def _about_judgements(judged: Sequence[JudgedResponse]) -> list[str]:
         values = {getattr(judgement, part) for judgement in judgements} - {None}
         if values:
             lines.append(f"different values of {part}: {len(values):,}")
-    return [*lines, *_counted_labels(Counter(item.label for item in judgements if item.label))]
+    lines += _counted_labels(Counter(item.label for item in judgements if item.label))
+    for what, part in (("aspects", "aspect"), ("labels", "label"), ("severities", "severity")):
+        values = Counter(getattr(item, part) for item in judgements)
+        del values[None]
+        lines += _alike(what, values)
+    return lines
 
 
 def _counted_labels(labels: Counter[str]) -> list[str]:

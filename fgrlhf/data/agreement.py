@@ -137,6 +137,10 @@ def judged_in_several_files(files: Mapping[str, Sequence[JudgedResponse]]) -> in
     return len({key for (key, _), names in files_of.items() if len(names) > 1})
 
 
+# keys of rows, in public data, that name the languages of a translation
+LANGUAGE_KEYS = ("langs", "lp", "lang_pair", "language_pair", "target_lang", "target_language")
+
+
 @dataclass(frozen=True)
 class _JudgedRow:
     """A row of a file; rows of the same response have the same key."""
@@ -161,7 +165,9 @@ def _judged_rows(files: Mapping[str, Sequence[JudgedResponse]]) -> Iterator[_Jud
                 by_annotator[default] = []
             for judgement in item.judgements:
                 by_annotator.setdefault(judgement.annotator or default, []).append(judgement)
-            key = (item.prompt.text, source, item.response)
+            # an output can be the same in two languages
+            languages = tuple(str(item.prompt.meta.get(name)) for name in LANGUAGE_KEYS)
+            key = (item.prompt.text, source, item.response, languages)
             yield _JudgedRow(file, key, item.prompt.text, item.response, by_annotator)
 
 

@@ -219,12 +219,27 @@ def _json_lines(path: Path, text: str) -> list[Any]:
             if isinstance(error, json.JSONDecodeError):
                 reason = f"{error.msg} at character {error.colno}"
             way_out = f"Every line must be one JSON object; this one is `{shorten(line[:200], 80)}`"
+            if _goes_on(text, number):
+                way_out = (
+                    "The object goes on in the next lines: write each object on a line of its own,"
+                    " as `jq -c . FILE` does"
+                )
             if text.lstrip().startswith("["):
                 way_out = _NAMED_AS_LINES
             raise UserError(f"{path}, line {number}: not valid JSON: {reason}. {way_out}") from None
     if len(rows) == 1 and isinstance(rows[0], list):
         raise UserError(f"{path} has one line, which is a list. {_NAMED_AS_LINES}")
     return rows
+
+
+def _goes_on(text: str, number: int) -> bool:
+    """Whether a JSON object begins in the line of this number, from 1, and ends in a later one."""
+    rest = text.split("\n", number - 1)[-1].lstrip()
+    try:
+        _, end = json.JSONDecoder().raw_decode(rest)
+    except (ValueError, RecursionError):
+        return False
+    return rest.startswith("{") and "\n" in rest[:end]
 
 
 def _unpacked_text(path: Path) -> str:

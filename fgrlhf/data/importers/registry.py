@@ -24,7 +24,8 @@ from fgrlhf.data.importers import (
     unpaired,
 )
 from fgrlhf.data.importers.report import Report
-from fgrlhf.errors import UserError
+from fgrlhf.data.judgements import JudgedResponse
+from fgrlhf.errors import UserError, shorten
 
 
 @dataclass(frozen=True)
@@ -37,27 +38,36 @@ class Importer:
       format: the row format of the items.
       beside: names of the files that it also reads if they are in the file's folder.
       keys: further arguments of `read`, which are keys of the command.
+      instead: what to do if the file is a CSV table, which is not read; "" if the format is one.
     """
 
     read: Callable[..., Sequence[Any]]
     format: Format[Any] = JUDGEMENTS
     beside: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    instead: str = "Choose another from=..., or download the JSON form of the data"
 
+
+TABLES = (".csv", ".tsv")
+AS_JSON = "Export the project as JSON, which has the structure of the answers"
 
 IMPORTERS: dict[str, Importer] = {
-    "mqm": Importer(translations.mqm),
+    "mqm": Importer(translations.mqm, instead=""),
     "mqm_json": Importer(translations.mqm_json),
-    "esa": Importer(translations.esa),
+    "esa": Importer(
+        translations.esa,
+        instead="The tables of each wave have no texts. The authors' repository joins them with the"
+        " texts: import its wmt24_esa.jsonl",
+    ),
     "mtme": Importer(mtme.mtme),
     "ragtruth": Importer(hallucinations.ragtruth, beside=(hallucinations.SOURCES_FILE,)),
-    "haluquestqa": Importer(hallucinations.haluquestqa),
-    "xsum_hallucinations": Importer(hallucinations.xsum),
+    "haluquestqa": Importer(hallucinations.haluquestqa, instead=""),
+    "xsum_hallucinations": Importer(hallucinations.xsum, instead=""),
     "defacto": Importer(hallucinations.defacto),
     "fava": Importer(hallucinations.fava),
     "mushroom": Importer(mushroom.mushroom),
-    "toxic_spans": Importer(toxic.toxic_spans),
-    "toxic_spans_raw": Importer(toxic.toxic_spans_raw),
+    "toxic_spans": Importer(toxic.toxic_spans, instead=""),
+    "toxic_spans_raw": Importer(toxic.toxic_spans_raw, instead=""),
     "prm800k": Importer(steps.prm800k),
     "math_shepherd": Importer(steps.stepwise),
     "trl_stepwise": Importer(steps.stepwise),
@@ -68,15 +78,19 @@ IMPORTERS: dict[str, Importer] = {
     "helpsteer3_feedback": Importer(helpsteer.feedback),
     "helpsteer3_edit": Importer(helpsteer.edit),
     "unpaired": Importer(unpaired.unpaired, COMPARISONS),
-    "label_studio": Importer(tools.label_studio, keys=("aspect", "project")),
-    "argilla": Importer(tools.argilla),
+    "label_studio": Importer(tools.label_studio, keys=("aspect", "project"), instead=AS_JSON),
+    "argilla": Importer(tools.argilla, instead=f"{AS_JSON} (`records.to_json`)"),
     "potato": Importer(potato.potato, keys=("items", "aspect")),
     "prodigy": Importer(prodigy.prodigy),
     "spacy": Importer(prodigy.spacy, keys=("confirmed", "annotator")),
     "uima": Importer(
         uima.uima, beside=(uima.TYPES_FILE,), keys=("layer", "annotator", "confirmed")
     ),
-    "doccano": Importer(doccano.doccano, keys=("offsets", "confirmed", "annotator", "corrections")),
+    "doccano": Importer(
+        doccano.doccano,
+        keys=("offsets", "confirmed", "annotator", "corrections"),
+        instead="Export the project as JSONL: the table joins several labels into one text",
+    ),
 }
 
 
@@ -114,8 +128,13 @@ def import_items(
     importer = IMPORTERS[name]
     settings = settings or {}
     check_keys(name, importer.keys, settings)
+    if importer.instead and str(source).endswith(TABLES):
+        raise UserError(
+            f"{shorten(source)} is a table, and {name} is read from other files. {importer.instead}"
+        )
     items = list(importer.read(source, report, **settings))
     items = [_without_written_keys(item, importer.format.name, report) for item in items]
+    items = [_without_outer_blanks(item, report) for item in items]
     refuse_rows(source, [str(problem) for problem in report.malformed], f"read as {name}")
     if not items:
         raise UserError(
@@ -123,6 +142,22 @@ def import_items(
             + ("; ".join(report.lines()) or "it is empty")
         )
     return items, report
+
+
+def _without_outer_blanks(item: Any, report: Report) -> Any:
+    """The item with names that have no blanks around them: "Major " and "Major" mean the same."""
+    if not isinstance(item, JudgedResponse):
+        return item
+    judgements = []
+    for judgement in item.judgements:
+        names = {}
+        for part in ("aspect", "label", "severity"):
+            name = getattr(judgement, part)
+            if name is not None and name != name.strip():
+                report.notes[f"blanks around the name of a {part}, removed"] += 1
+                names[part] = name.strip()
+        judgements.append(replace(judgement, **names) if names else judgement)
+    return replace(item, judgements=tuple(judgements))
 
 
 def check_keys(name: str, keys: Sequence[str], given: Iterable[str]) -> None:
