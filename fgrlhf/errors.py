@@ -87,8 +87,20 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def _print_error(message: str, code: int) -> int:
-    print_once(mask_secrets(message))
+    print_once(printable(mask_secrets(message)))
     return code
+
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """The text with its control characters as escapes, but for line breaks and tabs.
+
+    A terminal would follow those in a file or in the answer of a service: change colours, move the
+    cursor, or rename the window.
+    """
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 MOST_PROBLEMS = 20  # listed in one error message
@@ -205,6 +217,7 @@ def _without_temporary_name(path: object) -> str:
 def shorten(text: object, limit: int = 200) -> str:
     """`text` on one line for an error message, cut in the middle if longer than `limit`."""
     line = " ".join(str(text).encode("utf-8", "backslashreplace").decode("utf-8").split())
+    line = printable(line)
     if len(line) <= limit:
         return line
     half = (limit - 5) // 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.errors import why_refused
+from fgrlhf.errors import printable, shorten, why_refused
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
@@ -62,3 +62,18 @@ def test_a_lack_of_memory_has_a_message(tmp_path):
     ended = run(tmp_path, "memory")
     assert ended.returncode == 2 and ended.stderr.startswith(b"error: there is not enough memory")
     assert why_refused(ValueError("memory")) is None
+
+
+def test_control_characters_do_not_reach_the_terminal(tmp_path):
+    text = "a\x1b[31mred\x07\x9b2J\rb"
+    assert printable(text + "\n\t") == "a\\x1b[31mred\\x07\\x9b2J\\x0db\n\t"
+    assert shorten(text) == "a\\x1b[31mred\\x07\\x9b2J b"
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(f'{{"prompt": "{text[:1]}\\u001b[31m", "{chr(0x9B)}2J": 1}}\n')
+    shown = subprocess.run(
+        [sys.executable, "-m", "fgrlhf.cli.data", "show", rows],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    assert b"\\x9b2J" in shown.stdout and not {0x1B, 0x07} & set(shown.stdout)
