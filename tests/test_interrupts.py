@@ -40,7 +40,8 @@ def test_an_interrupted_import_ends_without_a_traceback(tmp_path, program, numbe
     assert (ended.returncode, ended.stderr, ended.stdout) == (-number, "", "")
 
 
-def test_the_program_itself_is_interrupted_by_an_exception():
+def test_the_program_itself_is_interrupted_by_an_exception(monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     try:
@@ -110,3 +111,34 @@ def test_a_stopped_program_prints_how_to_continue(number, code, fact):
         f"{fact}: run the same command again; a training run continues from its last complete"
         " checkpoint\n"
     )
+
+
+LOST = """
+import os, signal, sys, time
+from fgrlhf.errors import run_main
+
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+        time.sleep(0)  # the signal's exception is raised here, and Python drops it
+
+def main():
+    Dropped()
+    time.sleep(60)
+    print("went on")
+
+run_main(main)
+"""
+
+
+@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_in_a_destructor_is_not_lost(name, code):
+    ended = subprocess.run(
+        [sys.executable, "-c", LOST, name],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (ended.returncode, ended.stdout) == (code, "")
+    assert "Traceback" not in ended.stderr and "run the same command again" in ended.stderr

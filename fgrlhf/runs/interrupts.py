@@ -7,6 +7,10 @@ then on, both signals raise an exception.
 
 import os
 import signal
+import sys
+import threading
+
+SOON = 0.02  # seconds after which a lost signal is sent again
 
 
 class Terminated(KeyboardInterrupt):
@@ -35,6 +39,26 @@ def raise_at_interrupts() -> None:
     in_group = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if not in_group and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _raise_terminated)
+    sys.unraisablehook = _repeat_lost_interrupt
+
+
+def _repeat_lost_interrupt(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Send a signal again whose exception was raised where Python drops it.
+
+    That is a destructor or a callback of the garbage collector, in which a signal can arrive too. A
+    thread sends it, because this hook would drop the exception as well.
+    """
+    lost = unraisable.exc_value
+    if not isinstance(lost, KeyboardInterrupt | Terminated):
+        sys.__unraisablehook__(unraisable)
+        return
+    number = signal.SIGINT
+    if isinstance(lost, Terminated):
+        number = signal.SIGTERM
+        signal.signal(number, _raise_terminated)
+    again = threading.Timer(SOON, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
 
 
 def _raise_terminated(number: int, frame: object) -> None:
