@@ -196,8 +196,9 @@ def _span(
     span = check_object(key, value)
     check_text(key, scheme)
     label = check_text(f"{key}.name", span.get("name", span.get("label")))
-    field = span.get("target_field") or item.response_key
-    field = item.response_key if field not in item.texts else str(field)
+    field = optional_text(f"{key}.target_field", span.get("target_field"))
+    if field is None or field not in item.texts:  # as potato itself does
+        field = item.response_key
     if field not in (item.response_key, SOURCE):
         report.losses[f"spans of the text `{shorten(field, 40)}`"] += 1
         return

@@ -68,9 +68,10 @@ def mr_gsm8k(path: str | Path, report: Report) -> list[JudgedResponse]:
     columns |= {"first_error_from_1": MR_GSM8K_STEP, "references": "ground_truth_solution"}
 
     def read(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
-        first = _stated(row.get(MR_GSM8K_STEP))
-        if first is not None:
-            first = whole_number(MR_GSM8K_STEP, first)
+        stated = _stated(row.get(MR_GSM8K_STEP))
+        first = None if stated is None else whole_number(MR_GSM8K_STEP, stated)
+        if first == -1:
+            first = None
         verdict = check_text(MR_GSM8K_VERDICT, row.get(MR_GSM8K_VERDICT)).strip().lower()
         if (verdict == "correct") != (first is None):
             reason = f"is {shorten(verdict, 40)!r}, but the first wrong step is {first}"

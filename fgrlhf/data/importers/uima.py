@@ -184,8 +184,8 @@ def _annotations(
         is_empty = False
         parts = _parts(short, annotation, features, report)
         begin, end = annotation.begin, annotation.end
-        if not {begin, end}.isdisjoint({None, *unmapped}):
-            begin = end = len(text) + 1  # nobody knows in which unit it is
+        if not all(isinstance(place, int) and place not in unmapped for place in (begin, end)):
+            begin = end = len(text) + 1  # nobody knows which place it is
         span = report.locate(number, short, text, None, begin, end)
         if span is not None:
             judgements.append(Judgement(short, start=span[0], end=span[1], **parts))

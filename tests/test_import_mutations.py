@@ -1,0 +1,213 @@
+"""Every importer of JSON, with one value of a good row changed or left out at a time.
+
+Whatever a file holds, an import ends with rows that can be read again, or with an error that names
+the key. The rows are invented.
+"""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.data.importers.registry import IMPORTERS, WRITTEN_KEYS
+from fgrlhf.data.importers.report import Report
+from fgrlhf.data.rows import Row
+from fgrlhf.errors import UserError
+
+FILES = Path(__file__).parent / "fixtures"
+TEXT = "Odd 🙂 here and here."
+
+
+def fixture(name):
+    text = (FILES / "annotation_tools" / name).read_text(encoding="utf-8")
+    return json.loads(text) if name.endswith(".json") else list(map(json.loads, text.splitlines()))
+
+
+SPAN = {"start": 6, "end": 10, "label": "wrong", "text": "here", "severity": "major"}
+TOKEN = {"text": "Odd", "start": 0, "end": 3, "id": 0}
+STEPS = {"steps": ["a", "b"], "labels": [True, False], "prompt": "p"}
+RATED = {"text": "a", "rating": -1}
+STEP = {"completions": [RATED], "human_completion": None, "chosen_completion": 0}
+CONTEXT = [{"role": "user", "content": "Hi."}]
+FEEDBACK = {"feedback1": ["a"], "feedback2": ["b"]}
+GOOD = {
+    "mqm_json": {"src": "a", "mt": TEXT, "ref": "b", "annotations": [SPAN]},
+    "esa": {
+        "src": "a",
+        "tgt": TEXT,
+        "esa_spans": [{"start_i": 0, "end_i": 2, "severity": "minor", "error_type": "x"}],
+        "esa_score": 50,
+        "annotator": "r1",
+    },
+    "mtme": {
+        "source": TEXT,
+        "hypothesis": TEXT,
+        "errors": [SPAN | {"category": "A/B", "score": 1.0, "is_source_error": True}],
+        "rater_id": "r1",
+        "segment_id": 0,
+    },
+    "ragtruth": {"id": "1", "source_id": "2", "response": TEXT, "labels": [
+        SPAN | {"label_type": "x", "meta": "y", "implicit_true": False, "due_to_null": False}
+    ]},
+    "defacto": {
+        "doc_id": "1",
+        "article": TEXT,
+        "candidate": TEXT,
+        "abstract": "c",
+        "has_error": True,
+        "intrinsic_error": True,
+        "feedback": {"explanation": "x", "evidence": "here and", "summary": "z"},
+    },
+    "fava": {"prompt": "p", "annotated": "A <entity><delete>a</delete><mark>b</mark></entity>."},
+    "mushroom": {
+        "id": "1",
+        "model_input": "p",
+        "model_output_text": TEXT,
+        "hard_labels": [[6, 10]],
+        "soft_labels": [{"start": 6, "end": 10, "prob": 0.5}],
+        "annotations": {"a1": [[6, 10]], "a2": []},
+    },
+    "prm800k": {"labeler": "u", "question": {"problem": "p"}, "label": {"steps": [STEP, STEP]}},
+    "math_shepherd": {"input": "p? Step 1: a ки", "label": "p? Step 1: a +"},
+    "trl_stepwise": STEPS,
+    "processbench": {"problem": "p", "steps": ["a", "b"], "label": 1},
+    "big_bench_mistake": {"input": "p", "steps": ["a", "b"], "mistake_index": 1},
+    "mr_gsm8k": {
+        "uuid": "u",
+        "question": "q",
+        "model_output_steps": ["a", "b"],
+        "ground_truth_solution": "g",
+        "model_output_solution_correctness": "wrong",
+        "model_output_solution_first_error_step": 2,
+        "model_output_solution_first_error_reason": "r",
+    },
+    "helpsteer3_preference": {
+        "context": CONTEXT, "response1": "a", "response2": "b", "overall_preference": -2
+    },
+    "helpsteer3_feedback": {"context": CONTEXT, "response1": "a", "response2": "b"} | FEEDBACK,
+    "helpsteer3_edit": {
+        "context": CONTEXT, "original_response": "a", "edited_response": "b", "feedback": ["c"]
+    },
+    "unpaired": {"prompt": "p", "completion": "a", "label": True},
+    "label_studio": fixture("label_studio.json")[0],
+    "argilla": fixture("argilla.json")[0],
+    "prodigy": {
+        "text": TEXT,
+        "spans": [SPAN | {"token_start": 0, "token_end": 0}],
+        "tokens": [TOKEN],
+        "answer": "accept",
+        "label": "x",
+        "accept": ["a", 1],
+        "user_input": "y",
+        "relations": [{}],
+        "_annotator_id": "ann",
+        "_view_id": "spans_manual",
+    },
+    "spacy": {"text": TEXT, "ents": [SPAN], "spans": {"sc": [SPAN]}, "cats": {"x": 0.5}},
+    "potato": {
+        "instance_id": "1",
+        "user_id": "ann",
+        "annotator_origin": {"kind": "model"},
+        "labels": {"tone": {"rude": True, "scale_3": "3", "free_response": "x"}},
+        "spans": {"err": [SPAN | {"name": "wrong", "target_field": "text", "additional_parts": [
+            {"start": 15, "end": 19, "text": "here"}
+        ]}]},
+        "links": {},
+    },
+    "doccano": {
+        "id": 1,
+        "text": TEXT,
+        "label": [[6, 10, "wrong"]],
+        "entities": [{"start_offset": 6, "end_offset": 10, "label": "x"}],
+        "cats": ["y"],
+        "relations": [],
+        "prompt": "p",
+    },
+}  # fmt: skip
+OTHER_VALUES = [
+    *(None, True, False, 0, -1, 10**30, 1.5, "", " ", "🙂", "1e999", "x"),
+    *([], {}, [[]], [None], [-1, 99], {"a": None}, [{"start": 0}], ["x", "y"]),
+]
+TABLES = {"mqm", "haluquestqa", "xsum_hallucinations", "toxic_spans", "toxic_spans_raw", "uima"}
+
+
+def paths(value, path=()):
+    """The path of every value inside a row, as keys and places."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in inner:
+        yield (*path, key)
+        if isinstance(item, dict | list):
+            yield from paths(item, (*path, key))
+
+
+def mutants(row):
+    for path in paths(row):
+        for value in [*OTHER_VALUES, ...]:
+            changed = copy.deepcopy(row)
+            place = changed
+            for key in path[:-1]:
+                place = place[key]
+            if value is ...:
+                del place[path[-1]]
+            else:
+                place[path[-1]] = copy.deepcopy(value)
+            yield changed
+
+
+def check(name, path, keys):
+    """Import a file, and read what would be written again."""
+    importer, report = IMPORTERS[name], Report()
+    items = importer.read(path, report, **keys)
+    for item in items:
+        row = importer.format.to_row(item)
+        meta = set(item.prompt.meta) & set(WRITTEN_KEYS[importer.format.name])
+        if not meta:  # the command leaves these out, and counts them
+            importer.format.parse(Row(json.loads(json.dumps(row)), {}), 0)
+    for problem in [*report.malformed, *report.problems]:
+        assert problem.key and len(str(problem)) < 1000
+    return report
+
+
+def test_every_importer_of_json_has_a_row():
+    assert set(GOOD) == set(IMPORTERS) - TABLES
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_changed_value_breaks_no_importer(name, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    keys = {}
+    if name == "potato":
+        items = tmp_path / "items.jsonl"
+        items.write_text(json.dumps({"id": "1", "text": TEXT}))
+        keys = {"items": str(items)}
+    path.write_text(json.dumps(GOOD[name]))
+    assert not check(name, path, keys).malformed
+    # one file, since all rows are read before malformed ones are reported
+    path.write_text("\n".join(json.dumps(row) for row in mutants(GOOD[name])))
+    assert check(name, path, keys).malformed
+
+
+def test_changed_items_of_potato(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(GOOD["potato"]))
+    item = {"id": "1", "text": TEXT, "source": "s", "prompt": "p", "note": "n"}
+    for row in [*mutants(item), *OTHER_VALUES]:
+        (tmp_path / "items.jsonl").write_text(json.dumps(row))
+        keys = {"items": str(tmp_path / "items.jsonl")}
+        try:
+            check("potato", tmp_path / "rows.jsonl", keys)
+        except UserError as error:
+            assert len(str(error)) < 2000
+
+
+def test_changed_documents_of_uima(tmp_path):
+    pytest.importorskip("cassis")
+    path = tmp_path / "doc1.json"
+    document = json.loads((FILES / "uima" / "doc1.json").read_text(encoding="utf-8"))
+    values = document["%FEATURE_STRUCTURES"]
+    for row in list(mutants(values))[::3]:
+        path.write_text(json.dumps(document | {"%FEATURE_STRUCTURES": row}))
+        try:
+            check("uima", path, {})
+        except UserError as error:
+            assert len(str(error)) < 2000
