@@ -182,6 +182,9 @@ class Schema(StrictModel):
     title: str
     guideline_version: str = Field(min_length=1)
     guideline: tuple[str, ...]
+    page_guidelines: dict[PageName, tuple[str, ...]] = Field(
+        {}, description="the guidelines of single pages, which these show instead of `guideline`"
+    )
     examples: tuple[Example, ...] = Field(
         (), description="right and nearly right judgements that no kind of error has"
     )
@@ -314,6 +317,15 @@ class Schema(StrictModel):
         for name, count in counts.items():
             if count > 1:
                 raise ValueError(f"two ratings have the name {name!r}: make it unique")
+        return self
+
+    @model_validator(mode="after")
+    def _check_page_guidelines(self) -> "Schema":
+        for page, texts in self.page_guidelines.items():
+            if page not in self.pages:
+                raise ValueError(f"`page_guidelines` has {page}, a page that the task lacks")
+            if not texts:
+                raise ValueError(f"the guideline of the {page} page is []: leave it out")
         return self
 
     @property

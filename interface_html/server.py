@@ -104,6 +104,7 @@ def guideline_sha256(schema: Schema) -> str:
         mode="json",
         include={
             "guideline": True,
+            "page_guidelines": True,
             "examples": True,
             "faq": True,
             "errors": {"__all__": KIND_TEXTS},
@@ -113,6 +114,8 @@ def guideline_sha256(schema: Schema) -> str:
             "ratings": {"__all__": {"label", "help", "anchors"}},
         },
     )
+    if not shown["page_guidelines"]:
+        del shown["page_guidelines"]  # the hash of schemas from before this key
     return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
 
 

@@ -36,7 +36,7 @@ ROW = {
 
 def task_with(folder: Path, **keys) -> FeedbackTask:
     """A task with the texts and kinds of qa-feedback and other keys in its schema."""
-    path = changed(folder, lambda tree: tree.update(task="made", **keys))
+    path = changed(folder, lambda tree: tree.update(task="made", **{"page_guidelines": {}, **keys}))
     return FeedbackTask(load_schema(path), RowFormat(), folder)
 
 

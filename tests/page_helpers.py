@@ -260,6 +260,12 @@ def word(tab, number: int):
     return tab.locator(f"#text .w[data-i='{number}']")
 
 
+def badge(unit) -> str | None:
+    """The badges of the errors that begin at a word; None without any."""
+    texts = unit.locator(".tag").evaluate_all("tags => tags.map((tag) => tag.dataset.badge)")
+    return " ".join(texts) or None
+
+
 def drag(tab, first: int, last: int) -> None:
     """Select words with the mouse, from inside the first to inside the last."""
     a, b = word(tab, first).bounding_box(), word(tab, last).bounding_box()

@@ -9,6 +9,7 @@ from page_helpers import (
     ITEM,
     QA,
     TEXT,
+    badge,
     downloaded,
     drag,
     opened,
@@ -183,6 +184,119 @@ def test_mistyped_evidence_is_never_stored_as_other_evidence(chromium, tmp_path,
         assert "typed" not in entry
 
 
+@pytest.mark.parametrize(
+    "typed, passage, sentences",
+    [
+        ("1:1-3", 1, [1, 2, 3]),
+        ("1：2", 1, [2]),  # full-width marks and digits of Chinese and Japanese keyboards
+        ("１：１，３", 1, [1, 3]),
+        ("1:1、2", 1, [1, 2]),
+        ("1:2,1:3", 1, [2, 3]),
+        (" 1 : 1 – 2 , 0 ,", 1, [1, 2, 0]),
+        ("١:٢،٣", 1, [2, 3]),
+        ("2:0-1", 2, [0, 1]),
+    ],
+)
+def test_evidence_can_be_typed_in_many_ways(evidence_page, typed, passage, sentences):
+    read = "text => FG.parseEvidence(FG_SCHEMA, text, FG_TEST_SOURCES)"
+    assert evidence_page.evaluate(read, typed) == {"source": passage, "sentences": sentences}
+
+
+@pytest.mark.parametrize(
+    "typed, reason",
+    [
+        ("1:2,2:1", "an entry can point to one passage only"),
+        ("1:3-2", "3-2 ends before it begins"),
+        ("1:1-999999", "sentence 4 does not exist"),
+        ("1:1-2,2", "names a sentence twice"),
+        ("2,3", "write passage:sentences"),
+        ("1:", "write passage:sentences"),
+        ("1:2-", "write passage:sentences"),
+        ("9:1-3", "passage 9 does not exist"),
+        (",", "write passage:sentences"),
+    ],
+)
+def test_what_is_no_evidence_has_a_reason(evidence_page, typed, reason):
+    read = "text => FG.parseEvidence(FG_SCHEMA, text, FG_TEST_SOURCES).problem"
+    assert reason in evidence_page.evaluate(read, typed)
+
+
+@pytest.fixture(scope="module")
+def evidence_page(chromium):
+    with opened(chromium, items=None) as tab:
+        tab.evaluate("sources => { window.FG_TEST_SOURCES = sources; }", ITEM["passages"])
+        yield tab
+
+
+def test_accepted_evidence_is_said(chromium, tmp_path):
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        mark_inconsistent(tab)
+        tab.keyboard.type("1：1-2")
+        press(tab, "Enter")
+        assert tab.inner_text("#message") == "Accepted as evidence: 1:1,2."
+        assert tab.get_attribute("#message", "class") == "good"
+
+
+def test_a_drag_from_another_text_selects_nothing(chromium, tmp_path):
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        start = tab.locator("#reference").bounding_box()
+        end = word(tab, 5).bounding_box()
+        tab.mouse.move(start["x"] + 4, start["y"] + start["height"] / 2)
+        tab.mouse.down()
+        tab.mouse.move(end["x"] + end["width"] * 0.8, end["y"] + end["height"] / 2, steps=4)
+        tab.mouse.up()
+        assert tab.locator("#text .selected").count() == 0
+        assert "the selection began in another text" in tab.inner_text("#message")
+        press(tab, "1")
+        assert tab.locator("#errors .card").count() == 0
+        drag(tab, 1, 2)  # a drag in the text itself selects as before
+        press(tab, "1")
+        assert len(errors(tab)) == 1
+
+
+def test_paper_has_the_whole_texts_and_lists(chromium, tmp_path):
+    long = item(passages=[["Cat", *["It was a long sentence. " * 9] * 30]])
+    with opened(chromium, items=[long], tmp_path=tmp_path, color_scheme="dark") as tab:
+        drag(tab, 1, 2)
+        press(tab, "1")
+        tab.emulate_media(media="print")
+        cut = tab.evaluate(
+            """() => ["#sources", "#marked"].filter((part) => {
+                const node = document.querySelector(part);
+                return node.scrollHeight > node.clientHeight + 2;
+            })"""
+        )
+        assert cut == []
+        marked = word(tab, 1).evaluate(
+            "e => [getComputedStyle(e).printColorAdjust, getComputedStyle(e).backgroundColor]"
+        )
+        assert marked[0] == "exact" and not marked[1].endswith(" / 0)")
+        ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert ground == "rgb(255, 255, 255)"
+        assert not tab.is_visible("#submit") and tab.is_visible("#errors .card")
+        tab.emulate_media(media="screen")
+
+
+def test_no_room_is_left_between_the_text_and_what_follows(chromium, tmp_path):
+    """A long list of errors leaves its room below the submission, not above the correction."""
+    with opened(chromium, tmp_path=tmp_path, viewport={"width": 1440, "height": 900}) as tab:
+        for at in range(10):
+            drag(tab, at, at)
+            press(tab, "1")
+        top = tab.locator("#finish").bounding_box()["y"]
+        last = tab.evaluate(
+            """() => Math.max(...[...document.querySelectorAll("#judge > *")].map(
+                (part) => part.getBoundingClientRect().bottom))"""
+        )
+        assert top - last < 40
+
+
+def test_touch_pages_name_no_keys(chromium, tmp_path):
+    with opened(chromium, tmp_path=tmp_path, **PHONE) as tab:
+        shown = "all => all.filter((key) => key.checkVisibility()).map((key) => key.textContent)"
+        assert tab.locator("kbd").evaluate_all(shown) == []
+
+
 def test_evidence_that_was_erased_is_no_evidence(chromium, tmp_path):
     with opened(chromium, tmp_path=tmp_path) as tab:
         mark_inconsistent(tab)
@@ -298,7 +412,7 @@ def test_badges_have_numbers_and_show_what_belongs_together(chromium, tmp_path):
         for first in (0, 3):
             drag(tab, first, first + 1)
             press(tab, "1")
-        assert [word(tab, i).get_attribute("data-badge") for i in (0, 1, 3)] == ["I1", None, "I2"]
+        assert [badge(word(tab, i)) for i in (0, 1, 3)] == ["I1", None, "I2"]
         assert tab.locator("#errors .badge").all_inner_texts() == ["I1", "I2"]
         linked = "document.querySelectorAll('.linked').length"
         tab.hover("[data-key='errors-1']")

@@ -1,5 +1,7 @@
 """The guideline panel of all pages, and the texts to judge by, which can be hidden."""
 
+import json
+
 import pytest
 from hostile import HOSTILE
 from made_tasks import ROW, page_with, task_with
@@ -7,6 +9,8 @@ from page_helpers import QA, drag, opened, press, reload, violations
 from rating_tasks import QUALITY
 from test_annotation_marking import PHONE, in_view
 
+from fgrlhf.errors import UserError
+from interface_html.format import Item
 from interface_html.server import guideline_sha256
 from interface_html.tasks import feedback_of
 
@@ -23,8 +27,12 @@ def task(tmp_path):
 @pytest.mark.parametrize("page", PAGES)
 def test_each_page_shows_the_guideline_examples_and_questions(chromium, task, page):
     with opened(chromium, where=page_with(task, [ROW], page), bypass_csp=True) as tab:
+        if page != "annotation":  # there the outputs come first
+            assert not tab.is_visible("#faq")
+            tab.click("#guide-more summary")
         shown = tab.inner_text("#guide-body")
-        assert task.schema.guideline[0] in shown
+        own = task.schema.page_guidelines.get(page, task.schema.guideline)
+        assert own[0] in shown
         assert EXAMPLES[0]["why"] in shown and task.schema.errors[0].examples[0].why in shown
         assert tab.inner_text("#faq dt") == "May I stop?" and tab.inner_text("#faq dd") == "Yes."
         assert violations(tab) == []
@@ -33,6 +41,42 @@ def test_each_page_shows_the_guideline_examples_and_questions(chromium, task, pa
         reload(tab)
         assert not tab.is_visible("#guide-body")
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("page", PAGES[1:])
+def test_a_page_can_have_a_guideline_of_its_own(chromium, tmp_path, page):
+    own = {"comparison": ["Compare wholes."], "rating": ["Rate each alone."]}
+    task = task_with(tmp_path, ratings=[QUALITY], page_guidelines=own)
+    with opened(chromium, where=page_with(task, [ROW], page)) as tab:
+        assert tab.locator("#guide-body > p").all_inner_texts() == own[page]
+    with opened(chromium, where=page_with(task, [ROW], "annotation")) as tab:
+        assert task.schema.guideline[0] in tab.inner_text("#guide-body")
+
+
+@pytest.mark.parametrize("guidelines", [{"rating": ["x"]}, {"comparison": []}])
+def test_a_guideline_of_a_page_that_the_task_lacks_is_refused(tmp_path, guidelines):
+    with pytest.raises(UserError, match="page_guidelines|guideline of the comparison page"):
+        task_with(tmp_path, page_guidelines=guidelines)
+
+
+@pytest.mark.parametrize("name", ["qa_feedback", "hh_rlhf", "cnn_dailymail"])
+def test_the_answers_are_near_the_top_at_the_first_visit(chromium, name):
+    """The guideline of a comparison is about comparing, and the kinds of error are folded."""
+    schema = feedback_of(name).schema
+    outputs = {key: f"Text {key}." for key in schema.fields.outputs}
+    row = {key: outputs.get(key, "Short.") for key in schema.row}
+    row = {**row, "passages": [["Cat", "A cat sat."]]} if name == "qa_feedback" else row
+    task = feedback_of(name)
+    rows = [task.format.feedback_row(schema, Item("0", row))]
+    big = {"viewport": {"width": 1440, "height": 900}}
+    with opened(chromium, where=task.folder / "comparison.html", **big) as tab:
+        content = json.dumps(rows).encode()
+        file = {"name": "i.json", "mimeType": "application/json", "buffer": content}
+        tab.set_input_files("#file", file)
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.is_visible("#guide-read")
+        assert tab.locator("#outputs").bounding_box()["y"] < 600
+        assert not any(kind.help in tab.inner_text("#compare") for kind in schema.errors)
 
 
 def test_hostile_questions_stay_texts(chromium, tmp_path):
@@ -68,6 +112,7 @@ def test_the_hash_of_the_guideline_covers_all_that_is_shown(tmp_path):
     changes = [
         {},
         {"guideline": ["Another text."]},
+        {"page_guidelines": {"comparison": ["Another text."]}},
         {"faq": FAQ},
         {"examples": EXAMPLES},
         {"errors": kinds(help="another help")},

@@ -157,6 +157,19 @@ def page_in(browser, folder: Path, language: Language, page="annotation", **opti
         yield tab
 
 
+@pytest.mark.parametrize("page", ["comparison", "rating"])
+def test_headings_and_examples_of_the_task_keep_their_direction(chromium, tmp_path, page):
+    """In a page from right to left, `Answer B` stays in this order: it is one piece of English."""
+    with page_in(chromium, tmp_path, language_of("ar"), page) as tab:
+        headings = tab.locator(".candidate h3 bdi")
+        assert headings.first.inner_text() == "Answer A"
+        assert headings.first.evaluate("e => getComputedStyle(e).unicodeBidi") == "isolate"
+        assert tab.locator(".source-name bdi").first.inner_text() == "Passage 1"
+        tab.click("#guide-more summary")
+        quote, why = (tab.locator(f".example {part}").first for part in ("q", ".why"))
+        assert why.bounding_box()["y"] >= quote.bounding_box()["y"] + 10  # on lines of their own
+
+
 # Visible texts and labels of the interface: without keys, without texts of the item, and without
 # texts of the task, which are marked with their language.
 SHOWN = """() => {

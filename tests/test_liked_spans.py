@@ -5,7 +5,7 @@ import random
 
 import pytest
 from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with
-from page_helpers import drag, opened, press, violations, word
+from page_helpers import badge, drag, opened, press, violations, word
 from test_schema import broken
 from test_severities import SEVERITIES
 
@@ -211,7 +211,7 @@ def test_a_liked_span_leaves_no_error_to_be_ticked(chromium, tmp_path):
         drag(tab, 1, 1)
         press(tab, "2")
         assert "liked span 1 (Fluent)" in tab.inner_text("#message")
-        assert word(tab, 1).get_attribute("data-badge") == "♥F1"
+        assert badge(word(tab, 1)) == "♥F1"
         style = "node => getComputedStyle(node).borderBottomStyle"
         assert word(tab, 1).evaluate(style) == "dotted"
         assert "(liked)" in tab.inner_text("#errors .cardtitle")
@@ -226,7 +226,7 @@ def test_a_liked_span_leaves_no_error_to_be_ticked(chromium, tmp_path):
         press(tab, "1")  # an error cannot be marked now
         assert "“No error” is ticked" in tab.inner_text("#message")
         press(tab, "2")  # a liked span can
-        assert word(tab, 3).get_attribute("data-badge") == "♥F2"
+        assert badge(word(tab, 3)) == "♥F2"
         assert violations(tab) == []
         press(tab, "Control+Enter")
         (row,) = saved(tab, "#download")
@@ -238,11 +238,11 @@ def test_a_liked_span_becomes_an_error_and_back(chromium, tmp_path):
     with opened(chromium, where=page_with(task, [ROW])) as tab:
         drag(tab, 1, 1)
         press(tab, "1", "m")
-        assert word(tab, 1).get_attribute("data-badge") == "W1m"
+        assert badge(word(tab, 1)) == "W1m"
         press(tab, "2")  # its severity goes
-        assert word(tab, 1).get_attribute("data-badge") == "♥F1"
+        assert badge(word(tab, 1)) == "♥F1"
         press(tab, "Control+z")
-        assert word(tab, 1).get_attribute("data-badge") == "W1m"
+        assert badge(word(tab, 1)) == "W1m"
         press(tab, "n")
         assert "1 error or missing item is marked" in tab.inner_text("#message")
 

@@ -370,7 +370,11 @@ def test_the_mouse_marks_words_of_each_output(chromium, task):
         press(tab, "1")
         expected = [wrong(2, 8, 1), wrong(0, 6, 3), wrong(4, 7)]
         assert state(tab)["doc"]["errors"] == expected
-        badges = ["#text-1 .w[data-badge=W1]", "#text-3 .w[data-badge=W2]", "#text [data-badge=W3]"]
+        badges = [
+            "#text-1 .w [data-badge=W1]",
+            "#text-3 .w [data-badge=W2]",
+            "#text [data-badge=W3]",
+        ]
         assert [tab.locator(selector).count() for selector in badges] == [1, 1, 1]
         assert tab.locator(".w.marked").count() == 4
         cards = tab.locator("#errors .card").all_inner_texts()

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from made_tasks import ROW, page_with, saved, task_with
-from page_helpers import QA, drag, opened, press, violations, word
+from page_helpers import QA, badge, drag, opened, press, violations, word
 
 from interface_html.agreement_figures import report
 from interface_html.format import Item
@@ -113,8 +113,12 @@ def test_both_marks_can_be_seen_chosen_and_stored(chromium, page):
         press(tab, first.key)
         drag(tab, 2, 4)
         press(tab, second.key)
-        badges = [word(tab, i).get_attribute("data-badge") for i in range(5)]
+        badges = [badge(word(tab, i)) for i in range(5)]
         assert badges == [f"{first.letter}1", None, f"{second.letter}2", None, None]
+        colours = tab.locator("#text .tag").evaluate_all(
+            "tags => tags.map((tag) => tag.style.getPropertyValue('--c'))"
+        )
+        assert colours == [first.color, second.color]  # each badge has that of its own kind
         stacked = ["stacked" in word(tab, i).get_attribute("class").split() for i in range(5)]
         assert stacked == [False, False, True, True, False]
         image = word(tab, 2).evaluate("node => getComputedStyle(node).backgroundImage")

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from made_tasks import ROW, check_rules_in_browser, page_with, saved, task_with
-from page_helpers import QA, drag, opened, press, reload, violations, word
+from page_helpers import QA, badge, drag, opened, press, reload, violations, word
 from test_schema import broken
 
 from fgrlhf.data.formats import SPANS
@@ -151,9 +151,9 @@ def test_keys_and_buttons_choose_a_severity(chromium, tmp_path):
         drag(tab, 1, 2)
         press(tab, "1", "Shift+M")
         assert "error 1 (irrelevant) is major" in tab.inner_text("#message").lower()
-        assert word(tab, 1).get_attribute("data-badge") == "I1j"
+        assert badge(word(tab, 1)) == "I1j"
         press(tab, "m")
-        assert word(tab, 1).get_attribute("data-badge") == "I1m"
+        assert badge(word(tab, 1)) == "I1m"
         drag(tab, 4, 4)
         press(tab, "1")
         tab.click("[data-key='errors-1-severity-major']")
@@ -174,9 +174,9 @@ def test_the_chosen_severity_is_taken_back_and_stays_with_another_kind(chromium,
         kinds = [kind.key for kind in QA.schema.errors if kind.needs == "nothing"]
         word(tab, 1).click()
         press(tab, kinds[-1])
-        assert word(tab, 1).get_attribute("data-badge").endswith("1m")
+        assert badge(word(tab, 1)).endswith("1m")
         press(tab, "m")
-        assert word(tab, 1).get_attribute("data-badge").endswith("1")
+        assert badge(word(tab, 1)).endswith("1")
         assert "has no severity" in tab.inner_text("#message")
 
 
@@ -188,7 +188,7 @@ def test_a_missing_severity_prevents_the_submission(chromium, tmp_path):
         key = tab.evaluate("document.activeElement.dataset.key")
         assert key == "errors-0-severity-minor"
         press(tab, "Enter", "m")  # a required severity is never taken back
-        assert word(tab, 1).get_attribute("data-badge") == "I1m"
+        assert badge(word(tab, 1)) == "I1m"
         press(tab, "Control+Enter")
         assert "Submitted" in tab.inner_text("#message")
 
@@ -197,6 +197,6 @@ def test_a_file_with_severities_shows_them(chromium, tmp_path):
     row = {**ROW, "spans": [{**SPAN, "severity": "major"}], "missing": []}
     task = task_with(tmp_path, severities=SEVERITIES, correction=False)
     with opened(chromium, where=page_with(task, [row]), bypass_csp=True) as tab:
-        assert word(tab, 1).get_attribute("data-badge") == "I1j"
+        assert badge(word(tab, 1)) == "I1j"
         assert violations(tab) == []
         assert saved(tab, "#download") == [row]

@@ -6,7 +6,7 @@ import random
 import pytest
 from hostile import HOSTILE_SAMPLE
 from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with
-from page_helpers import QA, drag, opened, press, state, violations, word
+from page_helpers import QA, badge, drag, opened, press, state, violations, word
 from server_helpers import serving
 from test_liked_spans import submission
 from test_schema import broken
@@ -219,8 +219,8 @@ def test_the_mouse_marks_words_of_the_source(chromium, page):
         press(tab, "2")
         assert "Omission is marked in the source" in tab.inner_text("#message")
         press(tab, "1")
-        assert source_word(tab, 1).get_attribute("data-badge") == "O1"
-        assert word(tab, 1).get_attribute("data-badge") == "W2"
+        assert badge(source_word(tab, 1)) == "O1"
+        assert badge(word(tab, 1)) == "W2"
         cards = tab.locator("#errors .card").all_inner_texts()
         assert "who sat" in cards[0] and "in the source" in cards[0]
         assert "cat" in cards[1] and "in the source" not in cards[1]

@@ -99,6 +99,8 @@ def test_suggestions_are_decided_by_keys(chromium, tmp_path):
         assert tab.inner_text("#suggestion-count") == "3"
         press(tab, "y")  # goes to the first
         assert "Suggested: Irrelevant, 0.93 by rel_rm: “cat sat”. Y accepts" in said(tab)
+        assert "Press the key again to decide it." in said(tab)  # nothing is decided yet
+        assert tab.inner_text("#suggested h3") == "Suggestions to decide 3"
         press(tab, "y")
         assert errors(tab) == [
             {
@@ -121,6 +123,7 @@ def test_suggestions_are_decided_by_keys(chromium, tmp_path):
         assert underlined(tab) == []
         press(tab, "y")
         assert said(tab) == "All suggestions are decided."
+        assert tab.inner_text("#suggested h3").strip() == "All suggestions are decided"
         press(tab, "Control+z", "Control+z")
         assert state(tab)["doc"]["suggestions"] == []
         assert underlined(tab) == [9, 10, 11]

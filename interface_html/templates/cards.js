@@ -21,8 +21,8 @@ window.FG = window.FG || {};
       isTyping = document.activeElement && document.activeElement.dataset.key === key,
       isBad = Boolean(ids.problem) && (page.refused === key || !isTyping);
     const how = FG.isTouch
-      ? t("Tap sentences, or type {source}:sentences, such as 2:4,5", { source: noun })
-      : t("Click sentence numbers, or type {source}:sentences, such as 2:4,5", { source: noun });
+      ? t("Tap sentences, or type {source}:sentences, such as 2:4,5 or 2:4-6", { source: noun })
+      : t("Click sentence numbers, or type {source}:sentences, such as 2:4,5 or 2:4-6", { source: noun });
     let hint = how;
     if (isBad) hint = t("“{text}” is not accepted: {reason}.", { text, reason: FG.reason(ids.problem) });
     else if (!ids.problem && ids.sentences.length) hint = short(quoteOf(sources, ids), 140);
@@ -43,7 +43,8 @@ window.FG = window.FG || {};
         if (event.key !== "Enter" || event.ctrlKey || event.metaKey) return;
         event.preventDefault();
         if (!page.commitTyped(list, i)) return;
-        FG.say("");
+        const evidence = FG.notation(FG.idsOf(schema, page.doc[list][i]));
+        FG.say(evidence ? t("Accepted as evidence: {evidence}.", { evidence }) : "", "good");
         $("text").focus();
       },
     });

@@ -257,7 +257,7 @@
         FG.el(
           "article",
           { class: "candidate" },
-          FG.el("h3", {}, FG.el("span", { class: "badge" }, names[i]), " ", t("{noun} {letter}", { noun: FG.capital(noun), letter: names[i] })),
+          FG.el("h3", {}, FG.el("span", { class: "badge" }, names[i]), " ", FG.own(`${FG.capital(noun)} ${names[i]}`)),
           FG.el("p", { dir: "auto", class: "output" }, outputNodes(output)),
         ),
       ),

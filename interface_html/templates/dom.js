@@ -215,7 +215,7 @@ window.FG = window.FG || {};
     return FG.el(
       "article",
       { class: "source" },
-      FG.el("p", { class: "source-name" }, FG.own(FG.capital(noun)), ` ${number}`),
+      FG.el("p", { class: "source-name" }, FG.own(`${FG.capital(noun)} ${number}`)),
       sentenceNode(number, 0, title, onPick),
       FG.el(
         "ul",

@@ -1,5 +1,5 @@
 // The guideline on each page: its texts, worked examples of kinds and judgements, and answers to what annotators ask. Open
-// until it was read once.
+// until it was read once. On pages without marks, what is not about the judgement itself is folded: the outputs come first.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
@@ -13,8 +13,7 @@ window.FG = window.FG || {};
       FG.el("span", { class: "verdict" }, example.applies ? t("Yes:") : t("No:")),
       " ",
       FG.el("q", {}, FG.own(example.text)),
-      " ",
-      FG.own(example.why),
+      FG.el("p", { class: "why" }, FG.own(example.why)),
     );
   }
 
@@ -50,6 +49,11 @@ window.FG = window.FG || {};
     return FG.el("article", { class: "guide-kind" }, title, FG.el("dl", { id: "faq" }, entries));
   }
 
+  const folded = (nodes) =>
+    nodes.length
+      ? [FG.el("details", { id: "guide-more" }, FG.el("summary", {}, t("Kinds, examples and questions")), nodes)]
+      : [];
+
   function setOpen(isOpen) {
     $("guide-body").hidden = !isOpen;
     $("guide-button").setAttribute("aria-expanded", String(isOpen));
@@ -61,17 +65,22 @@ window.FG = window.FG || {};
   FG.showGuide = function (schema, store) {
     if (reader === store.annotator) return;
     reader = store.annotator;
-    const name = store.name(`guideline/${encodeURIComponent(reader)}`),
+    const own = (schema.page_guidelines || {})[store.page],
+      part = own ? `guideline-${store.page}` : "guideline",
+      name = store.name(`${part}/${encodeURIComponent(reader)}`),
       read = () => store.write(name, schema.guideline_version);
     const close = () => {
       setOpen(false);
       read();
     };
-    const parts = [
-      ...schema.guideline.map((text) => FG.el("p", {}, FG.own(text))),
+    const more = [
       ...[...schema.errors, ...schema.missing].map(kindNode),
       judgementsNode(schema.examples),
       faqNode(schema.faq),
+    ].filter(Boolean);
+    const parts = [
+      ...(own || schema.guideline).map((text) => FG.el("p", {}, FG.own(text))),
+      ...(store.page === "annotation" ? more : folded(more)),
       FG.el(
         "button",
         {
@@ -86,7 +95,7 @@ window.FG = window.FG || {};
         t("I have read this"),
       ),
     ];
-    $("guide-body").replaceChildren(...parts.filter(Boolean));
+    $("guide-body").replaceChildren(...parts);
     $("guide-button").onclick = () => {
       if ($("guide-body").hidden) setOpen(true);
       else close();

@@ -149,7 +149,7 @@
       return FG.el(
         "article",
         { class: "candidate" },
-        FG.el("h3", {}, badge, nameOf(i)),
+        FG.el("h3", {}, badge, FG.own(count === 1 ? NOUN : `${NOUN} ${names[i]}`)),
         FG.el("p", { dir: "auto", class: "output" }, FG.visible(work.item.row[output])),
         FG.el("div", { class: "cards" }, own.map(({ node }) => node)),
       );

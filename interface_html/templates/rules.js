@@ -68,14 +68,37 @@ window.FG = window.FG || {};
 
   FG.missingIds = (schema, info) => readIds(schema, info);
 
-  // "2:4,5" -> {source, sentences} or {problem}.
+  // Text as typed on any keyboard, with the digits and marks of ASCII: "１：２" and "١:٢" are "1:2".
+  const ZEROS = [0x660, 0x6f0, 0x966, 0x9e6, 0xe50];
+  function inAscii(text) {
+    const ascii = text.normalize("NFKC").replace(/[\u2010-\u2015\u2212~\u301c]/g, "-").replace(/[、،؛;]/g, ",");
+    return ascii.replace(/\p{Nd}/gu, (digit) => {
+      const zero = ZEROS.find((code) => digit.codePointAt(0) - code >= 0 && digit.codePointAt(0) - code < 10);
+      return zero ? String(digit.codePointAt(0) - zero) : digit;
+    });
+  }
+
+  // "2:4,5", "2:4-6" or "2:4,2:5" -> {source, sentences} or {problem}.
   FG.parseEvidence = function (schema, text, sources) {
-    const match = /^\s*(\d{1,6})\s*:\s*(\d{1,6}(?:\s*[, ]\s*\d{1,6})*)\s*,?\s*$/.exec(text);
-    if (!match)
-      return {
-        problem: `write ${schema.fields.context.noun}:sentences, such as 2:4,5 (sentence 0 is the title)`,
-      };
-    const ids = { source: Number(match[1]), sentences: match[2].split(/[\s,]+/).map(Number) };
+    const { noun } = schema.fields.context,
+      parts = inAscii(text).replace(/\s*([:-])\s*/g, "$1").split(/[\s,]+/).filter(Boolean),
+      ids = { source: null, sentences: [] };
+    for (const part of parts) {
+      const [, source, first, last] = /^(?:(\d{1,6}):)?(\d{1,6})(?:-(\d{1,6}))?$/.exec(part) || [];
+      if (!first || (!source && ids.source === null))
+        return { problem: `write ${noun}:sentences, such as 2:4,5 or 2:4-6 (sentence 0 is the title)` };
+      if (source && ids.source !== null && Number(source) !== ids.source)
+        return { problem: `an entry can point to one ${noun} only: add another entry for ${noun} ${Number(source)}` };
+      ids.source ??= Number(source);
+      const from = Number(first),
+        to = last ? Number(last) : from;
+      if (to < from) return { problem: `${part} ends before it begins` };
+      // a sentence beyond the end is named below: the others after it are left out
+      const end = Math.min(to, Math.max(from, (sources[ids.source - 1] || []).length));
+      for (let sentence = from; sentence <= end; sentence++) ids.sentences.push(sentence);
+    }
+    if (ids.source === null)
+      return { problem: `write ${noun}:sentences, such as 2:4,5 or 2:4-6 (sentence 0 is the title)` };
     const problem = idProblems(schema, ids, "", sources)[0];
     return problem ? { problem: problem.reason } : ids;
   };

@@ -114,7 +114,7 @@ window.FG = window.FG || {};
       const i = current(),
         [first] = openOnes();
       if (i >= 0) return i;
-      if (first !== undefined) page.goSuggestion(first);
+      if (first !== undefined) page.goSuggestion(first, `${t("This is the next suggestion. Press the key again to decide it.")} `);
       else refuse(all().length ? t("All suggestions are decided.") : t("This item has no suggestions."));
       return -1;
     }
@@ -318,7 +318,8 @@ window.FG = window.FG || {};
         listed = [...open, ...rejected].sort((a, b) => a - b);
       for (const side of FG.outputSides(schema)) paint(side, open);
       $("suggested").hidden = !all().length;
-      $("suggestion-count").textContent = String(open.length);
+      $("suggestion-title").textContent = open.length ? t("Suggestions to decide") : t("All suggestions are decided");
+      $("suggestion-count").textContent = open.length ? String(open.length) : "";
       $("accept-sure").hidden = !open.some((i) => all()[i].score >= SURE);
       FG.morph(
         $("suggestions"),
@@ -327,7 +328,7 @@ window.FG = window.FG || {};
     };
 
     $("suggested").replaceChildren(
-      FG.el("h3", {}, t("Suggestions to decide"), " ", FG.el("span", { id: "suggestion-count", class: "count" })),
+      FG.el("h3", {}, FG.el("span", { id: "suggestion-title" }), " ", FG.el("span", { id: "suggestion-count", class: "count" })),
       FG.el(
         "button",
         { type: "button", id: "accept-sure", "aria-keyshortcuts": "Shift+Y", onclick: page.acceptSure },

@@ -2,6 +2,7 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
+  const { t } = FG;
   // The place in the text at a point of the window, or null.
   function caretAt(x, y) {
     if (document.caretPositionFromPoint) {
@@ -201,12 +202,18 @@ window.FG = window.FG || {};
     }
 
     // Take over what the browser shows as selected. Returns "taken" if it has units of this text, which are now
-    // selected here; "elsewhere" if it is in another text; null if there is none.
+    // selected here; "elsewhere" if it is in another text; "crossing" if it came from one; null if there is none.
     takeNative() {
       const chosen = window.getSelection();
       if (!chosen || chosen.isCollapsed || !chosen.rangeCount) return null;
       const range = chosen.getRangeAt(0);
       if (!range.intersectsNode(this.node)) return "elsewhere";
+      // a drag from another text: what is between its ends is not what was meant
+      if (!this.node.contains(chosen.anchorNode) && this.node.contains(chosen.focusNode)) {
+        chosen.removeAllRanges(); // or the next drag would move it
+        FG.say(t("Nothing is selected: the selection began in another text. Begin it in this one."), "bad");
+        return "crossing";
+      }
       const hit = this.spans.flatMap((span, i) => (this.overlaps(range, span) ? [i] : []));
       chosen.removeAllRanges();
       if (!hit.length) return null;
@@ -223,7 +230,7 @@ window.FG = window.FG || {};
         this.onChange();
         this.onDrag();
       }
-      if (native === "taken" || event.button !== 0) return;
+      if (native !== null || event.button !== 0) return;
       const i = this.unitAt(event.target);
       if (i < 0) return;
       if (this.tapped) {
@@ -268,7 +275,7 @@ window.FG = window.FG || {};
         const look = {
           mark: mark && [mark.kind.color, mark.active, mark.kind.positive],
           isJoined: joined.includes(mark),
-          badge: begun.map(({ badge }) => badge).join(" "),
+          badges: begun.map(({ badge, kind }) => [badge, kind.color]),
           lines: on[i].map(line),
           gapLines: joined.map(line),
           isSelected: isInside(unit, range),
@@ -299,8 +306,8 @@ window.FG = window.FG || {};
       }
       FG.paintLines(span, look.lines);
       FG.paintLines(gap, look.gapLines);
-      if (look.badge) span.dataset.badge = look.badge;
-      else delete span.dataset.badge;
+      for (const tag of span.querySelectorAll(".tag")) tag.remove();
+      span.prepend(...look.badges.map(([badge, color]) => FG.el("i", { class: "tag", "data-badge": badge, color, "aria-hidden": "true" })));
       span.classList.toggle("selected", look.isSelected);
       gap.classList.toggle("selected", look.isGapSelected);
       span.classList.toggle("cursor", look.isCursor);

@@ -2,11 +2,19 @@
 window.FG_SCHEMA = {
   "task": "cnn_dailymail",
   "title": "Summaries of news",
-  "guideline_version": "1",
+  "guideline_version": "2",
   "guideline": [
-    "Mark every sentence of the summary with an error, with the kind that fits best. Tick \"no error\" if there is none. The reference shows what other people found important; a good summary may differ from it.",
-    "Then compare both summaries."
+    "Mark every sentence of the summary with an error, with the kind that fits best. Tick \"no error\" if there is none. The reference shows what other people found important; a good summary may differ from it."
   ],
+  "page_guidelines": {
+    "comparison": [
+      "Read both summaries, and the article where they differ. What is important and right counts more than style.",
+      "The reference shows what other people found important; a good summary may differ from it."
+    ],
+    "rating": [
+      "Rate each summary on its own, on every scale, and use the whole scale. One scale must not decide another: what is well written can be wrong."
+    ]
+  },
   "unit": "sentence",
   "fields": {
     "title": "prompt",

@@ -2,11 +2,18 @@
 window.FG_SCHEMA = {
   "task": "common_gen",
   "title": "Sentences from concepts",
-  "guideline_version": "1",
+  "guideline_version": "2",
   "guideline": [
-    "The sentence should describe an everyday scene and use all concepts, in any form of the word. Mark words that do not fit, as few as possible. Tick \"no error\" if there are none.",
-    "Then compare both sentences. A sentence without one of the concepts is the worse one."
+    "The sentence should describe an everyday scene and use all concepts, in any form of the word. Mark words that do not fit, as few as possible. Tick \"no error\" if there are none."
   ],
+  "page_guidelines": {
+    "comparison": [
+      "The sentence should describe an everyday scene and use all concepts, in any form of the word. A sentence without one of the concepts is the worse one."
+    ],
+    "rating": [
+      "Rate each sentence on its own, on every scale, and use the whole scale. One scale must not decide another: what is well written can be wrong."
+    ]
+  },
   "unit": "word",
   "fields": {
     "title": "prompt",

@@ -2,11 +2,18 @@
 window.FG_SCHEMA = {
   "task": "daily_dialog",
   "title": "Next utterances",
-  "guideline_version": "1",
+  "guideline_version": "2",
   "guideline": [
-    "The prompt is a conversation of five utterances, which end with <EOU>. Mark sentences of the next utterance that do not fit, with the kind that fits best. Tick \"no error\" if there is none.",
-    "Then compare both utterances. The reference is what the person said; other utterances can be as good."
+    "The prompt is a conversation of five utterances, which end with <EOU>. Mark sentences of the next utterance that do not fit, with the kind that fits best. Tick \"no error\" if there is none."
   ],
+  "page_guidelines": {
+    "comparison": [
+      "The prompt is a conversation of five utterances, which end with <EOU>. Choose the next utterance that fits it better. The reference is what the person said; other utterances can be as good."
+    ],
+    "rating": [
+      "Rate each utterance on its own, on every scale, and use the whole scale. One scale must not decide another: what is well written can be wrong."
+    ]
+  },
   "unit": "sentence",
   "fields": {
     "title": "prompt",

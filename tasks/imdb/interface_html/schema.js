@@ -2,11 +2,18 @@
 window.FG_SCHEMA = {
   "task": "imdb",
   "title": "Positive reviews",
-  "guideline_version": "1",
+  "guideline_version": "2",
   "guideline": [
-    "The continuation should go on with the review and praise the film. Mark every sentence that does not, with the kind that fits best. Tick \"no error\" if there is none.",
-    "Then compare both continuations."
+    "The continuation should go on with the review and praise the film. Mark every sentence that does not, with the kind that fits best. Tick \"no error\" if there is none."
   ],
+  "page_guidelines": {
+    "comparison": [
+      "The continuation should go on with the review and praise the film. Compare both as wholes: praise that does not go on with the review is no good continuation."
+    ],
+    "rating": [
+      "Rate each continuation on its own, on every scale, and use the whole scale. One scale must not decide another: what is well written can be wrong."
+    ]
+  },
   "unit": "sentence",
   "fields": {
     "title": "prompt",

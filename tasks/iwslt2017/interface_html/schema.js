@@ -2,11 +2,18 @@
 window.FG_SCHEMA = {
   "task": "iwslt2017",
   "title": "Translations into German",
-  "guideline_version": "1",
+  "guideline_version": "2",
   "guideline": [
-    "Mark the words of the translation that are wrong, as few as possible. Tick \"no error\" if there are none. The reference is one of several good translations.",
-    "Then compare both translations."
+    "Mark the words of the translation that are wrong, as few as possible. Tick \"no error\" if there are none. The reference is one of several good translations."
   ],
+  "page_guidelines": {
+    "comparison": [
+      "Compare both translations as wholes: one that says what the source says is better than one that only reads well. The reference is one of several good translations."
+    ],
+    "rating": [
+      "Rate each translation on its own, on every scale, and use the whole scale. One scale must not decide another: what is well written can be wrong."
+    ]
+  },
   "unit": "word",
   "fields": {
     "title": "prompt",

@@ -2,11 +2,18 @@
 window.FG_SCHEMA = {
   "task": "narrative_qa",
   "title": "Answers about stories",
-  "guideline_version": "1",
+  "guideline_version": "2",
   "guideline": [
-    "The prompt is a question and the summary of a story. Mark the words of the answer that are wrong or needless, as few as possible. Tick \"no error\" if there are none.",
-    "Then compare both answers. The reference is one of several right answers."
+    "The prompt is a question and the summary of a story. Mark the words of the answer that are wrong or needless, as few as possible. Tick \"no error\" if there are none."
   ],
+  "page_guidelines": {
+    "comparison": [
+      "The prompt is a question and the summary of a story. Choose the answer that is right and says no more than was asked. The reference is one of several right answers."
+    ],
+    "rating": [
+      "Rate each answer on its own, on every scale, and use the whole scale. One scale must not decide another: what is well written can be wrong."
+    ]
+  },
   "unit": "word",
   "fields": {
     "title": "prompt",

@@ -8,6 +8,12 @@ window.FG_SCHEMA = {
     "Add what the answer leaves out, with the passage sentences that hold it. The answer itself counts as missing if the passages have it; auxiliary information if both the passages and the reference have it.",
     "Then edit the answer as little as possible, so that everything you marked is corrected. Tick \"no error\" only if there is nothing to correct."
   ],
+  "page_guidelines": {
+    "comparison": [
+      "Compare the answers as wholes, with the passages and the reference: an answer that is right and complete helps more than one that is well written.",
+      "Choose a tie only if neither would help more. You need not count errors, and other answers than the reference can be good."
+    ]
+  },
   "faq": [
     {"case": "What if I know that a fact is wrong, but no passage says so?",
      "answer": "Mark it as unverifiable. Only the passages count, not what you know or find elsewhere."},

@@ -2,11 +2,18 @@
 window.FG_SCHEMA = {
   "task": "totto",
   "title": "Descriptions of table cells",
-  "guideline_version": "1",
+  "guideline_version": "2",
   "guideline": [
-    "The sentence should state what the highlighted cells say, and nothing else. Mark words that do not, as few as possible. Tick \"no error\" if there are none.",
-    "Then compare both descriptions."
+    "The sentence should state what the highlighted cells say, and nothing else. Mark words that do not, as few as possible. Tick \"no error\" if there are none."
   ],
+  "page_guidelines": {
+    "comparison": [
+      "The sentence should state what the highlighted cells say, and nothing else. What it adds counts against it as what it leaves out does."
+    ],
+    "rating": [
+      "Rate each sentence on its own, on every scale, and use the whole scale. One scale must not decide another: what is well written can be wrong."
+    ]
+  },
   "unit": "word",
   "fields": {
     "title": "prompt",
