@@ -1,14 +1,21 @@
 """A checkpoint of the wrong shape is refused by name; `auto` chooses the right one."""
 
+import families
 import pytest
 import rm_helpers as rm
 import test_trial
 import tiny
 import torch
 from test_run_fg_rm import config as run_config
+from tokenizers import Tokenizer, models
 from transformers import (
+    BartConfig,
+    BartForSequenceClassification,
     BertConfig,
     BertModel,
+    CanineConfig,
+    CanineModel,
+    CanineTokenizer,
     ConvBertConfig,
     ConvBertModel,
     FNetConfig,
@@ -26,6 +33,7 @@ from transformers import (
     MobileBertModel,
     ModernBertConfig,
     ModernBertModel,
+    PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaModel,
     T5Config,
@@ -35,9 +43,14 @@ from transformers import (
 )
 
 from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
+from fgrlhf.reward_models.classifier import LabelScorer
+from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.scoring import shape_of
 from fgrlhf.reward_models.shapes import check_padding, reads_ahead, shape_of_config
+from fgrlhf.reward_models.text_scorers import ClassifierScorer
 from reward_modeling.config import ModelSection
 from reward_modeling.network import load_network
 from reward_modeling.run_fg_rm import train
@@ -284,9 +297,88 @@ def test_a_published_classifier_that_reads_padding_is_refused(tmp_path):
         load_reward_model(tmp_path, rm.prefix_fn, level="sentence")
 
 
-@pytest.mark.parametrize("model_type", test_trial.NESTED)
-def test_a_checkpoint_with_a_config_for_each_part_is_refused(model_type, tmp_path):
-    model = test_trial.random_model(model_type, test_trial.NESTED[model_type])
+def test_an_encoder_decoder_with_two_configs_is_refused(tmp_path):
+    model = test_trial.random_model("t5gemma", test_trial.NESTED["t5gemma"])
     test_trial.save(model, tmp_path)
-    with pytest.raises(UserError, match="a config for each of its parts.*with text only"):
+    with pytest.raises(UserError, match="a config for each of its parts.* such as Gemma"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("layers", [None, 1])
+@torch.no_grad()
+def test_the_text_part_of_a_model_with_images_is_a_reward_model(layers, tmp_path):
+    model = test_trial.random_model("gemma3", test_trial.NESTED["gemma3"]).eval()
+    test_trial.save(model, tmp_path)
+    network = load(tmp_path, layers=layers)
+    assert network.trunk.config.model_type == "gemma3_text"
+    assert not any("vision" in name for name, _ in network.named_parameters())
+    text = model.base_model.language_model
+    if layers:
+        del text.layers[layers:]
+        assert len(network.trunk.layers) == layers
+    ids = torch.tensor([[3, 4, 5, 6, 7, 8]])
+    expected = text(ids).last_hidden_state
+    torch.testing.assert_close(network.eval().trunk(ids).last_hidden_state, expected)
+    network.save_pretrained(tmp_path / "saved")
+    saved = LanguageModelScorer.from_pretrained(tmp_path / "saved").eval()
+    torch.testing.assert_close(saved.trunk(ids).last_hidden_state, expected)
+    with pytest.raises(UserError, match="several parts.*lm_logprob_feature=false"):
+        load(tmp_path, lm_logprob_feature=True)
+
+
+# ---- networks and tokenizers that do not belong together -----------------------------------------
+
+
+def classify(folder) -> LabelScorer:
+    return LabelScorer.load(ClassifierScorer(ckpt=str(folder), label="LABEL_0"), "cpu", "fp32")
+
+
+def save_bart_classifier(folder, tokenizer) -> None:
+    config = BartConfig(**families.BART)
+    BartForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def test_a_classifier_that_cannot_read_a_short_text_is_explained(tmp_path):
+    """BART's reads the end token, which this tokenizer does not add."""
+    save_bart_classifier(tmp_path, tiny.tokenizer())
+    with pytest.raises(UserError, match="BartFor.* cannot score.*<eos>.*such as an end token, cor"):
+        classify(tmp_path)
+
+
+def test_a_foreign_tokenizer_of_a_classifier_is_named(tmp_path):
+    vocabulary = {"x": 0, "</s>": 1, "y": 2}
+    foreign = {"no": models.BPE(vocabulary, []), "Missing": models.WordLevel(vocabulary, "none")}
+    for reason, model in foreign.items():
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer(model), eos_token="</s>", pad_token="</s>"
+        )
+        save_bart_classifier(tmp_path / reason, tokenizer)
+        with pytest.raises(UserError, match=f"{reason} .*: it belongs to another model. Copy"):
+            classify(tmp_path / reason)
+    more = tiny.fresh(tiny.tokenizer())
+    more.add_tokens(["zebra", "giraffe"])
+    save_bart_classifier(tmp_path / "more", more)
+    with pytest.raises(UserError, match="tokens up to number 27, but the network has only 26"):
+        classify(tmp_path / "more")
+
+
+def test_a_network_without_a_table_of_embeddings_is_refused_with_a_reason(tmp_path):
+    """CANINE hashes characters, and its tokenizer gives no offsets."""
+    CanineModel(small(CanineConfig, upsampling_kernel_size=4)).save_pretrained(tmp_path)
+    CanineTokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError) as error:
+        load(tmp_path, kind="sequence")
+        RMInputs(CanineTokenizer(), "encoder", "sequence", 64)
+    assert "get_input_embeddings" not in str(error.value)
+
+
+def test_the_start_token_of_a_reward_model_may_stand_in_generation_config_json(tmp_path):
+    tiny.t5().save(tmp_path)
+    written = read_json(tmp_path / "config.json")
+    start = written.pop("decoder_start_token_id")
+    write_json(tmp_path / "config.json", written)
+    assert load(tmp_path).trunk.config.decoder_start_token_id == start
+    (tmp_path / "generation_config.json").unlink()
+    with pytest.raises(UserError, match="neither its config nor its generation config has a deco"):
         load(tmp_path)

@@ -67,8 +67,6 @@ class EncoderDecoderPolicy(Policy):
         _freeze_unread(model)
         share_prompts(model)
         super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
-        if getattr(model.config, "decoder_start_token_id", None) is None:
-            model.config.decoder_start_token_id = _other_decoder_start(model)
         stored = stored_prefix(model.config)
         self.decoder_prefix = stored if decoder_prefix is None else decoder_prefix
         self.decoder_prefix_ids = decoder_prefix_ids(tokenizer, self.decoder_prefix)
@@ -246,18 +244,6 @@ def can_pack(model: PreTrainedModel) -> bool:
 def _reads_boolean_masks(model: PreTrainedModel) -> bool:
     """Whether attention is PyTorch's or ours; eager attention would add True and False."""
     return model.config._attn_implementation == "sdpa" or shares_prompts(model)
-
-
-def _other_decoder_start(model: PreTrainedModel) -> int | None:
-    """The decoder's first token if config.json does not name it, in the order of `generate`.
-
-    It may stand in generation_config.json only. Configs of T5Gemma have no such key: the decoder
-    starts with its own beginning of a text.
-    """
-    start = getattr(model.generation_config, "decoder_start_token_id", None)
-    if start is not None:
-        return start
-    return getattr(getattr(model.config, "decoder", None), "bos_token_id", None)
 
 
 def encode_prompts(model: PreTrainedModel, ids_GP: Tensor, mask_GP: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ adds the setting that names the folder and the way out.
 import json
 import os
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
     AutoTokenizer,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
 )
@@ -72,13 +73,30 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
         config.attention_type = "original_full"
     if hasattr(config, "max_seq_len") and not hasattr(config, "max_position_embeddings"):
         config.max_position_embeddings = config.max_seq_len
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = _other_decoder_start(path, config)
     return config
+
+
+def _other_decoder_start(path: str | Path, config: PretrainedConfig) -> int | None:
+    """The decoder's first token if config.json does not name it, in the order of `generate`.
+
+    It may stand in generation_config.json only. Configs of T5Gemma have no such key: the decoder
+    starts with its own beginning of a text.
+    """
+    with suppress(OSError):  # there is no such file
+        start = getattr(GenerationConfig.from_pretrained(path), "decoder_start_token_id", None)
+        if start is not None:
+            return start
+    return getattr(getattr(config, "decoder", None), "bos_token_id", None)
 
 
 def check_vocabulary(tokenizer, model: Any) -> None:
     """Raise `ValueError` if the tokenizer has tokens without an embedding in the model."""
-    # not all embeddings are a single table
-    rows = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    try:  # not all embeddings are a single table
+        rows = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    except NotImplementedError:  # CANINE has none: it hashes characters
+        rows = None
     largest = max(tokenizer.get_vocab().values(), default=0)
     if rows is not None and largest >= rows:
         raise ValueError(

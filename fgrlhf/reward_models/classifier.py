@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from fgrlhf.errors import UserError, shorten, suggestion
-from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
+from fgrlhf.models.loading import check_vocabulary, load_config, load_tokenizer, load_weights
 from fgrlhf.reward_models.conversation import ConversationReader
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.loading import check_score, refuse_reading
@@ -84,6 +84,7 @@ class LabelScorer:
                 config=network_config,
                 dtype=torch.bfloat16 if dtype == "bf16" else torch.float32,
             )
+            check_vocabulary(tokenizer, model)
         except (OSError, ValueError) as error:
             raise UserError(
                 f"no text classifier could be loaded from `{config.ckpt}`: {error} Give a folder or"

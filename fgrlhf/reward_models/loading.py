@@ -276,9 +276,9 @@ def check_score(network: PreTrainedModel, tokenizer) -> None:
     An example is XLNet, whose classifier reads the last column, which may be padding.
 
     Raises:
-      UserError: padding changes the score.
+      UserError: padding changes the score, or a short text has none.
     """
-    ids = tokenizer("a b c d")["input_ids"]
+    ids = _ids_of_short_text(network, tokenizer)
 
     def score(n_padding: int) -> torch.Tensor:
         row = ids + [tokenizer.pad_token_id] * n_padding
@@ -289,15 +289,42 @@ def check_score(network: PreTrainedModel, tokenizer) -> None:
 
     training = network.training
     network.eval()
-    alone = score(0)
-    padded = score(len(ids))
-    network.train(training)
+    try:
+        alone = score(0)
+        padded = score(len(ids))
+    except Exception as error:  # the code of a network's forward pass can raise anything
+        reason = shorten(f"{type(error).__name__}: {error}", 200)
+        tokens = shorten(tokenizer.convert_ids_to_tokens(ids))
+        raise UserError(
+            f"`{network.name_or_path}` ({type(network).__name__}) cannot score the text `a b c d`"
+            f" ({reason}). Its tokenizer gives the tokens {tokens}: if the network needs others,"
+            " such as an end token, correct the tokenizer of its folder; otherwise use another"
+            " checkpoint"
+        ) from None
+    finally:
+        network.train(training)
     if (padded - alone).abs().max() > CHANGE_OF_SCORE * alone.abs().max().clamp(min=SMALL_SCORE):
         raise UserError(
             f"padding changes the score that `{network.name_or_path}` ({type(network).__name__})"
             " gives a text, so scores would depend on the other texts of a batch: use a checkpoint"
             " of another family"
         )
+
+
+def _ids_of_short_text(network: PreTrainedModel, tokenizer) -> list[int]:
+    """Raises `UserError` if the tokenizer has no tokens for it, so that it is another model's."""
+    reason = "gives no tokens for the text `a b c d`"
+    ids = []
+    try:
+        ids = tokenizer("a b c d")["input_ids"]
+    except Exception as error:  # of the tokenizers package, which has no class for it
+        reason = f"cannot read the text `a b c d` ({shorten(error, 200)})"
+    if not ids:
+        raise UserError(
+            f"the tokenizer of `{network.name_or_path}` {reason}: it belongs to another model. Copy"
+            " the tokenizer of this model into its folder"
+        )
+    return ids
 
 
 def _try_out(path: str | Path, scorer: SegmentScorer | SequenceScorer) -> None:

@@ -27,6 +27,7 @@ from fgrlhf.models.loading import load_config, load_weights, width_of_states
 from fgrlhf.models.logprobs import logprobs_and_margins, project_states
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import TopLayers, layers_of, names_below, train_top_layers
+from fgrlhf.models.trunk import trunk_of
 from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_by_segment
 from fgrlhf.reward_models.rm_input import Kind, Shape
 from fgrlhf.reward_models.scorer_batch import (
@@ -213,14 +214,21 @@ class LanguageModelScorer(PreTrainedModel):
         Raises:
           ValueError: the checkpoint is not of that shape, or cannot be read.
         """
-        trunk_config = load_config(ckpt)
-        check_stacks(trunk_config, shape)
+        whole_config = load_config(ckpt)
+        check_stacks(whole_config, shape)
+        trunk_config = whole_config.get_text_config() if shape == "causal" else whole_config
         if shape == "seq2seq" and getattr(trunk_config, "decoder_start_token_id", None) is None:
             raise ValueError(
-                "its config has no decoder_start_token_id, the token that a decoder starts with"
+                "neither its config nor its generation config has a decoder_start_token_id, the"
+                " token that a decoder starts with: add it to config.json"
             )
         if lm_logprob_feature:
             _check_feature(trunk_config)
+            if trunk_config is not whole_config:
+                raise ValueError(
+                    f"it has several parts ({whole_config.model_type}), and log-probabilities need"
+                    " one that only reads text: set model.lm_logprob_feature=false"
+                )
         labels = {}
         if id2label is not None:
             labels["id2label"] = id2label
@@ -236,9 +244,7 @@ class LanguageModelScorer(PreTrainedModel):
         )
         with torch.device("meta"):  # trunk and language model get their weights below
             model = cls(config)
-        model.trunk = load_weights(
-            AutoModel, ckpt, config=config.trunk_config(), dtype=torch.float32
-        )
+        model.trunk = _load_trunk(ckpt, config, whole_config)
         check_direction(model.trunk, shape)
         check_padding(model.trunk)
         _initialise(model.head, HEAD_STD)
@@ -474,6 +480,29 @@ class LanguageModelScorer(PreTrainedModel):
         of_lm = dict(self.lm.base_model.named_parameters())
         names = names_below(self.trunk, self._n_trained)
         return all(torch.equal(of_trunk[name], of_lm[name]) for name in names)
+
+
+def _load_trunk(
+    ckpt: str, config: LanguageModelScorerConfig, whole_config: PretrainedConfig
+) -> PreTrainedModel:
+    """The trunk of a checkpoint; of a model with several parts, the one that reads text.
+
+    Raises:
+      ValueError: it cannot be read, or has no such part.
+    """
+    text_config = whole_config.get_text_config()
+    if text_config is whole_config or whole_config.is_encoder_decoder:
+        return load_weights(AutoModel, ckpt, config=config.trunk_config(), dtype=torch.float32)
+    if config.layers is not None:
+        with_layers(text_config, config.layers)
+    whole = load_weights(AutoModel, ckpt, config=whole_config, dtype=torch.float32)
+    trunk = trunk_of(whole)
+    if trunk is whole or not isinstance(trunk, PreTrainedModel):
+        raise ValueError(
+            f"its parts ({whole_config.model_type}) cannot be told apart: use a checkpoint with"
+            " text only"
+        )
+    return trunk
 
 
 def _lm_class(config: PretrainedConfig):

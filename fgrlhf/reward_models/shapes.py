@@ -53,13 +53,14 @@ def other_shape(config: PretrainedConfig, shape: Shape) -> str:
 def check_stacks(config: PretrainedConfig, shape: Shape) -> None:
     """Raise `ValueError` if the shape does not match the config's number of stacks.
 
-    A config with the configs of its parts (Gemma 3 with images, T5Gemma) is refused too.
+    Of a model with several parts (Gemma 3 with images), the part that reads text can be a reward
+    model of shape causal. A nested encoder-decoder (T5Gemma) is refused.
     """
-    if config.get_text_config() is not config:
+    if config.get_text_config() is not config and shape != "causal":
         raise ValueError(
-            f"its config ({config.model_type}) holds a config for each of its parts, such as an"
-            " encoder of images, which reward models do not support: use a checkpoint with text"
-            " only and a single config"
+            f"its config ({config.model_type}) holds a config for each of its parts, which a reward"
+            f" model of shape {shape} cannot read: use a model with a single config, such as T5"
+            " instead of T5Gemma, or a decoder-only one of the same family, such as Gemma"
         )
     if config.is_encoder_decoder != (shape == "seq2seq"):
         raise ValueError(other_shape(config, shape_of_config(config)))
