@@ -25,7 +25,7 @@ from fgrlhf.errors import UserError
 from interface_html import checks
 from interface_html.connections import SharedCommits
 from interface_html.format import Item
-from interface_html.stored import create_tables, other_task
+from interface_html.stored import create_tables, other_task, stored_spellings
 from interface_html.submitted import KEY_OF_PAGE, is_given_on
 
 FREE_ITEM = f"SELECT id FROM items WHERE {checks.IS_FREE} ORDER BY position LIMIT 1"
@@ -142,7 +142,10 @@ class Database:
             (self.study,) = self._connection.execute(
                 "SELECT value FROM meta WHERE key='study'"
             ).fetchone()
-            self._names: dict[str, str] = dict(names.fetchall())
+            self._spellings = stored_spellings(self._connection)
+            self._names: dict[str, str] = {
+                digest: self._spellings.of(name) for digest, name in names.fetchall()
+            }
         except sqlite3.Error as error:
             self._lock_file.close()
             raise UserError(f"{path} cannot be used as a database: {error}") from None
@@ -228,11 +231,35 @@ class Database:
     def new_token(self, annotator: str) -> str:
         """A new token for an annotator, which replaces the old one. Only hashes are stored."""
         token = secrets.token_urlsafe(24)
+        annotator = self.spelling(annotator)
         row = (annotator, _sha(token))
-        self.write(lambda sql: sql.execute("INSERT OR REPLACE INTO annotators VALUES(?, ?)", row))
+
+        def replace(sql: sqlite3.Connection) -> None:
+            for (name,) in sql.execute("SELECT name FROM annotators").fetchall():
+                if self.spelling(name) == annotator:
+                    sql.execute("DELETE FROM annotators WHERE name=?", (name,))
+            sql.execute("INSERT INTO annotators VALUES(?, ?)", row)
+
+        self.write(replace)
         others = {digest: name for digest, name in self._names.items() if name != annotator}
         self._names = {**others, row[1]: annotator}
         return token
+
+    def spelling(self, name: str) -> str:
+        """An annotator's name as it was first written: see `fgrlhf.data.names.name_key`."""
+        return self._spellings.of(name)
+
+    def submission_count(self, annotator: str) -> int:
+        """The number of items that an annotator has submitted, on all pages."""
+        query = "SELECT COUNT(*) FROM assignments WHERE annotator=? AND done"
+        with self._commits.lock:
+            return self._connection.execute(query, (annotator,)).fetchone()[0]
+
+    def is_known(self, annotator: str) -> bool:
+        """Whether an annotator was given an item, on any page."""
+        query = "SELECT 1 FROM assignments WHERE annotator=? LIMIT 1"
+        with self._commits.lock:
+            return self._connection.execute(query, (annotator,)).fetchone() is not None
 
     def end_tokens(self) -> None:
         """End all links, also those of annotators who no longer take part."""
@@ -240,7 +267,7 @@ class Database:
         self._names = {}
 
     def has_token(self, annotator: str) -> bool:
-        return annotator in self._names.values()
+        return self.spelling(annotator) in self._names.values()
 
     @property
     def has_tokens(self) -> bool:
@@ -268,6 +295,9 @@ class Database:
     def _next(
         self, sql: sqlite3.Connection, annotator: str, page: str, outputs: int, now: float
     ) -> Assignment | None:
+        # no lease ends later, unless the clock was set back or leases were longer
+        latest = {"end": now + self.lease_seconds}
+        sql.execute("UPDATE assignments SET lease_until=:end WHERE lease_until>:end", latest)
         unfinished = sql.execute(
             "SELECT id, item, lease_until FROM assignments WHERE annotator=? AND page=? AND done=0"
             " AND skipped IS NULL ORDER BY id",

@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from fgrlhf.data.names import name_key
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, first_problems
 from interface_html.differences import DECISIONS, differences
@@ -69,14 +70,17 @@ def changes_since(decision: Decision, now: Mapping[str, int]) -> list[str]:
     """
     if decision.between is None:
         return ["the submissions that it is about are not named"]
+    revisions = {name_key(name): revision for name, revision in now.items()}
     changes = []
     for name, revision in decision.between.items():
-        if name not in now:
+        latest = revisions.get(name_key(name))
+        if latest is None:
             changes.append(f"the judgement of {name} no longer counts")
-        elif now[name] != revision:
-            changes.append(f"{name} has submitted revision {now[name]} after revision {revision}")
+        elif latest != revision:
+            changes.append(f"{name} has submitted revision {latest} after revision {revision}")
+    known = {name_key(name) for name in decision.between}
     for name in now:
-        if name not in decision.between:
+        if name_key(name) not in known:
             changes.append(f"{name} has submitted too")
     return changes
 

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fgrlhf.data.names import name_key
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json
@@ -101,13 +102,24 @@ def judged_in_files(
         raise UserError(f"{counts}: give one record for each file, in the same order")
     files = [read_items(task, path) for path in paths]
     judged: dict[Hashable, Judged] = {}
+    first_of: dict[str, str] = {}  # the first file of each annotator whom the records name
     for i, (path, items) in enumerate(zip(paths, files)):
         contents = _contents(task, items)
         for content, item in zip(contents, items):
             judged.setdefault(content, Judged(item))
         record = read_record(task.schema, records[i], len(items)) if records else None
-        _add_judgements([judged[content] for content in contents], path, items, record)
+        name = _recorded_name(record or ())
+        first = first_of.setdefault(name, path) if name else path
+        if first != path:
+            print(f"{path}: by the annotator of {first}, so both count as one")
+        _add_judgements([judged[content] for content in contents], first, items, record)
     return list(judged.values())
+
+
+def _recorded_name(record: Sequence[Mapping[str, Any]]) -> str | None:
+    """The `name_key` of the only annotator whom a record names, or None."""
+    names = {name_key(name) for entry in record if isinstance(name := entry.get("annotator"), str)}
+    return names.pop() if len(names) == 1 else None
 
 
 def _contents(task: FeedbackTask, items: Sequence[Item]) -> list[Hashable]:

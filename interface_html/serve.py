@@ -14,6 +14,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.data.names import name_key
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.http_connections import PatientProtocol
@@ -108,11 +109,19 @@ def _listed(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
+def _different_names(names: Sequence[str]) -> list[str]:
+    """The names, each in its first spelling only."""
+    first: dict[str, str] = {}
+    for name in names:
+        first.setdefault(name_key(name), name)
+    return list(first.values())
+
+
 def serve(settings: Settings) -> None:
     """Serve until interrupted. Raises `UserError` if the server cannot start."""
     task = feedback_of(settings.task)
     language = language_of(settings.language)
-    annotators = _listed(settings.annotators)
+    annotators = _different_names(_listed(settings.annotators))
     if not is_local(settings.host) and not annotators:
         raise UserError(
             f"host={settings.host} can be reached from other machines: set annotators=anna,ben, so"
@@ -250,7 +259,7 @@ def _print_links(
     place = f"{address_of(settings)}/templates"
     if settings.new_tokens:
         database.end_tokens()
-    for name in annotators:
+    for name in map(database.spelling, annotators):
         if database.has_token(name):
             print(f"{name}: the link of an earlier start (new_tokens=true prints new ones)")
             continue

@@ -144,7 +144,7 @@ async def _annotator(request: Request) -> str:
     name = " ".join(unquote(header, errors="replace").split())
     if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
         raise RefusedError(400, f"x-annotator must be a name of 1 to {LONGEST_NAME} characters")
-    return name
+    return request.app.state.spelling(name)
 
 
 Annotator = Annotated[str, Depends(_annotator)]
@@ -177,6 +177,7 @@ def create_app(
     app.add_middleware(Guard, hosts=hosts)
     app.state.study = database.study
     app.state.annotator_of = database.annotator_of if tokens else None
+    app.state.spelling = database.spelling
     _explain_errors(app)
     _serve_files(app, static_files(task, language), start=f"/templates/{schema.pages[0]}.html")
     _add_assignments(app, schema, database)
@@ -228,6 +229,9 @@ def _add_assignments(app: FastAPI, schema: Schema, database: Database) -> None:
             "assignments": entries,
             "study": database.study,
             "identity": "name" if app.state.annotator_of is None else "token",
+            "annotator": annotator,
+            "known": database.is_known(annotator),
+            "submissions": database.submission_count(annotator),
         }
         return JSONResponse(content)
 

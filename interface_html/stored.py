@@ -5,9 +5,10 @@ import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fgrlhf.data.names import Spellings
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, shorten
 from interface_html import checks
@@ -53,7 +54,7 @@ CREATE TABLE IF NOT EXISTS withheld(
   PRIMARY KEY(item, page));
 """
 # `PRAGMA user_version` of the file; 0 in files of the first version, which lack these columns
-VERSION = 4
+VERSION = 5  # since this version, spellings of one name are one annotator: see `_join_names`
 NEW_COLUMNS = {"wall": "REAL", "guideline_sha256": "TEXT"}
 # since version 3: JSON of {reason, text, created} if the annotator skipped the item
 SKIP_COLUMNS = {"skipped": "TEXT"}
@@ -164,10 +165,46 @@ def create_tables(sql: sqlite3.Connection, task: str) -> str:
         if name not in columns:
             sql.execute(f"ALTER TABLE assignments ADD COLUMN {name} {kind}")
     checks.create_table(sql)
+    if version < VERSION:
+        _join_names(sql)
     sql.execute(f"PRAGMA user_version={VERSION}")
     sql.execute("INSERT OR IGNORE INTO meta VALUES('task', ?)", (task,))
     sql.execute("INSERT OR IGNORE INTO meta VALUES('study', ?)", (secrets.token_hex(8),))
     return sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()[0]
+
+
+def stored_spellings(sql: sqlite3.Connection) -> Spellings:
+    """The spellings of the annotators' names in the file, as first written."""
+    spellings = Spellings()
+    for (name,) in sql.execute("SELECT annotator FROM assignments ORDER BY id"):
+        spellings.of(name)
+    for (name,) in sql.execute("SELECT name FROM annotators ORDER BY rowid"):
+        spellings.of(name)
+    return spellings
+
+
+def _join_names(sql: sqlite3.Connection) -> None:
+    """Give all spellings of a name the first one, in a file of an earlier version.
+
+    If two spellings had the same item on the same page, their submissions become revisions of one
+    assignment, in the order in which they came.
+    """
+    spellings = stored_spellings(sql)
+    rows = sql.execute("SELECT id, page, item, annotator FROM assignments ORDER BY id").fetchall()
+    first_of: dict[tuple[str, str, str], int] = {}
+    for number, page, item, annotator in rows:
+        name = spellings.of(annotator)
+        first = first_of.setdefault((page, item, name), number)
+        if first != number:
+            count = sql.execute(
+                "UPDATE submissions SET assignment=? WHERE assignment=?", (first, number)
+            ).rowcount
+            if count:
+                sql.execute("UPDATE assignments SET done=1, skipped=NULL WHERE id=?", (first,))
+            sql.execute("DELETE FROM drafts WHERE assignment=?", (number,))
+            sql.execute("DELETE FROM assignments WHERE id=?", (number,))
+    for (*_, name), number in first_of.items():
+        sql.execute("UPDATE assignments SET annotator=? WHERE id=?", (name, number))
 
 
 def read_database(path: str | Path, task: str) -> Study:
@@ -258,31 +295,43 @@ def stored_study(sql: sqlite3.Connection) -> Study:
         " ORDER BY s.number"
     ).fetchall()
     submissions = []
-    revisions: Counter[int] = Counter()
+    spellings = stored_spellings(sql)
+    revisions: Counter[tuple[str, str, str]] = Counter()
+    submitted: dict[tuple[str, str, str], set[int]] = {}  # the assignments, under any spelling
     for row in submission_rows:
-        number, item, annotator, page, doc, shown, seconds, guideline, created, *new = row
+        number, item, spelling, page, doc, shown, seconds, guideline, created, *new = row
         wall, guideline_sha256 = new
-        revisions[number] += 1
+        annotator = spellings.of(spelling)
+        key = item, annotator, page
+        revisions[key] += 1
+        submitted.setdefault(key, set()).add(number)
+        content = json.loads(doc)
         submissions.append(
             Submission(
                 item=item,
                 annotator=annotator,
                 page=page,
-                doc=json.loads(doc),
-                shown=json.loads(shown),
+                doc=content,
+                # a revision of another assignment has an order of its own
+                shown=content.get("order", json.loads(shown)),
                 seconds=seconds,
                 guideline=guideline,
                 created=created,
-                revision=revisions[number],
+                revision=revisions[key],
                 wall=wall,
                 guideline_sha256=guideline_sha256,
             )
         )
+    skips = []
+    for number, skip in stored_skips(sql):
+        skip = replace(skip, annotator=spellings.of(skip.annotator))
+        if not submitted.get((skip.item, skip.annotator, skip.page), set()) - {number}:
+            skips.append(skip)
     return Study(
         all_items=[Item(name, json.loads(row)) for name, row in item_rows],
         all_submissions=submissions,
         hidden=checks.stored_checks(sql),
-        skips=stored_skips(sql),
+        skips=skips,
     )
 
 

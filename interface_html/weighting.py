@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fgrlhf.data.names import name_key
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError
 from interface_html.reliability import read_report
@@ -12,7 +13,7 @@ from interface_html.stored import Submission
 
 @dataclass(frozen=True)
 class Weights:
-    """The weight of each annotator's vote, by page and annotator.
+    """The weight of each annotator's vote, by page and `name_key` of the annotator.
 
     An annotator without a weight counts as the mean of those who have one.
     """
@@ -25,7 +26,7 @@ class Weights:
         if not known:
             return None
         mean = sum(known.values()) / len(known)
-        return [known.get(name, mean) for name in annotators]
+        return [known.get(name_key(name), mean) for name in annotators]
 
 
 NO_WEIGHTS = Weights({})
@@ -39,7 +40,9 @@ def read_weights(path: str, task: str) -> Weights:
     """
     report = read_report(path, task)
     pages: tuple[PageName, ...] = ("annotation", "comparison")
-    by_page = {page: report.weights(page) for page in pages}
+    by_page = {}
+    for page in pages:
+        by_page[page] = {name_key(name): one for name, one in report.weights(page).items()}
     if not any(by_page.values()):
         raise UserError(
             f"{path} has no weight: no annotator was compared with known judgements. The file says"
@@ -64,7 +67,7 @@ def reliable_submissions(
     unknown = set()
     for submission in submissions:
         on_page = weights.by_page.get(submission.page, {})
-        weight = on_page.get(submission.annotator)
+        weight = on_page.get(name_key(submission.annotator))
         if on_page and weight is None:  # on a page without weights every vote counts the same
             unknown.add(submission.annotator)
         if weight is not None and least is not None and weight < least:

@@ -32,6 +32,7 @@ from fgrlhf.data.judgements import (
     missing_places,
 )
 from fgrlhf.data.krippendorff import NOT_SHARED, Units, alpha
+from fgrlhf.data.names import Spellings
 from fgrlhf.data.span_matching import (
     SameType,
     Spans,
@@ -112,7 +113,8 @@ def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
     response in several rows judged several copies of it, such as equal outputs of two systems. The
     nth copy of one annotator is compared with the nth copy of the others. This also holds across
     files, where one name can stand for two people. A judgement without an annotator belongs to its
-    file's only annotator, or to the file. With several files, a row without judgements counts too,
+    file's only annotator, or to the file. Spellings of one name are one annotator (`name_key`).
+    With several files, a row without judgements counts too,
     unless its file names several annotators: its annotator found nothing.
     """
     shared: dict[Hashable, list[Shared]] = {}  # the copies of each response
@@ -153,10 +155,16 @@ class _JudgedRow:
 
 
 def _judged_rows(files: Mapping[str, Sequence[JudgedResponse]]) -> Iterator[_JudgedRow]:
+    spellings = Spellings()
     for file, items in files.items():
-        names = {judgement.annotator for item in items for judgement in item.judgements} - {None}
+        names = {
+            spellings.of(judgement.annotator)
+            for item in items
+            for judgement in item.judgements
+            if judgement.annotator is not None
+        }
         # the annotator of judgements that do not name one
-        default = str(next(iter(names))) if len(names) == 1 else file
+        default = next(iter(names)) if len(names) == 1 else file
         for item in items:
             # rows of spans have the prompt as their source if an annotator marked something in it
             source = None if item.source == item.prompt.text else item.source
@@ -164,7 +172,8 @@ def _judged_rows(files: Mapping[str, Sequence[JudgedResponse]]) -> Iterator[_Jud
             if not item.judgements and len(files) > 1 and len(names) <= 1:
                 by_annotator[default] = []
             for judgement in item.judgements:
-                by_annotator.setdefault(judgement.annotator or default, []).append(judgement)
+                name = spellings.of(judgement.annotator) if judgement.annotator else default
+                by_annotator.setdefault(name, []).append(judgement)
             # an output can be the same in two languages
             languages = tuple(str(item.prompt.meta.get(name)) for name in LANGUAGE_KEYS)
             key = (item.prompt.text, source, item.response, languages)

@@ -128,6 +128,7 @@
       this.unsent = null; // of the annotator before: a copy of it is in the browser
       if (needs !== "token") {
         FG.setOfTab(this, this.name("annotator"), FG.checkName(text));
+        this.isTyped = true;
         return;
       }
       const typed = FG.strip(text);
@@ -145,6 +146,7 @@
         this.settled.clear();
         const answer = await this.call("GET", `/api/assignments?page=${this.page}`);
         this.items = answer.assignments.map(({ id, item, ...rest }) => ({ id: item, key: String(id), ...rest }));
+        this.askWhetherKnown(answer);
         this.study = answer.study;
         this.identity = answer.identity;
         const at = await this.advance();
@@ -152,6 +154,16 @@
         this.sendCopiesLater();
         return null;
       });
+    }
+
+    // A name that was typed here for the first time, and that the study knows, may be another person's: throws an Error
+    // that needs a confirmation. `annotator` is the name as it was first written.
+    askWhetherKnown({ identity, annotator, known, submissions, study }) {
+      const name = this.name(`confirmed/${study}/${encodeURIComponent(annotator)}`),
+        isNew = this.isTyped && identity === "name" && known && this.storage.getItem(name) === null;
+      this.confirm = () => this.write(name, "1");
+      if (isNew) throw Object.assign(new Error(t("your name is not confirmed")), { needs: "confirmation", annotator, submissions });
+      this.confirm();
     }
 
     // The JSON of the server's response. Throws an Error with `status` (0: no response) and the keys of the response.

@@ -527,6 +527,38 @@ window.FG = window.FG || {};
     field.focus();
   }
 
+  // The study knows the name that was typed in this browser for the first time: ask whether it is the same person.
+  function askWhetherYou({ annotator, submissions }) {
+    const { store } = shell,
+      isMe = () => {
+        store.confirm();
+        connect();
+      };
+    showPanel(
+      t("Is that you?"),
+      FG.el(
+        "p",
+        {},
+        tn("{name} has {n} submission here: is that you?", "{name} has {n} submissions here: is that you?", {
+          n: submissions,
+          name: annotator,
+        }),
+      ),
+      FG.el(
+        "p",
+        { class: "hint" },
+        t("Work under one name counts as one person's. If it is not you, choose another name, such as one with your surname."),
+      ),
+      FG.el(
+        "p",
+        { class: "row" },
+        mainButton("is-me", t("Yes, that is me"), isMe),
+        FG.el("button", { type: "button", id: "not-me", onclick: () => askIdentity("name") }, t("No, another name")),
+      ),
+    );
+    $("not-me").focus();
+  }
+
   async function changeAnnotator() {
     const { store } = shell;
     if (store.served) await store.flush();
@@ -597,7 +629,8 @@ window.FG = window.FG || {};
       const conflict = await store.begin();
       showItems(conflict, store.position);
     } catch (error) {
-      if (error.needs) askIdentity(error.needs);
+      if (error.needs === "confirmation") askWhetherYou(error);
+      else if (error.needs) askIdentity(error.needs);
       else showRetry(error);
     }
   }
