@@ -1,6 +1,6 @@
 """The config that the trainers of segment and of pair reward models share."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,7 @@ from fgrlhf.reward_models.rm_input import Shape
 from fgrlhf.reward_models.spec import with_current_names
 from fgrlhf.runs import hf_config
 from fgrlhf.runs.hf_config import Decay, Epochs, Warmup
+from fgrlhf.runs.older_configs import Earlier
 from fgrlhf.runs.rl_config import LoggingConfig, ParallelConfig
 
 TOP_LAYERS_KEY = "model.train_top_layers"
@@ -63,6 +64,14 @@ class ModelSection(StrictModel):
         description=(
             "train the head and this many layers, counted from the top; null: all layers and the"
             " embeddings"
+        ),
+    )
+    line_breaks: Annotated[bool | None, Earlier(False)] = Field(
+        default=None,
+        description=(
+            "seq2seq and causal: read responses with their line breaks and indentation, not as"
+            " words joined by spaces; null: if the tokenizer has tokens for them and the files the"
+            " white space"
         ),
     )
     kernels: Kernels = "auto"

@@ -1,7 +1,9 @@
 """Reward-model training files: reading, checking, padding.
 
 A segment file has JSON lines {id, text: [words], feedback_tags: [tags]}. A `</s>` before each
-segment carries its tag; the words before the first `</s>` are the prefix.
+segment carries its tag; the words before the first `</s>` are the prefix. The key `spaces` has
+the white space before the words of the response: place in `text` -> white space, where it is not a
+single space ("" before the first one). Files without it have words only.
 
 A pair file has comparisons (fgrlhf/data/formats.py): a prompt, K >= 2 responses, and any pairs of
 them. A task may read pair files in its own format (`Task.rm_pairs`).
@@ -78,7 +80,7 @@ def read_segment_rows(
         tags = [row["feedback_tags"][mark] for mark in marks]
         rows.append(
             SegmentRow(
-                RMText(prefix_of_words(words), segments),
+                RMText(prefix_of_words(words), segments, _spaces(row, marks)),
                 tuple(IGNORED if tag == ignore_label else labels.index(tag) for tag in tags),
             )
         )
@@ -103,6 +105,29 @@ def split_at(
     ends = [*marks[1:], len(words)]
     segments = tuple(tuple(words[mark + 1 : end]) for mark, end in zip(marks, ends))
     return tuple(words[: marks[0]]), segments
+
+
+def _spaces(row: Mapping[str, Any], marks: Sequence[int]) -> tuple[tuple[str, ...], ...] | None:
+    """The white space before the words of each segment; None if the row does not have it."""
+    if "spaces" not in row:
+        return None
+    spaces = row["spaces"]
+    ends = [*marks[1:], len(row["text"])]
+    result = []
+    for mark, end in zip(marks, ends):
+        result.append(tuple(spaces.get(str(place), " ") for place in range(mark + 1, end)))
+    return tuple(result)
+
+
+def _spaces_problem(row: Mapping[str, Any]) -> str | None:
+    spaces = row.get("spaces", {})
+    places = {str(place) for place in range(len(row["text"]))}
+    if isinstance(spaces, dict) and all(
+        place in places and isinstance(space, str) and not space.strip()
+        for place, space in spaces.items()
+    ):
+        return None
+    return "`spaces`: must map places in `text`, counted from 0, to white space"
 
 
 def _marks(row: Mapping[str, Any]) -> list[int]:
@@ -155,7 +180,7 @@ def _segment_problem(row: Any, known_tags: set[str], level: str | None) -> str |
             f"`feedback_tags`: {names}{more} not among {', '.join(sorted(known_tags))}; "
             "name the file's labels under `labels`"
         )
-    problem = _marks_problem(row)
+    problem = _marks_problem(row) or _spaces_problem(row)
     if problem is not None:
         return problem
     segments = len(_marks(row))

@@ -14,7 +14,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.models.loading import check_vocabulary, load_config, load_weights
 from fgrlhf.models.lora import add_adapters
 from fgrlhf.models.top_layers import check_top_layers, train_top_layers
-from fgrlhf.reward_models.inputs import longest_input
+from fgrlhf.reward_models.inputs import longest_input, sees_line_breaks
 from fgrlhf.reward_models.loading import check_score, load_tokenizer
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.rm_input import Kind, Shape
@@ -69,6 +69,27 @@ def load_network(
             f"no network of shape `{shape}` could be loaded from model.ckpt `{model.ckpt}`:"
             f" {reason}"
         ) from None
+
+
+def reads_line_breaks(model: ModelSection, shape: Shape, tokenizer, lacking: str = "") -> bool:
+    """Whether the network reads responses with their line breaks: `model.line_breaks`.
+
+    If it is null, it does wherever it can.
+
+    Args:
+      lacking: why the training files have no line breaks; "" if they have.
+
+    Raises:
+      UserError: it is true and the network cannot.
+    """
+    reason = lacking
+    if shape == "encoder":
+        reason = "an encoder reads words"
+    elif not sees_line_breaks(tokenizer):
+        reason = f"the tokenizer of `{model.ckpt}` has no tokens for them"
+    if model.line_breaks and reason:
+        raise UserError(f"model.line_breaks=true, but {reason}. Set it to false or leave it out")
+    return not reason and model.line_breaks is not False
 
 
 def _language_model_scorer(

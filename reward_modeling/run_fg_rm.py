@@ -49,7 +49,7 @@ from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, r
 from reward_modeling.judged import Judged, detection, prompts_of
 from reward_modeling.linear_start import start_with_segments
 from reward_modeling.metrics.span_errors import precision_recall_f1
-from reward_modeling.network import load_network
+from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.training import calibration, load_metric, reuse, sigmoid
 
 # an input, and a label for each of its tokens
@@ -344,7 +344,8 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "segment", dict(enumerate(names)))
-    spec = _untrained_spec(config, network)
+    has_spaces = all(row.text.spaces is not None for row in [*rows, *dev_rows])
+    spec = _untrained_spec(config, network, tokenizer, has_spaces)
     inputs = inputs_of(network, tokenizer, spec)
     examples, texts = encode(inputs, rows, names)
     dev_examples, dev_texts = encode(inputs, dev_rows, names)
@@ -375,7 +376,14 @@ def _read_rows(config: SegmentRMConfig, task: Task, path: str) -> list[SegmentRo
     )
 
 
-def _untrained_spec(config: SegmentRMConfig, network: PreTrainedModel) -> RewardModelSpec:
+def _untrained_spec(
+    config: SegmentRMConfig, network: PreTrainedModel, tokenizer, has_spaces: bool
+) -> RewardModelSpec:
+    """The spec before training.
+
+    Args:
+      has_spaces: whether every row of the files has the white space of its response.
+    """
     names = config.labels.names
     return RewardModelSpec(
         "segment",
@@ -387,7 +395,20 @@ def _untrained_spec(config: SegmentRMConfig, network: PreTrainedModel) -> Reward
         error_label=names[0] if len(names) == 2 else None,
         ok_label=config.labels.ok,
         segmenter=segmenter_of(config),
+        line_breaks=reads_line_breaks(
+            config.model,
+            shape_of(network),
+            tokenizer,
+            "" if has_spaces else _without_spaces(config.data.level),
+        ),
     )
+
+
+def _without_spaces(level: str) -> str:
+    """Why the files have no white space, for a message."""
+    if level.partition(":")[0] == "step":
+        return "at the level step the segments are read one by line already"
+    return "the segment files do not have the key `spaces`: write them again"
 
 
 def _require_labels(path: str, examples: Sequence[Example], max_length: int) -> None:

@@ -49,7 +49,7 @@ from reward_modeling.config import TrainSection as SharedTrainSection
 from reward_modeling.data import Pair, PairCollator, first_position_share, read_pair_rows
 from reward_modeling.judged import Judged, prompts_of
 from reward_modeling.linear_start import start_with_pairs
-from reward_modeling.network import load_network
+from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.pair_errors import PairErrors, pair_errors
 from reward_modeling.training import calibration, load_metric, reuse, sigmoid
 
@@ -111,7 +111,9 @@ def texts_of(
     for row in rows:
         if row.pairs:
             prefix = Prefix.of(prefix_fn(row.prompt, with_context))
-            texts = [RMText(prefix, (tuple(answer.text.split()),)) for answer in row.answers]
+            texts = []
+            for answer in row.answers:
+                texts.append(RMText.of(prefix, answer.text, [(0, len(answer.text))]))
             result.append((texts, row.pairs))
     return result
 
@@ -345,7 +347,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "sequence")
-    spec = _untrained_spec(config, network)
+    spec = _untrained_spec(config, network, tokenizer)
     inputs = inputs_of(network, tokenizer, spec)
     with_context = config.data.with_context
     examples = encode(inputs, rows, task.rm_prefix, with_context)
@@ -379,7 +381,9 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
     )
 
 
-def _untrained_spec(config: PreferenceRMConfig, network: PreTrainedModel) -> RewardModelSpec:
+def _untrained_spec(
+    config: PreferenceRMConfig, network: PreTrainedModel, tokenizer
+) -> RewardModelSpec:
     """The spec with raw scores: their mean and standard deviation are measured after training."""
     return RewardModelSpec(
         "sequence",
@@ -389,6 +393,7 @@ def _untrained_spec(config: PreferenceRMConfig, network: PreTrainedModel) -> Rew
         config.model.max_length,
         mean=0.0,
         std=1.0,
+        line_breaks=reads_line_breaks(config.model, shape_of(network), tokenizer),
     )
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fgrlhf.reward_models.prefix import Prefix
+from fgrlhf.reward_models.prefix import Prefix, spaces_before_words
 from fgrlhf.reward_utils import SEGMENT_MARK, Span, rm_words
 
 OK, IGNORE = "O", "Ignore"
@@ -19,17 +19,25 @@ LabelledSpan = tuple[int, int, str]  # half-open characters of a response, label
 
 @dataclass(frozen=True)
 class TaggedWords:
-    """A line of a segment file: words, one tag for each, and the places of the `</s>`."""
+    """A line of a segment file: words, one tag for each, and the places of the `</s>`.
+
+    Attributes:
+      spaces: place -> white space before the word there, where it is not a single space; None: the
+        line has words only.
+    """
 
     words: list[str]
     tags: list[str]
     marks: list[int]
+    spaces: dict[int, str] | None = None
 
     def row(self) -> dict:
         row: dict = {"text": self.words, "feedback_tags": self.tags}
         # `</s>` can also be a word of the prompt or the response: then readers need the places
         if self.words.count(SEGMENT_MARK) != len(self.marks):
             row["marks"] = self.marks
+        if self.spaces is not None:
+            row["spaces"] = self.spaces  # JSON makes texts of the places
         return row
 
 
@@ -67,11 +75,15 @@ def tagged_words(
     segments: Sequence[Span],
     tags: Sequence[str],
     ignore: str = IGNORE,
+    with_spaces: bool = False,
 ) -> TaggedWords | None:
     """The words of a prompt and its response with their tags.
 
     None if there is nothing to learn, because every segment has the tag `ignore` or the response
     has no segment.
+
+    Args:
+      with_spaces: whether the line keeps the white space of the response.
     """
     if all(tag == ignore for tag in tags):
         return None
@@ -79,7 +91,14 @@ def tagged_words(
     word_tags = [ignore] * len(words)
     for mark, tag in zip(marks, tags, strict=True):
         word_tags[mark] = tag
-    return TaggedWords(words, word_tags, marks)
+    spaces = None
+    if with_spaces:
+        spaces = {}
+        for mark, of_segment in zip(marks, spaces_before_words(response, segments)):
+            for place, space in enumerate(of_segment, mark + 1):
+                if space != " ":
+                    spaces[place] = space
+    return TaggedWords(words, word_tags, marks, spaces)
 
 
 def segment_file(examples: Iterable[TaggedWords | None], ignore: str = IGNORE) -> tuple[str, str]:

@@ -82,7 +82,9 @@ def tagged_response(
     spans = [(span.start, span.end, span.label) for span in feedback.spans if span.side == RESPONSE]
     tags = segment_tags(segments, spans, settings.tags)
     prefix = task.rm_prefix(feedback.prompt, settings.with_context)
-    return tagged_words(prefix, feedback.response, segments, tags)
+    # the separator of the level `step` is no white space, and its segments are lines already
+    with_spaces = settings.level.partition(":")[0] != "step"
+    return tagged_words(prefix, feedback.response, segments, tags, with_spaces=with_spaces)
 
 
 def spans_left_out(

@@ -42,6 +42,8 @@ class RMInputs:
       text_features: whether the network reads hand-made features of the segments.
       between: what a language model reads between two segments: a line break if segments are lines,
         as in the texts that it has learned.
+      line_breaks: whether a language model reads a response with its own white space, line breaks
+        and indentation included; else with `between`, and one space between words.
 
     Attributes:
       collate: inputs -> the arguments of the network's forward pass.
@@ -61,6 +63,7 @@ class RMInputs:
         shared_width: int | None = None,
         text_features: bool = False,
         between: str = " ",
+        line_breaks: bool = False,
     ):
         if not tokenizer.is_fast:
             raise UserError(
@@ -74,6 +77,7 @@ class RMInputs:
         self.decoder_start_id = decoder_start_id
         self.text_features = text_features
         self.between = between
+        self.line_breaks = line_breaks
         self.collate = RMCollator(shape, tokenizer.pad_token_id, shared_width, text_features)
         has_marks = shape == "encoder" and kind == "segment"
         self.mark = segment_mark(tokenizer) if has_marks else SEGMENT_MARK
@@ -180,7 +184,10 @@ class RMInputs:
 
     def _encode_for_language_model(self, texts: Sequence[RMText]) -> list[RMInput]:
         prefixes = self._tokenise_prefixes([text.prefix for text in texts])
-        joined = [join_segments(text.segments, self.between) for text in texts]
+        joined = []
+        for text in texts:
+            spaces = text.spaces if self.line_breaks else None
+            joined.append(join_segments(text.segments, self.between, spaces))
         # in a decoder-only model the response follows the prompt, so it begins with a space
         lead = "" if self.shape == "seq2seq" else " "
         batch = self.tokenizer(
@@ -422,14 +429,33 @@ def longest_input(network: PreTrainedModel) -> int | None:
     return positions
 
 
+def sees_line_breaks(tokenizer) -> bool:
+    """Whether a tokenizer has other tokens for line breaks and indentation than for one space.
+
+    Those of T5 and BERT have not.
+    """
+    read = []
+    for space in (" ", "\n", "\n\n", "\n    "):
+        ids = tokenizer(f"a{space}b", add_special_tokens=False)["input_ids"]
+        if tokenizer.unk_token_id in ids:
+            return False
+        read.append(ids)
+    return all(one != other for i, one in enumerate(read) for other in read[:i])
+
+
 def join_segments(
-    segments: Sequence[Sequence[str]], between: str = " "
+    segments: Sequence[Sequence[str]],
+    between: str = " ",
+    spaces: Sequence[Sequence[str]] | None = None,
 ) -> tuple[str, list[tuple[int, int]]]:
     """The text of all segments, and the half-open characters of each segment in that text.
 
-    Words are joined by one space, and segments by `between`, a single character. A segment without
-    words has an empty span.
+    Words are joined by one space, and segments by `between`, a single character. With `spaces`,
+    the white space before every word, the text is that of the response. A segment without words
+    has an empty span.
     """
+    if spaces is not None:
+        return _join_with_spaces(segments, spaces)
     parts: list[str] = []
     spans: list[tuple[int, int]] = []
     length = 0
@@ -441,6 +467,21 @@ def join_segments(
             parts.append(text)
             length = start + len(text)
     return between.join(parts), spans
+
+
+def _join_with_spaces(
+    segments: Sequence[Sequence[str]], spaces: Sequence[Sequence[str]]
+) -> tuple[str, list[tuple[int, int]]]:
+    parts: list[str] = []
+    spans: list[tuple[int, int]] = []
+    length = 0
+    for segment, spaces_of_segment in zip(segments, spaces, strict=True):
+        start = length + len(spaces_of_segment[0]) if segment else length
+        for word, space in zip(segment, spaces_of_segment, strict=True):
+            parts += [space, word]
+            length += len(space) + len(word)
+        spans.append((start, length))
+    return "".join(parts), spans
 
 
 def last_tokens(

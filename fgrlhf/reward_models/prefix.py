@@ -1,5 +1,6 @@
 """The words that a reward model reads: those before a response, and the response in segments."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -52,10 +53,37 @@ class RMText:
     """A response with its prefix, in words.
 
     A sequence scorer reads a response of one segment. A segment may have no words.
+
+    Attributes:
+      spaces: the white space before every word of the segments, in the same form; "" before the
+        first word of the response. None: not known, so words are joined by single spaces.
     """
 
     prefix: Prefix
     segments: tuple[tuple[str, ...], ...]
+    spaces: tuple[tuple[str, ...], ...] | None = None
+
+    @classmethod
+    def of(cls, prefix: Prefix, text: str, spans: Sequence[tuple[int, int]]) -> "RMText":
+        """A response whose segments are the words of these half-open character ranges."""
+        segments = tuple(tuple(text[start:end].split()) for start, end in spans)
+        return cls(prefix, segments, spaces_before_words(text, spans))
+
+
+def spaces_before_words(text: str, spans: Sequence[tuple[int, int]]) -> tuple[tuple[str, ...], ...]:
+    """The white space before every word of each span; "" before the first word of all."""
+    result = []
+    is_first = True
+    for start, end in spans:
+        spaces = []
+        for word in re.finditer(r"\S+", text[start:end]):
+            begin = place = start + word.start()
+            while place > 0 and text[place - 1].isspace():
+                place -= 1
+            spaces.append("" if is_first else text[place:begin])
+            is_first = False
+        result.append(tuple(spaces))
+    return tuple(result)
 
 
 # (prompt, with_context) -> the words before the response; a task's `rm_prefix`

@@ -174,8 +174,7 @@ class SegmentScorer(_Scorer):
 
     def _read(self, prompt: Prompt, text: str) -> tuple[RMText, list[Span]]:
         spans = self.segmenter.segments(text, self.spec.level)
-        segments = tuple(tuple(text[start:end].split()) for start, end in spans)
-        return RMText(self._prefix(prompt), segments), spans
+        return RMText.of(self._prefix(prompt), text, spans), spans
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[SegmentLabels]:
         """Judge each text's segments. A text without words has none.
@@ -225,7 +224,7 @@ class SequenceScorer(_Scorer):
         return self.spec.std
 
     def _read(self, prompt: Prompt, text: str) -> tuple[RMText, list[Span]]:
-        return RMText(self._prefix(prompt), (tuple(text.split()),)), []
+        return RMText.of(self._prefix(prompt), text, [(0, len(text))]), []
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> Tensor:
         """scores_B, raw. An empty text is scored too."""
@@ -246,6 +245,7 @@ def inputs_of(model: nn.Module, tokenizer, spec: RewardModelSpec) -> RMInputs:
         shared_width=model.shared_width if is_scorer else None,
         text_features=model.config.text_features if is_scorer else False,
         between="\n" if spec.level == "step" else " ",  # steps are lines
+        line_breaks=spec.line_breaks,
     )
 
 
