@@ -137,7 +137,6 @@ class Database:
             self._connection.execute("PRAGMA foreign_keys=ON")
             self._commits = SharedCommits(self._connection)
             stored_task = self.write(lambda sql: create_tables(sql, task))
-            self.write(self._shorten_leases)
             names = self._connection.execute("SELECT token_sha256, name FROM annotators")
             (self.study,) = self._connection.execute(
                 "SELECT value FROM meta WHERE key='study'"
@@ -329,11 +328,6 @@ class Database:
             FREE_ITEM,
             {"page": page, "annotator": annotator, "now": now, "per_item": self.per_item},
         ).fetchone()
-
-    def _shorten_leases(self, sql: sqlite3.Connection) -> None:
-        """End leases of a clock that was ahead of this one in time; nobody else got those items."""
-        longest = self.clock() + self.lease_seconds
-        sql.execute("UPDATE assignments SET lease_until=? WHERE lease_until>?", (longest, longest))
 
     def _lease(self, sql: sqlite3.Connection, number: int, now: float) -> None:
         sql.execute(
