@@ -8,6 +8,7 @@ conversation too (fgrlhf/models/dialogs.py); the pages find its turns.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fgrlhf.data.judgements import SOURCE
 from fgrlhf.data.problems import Complaint
 from fgrlhf.data.rows import RowError
 from fgrlhf.data.shapes import conversation_prompt, messages_of
@@ -48,8 +49,32 @@ def title_messages(schema: Schema, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prompt_value(schema: Schema, row: Mapping[str, Any]) -> Any:
-    """The `prompt` of the file's row: the conversation or the text."""
+    """The `prompt` of the file's row: the conversation or the text.
+
+    It is the text if something is marked in it, as in items of earlier versions: the offsets count
+    in the text.
+    """
+    feedback = row.get("feedback")
+    errors = feedback["errors"] if feedback else []
+    if any(error.get("side") == SOURCE for error in errors):
+        return row[schema.fields.title]
     return title_messages(schema, row).get(MESSAGES, row[schema.fields.title])
+
+
+def source_mark_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
+    """An item with several turns must not be in a task whose kinds are marked in the source.
+
+    Their offsets would count in a text that neither the pages show nor the row has.
+    """
+    if not schema.marks_source or len(title_messages(schema, row).get(MESSAGES, ())) < 2:
+        return
+    kinds = ", ".join(kind.name for kind in schema.errors if kind.side == SOURCE)
+    yield (
+        "prompt",
+        f"is a conversation, in whose turns nothing can be marked, and {kinds} of this task are"
+        ' marked in the source: give the prompt as one text, or leave out `"side": "source"` in'
+        " schema.js",
+    )
 
 
 def shown_turns(schema: Schema, row: Mapping[str, Any]) -> list[dict[str, str]]:

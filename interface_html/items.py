@@ -25,6 +25,7 @@ from fgrlhf.data.problems import (
 )
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
+from interface_html.conversations import source_mark_problems
 from interface_html.format import ITEM_KEYS, BlankItemError, Item, ItemError
 from interface_html.outputs import OutputSettings
 from interface_html.references import References
@@ -111,6 +112,7 @@ def _item(task: FeedbackTask, row: Any, number: int, references: Sequence[str]) 
         raise ItemError([("id", f"must be a string of 1 to {LONGEST_ID} characters")])
     item = Item(name, task.format.item_row(task.schema, row, references))
     complaints = item_problems(task.schema, item.row)
+    complaints += source_mark_problems(task.schema, item.row)
     complaints = complaints or item_suggestion_problems(task.schema, item.row)
     complaints = complaints or list(submitted_problems(task.schema, item.row))
     complaints = complaints or list(task.format.feedback_problems(task.schema, item.row))

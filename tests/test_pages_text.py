@@ -216,3 +216,19 @@ def test_no_text_of_a_patch_has_half_a_character(tab):
         pairs,
     )
     assert patches == [[True, True, True]] * len(pairs)
+
+
+def test_messages_have_one_stop_and_quoted_texts_one_pair_of_quotation_marks(tab):
+    cases = {
+        "“twice a day.”.": "“twice a day.”",
+        "„Nein!“. Ja.": "„Nein!“ Ja.",
+        "It is blank..": "It is blank.",
+        "And so on...": "And so on...",
+        "“cat”.": "“cat”.",
+    }
+    assert [tab.evaluate("text => FG.oneStop(text)", text) for text in cases] == list(
+        cases.values()
+    )
+    tags = "texts => texts.map((text) => FG.quoted(text).tagName)"
+    texts = ["She make a good point.", "“She make a good point.”", "“a” for “b”", "«Bon.»"]
+    assert tab.evaluate(tags, texts) == ["Q", "SPAN", "SPAN", "SPAN"]

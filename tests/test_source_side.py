@@ -13,6 +13,9 @@ from test_schema import broken
 from test_served_pages import visiting
 
 from fgrlhf.data.formats import SPANS
+from fgrlhf.data.judgements import from_spans, to_spans
+from fgrlhf.data.problems import DataError
+from fgrlhf.data.rows import Row, RowError
 from fgrlhf.files import write_json
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report
@@ -327,3 +330,54 @@ def test_a_served_page_stores_marks_of_both_sides(chromium, tmp_path):
         {"start": 0, "end": 5, "label": "major"},
         source_span(6, 11, "minor omission"),
     ]
+
+
+# ---- conversations -------------------------------------------------------------------------------
+
+TURNS = [
+    {"role": "user", "content": "Is the sky blue?"},
+    {"role": "assistant", "content": "Yes."},
+    {"role": "user", "content": "Why?"},
+]
+FLAT = "\n\nHuman: Is the sky blue?\n\nAssistant: Yes.\n\nHuman: Why?\n\nAssistant:"
+
+
+def test_nothing_is_marked_in_a_conversation_that_has_no_single_text(chromium, tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    write_json(tmp_path / "turns.json", [{**ROW, "prompt": TURNS}])
+    with pytest.raises(DataError, match="Omission of this task are marked in the source"):
+        read_items(task, tmp_path / "turns.json")
+    for prompt in (FLAT, TURNS[:1]):
+        write_json(tmp_path / "rows.json", [{**ROW, "prompt": prompt}])
+        [item] = read_items(task, tmp_path / "rows.json")
+    plain = task_with(tmp_path)  # a task that marks nothing in the source
+    assert len(read_items(plain, tmp_path / "turns.json")) == 1
+    task = task_with(tmp_path, **KINDS)
+    with opened(chromium, where=page_with(task, [ROW])) as tab:
+        tab.set_input_files("#file", tmp_path / "turns.json")
+        tab.wait_for_selector("#notice:not([hidden])")
+        assert "in whose turns nothing can be marked" in tab.inner_text("#notice")
+
+
+def test_marks_in_a_conversation_of_an_earlier_version_have_their_text(tmp_path):
+    task = task_with(tmp_path, **KINDS)
+    item = task.format.item_row(task.schema, {**SOURCE_ROW, "prompt": TURNS}, "")
+    marked = Item("0", {**item, "feedback": doc(omission(9, 11))})
+    row = task.format.feedback_row(task.schema, marked)
+    assert row["prompt"] == FLAT and FLAT[9:11] == "Is"
+    [span] = SPANS.parse(Row(row, {}), 0).spans
+    assert (span.start, span.end, span.side) == (9, 11, "source")
+    unmarked = task.format.feedback_row(task.schema, Item("0", {**item, "feedback": doc()}))
+    assert unmarked["prompt"] == TURNS
+
+
+def test_offsets_in_a_text_that_the_row_does_not_have_are_refused():
+    span = {"start": 9, "end": 11, "label": "Omission", "side": "source"}
+    row = {"prompt": TURNS, "response": "It is.", "spans": [span]}
+    with pytest.raises(RowError, match="its offsets count in no text of the row"):
+        SPANS.parse(Row(row, {}), 0)
+    for given in ({"source": FLAT}, {"prompt": FLAT}, {"prompt": [{**TURNS[0], "content": FLAT}]}):
+        assert len(SPANS.parse(Row({**row, **given}, {}), 0).spans) == 1
+    with_source = SPANS.parse(Row({**row, "prompt": TURNS[1:], "source": FLAT}, {}), 0)
+    written, _ = to_spans(from_spans(with_source))
+    assert SPANS.to_row(written)["source"] == FLAT

@@ -115,7 +115,7 @@ def test_suggestions_are_decided_by_keys(chromium, tmp_path):
         assert underlined(tab) == [9, 10, 11]
         press(tab, "x")
         assert state(tab)["doc"]["suggestions"] == [{"index": 1, "verdict": "rejected"}]
-        assert "Rejected: Unverifiable Fact, “red.”. Suggested: Incoherent" in said(tab)
+        assert "Rejected: Unverifiable Fact, “red.” Suggested: Incoherent" in said(tab)
         press(tab, "1")  # another kind
         assert errors(tab)[1]["error type"] == "Irrelevant"
         assert errors(tab)[1]["origin"] == origin(2, "changed")
@@ -131,9 +131,9 @@ def test_suggestions_are_decided_by_keys(chromium, tmp_path):
         press(tab, "Escape", "Control+Enter")
         assert not state(tab)["submitted"]
         assert tab.locator("#problems li").all_inner_texts() == [
-            "Suggested: Unverifiable Fact, 0.60 by fact_rm, “red.”: is not decided: accept, change"
+            "Suggested: Unverifiable Fact, 0.60 by fact_rm, “red.” is not decided: accept, change"
             " or reject it.",
-            "Suggested: Incoherent, 0.95 by rel_rm, “The cat”: is not decided: accept, change or"
+            "Suggested: Incoherent, 0.95 by rel_rm, “The cat” is not decided: accept, change or"
             " reject it.",
         ]
         tab.click("#problems button >> nth=1")

@@ -225,9 +225,14 @@ def prompt_row(prompt: Prompt, values: Mapping[str, Any] | None = None) -> dict[
     return row | {key: value for key, value in prompt.meta.items() if key not in row}
 
 
+def is_written_as_text(prompt: Prompt) -> bool:
+    """Whether the text of a prompt alone is read as the same prompt."""
+    return not prompt.messages or prompt.messages == messages_in(prompt.text)
+
+
 def _prompt_value(prompt: Prompt) -> str | list[dict[str, str]]:
     """The text of a prompt, or the conversation if the text alone would not be read as the same."""
-    if not prompt.messages or prompt.messages == messages_in(prompt.text):
+    if is_written_as_text(prompt):
         return prompt.text
     return [{"role": role, "content": text} for role, text in prompt.messages]
 

@@ -364,8 +364,15 @@ def _parse_spans(row: Row, number: int) -> SpanFeedback:
     spans = []
     for i, value in enumerate(values):
         span = _span(row, f"{key}[{i}]", value, response, source_of(prompt))
-        if span is not None:
-            spans.append(span)
+        if span is None:
+            continue
+        if span.side == SOURCE and text.messages and not _has_source_text(row, prompt):
+            raise RowError(
+                f"{key}[{i}].side",
+                "is `source`, and `prompt` is a list of turns, so its offsets count in no text of"
+                " the row: put the text that they count in under `source`, or make `prompt` a text",
+            )
+        spans.append(span)
     if values and not spans:
         raise LeftOutError(
             key,
@@ -374,6 +381,11 @@ def _parse_spans(row: Row, number: int) -> SpanFeedback:
             "responses left out, since none of their spans was found",
         )
     return SpanFeedback(prompt, response, tuple(spans))
+
+
+def _has_source_text(row: Row, prompt: Prompt) -> bool:
+    """Whether a row has the text in which spans of the source are: `source` or a prompt as text."""
+    return isinstance(prompt.meta.get(SOURCE), str) or isinstance(row.get("prompt"), str)
 
 
 def split_responses(row: Row) -> list[Row]:

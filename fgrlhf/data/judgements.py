@@ -28,6 +28,7 @@ from fgrlhf.data.format import (
     Step,
     StepFeedback,
     counted_span,
+    is_written_as_text,
     prompt_of,
     prompt_row,
     prompt_text,
@@ -399,7 +400,8 @@ def is_wrong_somewhere(judged: JudgedResponse) -> bool:
 def _prompt_is_source(judged: JudgedResponse) -> bool:
     """Whether rows of spans need no `source`: spans of the source refer to an equal prompt."""
     marks_source = any(judgement.side == SOURCE for judgement in judged.judgements)
-    return marks_source and judged.source == judged.prompt.text
+    is_text = is_written_as_text(judged.prompt)
+    return marks_source and is_text and judged.source == judged.prompt.text
 
 
 # ---- steps ---------------------------------------------------------------------------------------

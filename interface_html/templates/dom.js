@@ -41,9 +41,16 @@ window.FG = window.FG || {};
   // Whether a finger is the pointer here: then texts name taps, and no keys.
   FG.isTouch = window.matchMedia("(pointer: coarse)").matches;
 
+  // A message with one stop at the end of a sentence: a quoted text or a reason may bring its own.
+  FG.oneStop = (text) =>
+    text.replace(/([.!?…。][”“"»’]+)\.(?=\s|$)/g, "$1").replace(/(?<!\.)\.\.(?=\s|$)/g, ".");
+
+  // A text that is already quoted, or quotes something, gets no quotation marks.
+  FG.quoted = (text) => FG.el(/["“”„«»「」]/.test(text) ? "span" : "q", {}, FG.own(text));
+
   FG.say = function (text, kind) {
     const node = $("message");
-    node.textContent = text;
+    node.textContent = FG.oneStop(text);
     node.className = kind || "";
   };
 
@@ -100,7 +107,7 @@ window.FG = window.FG || {};
   };
 
   FG.notice = function (text) {
-    $("notice").textContent = text || "";
+    $("notice").textContent = FG.oneStop(text || "");
     $("notice").hidden = !text;
   };
 

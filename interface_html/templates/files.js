@@ -35,6 +35,10 @@ window.FG = window.FG || {};
       );
     for (const key of outputs)
       if (!FG.strip(row[key])) throw new Error(t("`{key}` is empty: there is no {noun} to judge", { key, noun }));
+    if (FG.marksSource(schema) && (FG.titleMessages(schema, row) || []).length > 1)
+      throw new Error(
+        t("`prompt` is a conversation, in whose turns nothing can be marked, and this task has kinds that are marked in the source: give the prompt as one text"),
+      );
     const [wrong] = FG.itemSuggestionProblems(schema, row);
     if (wrong) throw new Error(`\`${wrong.field}\` ${FG.reason(wrong.reason)}`);
     FG.checkSubmitted(schema, row);

@@ -12,7 +12,7 @@ window.FG = window.FG || {};
       { class: example.applies ? "example applies" : "example" },
       FG.el("span", { class: "verdict" }, example.applies ? t("Yes:") : t("No:")),
       " ",
-      FG.el("q", {}, FG.own(example.text)),
+      FG.quoted(example.text),
       FG.el("p", { class: "why" }, FG.own(example.why)),
     );
   }
@@ -22,7 +22,7 @@ window.FG = window.FG || {};
       "article",
       { class: "guide-kind" },
       FG.el("h4", {}, FG.badge(kind), " ", FG.own(kind.label), kind.positive ? ` ${t("(liked)")}` : null),
-      FG.el("p", {}, FG.own(`${kind.help}.`)),
+      FG.el("p", {}, FG.own(FG.oneStop(`${kind.help}.`))),
       exampleNodes(kind.examples),
     );
   }

@@ -34,7 +34,7 @@ window.FG = window.FG || {};
     const warnings = FG.correctionWarnings(schema, row, doc);
     FG.morph(
       $("warnings"),
-      warnings.map((warning) => FG.el("li", {}, warning)),
+      warnings.map((warning) => FG.el("li", {}, FG.oneStop(warning))),
     );
   };
 

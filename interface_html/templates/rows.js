@@ -140,8 +140,9 @@ window.FG = window.FG || {};
       const { fields } = schema,
         { feedback, preference, [FG.RATINGS]: ratings } = item.row,
         messages = FG.titleMessages(schema, item.row),
-        outputs = fields.outputs.map((key) => item.row[key]);
-      const row = { id: item.id, prompt: messages || item.row[fields.title] };
+        outputs = fields.outputs.map((key) => item.row[key]),
+        isMarked = Boolean(feedback) && feedback.errors.some(({ side }) => side === FG.SOURCE); // in its text
+      const row = { id: item.id, prompt: (!isMarked && messages) || item.row[fields.title] };
       if (fields.context) row.context = item.row[fields.context.key];
       if (fields.reference) {
         const references = [item.row[fields.reference.key], ...(item.row[FURTHER_REFERENCES] || [])];

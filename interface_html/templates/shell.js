@@ -316,7 +316,7 @@ window.FG = window.FG || {};
       FG.el(
         "li",
         {},
-        FG.el("button", { type: "button", class: "link", onclick: go }, text),
+        FG.el("button", { type: "button", class: "link", onclick: go }, FG.oneStop(text)),
         remedy ? [" ", FG.el("button", { type: "button", class: "remedy", onclick: remedy[1] }, remedy[0])] : null,
       ),
     );

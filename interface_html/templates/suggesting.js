@@ -224,7 +224,7 @@ window.FG = window.FG || {};
     // ---- display ---------------------------------------------------------------------------------------------
     // A problem of suggestion `i` for the list of problems.
     page.suggestionProblem = (i, reason) => ({
-      text: t("{suggestion}, “{quote}”: {reason}.", {
+      text: t("{suggestion}, “{quote}” {reason}.", {
         suggestion: textOf(i),
         quote: quoteOf(i),
         reason: FG.reason(reason),
