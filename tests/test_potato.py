@@ -6,7 +6,7 @@ The rows are invented; their form is that of `python -m potato.export --format j
 import pytest
 
 from fgrlhf.cli import data
-from fgrlhf.data.importers.potato import shown_forms
+from fgrlhf.data.importers.potato import UNANSWERED, shown_forms
 from fgrlhf.data.importers.registry import import_items
 from fgrlhf.data.judgements import Judgement
 from fgrlhf.errors import UserError
@@ -90,7 +90,7 @@ def test_a_submitted_answer_without_a_mark_is_clean(tmp_path):
     assert fine.judgements == (Judgement("err", "no error", annotator="ann"),)
     assert report.notes == {
         "annotations without a mark, read as `no error`": 2,
-        "items that nobody has annotated, left out": 1,
+        UNANSWERED: 1,
     }
     # a mark that is not found does not make an answer clean
     (item,), _ = read(tmp_path, [answer("p1", "ann", [span(0, 4, "zzzz")])], items[:1])

@@ -140,7 +140,10 @@ def judged_in_several_files(files: Mapping[str, Sequence[JudgedResponse]]) -> in
 
 
 # keys of rows, in public data, that name the languages of a translation
-LANGUAGE_KEYS = ("langs", "lp", "lang_pair", "language_pair", "target_lang", "target_language")
+LANGUAGE_KEYS = (
+    *("langs", "lp", "lang_pair", "language_pair"),
+    *("target_lang", "target_language", "tgt_lang"),
+)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ UNCHECKED = ("", "false", "off", "no")  # values of a choice that was not made
 CHECKED = ("true", "on")
 REMARK = "free_response"  # the name of the text beside the choices of a scheme
 HUMAN = "human"  # the kind of an annotator
+UNANSWERED = (
+    "items without an answer in the file, left out: potato writes none without a mark or label"
+)
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,10 @@ def potato(
     `labels` has, for each scheme, the chosen names with a value. A value that is a number is the
     score of the label, and another text than the name is a comment.
 
-    Potato writes an answer only if it has a label or had a span, so one without a span was
-    submitted: it is `no error` of every scheme that other answers mark.
+    Potato writes an answer only if it has a label or once had a span, so an answer of the file
+    without a span was submitted: it is `no error` of every scheme that other answers mark. Whoever
+    reads an item, marks nothing and goes on leaves no answer in the file, unless the project asks
+    for a label too.
 
     Args:
       items: the project's data file.
@@ -92,7 +97,7 @@ def potato(
     ]
     without = len(known) - len(judged)
     if without:
-        report.notes["items that nobody has annotated, left out"] += without
+        report.notes[UNANSWERED] += without
     return with_clean_answers(judged, aspect, report)
 
 
