@@ -220,7 +220,8 @@ def annotations_in_database(task: FeedbackTask, path: str) -> list[Annotation]:
         if one.page != "annotation" or not row.get(LIST):
             continue
         key = one.annotator, one.item
-        seconds = one.seconds + ((latest[key].seconds or 0.0) if key in latest else 0.0)
+        earlier = latest[key].seconds if key in latest else None
+        seconds = one.seconds if earlier is None else (one.seconds or 0.0) + earlier
         latest[key] = Annotation(
             annotator=one.annotator,
             item=one.item,

@@ -12,6 +12,7 @@ PROGRAMS = {
     "suggest": "add errors that models or judgements suggest to items",
     "pages": "write one self-contained page with its items, to send to an annotator",
     "serve": "serve the pages to several annotators",
+    "collect": "read files that annotators sent back into a server's database",
     "export": "write a feedback file from the server's database",
     "submissions": "write all submissions of the server's database as JSON lines",
     "merge": "merge the feedback of several rounds into one file",

@@ -46,7 +46,8 @@ class Assignment:
     """An item given to an annotator.
 
     Args:
-      shown: indices of the outputs in the order in which the page shows them.
+      shown: indices of the outputs in the order in which the page shows them; None if it is unknown
+        (collect.py), so that the page shows them in their own order.
       draft: (revision, state of the page), or None.
       submissions: how often it was submitted.
       submitted: the document of the latest submission, or None.
@@ -57,7 +58,7 @@ class Assignment:
     item: Item
     annotator: str
     page: str
-    shown: list[int]
+    shown: list[int] | None
     done: bool
     lease_until: float
     draft: tuple[int, Any] | None

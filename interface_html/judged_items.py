@@ -18,6 +18,7 @@ from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.ratings import Ratings
 from interface_html.schema import Schema
+from interface_html.skips import skip_problems
 from interface_html.stored import Submission, read_fitting_study
 from interface_html.tasks import FeedbackTask
 
@@ -64,8 +65,9 @@ def judged_items(items: Sequence[Item], submissions: Sequence[Submission]) -> li
         if submission.item not in judged:
             continue
         entry = judged[submission.item]
-        key = submission.item, submission.annotator, submission.page
-        seconds[key] = seconds.get(key, 0.0) + submission.seconds
+        if submission.seconds is not None:
+            key = submission.item, submission.annotator, submission.page
+            seconds[key] = seconds.get(key, 0.0) + submission.seconds
         if submission.page == "annotation":
             entry.annotations[submission.annotator] = submission.doc
         elif submission.page == "rating":
@@ -177,6 +179,31 @@ def read_record(schema: Schema, path: str, count: int) -> list[Mapping[str, Any]
         if reason is not None:
             raise UserError(f"{path}, row {number}: {reason}")
     return entries
+
+
+def read_skips(schema: Schema, path: str) -> list[Mapping[str, Any]]:
+    """The entries of a record.json about skipped items: {id, annotator, page, skipped}.
+
+    Raises:
+      UserError: one is malformed.
+    """
+    entries = read_json(path)
+    skips = [entry for entry in entries if _is_skip(entry)] if isinstance(entries, list) else []
+    for number, skip in enumerate(skips):
+        what = skip["skipped"]
+        names = [skip.get("id"), skip.get("annotator"), skip.get("page")]
+        is_whole = isinstance(what, dict) and all(isinstance(name, str) for name in names)
+        texts: dict[str, str] = {}
+        for key in ("reason", "text"):
+            if is_whole and isinstance(what.get(key), str):
+                texts[key] = what[key]
+        if len(texts) < 2:
+            raise UserError(f"{path}, skip {number}: it must have id, annotator, page and skipped")
+        if skip["page"] not in schema.pages:
+            raise UserError(f"{path}, skip {number}: the task has no page {skip['page']!r}")
+        for key, reason in skip_problems(schema, texts):
+            raise UserError(f"{path}, skip {number}, {key}: {reason}")
+    return skips
 
 
 def _is_skip(entry: Any) -> bool:

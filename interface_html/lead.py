@@ -107,10 +107,12 @@ def first_position(schema: Schema, comparisons: Sequence[Stored]) -> tuple[int, 
     decided = 0
     ties = 0
     for entry in comparisons:
-        place = {output: position for position, output in enumerate(entry.shown)}
+        place = {output: position for position, output in enumerate(entry.shown or ())}
         for (first, second), value in zip(schema.pairs, entry.doc["preference"], strict=True):
             if value == 0:
                 ties += 1
+                continue
+            if not place:  # the order is unknown
                 continue
             decided += 1
             winner, loser = (first, second) if value == 1 else (second, first)
@@ -131,7 +133,7 @@ def annotator_summary(
     of_page = latest(submissions)
     times: dict[str, float] = {}  # active seconds, by item: those of its revisions add up
     for entry in submissions:
-        times[entry.item] = times.get(entry.item, 0.0) + entry.seconds
+        times[entry.item] = times.get(entry.item, 0.0) + (entry.seconds or 0.0)
     summary: dict[str, Any] = {
         "done": len(of_page),
         "last_hour": sum(now - entry.created <= HOUR for entry in of_page),

@@ -80,7 +80,7 @@ def merge_items(task: FeedbackTask, rounds: Sequence[tuple[str, Sequence[Item]]]
                 if first != number:
                     raise UserError(_judged_twice(file, first, number))
             if earlier is None:
-                merged[texts] = Item(_new_id(item.id, ids), item.row)
+                merged[texts] = Item(new_id(item.id, ids), item.row)
                 ids.add(merged[texts].id)
             else:
                 replaced += sum(key in earlier.row for key in feedback)
@@ -97,7 +97,7 @@ def _texts(task: FeedbackTask, item: Item) -> Texts:
     return (*task.content(item), json.dumps(task.schema.sources(item.row)))
 
 
-def _new_id(name: str, taken: Set[str]) -> str:
+def new_id(name: str, taken: Set[str]) -> str:
     """The id itself, or with the first free number after it: files have each id once."""
     candidates = (f"{name}-{number}" if number > 1 else name for number in count(1))
     return next(candidate for candidate in candidates if candidate not in taken)

@@ -194,7 +194,7 @@ def _add_assignments(app: FastAPI, schema: Schema, database: Database) -> None:
     """The addresses under which a page gets items, keeps them, skips and reopens them."""
 
     def as_json(assignment: Assignment) -> dict[str, Any]:
-        content = _assignment_json(assignment)
+        content = _assignment_json(schema, assignment)
         content["lease_seconds"] = database.lease_seconds
         if database.has_checks:
             content["item"] = uniform_item(schema, assignment.id, content["item"])
@@ -306,8 +306,9 @@ def submission_problems(schema: Schema, assignment: Assignment, body: Submit) ->
         complaints += comparison_problems(schema, body.doc)
         if not complaints:
             complaints += undecided_all_bad_problems(row.get(COMPARISONS, ()), body.doc)
-    if not complaints and body.doc["order"] != assignment.shown:
-        reason = f"is not the order drawn for this item, {assignment.shown}"
+    shown = _order(schema, assignment)
+    if not complaints and body.doc["order"] != shown:
+        reason = f"is not the order drawn for this item, {shown}"
         complaints.append(("order", reason))
     return complaints
 
@@ -327,7 +328,12 @@ def _refused_json(error: str, complaints: Sequence[Complaint]) -> JSONResponse:
     return JSONResponse({"error": error, "problems": problems}, 422)
 
 
-def _assignment_json(assignment: Assignment) -> dict[str, Any]:
+def _order(schema: Schema, assignment: Assignment) -> list[int]:
+    """The order in which the page shows the outputs."""
+    return assignment.shown or list(range(len(schema.fields.outputs)))
+
+
+def _assignment_json(schema: Schema, assignment: Assignment) -> dict[str, Any]:
     """An assignment as a page gets it.
 
     Earlier feedback and hidden suggestions are left out, and the names of the annotators between
@@ -343,7 +349,7 @@ def _assignment_json(assignment: Assignment) -> dict[str, Any]:
     return {
         "id": assignment.id,
         "item": {"id": assignment.item.id, **texts},
-        "order": assignment.shown,
+        "order": _order(schema, assignment),
         "lease_until": assignment.lease_until,
         "draft": draft,
         "submissions": assignment.submissions,

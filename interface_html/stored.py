@@ -55,6 +55,7 @@ CREATE TABLE IF NOT EXISTS withheld(
 """
 # `PRAGMA user_version` of the file; 0 in files of the first version, which lack these columns
 VERSION = 5  # since this version, spellings of one name are one annotator: see `_join_names`
+UNKNOWN_SECONDS = -1.0  # of submissions from files without a record
 NEW_COLUMNS = {"wall": "REAL", "guideline_sha256": "TEXT"}
 # since version 3: JSON of {reason, text, created} if the annotator skipped the item
 SKIP_COLUMNS = {"skipped": "TEXT"}
@@ -66,6 +67,8 @@ class Submission:
 
     Args:
       revision: 1 for the first submission of the annotator on this item and page.
+      shown: the order of the outputs; None if it is unknown.
+      seconds: active time; None if it is unknown.
       created: seconds since 1970.
       wall, guideline_sha256: None if the database is older than these values.
     """
@@ -74,8 +77,8 @@ class Submission:
     annotator: str
     page: str
     doc: dict
-    shown: list[int]
-    seconds: float
+    shown: list[int] | None
+    seconds: float | None
     guideline: str
     created: float
     revision: int
@@ -314,7 +317,7 @@ def stored_study(sql: sqlite3.Connection) -> Study:
                 doc=content,
                 # a revision of another assignment has an order of its own
                 shown=content.get("order", json.loads(shown)),
-                seconds=seconds,
+                seconds=None if seconds == UNKNOWN_SECONDS else seconds,
                 guideline=guideline,
                 created=created,
                 revision=revisions[key],

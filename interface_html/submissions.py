@@ -8,7 +8,7 @@ judged.py.
 
 Otherwise each line has what the rows of a feedback file cannot hold: `item`, `annotator`, `page`,
 `revision` (1 for the annotator's first submission of the item), `created` (UTC), `order` (indices
-of the outputs as they were shown), `seconds` (`active` and `wall`), `guideline` and
+of the outputs as they were shown), `seconds` (`active` and `wall`; null: unknown), `guideline` and
 `guideline_sha256`, the submitted `doc`, and `suggestions`: whether the page showed the suggestions
 of the item, and the verdict on each (null for items without suggestions). Nothing is combined or
 left out. Lines about hidden items also have `check`, "gold" or "repeat"; their `item` is the id of

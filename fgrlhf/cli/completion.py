@@ -33,8 +33,8 @@ _fgrlhf() {
             COMPREPLY=($(compgen -W "segment sequence span_files step_files" -- "$current"))
             return ;;
         feedback:2)
-            words="items select suggest pages serve export submissions merge reliability adjudicate
-                agreement anchoring task_pages"
+            words="items select suggest pages serve collect export submissions merge reliability
+                adjudicate agreement anchoring task_pages"
             COMPREPLY=($(compgen -W "$words" -- "$current")); return ;;
         data:2)
             words="show check convert explore filter import export agreement model"
