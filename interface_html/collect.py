@@ -119,7 +119,7 @@ def collect(settings: Settings) -> int:
             " feedback.json** saved, not the files of items"
         )
     with closing(Database(settings.db, task.schema.task)) as database:
-        return _add(task, database, items, given, skipped)
+        return _add(task, database, items, given, skipped, settings.db)
 
 
 def _by_key(task: FeedbackTask, items: Sequence[Item]) -> dict[Key, Item]:
@@ -218,6 +218,7 @@ def _add(
     items: Mapping[Key, Item],
     given: Sequence[Given],
     skipped: Sequence[Mapping[str, Any]],
+    db: str,
 ) -> int:
     """Add items and judgements, and print their numbers. Returns how many judgements are new."""
     stored = _by_key(task, [*database.items(), *database.gold_items()])
@@ -245,7 +246,7 @@ def _add(
     names = sorted({one.annotator for one in given})
     pages = ", ".join(counted(count, page) for page, count in added.items() if count)
     print(
-        f"{database.path}: {counted(added.total(), 'new judgement')}"
+        f"{db}: {counted(added.total(), 'new judgement')}"
         f"{f' ({pages})' if pages else ''} of {counted(len({one.key for one in given}), 'item')} by"
         f" {counted(len(names), 'annotator')} ({shorten(', '.join(names), 200)})"
     )
