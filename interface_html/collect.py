@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -235,6 +235,9 @@ def _add(
     database.add_items(new_items)
     known = [skip for skip in skipped if skip["id"] in ids]
     now = time.time()
+
+    given = [replace(one, annotator=database.spelling(one.annotator)) for one in given]
+    known = [{**one, "annotator": database.spelling(one["annotator"])} for one in known]
 
     def write(sql: sqlite3.Connection) -> tuple[Counter[str], int]:
         added: Counter[str] = Counter()
