@@ -14,7 +14,7 @@ from fgrlhf.data.importers.files import (
     whole_number,
 )
 from fgrlhf.data.importers.report import Problem, Report
-from fgrlhf.data.importers.translations import MQM, category_parts, is_no_error
+from fgrlhf.data.importers.translations import MQM, UNPLACED, category_parts, is_no_error
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.rows import RowError, check_list, check_object, check_text
 from fgrlhf.errors import UserError, shorten
@@ -25,7 +25,6 @@ RATINGS = ".rating"  # the end of the name of a file of an evaluation set
 NONE = "None"  # in place of a rating
 ERROR = "error"  # the label of an error without a category or severity
 PLACE = ("document_id", "segment_id", "system_id", "src_lang", "tgt_lang")
-PLACELESS = "errors whose place is not in the text, kept as judgements of the whole text"
 
 
 @dataclass
@@ -121,7 +120,7 @@ def _judgements(
         side = SOURCE if error.get("is_source_error") else RESPONSE
         span = report.locate(number, key, texts[side], None, start, end)
         if span is None:
-            report.notes[PLACELESS] += 1
+            report.notes[UNPLACED] += 1
         else:
             parts |= {"start": span[0], "end": span[1], "side": side}
         yield Judgement(aspect, label, **parts)
