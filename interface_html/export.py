@@ -419,6 +419,8 @@ def export(settings: Settings) -> int:
     rows = [task.format.feedback_row(task.schema, item) for item in judged]
     write_text(settings.out, rows_text(rows))
     left_out_text = _left_out_text(pages, left_out)
+    if settings.policy in ("latest", "first"):
+        left_out_text += _dropped_text(settings.policy, pages, judged, submissions)
     if settings.policy == "all":
         left_out_text += _incomplete_text(pages, judged, submissions)
     if settings.policy in VOTES:
@@ -501,6 +503,29 @@ def _left_out_text(pages: Sequence[PageName], left_out: int) -> str:
         return ""
     asked = " or ".join(WITH_ARTICLES[page] for page in pages)
     return f"; left out {counted(left_out, 'item')} without {asked}"
+
+
+def _dropped_text(
+    policy: Policy,
+    pages: Sequence[PageName],
+    judged: Sequence[Item],
+    submissions: Sequence[Submission],
+) -> str:
+    """What a policy that keeps one judgement drops of the exported items; "" if nothing."""
+    exported = {item.id for item in judged}
+    given = set()
+    for one in submissions:
+        if one.page in pages and one.item in exported:
+            given.add((one.item, one.page, one.annotator))
+    if len(given) == len({(item, page) for item, page, _ in given}):
+        return ""
+    items = counted(len({item for item, _, _ in given}), "item")
+    annotators = counted(len({name for _, _, name in given}), "annotator")
+    which = "last" if policy == "latest" else "first"
+    return (
+        f"; {counted(len(given), 'judgement')} of {items} by {annotators}: policy={policy} kept the"
+        f" {which} of each, policy=majority counts all"
+    )
 
 
 def _incomplete_text(

@@ -66,6 +66,17 @@ def test_annotations_alone_are_exported_on_request_and_no_row_is_an_error(annota
         )
 
 
+def test_what_a_policy_drops_is_counted(annotated, capsys):
+    for policy, which in (("latest", "last"), ("first", "first")):
+        export_of(annotated, pages="annotation", policy=policy)
+        assert (
+            f"1 row; left out 1 item without an annotation; 2 judgements of 1 item by 2 annotators:"
+            f" policy={policy} kept the {which} of each, policy=majority counts all"
+        ) in capsys.readouterr().out
+    export_of(annotated, pages="annotation", policy="majority")
+    assert "kept" not in capsys.readouterr().out
+
+
 def test_rows_of_annotators_who_judged_one_page_only_are_counted(annotated, capsys):
     database = Database(annotated, "qa_feedback")
     given = database.next("anna", "comparison", 4)
