@@ -37,6 +37,16 @@ def again(tmp_path_factory, name, judged):
     return item, losses
 
 
+def named(judged):
+    """The same with names that have no blanks around them, which an import removes."""
+    judgements = []
+    for item in judged.judgements:
+        names = {part: getattr(item, part) for part in ("aspect", "label", "severity")}
+        stripped = {part: name.strip() for part, name in names.items() if name is not None}
+        judgements.append(replace(item, **stripped))
+    return replace(judged, judgements=tuple(judgements))
+
+
 def held_by_label_studio(judged):
     """The same without what Label Studio cannot hold."""
     judgements = []
@@ -49,7 +59,7 @@ def held_by_label_studio(judged):
 
 
 def test_label_studio_and_back(tmp_path_factory):
-    @given(judged_responses().map(held_by_label_studio))
+    @given(judged_responses().map(named).map(held_by_label_studio))
     def check(judged):
         item, losses = again(tmp_path_factory, "label_studio", judged)
         assert sorted_judgements(item) == sorted_judgements(judged)
@@ -105,7 +115,7 @@ def held_by_argilla(draw):
 
 
 def test_argilla_and_back(tmp_path_factory):
-    @given(held_by_argilla())
+    @given(held_by_argilla().map(named))
     def check(judged):
         item, losses = again(tmp_path_factory, "argilla", judged)
         assert sorted_judgements(item) == sorted_judgements(judged)
