@@ -35,6 +35,7 @@ class Canned:
     """A policy that answers with given texts, by prompt."""
 
     training = False
+    lead = ""
 
     def __init__(self, answers):
         self.answers, self.tokenizer = answers, tiny.tokenizer()
