@@ -13,6 +13,7 @@ from fgrlhf.alignment import decode
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.evaluators import Rouge, RougeLsum
 from fgrlhf.metrics.base import Metric, MetricFunction, NamedMetric, ReferenceMetric
+from fgrlhf.metrics.clusters import CLUSTER, cluster_of
 from fgrlhf.metrics.config import RESERVED_COLUMNS
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.decoding import Sampling
@@ -192,9 +193,11 @@ def _text_rows(prompts: Sequence[Prompt], texts: Sequence[str], num_samples: int
     """
     rows = []
     for n, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+        cluster = cluster_of(prompt)
         rows.append(
             {
                 "id": prompt.id,
+                **({} if cluster is None else {CLUSTER: cluster}),
                 "sample": n % num_samples,
                 "prompt": prompt.text,
                 "response": text,

@@ -329,15 +329,8 @@ def share_of_prompts(shares_by_prompt: ArrayLike, clusters: Clusters = None) -> 
 
 
 def _mean(values: np.ndarray, clusters: Clusters, is_share: bool) -> Interval:
-    estimate = float(values.mean())
-    if clusters is None:
-        pseudo = values
-    else:
-        counts_QC = _clustered(np.stack([values, np.ones_like(values)], axis=1), clusters)
-        if len(counts_QC) == 1:
-            return _too_few(estimate, 1, FEWEST_OF_SHARES if is_share else FEWEST_UNITS)
-        pseudo = jackknifed(estimate, _ratios(_without_each(counts_QC)))
-    return interval_of(estimate, pseudo, (0.0, 1.0) if is_share else None)
+    _, pseudo = _of_means(values, clusters)
+    return interval_of(float(values.mean()), pseudo, (0.0, 1.0) if is_share else None)
 
 
 def median_interval(values: ArrayLike) -> Interval:
@@ -564,7 +557,7 @@ def _of_difference(a: Spread, b: Spread) -> Spread:
 # ---- seeds and p-values --------------------------------------------------------------------------
 
 
-def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
+def seed_interval(differences: Sequence[np.ndarray], clusters: Clusters = None) -> Interval:
     """The mean difference over several seeds on the same prompts, with a 95% interval.
 
     The distances to the bounds of an interval over prompts (`paired_interval` of the means over
@@ -573,17 +566,28 @@ def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
 
     Args:
       differences: one array per seed, of one difference per prompt.
+      clusters: of each prompt.
     """
     stacked = np.stack(differences)
-    means = stacked.mean(0)
-    mean = float(means.mean())
-    if means.size < FEWEST_UNITS:
-        return _too_few(mean, means.size)
-    over_prompts, over_seeds = spread(means), _seed_error(stacked)
+    sums, pseudo = _of_means(stacked.mean(0), clusters)
+    mean = float(stacked.mean())
+    if pseudo.size < FEWEST_UNITS:
+        return _too_few(mean, pseudo.size)
+    over_prompts, over_seeds = spread(pseudo), _seed_error(stacked)
     if over_prompts.error == 0 and over_seeds == 0:
-        return interval_of(mean, means)
+        return interval_of(mean, pseudo)
     below, above = _seed_bounds(over_prompts, over_seeds, len(stacked), 1 - LEVEL)
-    return _with_zero(Interval(mean, mean - below, mean + above), _sign_p(means))
+    return _with_zero(Interval(mean, mean - below, mean + above), _sign_p(sums))
+
+
+def _of_means(means: np.ndarray, clusters: Clusters) -> tuple[np.ndarray, np.ndarray]:
+    """The sum of each cluster, and the pseudo-values of the mean over prompts."""
+    if clusters is None:
+        return means, means
+    counts_QC = _clustered(np.stack([means, np.ones_like(means)], axis=1), clusters)
+    if len(counts_QC) == 1:
+        return counts_QC[:, 0], counts_QC[:, 0]
+    return counts_QC[:, 0], jackknifed(float(means.mean()), _ratios(_without_each(counts_QC)))
 
 
 def _seed_error(stacked: np.ndarray) -> float:
@@ -600,7 +604,7 @@ def _seed_bounds(of: Spread, seed_error: float, seeds: int, p: float) -> tuple[f
 
 
 def _sign_p(means: np.ndarray) -> float:
-    """`swap_p` of one difference per prompt: its sign is as likely the other one."""
+    """`swap_p` of one difference per unit: its sign is as likely the other one."""
     return swap_p(means[:, None], -means[:, None], lambda sums: sums[..., 0])
 
 
@@ -609,7 +613,7 @@ def _upper_t(p: float, degrees: float) -> float:
     return -float(stdtrit(degrees, p))
 
 
-def seed_p_value(differences: Sequence[np.ndarray]) -> float:
+def seed_p_value(differences: Sequence[np.ndarray], clusters: Clusters = None) -> float:
     """The two-sided p-value of no difference, by the construction of `seed_interval`.
 
     p is the smallest number for which the (1 - p) interval still reaches zero: the root of
@@ -621,19 +625,19 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
     seeds. With one seed s_s = 0.
 
     The interval alone would call too much significant if few prompts differ, which may have similar
-    differences by chance. p is therefore at least the exact `swap_p` of the k prompts that differ,
+    differences by chance. p is therefore at least the exact `swap_p` of the k units that differ,
     and at least 2^(1 - k). p < 0.05 exactly if the interval of `seed_interval` excludes zero.
     """
     from scipy.optimize import root_scalar  # slow to import, and only comparisons of seeds need it
 
     stacked = np.stack(differences)
-    means = stacked.mean(0)
-    differing = int(np.count_nonzero(means))
-    least = max(_sign_p(means), 2.0 ** (1 - differing))
-    if means.size < FEWEST_UNITS or differing == 0:
+    sums, pseudo = _of_means(stacked.mean(0), clusters)
+    differing = int(np.count_nonzero(sums))
+    least = max(_sign_p(sums), 2.0 ** (1 - differing))
+    if pseudo.size < FEWEST_UNITS or differing == 0:
         return 1.0
-    mean = float(means.mean())
-    over_prompts, over_seeds = spread(means), _seed_error(stacked)
+    mean = float(stacked.mean())
+    over_prompts, over_seeds = spread(pseudo), _seed_error(stacked)
     if over_prompts.error == 0 and over_seeds == 0:
         return least
 

@@ -46,12 +46,14 @@ Baselines = dict[str, Judged]  # by name, what each predicts of the dev cases
 def segment_baselines(
     train: Sequence[tuple[RMText, Sequence[bool | None]]],
     dev: Sequence[tuple[RMText, Sequence[bool | None]]],
+    prompts: Sequence[int] | None = None,
 ) -> Baselines:
     """The predictions of every baseline for the judged segments of the dev rows.
 
     Args:
       train, dev: responses, and for each of their segments whether it has an error; None if it is
         not judged.
+      prompts: the number of each dev row's prompt; None: by the words before the response.
     """
     features, texts, wrong = _segments(train)
     dev_features, dev_texts, dev_wrong = _segments(dev)
@@ -63,7 +65,7 @@ def segment_baselines(
         weights = vectorizer.fit_transform(texts)
         predicted["tfidf"] = _predict(weights, wrong, vectorizer.transform(dev_texts))
     judged = [sum(label is not None for label in labels) for _, labels in dev]
-    prompts_N = np.repeat(prompts_of([text.prefix for text, _ in dev]), judged)
+    prompts_N = np.repeat(prompts or prompts_of([text.prefix for text, _ in dev]), judged)
     return {
         name: Judged("segments", scores_N, dev_wrong, prompts_N)
         for name, scores_N in predicted.items()
@@ -73,6 +75,7 @@ def segment_baselines(
 def pair_baselines(
     train: Sequence[tuple[Sequence[RMText], Sequence[tuple[int, int]]]],
     dev: Sequence[tuple[Sequence[RMText], Sequence[tuple[int, int]]]],
+    prompts: Sequence[int] | None = None,
 ) -> Baselines:
     """The predictions of every baseline for the dev pairs.
 
@@ -80,6 +83,7 @@ def pair_baselines(
 
     Args:
       train, dev: the responses to a prompt, each a single segment, and (better, worse) indices.
+      prompts: the number of each dev row's prompt; None: by the words before the response.
     """
     left, right, texts, first_better = _pairs(train)
     dev_left, dev_right, dev_texts, dev_first_better = _pairs(dev)
@@ -100,7 +104,7 @@ def pair_baselines(
             dev_moved = dev_x[dev_left] - dev_x[dev_right]
             predicted[name] = _predict(moved, first_better, dev_moved, intercept=False)
     prefixes = [responses[0].prefix for responses, _ in dev]
-    prompts_N = np.repeat(prompts_of(prefixes), [len(pairs) for _, pairs in dev])
+    prompts_N = np.repeat(prompts or prompts_of(prefixes), [len(pairs) for _, pairs in dev])
     return {
         name: Judged("pairs", probabilities_N - 0.5, dev_first_better, prompts_N)
         for name, probabilities_N in predicted.items()

@@ -4,6 +4,7 @@ A segment file has JSON lines {id, text: [words], feedback_tags: [tags]}. A `</s
 segment carries its tag; the words before the first `</s>` are the prefix. The key `spaces` has
 the white space before the words of the response: place in `text` -> white space, where it is not a
 single space ("" before the first one). Files without it have words only.
+`cluster`, which may be missing too, names what rows share, such as a document.
 
 A pair file has comparisons (fgrlhf/data/formats.py): a prompt, K >= 2 responses, and any pairs of
 them. A task may read pair files in its own format (`Task.rm_pairs`).
@@ -24,6 +25,7 @@ from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.read import read_rows
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_jsonl
+from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText
 from fgrlhf.reward_models.rm_input import RMInput
@@ -43,10 +45,14 @@ PairReader = Callable[[str | Path], list[Comparison]]
 
 @dataclass(frozen=True)
 class SegmentRow:
-    """A tagged response. A segment's label is its index among the label names, or IGNORED."""
+    """A tagged response. A segment's label is its index among the label names, or IGNORED.
+
+    Rows with the same `cluster` share a document, and are one unit of intervals.
+    """
 
     text: RMText
     labels: tuple[int, ...]
+    cluster: str | None = None
 
 
 def read_segment_rows(
@@ -82,6 +88,7 @@ def read_segment_rows(
             SegmentRow(
                 RMText(prefix_of_words(words), segments, _spaces(row, marks)),
                 tuple(IGNORED if tag == ignore_label else labels.index(tag) for tag in tags),
+                None if row.get(CLUSTER) is None else str(row[CLUSTER]),
             )
         )
     refuse_rows(path, problems)

@@ -8,7 +8,7 @@ Axes here: N cases, Q prompts, K evaluations.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -111,14 +111,24 @@ def detection(
     return figures
 
 
-def prompts_of(prefixes: Sequence[Prefix]) -> list[int]:
+def prompts_of(
+    prefixes: Sequence[Prefix], clusters: Sequence[str | None] | None = None
+) -> list[int]:
     """The number of each row's prompt: rows with the same words before the response share one.
 
     If all rows have the same words, or none, the words are no prompt, and every row is its own.
+
+    Args:
+      clusters: of each row; those of one cluster count as one prompt.
     """
-    places: dict[tuple[str, ...], int] = {}
-    numbers = [places.setdefault(prefix.words, len(places)) for prefix in prefixes]
-    return list(range(len(prefixes))) if len(places) < 2 else numbers
+    names: list[Hashable] = [prefix.words for prefix in prefixes]
+    if len(set(names)) < 2:
+        names = list(range(len(prefixes)))
+    if clusters is not None:
+        for place, cluster in enumerate(clusters):
+            names[place] = names[place] if cluster is None else ("cluster", cluster)
+    places: dict[Hashable, int] = {}
+    return [places.setdefault(name, len(places)) for name in names]
 
 
 def difference(model: Judged, baseline: Judged) -> Interval:

@@ -117,26 +117,28 @@ class SegmentRMConfig(RMConfig):
 
 def encode(
     inputs: RMInputs, rows: Sequence[SegmentRow], names: Sequence[str]
-) -> tuple[list[Example], list[LabelledText]]:
+) -> tuple[list[Example], list[LabelledText], list[int]]:
     """Encode the rows that still have a labelled segment after cutting.
 
     Returns:
       the examples, and their texts for the baselines. What the network does not read has no label
-      in either, so both are measured on the same segments.
+      in either, so both are measured on the same segments. Also the number of each one's prompt.
     """
     ok = len(names) - 1
     examples = []
     texts = []
+    clusters = []
     for rm_input, row in zip(inputs.encode([row.text for row in rows]), rows):
         labels = label_positions(rm_input, row.labels)
         if any(label != IGNORED for label in labels):
             examples.append((rm_input, labels))
+            clusters.append(row.cluster)
             wrong = []
             for position, label in zip(rm_input.positions, row.labels, strict=True):
                 is_judged = position is not None and label != IGNORED
                 wrong.append(label != ok if is_judged else None)
             texts.append((row.text, wrong))
-    return examples, texts
+    return examples, texts, prompts_of([text.prefix for text, _ in texts], clusters)
 
 
 def with_features(
@@ -221,15 +223,15 @@ class SegmentDev:
     """The dev rows for `training.run_training`.
 
     Args:
-      texts: the dev responses, and for each of their segments whether it has an error.
+      prompts: the number of each row's prompt.
       names: the network's outputs.
     """
 
     find_errors = None
 
-    def __init__(self, texts: Sequence[LabelledText], baselines: Baselines, names: Sequence[str]):
-        self.prompts = np.array(prompts_of([text.prefix for text, _ in texts]))
-        self.rows = len(texts)
+    def __init__(self, prompts: Sequence[int], baselines: Baselines, names: Sequence[str]):
+        self.prompts = np.array(prompts)
+        self.rows = len(prompts)
         self.baselines = baselines
         self.names = names
 
@@ -347,8 +349,8 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
     has_spaces = all(row.text.spaces is not None for row in [*rows, *dev_rows])
     spec = _untrained_spec(config, network, tokenizer, has_spaces)
     inputs = inputs_of(network, tokenizer, spec)
-    examples, texts = encode(inputs, rows, names)
-    dev_examples, dev_texts = encode(inputs, dev_rows, names)
+    examples, texts, _ = encode(inputs, rows, names)
+    dev_examples, dev_texts, prompts = encode(inputs, dev_rows, names)
     _require_labels(config.data.train_file, examples, spec.max_length)
     _require_labels(config.data.dev_file, dev_examples, spec.max_length)
 
@@ -361,7 +363,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         f" {network.num_parameters(only_trainable=True):,} trained parameters",
         inputs.cuts.describe(spec.max_length),
     ]
-    dev = SegmentDev(dev_texts, segment_baselines(texts, dev_texts), names)
+    dev = SegmentDev(prompts, segment_baselines(texts, dev_texts, prompts), names)
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
     return training.run_training(config, make_trainer, spec, dev, len(examples), start_messages)
 

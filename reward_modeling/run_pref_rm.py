@@ -29,6 +29,7 @@ from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.config import Coefficient
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.errors import UserError, run_main
+from fgrlhf.metrics.clusters import cluster_of
 from fgrlhf.reward_models.inputs import RMInputs, refuse_without_tokens
 from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
@@ -234,18 +235,18 @@ class PairDev:
 
     Args:
       rows: those that have pairs.
-      texts: what the model reads of their responses, and the pairs.
+      prompts: the number of each one's prompt.
     """
 
     def __init__(
         self,
         rows: Sequence[Comparison],
-        texts: Sequence[tuple[list[RMText], tuple[tuple[int, int], ...]]],
+        prompts: Sequence[int],
         baselines: Baselines,
     ):
         self.comparisons = rows
-        self.prompts = np.array(prompts_of([responses[0].prefix for responses, _ in texts]))
-        self.rows = len(texts)
+        self.prompts = np.array(prompts)
+        self.rows = len(rows)
         self.baselines = baselines
 
     def judge(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> Judged:
@@ -373,8 +374,11 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         inputs.cuts.describe(spec.max_length),
     ]
     dev_texts = texts_of(dev_rows, task.rm_prefix, with_context)
-    baselines = pair_baselines(texts_of(rows, task.rm_prefix, with_context), dev_texts)
-    dev = PairDev([row for row in dev_rows if row.pairs], dev_texts, baselines)
+    decided = [row for row in dev_rows if row.pairs]
+    clusters = [cluster_of(row.prompt) for row in decided]
+    prompts = prompts_of([responses[0].prefix for responses, _ in dev_texts], clusters)
+    baselines = pair_baselines(texts_of(rows, task.rm_prefix, with_context), dev_texts, prompts)
+    dev = PairDev(decided, prompts, baselines)
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
     return training.run_training(
         config, make_trainer, spec, dev, len(examples), start_messages, moments

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.reward_models.prefix import Prefix, spaces_before_words
 from fgrlhf.reward_utils import SEGMENT_MARK, Span, rm_words
 
@@ -24,15 +25,19 @@ class TaggedWords:
     Attributes:
       spaces: place -> white space before the word there, where it is not a single space; None: the
         line has words only.
+      cluster: names what the row shares with others, such as a document.
     """
 
     words: list[str]
     tags: list[str]
     marks: list[int]
     spaces: dict[int, str] | None = None
+    cluster: str | None = None
 
     def row(self) -> dict:
         row: dict = {"text": self.words, "feedback_tags": self.tags}
+        if self.cluster is not None:
+            row[CLUSTER] = self.cluster
         # `</s>` can also be a word of the prompt or the response: then readers need the places
         if self.words.count(SEGMENT_MARK) != len(self.marks):
             row["marks"] = self.marks
@@ -76,6 +81,7 @@ def tagged_words(
     tags: Sequence[str],
     ignore: str = IGNORE,
     with_spaces: bool = False,
+    cluster: str | None = None,
 ) -> TaggedWords | None:
     """The words of a prompt and its response with their tags.
 
@@ -84,6 +90,7 @@ def tagged_words(
 
     Args:
       with_spaces: whether the line keeps the white space of the response.
+      cluster: names what the row shares with others, such as a document.
     """
     if all(tag == ignore for tag in tags):
         return None
@@ -98,7 +105,7 @@ def tagged_words(
             for place, space in enumerate(of_segment, mark + 1):
                 if space != " ":
                     spaces[place] = space
-    return TaggedWords(words, word_tags, marks, spaces)
+    return TaggedWords(words, word_tags, marks, spaces, cluster)
 
 
 def segment_file(examples: Iterable[TaggedWords | None], ignore: str = IGNORE) -> tuple[str, str]:

@@ -26,6 +26,7 @@ from fgrlhf.data.quotes import Offsets
 from fgrlhf.data.read import check_not_input
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json, write_text
+from fgrlhf.metrics.clusters import cluster_of
 from fgrlhf.reward_utils import (
     LEVEL_HELP,
     MULTILINGUAL,
@@ -84,7 +85,14 @@ def tagged_response(
     prefix = task.rm_prefix(feedback.prompt, settings.with_context)
     # the separator of the level `step` is no white space, and its segments are lines already
     with_spaces = settings.level.partition(":")[0] != "step"
-    return tagged_words(prefix, feedback.response, segments, tags, with_spaces=with_spaces)
+    return tagged_words(
+        prefix,
+        feedback.response,
+        segments,
+        tags,
+        with_spaces=with_spaces,
+        cluster=cluster_of(feedback.prompt),
+    )
 
 
 def spans_left_out(

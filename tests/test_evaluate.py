@@ -110,8 +110,9 @@ def test_one_prompt_has_no_interval(world, capsys):
     assert {(metric["low"], metric["high"]) for metric in summary.values()} == {(None, None)}
     assert "(no interval: few prompts, or all have this value)" in capsys.readouterr().out
     evaluate(settings(world))
-    reused, *table = capsys.readouterr().out.splitlines()
-    assert "reusing" in reused and "(no interval: few prompts, or all have this value)" in table[0]
+    reused, units, *table = capsys.readouterr().out.splitlines()
+    assert "reusing" in reused and units == "95% intervals over 1 prompt"
+    assert "(no interval: few prompts, or all have this value)" in table[0]
 
 
 def test_reused_until_something_changes(world, capsys):

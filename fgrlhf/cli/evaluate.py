@@ -24,6 +24,7 @@ from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, reference_notes
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.metrics.clusters import units_note, with_clusters
 from fgrlhf.metrics.config import EvaluationMetrics, models_of
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows, read_summary
@@ -91,6 +92,13 @@ class Settings(StrictModel):
     )
     search: SearchSection | None = Field(
         default=None, description="find one response per prompt by step search; null: sample"
+    )
+    cluster: str | None = Field(
+        default=None,
+        description=(
+            "key of the prompts' rows that names what prompts share, such as a document; null:"
+            " `cluster`, if rows have it"
+        ),
     )
     reward: bool = Field(
         default=True, description="false: load no reward models (if they are not trained yet)"
@@ -233,16 +241,19 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     sampling = sampling_of(settings, config)
     data = prompts_file(settings.data_dir, settings.split)
     prompts = task.prompts(data, settings.split, config.data.seed, key="data_dir")
-    prompts = prompts[: settings.max_examples]
+    prompts = with_clusters(
+        prompts[: settings.max_examples], settings.cluster, str(data or settings.split)
+    )
     state = PartialState(cpu=not torch.accelerator.is_available())
     device = torch.device(state.device or "cpu")
     use_kernels("auto", folder)
     inputs = inputs_of(task, settings, config)
     if stored_result(folder, recorded, inputs, redo=True, files=RESULTS) is not None:
         if state.is_main_process:
-            read_rows(folder / ROWS)  # damaged results are not reused
+            rows = read_rows(folder / ROWS)  # damaged results are not reused
             summary = read_summary(folder / SUMMARY)
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
+            print(units_note(rows))
             print(table(summary), flush=True)
         return folder
     task_metrics = task.metrics(prompts)
@@ -287,6 +298,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             folder,
             {"prompts": len(prompts), "responses": len(rows), "rouge_segmenter": segmenter},
         )
+        print(units_note(rows))
         print(table(summary), flush=True)
     state.wait_for_everyone()
     return folder

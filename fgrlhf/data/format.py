@@ -23,6 +23,7 @@ from fgrlhf.data.rows import (
     look_up,
 )
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of, split_answer
+from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import Prompt
 
@@ -129,7 +130,7 @@ class Format(Generic[Item]):
             of them with number (from 0), key and reason.
         """
         columns = columns or {}
-        check_columns(columns, self.names, str(source))
+        check_columns(columns, (*self.names, CLUSTER), str(source))
         items = []
         problems: list[tuple[int | str, str]] = []
         missing: set[str] = set()
@@ -178,9 +179,10 @@ class Format(Generic[Item]):
 def prompt_of(row: Row, number: int, prompt: PromptText, references: Sequence[str]) -> Prompt:
     """The prompt of a row. Call it last: all keys that were not read before become `meta`."""
     prompt_id = _id(row, number)  # before `rest`, since the key of the id is read too
-    return Prompt(
-        prompt_id, prompt.text, tuple(references), meta=row.rest(), messages=prompt.messages
-    )
+    meta = row.rest()
+    if CLUSTER in row.columns:  # also under its own name, as metrics read it
+        meta[CLUSTER] = row.get(CLUSTER)
+    return Prompt(prompt_id, prompt.text, tuple(references), meta=meta, messages=prompt.messages)
 
 
 def _id(row: Row, number: int) -> str:

@@ -95,6 +95,7 @@ RESERVED_COLUMNS = frozenset(
         "response",
         "references",
         "segments",
+        "cluster",
         "loss",
         *ALWAYS_COMPUTED,
     }

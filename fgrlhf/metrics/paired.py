@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from fgrlhf.metrics.clusters import ClusterOfPrompt, clusters_by_prompt, clusters_of
 from fgrlhf.metrics.config import METRICS, RESERVED_COLUMNS
 from fgrlhf.metrics.pooled import (
     ANY,
@@ -39,12 +40,19 @@ def by_prompt(rows: Iterable[Mapping], metric: str) -> dict[str, float]:
     return {prompt: over_samples(metric, samples) for prompt, samples in values.items()}
 
 
-def paired_difference(a: Mapping[str, float], b: Mapping[str, float]) -> Interval | None:
-    """The mean of a - b over the prompts in both, with an interval; None if there are none."""
+def paired_difference(
+    a: Mapping[str, float], b: Mapping[str, float], names: ClusterOfPrompt | None = None
+) -> Interval | None:
+    """The mean of a - b over the prompts in both, with an interval; None if there are none.
+
+    Args:
+      names: the clusters of prompts, if they have some.
+    """
     shared = [prompt for prompt in a if prompt in b]
     if not shared:
         return None
-    return paired_interval([a[prompt] for prompt in shared], [b[prompt] for prompt in shared])
+    first, second = ([of[prompt] for prompt in shared] for of in (a, b))
+    return paired_interval(first, second, clusters_of(shared, names))
 
 
 def own_metrics(rows: Iterable[Mapping]) -> list[str]:
@@ -80,6 +88,7 @@ def paired_gain(a: Sequence[Mapping], b: Sequence[Mapping], metric: str) -> Inte
       if it depends on the number of responses to a prompt and the policies have different numbers.
     """
     name = metric.removesuffix(PROMPT)
+    clusters = clusters_by_prompt([*a, *b])
     is_together = name in PROMPT_LEVEL and name != metric
     depends_on_samples = is_together or metric.endswith((f"/{MAX}", f"/{ANY}"))
     if depends_on_samples and _samples(a) != _samples(b):
@@ -87,15 +96,15 @@ def paired_gain(a: Sequence[Mapping], b: Sequence[Mapping], metric: str) -> Inte
     if metric.endswith(RATIO):
         reward = metric.removesuffix(RATIO)
         if any(reward + ERROR_FREE in row for row in a):  # else it is a column of its own
-            return _ratio_gain(a, b, reward)
+            return _ratio_gain(a, b, reward, clusters)
     if metric.endswith(CORPUS):
         for statistic in CORPUS_LEVEL:
             column = f"{metric.removesuffix(CORPUS)}/{statistic}"
             if any(column in row for row in a):
-                return _corpus_gain(a, b, column, CORPUS_LEVEL[statistic])
+                return _corpus_gain(a, b, column, CORPUS_LEVEL[statistic], clusters)
     if is_together:
-        return paired_difference(_together(a, name), _together(b, name))
-    return paired_difference(by_prompt(a, metric), by_prompt(b, metric))
+        return paired_difference(_together(a, name), _together(b, name), clusters)
+    return paired_difference(by_prompt(a, metric), by_prompt(b, metric), clusters)
 
 
 def _samples(rows: Iterable[Mapping]) -> int:
@@ -103,12 +112,15 @@ def _samples(rows: Iterable[Mapping]) -> int:
     return max(Counter(row["id"] for row in rows).values(), default=0)
 
 
-def _ratio_gain(a: Sequence[Mapping], b: Sequence[Mapping], reward: str) -> Interval | None:
+def _ratio_gain(
+    a: Sequence[Mapping], b: Sequence[Mapping], reward: str, names: ClusterOfPrompt | None
+) -> Interval | None:
     of_a, of_b = _segment_counts(a, reward), _segment_counts(b, reward)
     shared = [prompt for prompt in of_a if prompt in of_b]
     if not all(any(counts[prompt][1] for prompt in shared) for counts in (of_a, of_b)):
         return None  # a policy without any segment has no ratio
-    return paired_ratio_interval(_columns(of_a, shared), _columns(of_b, shared))
+    clusters = clusters_of(shared, names)
+    return paired_ratio_interval(_columns(of_a, shared), _columns(of_b, shared), clusters)
 
 
 def _corpus_gain(
@@ -116,14 +128,14 @@ def _corpus_gain(
     b: Sequence[Mapping],
     column: str,
     statistic: Callable[[Sequence[float]], float],
+    names: ClusterOfPrompt | None,
 ) -> Interval | None:
     of_a, of_b = _summed_lists(a, column), _summed_lists(b, column)
     shared = [prompt for prompt in of_a if prompt in of_b]
     if not shared:
         return None
-    return paired_pooled_interval(
-        [of_a[prompt] for prompt in shared], [of_b[prompt] for prompt in shared], statistic
-    )
+    first, second = ([of[prompt] for prompt in shared] for of in (of_a, of_b))
+    return paired_pooled_interval(first, second, statistic, clusters_of(shared, names))
 
 
 def _summed_lists(rows: Iterable[Mapping], column: str) -> dict[str, list[float]]:

@@ -1,9 +1,11 @@
 """The statistics of an evaluation's rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 
 import numpy as np
 
+from fgrlhf.metrics.clusters import CLUSTER, clusters_by_prompt, clusters_of
 from fgrlhf.metrics.pooled import (
     CORPUS,
     CORPUS_LEVEL,
@@ -17,6 +19,7 @@ from fgrlhf.metrics.pooled import (
     over_samples,
 )
 from fgrlhf.stats import (
+    Clusters,
     Interval,
     mean_interval,
     pooled_interval,
@@ -30,6 +33,8 @@ WITHOUT_LIMITS = ("kl", "length", "reward")
 
 def summarize(rows: Sequence[Mapping]) -> dict[str, Interval]:
     """Statistics of an evaluation's rows, with 95% intervals over prompts.
+
+    If rows have the column `cluster`, the intervals are over clusters of prompts.
 
     Rows with the same id belong to the same prompt. The mean of a column of numbers is taken over
     the responses to a prompt, then over prompts. Further statistics are
@@ -48,6 +53,7 @@ def summarize(rows: Sequence[Mapping]) -> dict[str, Interval]:
     for row in rows:
         by_prompt.setdefault(row["id"], []).append(row)
     groups = list(by_prompt.values())
+    clusters = clusters_of(by_prompt, clusters_by_prompt(rows))
     has_several_responses = any(len(group) > 1 for group in groups)
     summary: dict[str, Interval] = {}
     names = _column_names(rows)
@@ -60,27 +66,35 @@ def summarize(rows: Sequence[Mapping]) -> dict[str, Interval]:
         if has_both_counts and name == metric + TOTAL and _has_numbers(column):
             error_free = _sums(groups, metric + ERROR_FREE)
             segments = _sums(groups, metric + TOTAL)
-            summary[metric + RATIO] = ratio_interval(error_free, segments)
+            summary[metric + RATIO] = ratio_interval(error_free, segments, clusters)
         elif has_both_counts and name == metric + ERROR_FREE:
             continue  # it is in the ratio
         elif statistic in CORPUS_LEVEL:
             counts = [np.sum(values, axis=0) for values in column if values]
             summary[metric + CORPUS] = pooled_interval(
-                counts, CORPUS_LEVEL[statistic], limits=CORPUS_LIMITS.get(statistic)
+                counts,
+                CORPUS_LEVEL[statistic],
+                _chosen(clusters, map(bool, column)),
+                CORPUS_LIMITS.get(statistic),
             )
         else:
-            summary |= _mean_of_column(name, column)
+            summary |= _mean_of_column(name, column, clusters)
             if name in PROMPT_LEVEL and has_several_responses:
-                summary |= _prompt_level(name, groups)
+                summary |= _prompt_level(name, groups, clusters)
     return summary
 
 
+def _chosen(clusters: Clusters, is_chosen: Iterable[bool]) -> Clusters:
+    """The clusters of the prompts that a statistic has a value of."""
+    return None if clusters is None else list(compress(clusters, is_chosen))
+
+
 def _column_names(rows: Sequence[Mapping]) -> list[str]:
-    """The columns of all rows but `id` and `sample`, in the order of their first occurrence."""
+    """The columns of all rows with values, in the order of their first occurrence."""
     names: dict[str, None] = {}
     for row in rows:
         names.update(dict.fromkeys(row))
-    for name in ("id", "sample"):  # both may be numbers
+    for name in ("id", "sample", CLUSTER):  # they may be numbers
         names.pop(name, None)
     return list(names)
 
@@ -98,16 +112,20 @@ def _sums(groups: Sequence[Sequence[Mapping]], name: str) -> list[float]:
     return [sum(row.get(name) or 0 for row in group) for group in groups]
 
 
-def _mean_of_column(name: str, column: Sequence[Sequence]) -> dict[str, Interval]:
+def _mean_of_column(
+    name: str, column: Sequence[Sequence], clusters: Clusters
+) -> dict[str, Interval]:
     """The mean of a column, and the share of its values that are None; {} for other values.
 
     Args:
       column: the values of each prompt's responses.
+      clusters: of each prompt.
     """
     means = []
     missing_shares = []
-    for values in column:
-        numbers = [value for value in values if _is_number(value)]
+    numbers_of_prompts = [[value for value in values if _is_number(value)] for values in column]
+    with_numbers = _chosen(clusters, map(bool, numbers_of_prompts))
+    for values, numbers in zip(column, numbers_of_prompts):
         if numbers:
             means.append(over_samples(name, numbers))
         if values:
@@ -119,15 +137,22 @@ def _mean_of_column(name: str, column: Sequence[Sequence]) -> dict[str, Interval
             value in (0, 1) for values in column for value in values if _is_number(value)
         )
         statistics[name] = (
-            share_of_prompts(means) if is_share else mean_interval(means, may_be_share=may_be_share)
+            share_of_prompts(means, with_numbers)
+            if is_share
+            else mean_interval(means, with_numbers, may_be_share)
         )
     if any(missing_shares):
-        statistics[name + NOT_APPLICABLE] = share_of_prompts(missing_shares)
+        statistics[name + NOT_APPLICABLE] = share_of_prompts(
+            missing_shares, _chosen(clusters, map(bool, column))
+        )
     return statistics
 
 
-def _prompt_level(name: str, groups: Sequence[Sequence[Mapping]]) -> dict[str, Interval]:
+def _prompt_level(
+    name: str, groups: Sequence[Sequence[Mapping]], clusters: Clusters
+) -> dict[str, Interval]:
     """The metric for all responses to a prompt together, averaged over prompts."""
     together = [PROMPT_LEVEL[name]([row["response"] for row in group]) for group in groups]
     values = [value for value in together if value is not None]
-    return {name + PROMPT: mean_interval(values)} if values else {}
+    chosen = _chosen(clusters, [value is not None for value in together])
+    return {name + PROMPT: mean_interval(values, chosen)} if values else {}

@@ -21,9 +21,10 @@ from fgrlhf.pipeline.scores import (
     lower_is_better,
     paired_scores,
     read_log,
+    shared_clusters,
 )
 from fgrlhf.runs.runlog import BEST_FILE
-from fgrlhf.stats import LEVEL, holm, seed_interval, seed_p_value
+from fgrlhf.stats import LEVEL, Clusters, holm, seed_interval, seed_p_value
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Comparison:
       lower_is_better: whether `efficiency` takes lower dev scores for better ones.
       same_on_dev: whether the metric on dev is the same for all runs. With different rewards, each
         run's dev reward is its own; with different dev files, so is every metric.
+      clusters: of the prompts, which are then the units of all intervals; None: they have none.
       left_out: prompts for which an evaluation has no value, so that no score includes them.
     """
 
@@ -107,6 +109,7 @@ class Comparison:
     efficiency: dict[str, Efficiency] = field(default_factory=dict)
     lower_is_better: bool = False
     same_on_dev: bool = True
+    clusters: int | None = None
     left_out: int = 0
 
     @property
@@ -121,6 +124,8 @@ class Comparison:
         if self.left_out:
             without = counted(self.left_out, "prompt")
             prompts += f" (without {without} for which an evaluation has no value)"
+        if self.clusters is not None:
+            prompts += f", in {counted(self.clusters, 'cluster')}, which are the units of intervals"
         return prompts
 
     @property
@@ -180,6 +185,7 @@ def compare_runs(
     for run in runs:
         rows[run.name] = [evaluation_rows(out, run.evaluation(seed), split) for seed in seeds]
     scores = paired_scores(rows, metric)
+    clusters = shared_clusters(rows, metric)
     prompts = set()
     for rows_of_seeds in rows.values():
         for row in chain.from_iterable(rows_of_seeds):
@@ -200,11 +206,12 @@ def compare_runs(
         reference=reference,
         reference_score=float(np.mean(scores[reference][0])),
         runs=results,
-        differences=differences(scores),
+        differences=differences(scores, clusters),
         efficiency=reached,
         lower_is_better=is_lower_better,
         same_on_dev=same_on_dev,
         left_out=len(prompts) - len(scores[reference][0]),
+        clusters=None if clusters is None else len(set(clusters)),
     )
 
 
@@ -301,18 +308,21 @@ def _best_kl(folder: Path, lines: Sequence[Mapping]) -> float | None:
     return None
 
 
-def differences(scores: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Difference]:
+def differences(
+    scores: Mapping[str, Sequence[np.ndarray]], clusters: Clusters = None
+) -> dict[str, Difference]:
     """The differences of all pairs, later minus earlier.
 
     Args:
       scores: name -> for each seed, a score per prompt.
+      clusters: of each prompt.
     """
     intervals = {}
     p_values = []
     for b, a in combinations(scores, 2):
         by_seed = [x - y for x, y in zip(scores[a], scores[b], strict=True)]
-        intervals[f"{a}_vs_{b}"] = seed_interval(by_seed)
-        p_values.append(seed_p_value(by_seed))
+        intervals[f"{a}_vs_{b}"] = seed_interval(by_seed, clusters)
+        p_values.append(seed_p_value(by_seed, clusters))
     pairs = {}
     for (pair, interval), p, corrected in zip(intervals.items(), p_values, holm(p_values)):
         pairs[pair] = Difference(

@@ -9,10 +9,12 @@ import numpy as np
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import numbered_jsonl
+from fgrlhf.metrics.clusters import CLUSTER, clusters_by_prompt, clusters_of
 from fgrlhf.metrics.config import MetricConfig, is_higher_better
 from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.metrics.rows import ROWS, read_rows
 from fgrlhf.report.records import episodes_per_step
+from fgrlhf.stats import Clusters
 
 # ---- scores of policies --------------------------------------------------------------------------
 
@@ -38,6 +40,24 @@ def paired_scores(
     Raises:
       UserError: there is no such prompt.
     """
+    scores, prompts = _shared_scores(rows, metric)
+    arrays: dict[str, list[np.ndarray]] = {}
+    for name, seeds in scores.items():
+        arrays[name] = [np.array([values[prompt] for prompt in prompts]) for values in seeds]
+    return arrays
+
+
+def shared_clusters(rows: Mapping[str, Sequence[Sequence[Mapping]]], metric: str) -> Clusters:
+    """The clusters of the prompts of `paired_scores`, in their order; None if they have none."""
+    _, prompts = _shared_scores(rows, metric)
+    every_row = [row for seeds in rows.values() for seed_rows in seeds for row in seed_rows]
+    return clusters_of(prompts, clusters_by_prompt(every_row))
+
+
+def _shared_scores(
+    rows: Mapping[str, Sequence[Sequence[Mapping]]], metric: str
+) -> tuple[dict[str, list[dict[str, float]]], list[str]]:
+    """Name -> for each seed, a score by prompt; and the prompts that all of them have."""
     known = _metrics(rows)
     scores: dict[str, list[dict[str, float]]] = {}
     if metric in known:
@@ -50,11 +70,7 @@ def paired_scores(
             f"the evaluations have no prompt with `{shorten(metric)}` in common; they have"
             f" {', '.join(known) or 'no metrics'}. Choose another metric=..."
         )
-    prompts = sorted(shared)
-    arrays: dict[str, list[np.ndarray]] = {}
-    for name, seeds in scores.items():
-        arrays[name] = [np.array([values[prompt] for prompt in prompts]) for values in seeds]
-    return arrays
+    return scores, sorted(shared)
 
 
 def _metrics(rows: Mapping[str, Sequence[Sequence[Mapping]]]) -> list[str]:
@@ -63,7 +79,7 @@ def _metrics(rows: Mapping[str, Sequence[Sequence[Mapping]]]) -> list[str]:
     for seeds in rows.values():
         for row in chain.from_iterable(seeds):
             for name, value in row.items():
-                if isinstance(value, int | float) and name not in ("id", "sample"):
+                if isinstance(value, int | float) and name not in ("id", "sample", CLUSTER):
                     names[name] = None
     return list(names)
 

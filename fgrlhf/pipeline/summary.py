@@ -19,6 +19,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import sha256, write_json
 from fgrlhf.kernels.choice import processor_name
+from fgrlhf.metrics.clusters import clusters_by_prompt
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.metrics.rows import ROWS
 from fgrlhf.metrics.summary import summarize
@@ -215,9 +216,15 @@ def summarise(task: str, settings: SummarySettings, display: Display) -> dict[st
 
 
 def data_of(rows: Mapping[str, Rows], source: str, split: str) -> str:
-    """`<source>, 400 test prompts`."""
-    prompts = {row["id"] for of_policy in rows.values() for row in of_policy}
-    return f"{source}, {len(prompts)} {split} prompts"
+    """`<source>, 400 test prompts`, or `<source>, 400 test prompts in 100 clusters`.
+
+    Clusters are the units of the intervals then.
+    """
+    every_row = [row for of_policy in rows.values() for row in of_policy]
+    prompts = {row["id"] for row in every_row}
+    clusters = clusters_by_prompt(every_row)
+    units = "" if clusters is None else f" in {len(set(clusters.values()))} clusters"
+    return f"{source}, {len(prompts)} {split} prompts{units}"
 
 
 # ---- table ---------------------------------------------------------------------------------------
@@ -225,7 +232,8 @@ def data_of(rows: Mapping[str, Rows], source: str, split: str) -> str:
 
 def table(summary: Mapping[str, Any], display: Display) -> str:
     """Policies, gains, reward models and stages as text."""
-    lines = [f"Policies on {summary['data']}: mean [95% interval over prompts]"]
+    units = "clusters" if summary["data"].endswith(" clusters") else "prompts"
+    lines = [f"Policies on {summary['data']}: mean [95% interval over {units}]"]
     lines += grid(_policy_cells(summary["policies"], display))
     if any(summary["gains"].values()):
         lines += ["", "Paired differences", *grid(_gain_cells(summary["gains"], display))]

@@ -4,6 +4,7 @@ from typing import Any
 
 from fgrlhf.data.published import PublishedSet
 from fgrlhf.data.rows import Row, check_list, check_text, look_up
+from fgrlhf.metrics.clusters import CLUSTER
 from tasks.text_task import nothing, text_task
 
 
@@ -15,7 +16,9 @@ def prompts(row: Row) -> list[dict[str, Any]]:
     references = []
     for number, answer in enumerate(answers):
         references.append(check_text(f"answers[{number}].text", answer).lower().strip())
-    return [{"prompt": f"{question} \\n {summary}", "references": references}]
+    prompt = {"prompt": f"{question} \\n {summary}", "references": references}
+    story = look_up(row.values, "document").get("id")  # its questions are alike
+    return [{**prompt, CLUSTER: story} if isinstance(story, str) else prompt]
 
 
 def text_at(row: Row, path: str) -> str:

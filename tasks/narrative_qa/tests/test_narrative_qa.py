@@ -21,6 +21,11 @@ def test_the_prompt_is_that_of_unified_qa():
     ]
 
 
+def test_questions_about_a_story_are_a_cluster():
+    row = {**ROW, "document": {**ROW["document"], "id": "story 7"}}
+    assert prompts(Row(row, {}))[0]["cluster"] == "story 7"
+
+
 def test_answers_as_columns():
     row = Row({**ROW, "answers": {"text": ["Rex", "REX"], "tokens": [["Rex"], ["REX"]]}}, {})
     assert prompts(row)[0]["references"] == ["rex", "rex"]

@@ -33,6 +33,7 @@ from fgrlhf.data.formats import LabelledSpan
 from fgrlhf.data.split import hash_share
 from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.files import read_text, write_json, write_jsonl
+from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.text_types import Prompt
 from tasks.translation.mqm import (
     MAJOR,
@@ -254,6 +255,7 @@ def prompt_rows(
         row: dict[str, Any] = {
             "id": f"{meta['doc']}.{meta['seg_id']}",
             "prompt": f"{before} {source}".strip(),
+            CLUSTER: meta["doc"],  # segments of a talk are alike
         }
         if source in references:
             row["references"] = [references[source]]

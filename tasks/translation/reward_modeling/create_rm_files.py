@@ -67,7 +67,9 @@ def tagged_translation(judgement: Judgement) -> TaggedWords | None:
     text = judgement.response
     tags = severity_tags(text, judgement.errors, judgement.is_capped)
     segments = load_segmenter().segments(text, LEVEL)
-    return tagged_words(source_words(judgement.prompt, False), text, segments, tags)
+    prefix = source_words(judgement.prompt, False)
+    document = judgement.prompt.meta.get("doc")
+    return tagged_words(prefix, text, segments, tags, cluster=document)
 
 
 def tagged_whole(judgement: Judgement) -> TaggedWords | None:
@@ -77,7 +79,9 @@ def tagged_whole(judgement: Judgement) -> TaggedWords | None:
     if judgement.knows_worst_omission:
         tag = judgement.worst_omission or OK
     segments = load_segmenter().segments(text, "whole")
-    return tagged_words(source_words(judgement.prompt, False), text, segments, [tag])
+    prefix = source_words(judgement.prompt, False)
+    document = judgement.prompt.meta.get("doc")
+    return tagged_words(prefix, text, segments, [tag], cluster=document)
 
 
 def comparison_rows(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
