@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 
 MAX_BODY = 256 * 1024
 MAX_DEPTH = 32
-TOO_LARGE = f"bodies may have {MAX_BODY // 1024} KiB at most"
+TOO_LARGE = (
+    f"this is more than the {MAX_BODY // 1024} KiB that the server takes of one item: shorten the"
+    " correction or the comment, or remove marks"
+)
 BODY_SECONDS = 10.0
 # A string that does not end is matched up to the end of the body. Otherwise the search would start
 # again at each of its quotes, and a body of escaped quotes would block the server for minutes.

@@ -6,6 +6,7 @@ token does not allow. There is no page without a token: annotators must not see 
 """
 
 import hmac
+import json
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,12 +27,14 @@ from interface_html.database import Database, RefusedError
 from interface_html.format import Item
 from interface_html.judged_items import Judged, judged_items
 from interface_html.languages import ENGLISH, Language
+from interface_html.lead_items import item_list, item_view
 from interface_html.reliability import ReliabilityReport, report
 from interface_html.render import lead_html
 from interface_html.schema import PageName, Schema
 from interface_html.skips import Skip
 from interface_html.stored import Study, misfit, stored_study
 from interface_html.stored import Submission as Stored
+from interface_html.submissions import submission_lines
 from interface_html.submitted import is_given_on
 from interface_html.tasks import FeedbackTask
 
@@ -358,6 +361,27 @@ def add_lead_page(
             raise RefusedError(409, reason)
         content = summary(task, study, opened, database.per_item, now)
         return JSONResponse({**content, "may_release": may_release})
+
+    def study_now() -> Study:
+        with reading(path) as sql:
+            return stored_study(sql)
+
+    @app.get("/api/lead/items")
+    def lead_items(may_release: MayRelease):
+        return JSONResponse({"items": item_list(task.schema, study_now())})
+
+    @app.get("/api/lead/items/{number}")
+    def lead_item(number: int, may_release: MayRelease):
+        study = study_now()
+        if not 0 <= number < len(study.items):
+            raise RefusedError(404, "there is no such item: load the items again")
+        return JSONResponse(item_view(task.schema, study, number))
+
+    @app.get("/api/lead/submissions")
+    def lead_submissions(may_release: MayRelease):
+        lines = [json.dumps(line) + "\n" for line in submission_lines(study_now())]
+        name = f"{task.schema.task}-submissions.jsonl"
+        return JSONResponse({"name": name, "text": "".join(lines)})
 
     @app.post("/api/lead/release")
     def lead_release(body: Release, may_release: MayRelease):

@@ -33,7 +33,7 @@ from interface_html.format import Item
 from interface_html.judged import write_judgements
 from interface_html.outputs import OutputSettings
 from interface_html.skips import Skip
-from interface_html.stored import Submission, read_database, read_fitting_study
+from interface_html.stored import Study, Submission, read_database, read_fitting_study
 from interface_html.submitted import decided_between, is_decided_on
 from interface_html.suggestions import decisions_record
 from interface_html.tasks import TASK_HELP, feedback_of
@@ -105,6 +105,15 @@ def write_submissions(settings: Settings) -> int:
         study = read_fitting_study(settings.db, task.schema, ["annotation"])
         return write_judgements(task, study, settings.out)
     study = read_database(settings.db, task.schema.task)
+    write_jsonl(settings.out, submission_lines(study))
+    skipped = f"; {counted(len(study.skips), 'skip')}" if study.skips else ""
+    count = len(study.all_submissions)
+    print(f"{settings.out}: {counted(count, 'submission')}{skipped}")
+    return count
+
+
+def submission_lines(study: Study) -> list[dict[str, Any]]:
+    """The lines of the file: all submissions by time, then the skipped items."""
     item_of = {item.id: item for item in study.all_items}
     lines = []
     for submission in study.all_submissions:
@@ -116,11 +125,7 @@ def write_submissions(settings: Settings) -> int:
         lines.append(line)
     for skip in study.skips:
         lines.append(with_check(skip_json(skip), study.hidden.get(skip.item)))
-    write_jsonl(settings.out, lines)
-    skipped = f"; {counted(len(study.skips), 'skip')}" if study.skips else ""
-    count = len(study.all_submissions)
-    print(f"{settings.out}: {counted(count, 'submission')}{skipped}")
-    return count
+    return lines
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -537,6 +537,29 @@ def test_a_draft_of_another_study_at_the_same_address_is_not_shown(chromium, tmp
         first.stop()
 
 
+def test_of_two_windows_one_is_chosen_and_no_work_is_lost_unasked(chromium, tmp_path):
+    """The second window says that the first one changed the item, and has a button for each."""
+    with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
+        other = tab.context.new_page()
+        other.goto(f"http://127.0.0.1:{server.port}/templates/annotation.html#annotator=anna")
+        other.wait_for_selector("#work:not([hidden])")
+        tab.fill("#correction", "Of the first window.")
+        kept(tab)
+        other.fill("#correction", "Of the second window.")
+        wait_until(other, "() => document.querySelectorAll('#notice button').length === 2")
+        push(other, "#notice button:last-child")  # keep
+        wait_until(other, "() => document.querySelector('#notice').hidden")
+        kept(other)
+        assert draft_of(server, 1)["corrected-prediction"] == "Of the second window."
+        tab.fill("#correction", "Of the first window again.")
+        wait_until(tab, "() => document.querySelectorAll('#notice button').length === 2")
+        with tab.expect_navigation():
+            push(tab, "#notice button")  # load
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.input_value("#correction") == "Of the second window."
+        tab.noise.clear()  # the browser logs each refusal
+
+
 def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, tmp_path):
     with serving(tmp_path, items=2, per_item=2) as server, visiting(chromium, server) as tab:
         other = tab.context.new_page()

@@ -439,9 +439,28 @@
         }
         if (!isOpen()) return;
         this.warning = t("The server does not have the draft yet: {reason}.", { reason: error.message });
-        FG.notice(this.warning);
+        FG.notice(this.warning, error.status === 409 ? this.waysOut(state, isOpen) : []);
         if (isPassing(error) && !this.unsent) this.later(state, RETRY);
       }
+    }
+
+    // The buttons of a notice that another window has changed the item: whose work stays.
+    waysOut(state, isOpen) {
+      const keep = async () => {
+        const copy = this.copyNamed(this.backup),
+          latest = this.unsent || (copy && copy.state) || state;
+        try {
+          const { draft, submissions } = (await this.call("GET", `/api/assignments/${this.assignment}`)).assignment;
+          if (isOpen() && submissions === this.submissions) this.revision = draft ? draft.revision : 0;
+        } catch (error) {
+          // sending says so
+        }
+        if (isOpen()) await this.send(latest);
+      };
+      return [
+        [t("Load the work of the other window"), () => location.reload()],
+        [t("Keep the work of this window"), keep],
+      ];
     }
 
     withdrawWarning() {

@@ -106,9 +106,12 @@ window.FG = window.FG || {};
     }
   };
 
-  FG.notice = function (text) {
+  // Show a notice, with buttons [label, onclick]; "" hides it.
+  FG.notice = function (text, actions = []) {
     $("notice").textContent = FG.oneStop(text || "");
     $("notice").hidden = !text;
+    const buttons = actions.map(([label, onclick]) => FG.el("button", { type: "button", onclick }, label));
+    $("notice").append(...buttons.flatMap((node) => [" ", node]));
   };
 
   // Rebuild a list. The field or button that has focus gets it back: its data-key stays the same.

@@ -40,7 +40,7 @@
     );
     return el(
       "div",
-      { class: "table", role: "region", "aria-label": title, tabindex: "0" },
+      { class: "table", role: "group", "aria-label": title, tabindex: "0" },
       el("table", {}, el("caption", {}, title), el("thead", {}, head), el("tbody", {}, body)),
     );
   }
@@ -203,6 +203,7 @@
     setTimeout(run, PERIOD);
   }
 
+  FG.lead = { call, table };
   takeToken();
   $("lead").addEventListener("click", onClick);
   document.addEventListener("visibilitychange", () => document.hidden || refresh());

@@ -209,7 +209,7 @@ window.FG = window.FG || {};
       ),
     );
     const label = t("Go to item {n}", { n: changed[0] + 1 });
-    noticeWith(parts.join(" "), [[label, () => shell.open(changed[0])]]);
+    FG.notice(parts.join(" "), [[label, () => shell.open(changed[0])]]);
   }
 
   function downloadRecord() {
@@ -220,13 +220,6 @@ window.FG = window.FG || {};
           "record.json has the annotator, the order in which texts were shown and the times, for the agreement report.",
         ),
       );
-  }
-
-  // A notice with buttons: [label, onclick].
-  function noticeWith(text, actions) {
-    FG.notice(text);
-    const buttons = actions.map(([label, onclick]) => FG.el("button", { type: "button", onclick }, label));
-    $("notice").append(...buttons.flatMap((node) => [" ", node]));
   }
 
   // ---- help --------------------------------------------------------------------------------------------------
@@ -610,7 +603,7 @@ window.FG = window.FG || {};
     else if (store.items.length && at < store.items.length) shell.open(at);
     else showEmpty();
     if (store.isPicked && !conflict)
-      noticeWith(t("These are the items of a file that you opened."), [
+      FG.notice(t("These are the items of a file that you opened."), [
         [t("Back to the page's items"), goInside],
       ]);
   }

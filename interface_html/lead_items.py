@@ -1,0 +1,124 @@
+"""What the lead's page shows of single items: their texts, and everybody's judgements."""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from interface_html.annotator_pairs import judged_counts, pair_agreements
+from interface_html.judged_items import Judged, judged_items
+from interface_html.rules import side_of
+from interface_html.schema import SOURCE, Schema
+from interface_html.stored import Study
+from interface_html.stored import Submission as Stored
+
+
+def item_agreement(schema: Schema, entry: Judged) -> float | None:
+    """How far the annotators of an item agree, 0 to 1; None if it cannot be said.
+
+    It is the mean over all pairs of annotators, and for each of them over what they have in common:
+    the span F1 (best match, positions and types) of the annotations, and the share of output pairs
+    with the same preference. Ratings do not count.
+    """
+    values = []
+    for pair in pair_agreements(schema, [entry]):
+        own = [pair.span_f1 if pair.annotated else None, pair.same_preference]
+        known = [value for value in own if value is not None]
+        if known:
+            values.append(mean(known))
+    return mean(values) if values else None
+
+
+def item_list(schema: Schema, study: Study) -> list[dict[str, Any]]:
+    """The items of a study that somebody has judged, those with the least agreement first.
+
+    Returns:
+      `{number, item, annotators, agreement}`: the place in `Study.items`, the id, the names, and
+      `item_agreement`. Items whose agreement is not known come last.
+    """
+    rows = []
+    for number, entry in enumerate(judged_items(study.items, study.submissions)):
+        names = list(judged_counts([entry]))
+        if names:
+            agreement = item_agreement(schema, entry)
+            row = {"number": number, "item": entry.item.id, "annotators": names}
+            rows.append({**row, "agreement": agreement})
+    return sorted(rows, key=lambda row: (row["agreement"] is None, row["agreement"] or 0.0))
+
+
+def item_view(schema: Schema, study: Study, number: int) -> dict[str, Any]:
+    """The texts and the judgements of an item.
+
+    Args:
+      number: its place in `Study.items`.
+
+    Returns:
+      `{item, title, texts, judgements}`. `texts` has `{side, text}` for every text that is judged;
+      `judgements` has the latest one of each annotator and page: see `_judgement`.
+    """
+    item = study.items[number]
+    sides = [SOURCE] if schema.marks_source else []
+    texts = [{"side": side, "text": schema.text_of(item.row, side)} for side in sides]
+    for index, key in enumerate(schema.fields.outputs):
+        texts.append({"side": _output_name(index), "text": item.row[key]})
+    found: dict[tuple[str, str], Stored] = {}
+    for entry in study.submissions:
+        if entry.item == item.id:
+            found[entry.annotator, entry.page] = entry
+    judgements = [_judgement(schema, found[key]) for key in sorted(found)]
+    title = item.row[schema.fields.title]
+    return {"item": item.id, "title": title, "texts": texts, "judgements": judgements}
+
+
+def _output_name(index: int) -> str:
+    return f"output {index + 1}"
+
+
+def _judgement(schema: Schema, entry: Stored) -> dict[str, Any]:
+    """A submission as the page shows it.
+
+    Returns:
+      `{annotator, page, comment, marks, missing, correction, preferences, ratings}`, where lists
+      are empty if the page has no such judgement.
+    """
+    doc = entry.doc
+    scales = {scale.name: scale.label for scale in schema.ratings}
+    return {
+        "annotator": entry.annotator,
+        "page": entry.page,
+        "comment": doc.get("comment", ""),
+        "marks": [_mark(schema, error) for error in doc.get("errors", ())],
+        "missing": [_label(schema, info["error type"]) for info in doc.get("missing-info", ())],
+        "correction": doc.get("corrected-prediction", ""),
+        "preferences": _preferences(schema, doc.get("preference", ())),
+        "ratings": [
+            [{"label": scales.get(name, name), "value": value} for name, value in of.items()]
+            for of in doc.get("ratings", ())
+        ],
+    }
+
+
+def _preferences(schema: Schema, values: Sequence[int]) -> list[dict[str, int]]:
+    """For each pair of outputs their numbers, from 1, and the better one: 1, 2, or 0 for a tie."""
+    pairs = zip(schema.pairs, values)
+    return [{"first": a + 1, "second": b + 1, "better": value} for (a, b), value in pairs]
+
+
+def _label(schema: Schema, name: str) -> str:
+    """The label of a kind; its name if the schema has changed since."""
+    kinds = {kind.name: kind.label for kind in (*schema.errors, *schema.missing)}
+    return kinds.get(name, name)
+
+
+def _mark(schema: Schema, error: Mapping[str, Any]) -> dict[str, Any]:
+    side = side_of(error)
+    kind = next((kind for kind in schema.errors if kind.name == error["error type"]), None)
+    return {
+        "side": side if side == SOURCE else _output_name(error.get("output", 0)),
+        "start": error["start"],
+        "end": error["end"],
+        "label": kind.label if kind else error["error type"],
+        "letter": kind.letter if kind else "?",
+        "color": kind.color if kind else "#767682",
+        "severity": error.get("severity", ""),
+        "reason": error.get("reason", ""),
+    }

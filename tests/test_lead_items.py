@@ -1,0 +1,129 @@
+"""The items on the lead's page: their order, their judgements and the page in a browser."""
+
+import json
+
+from page_helpers import ITEM, LOOKS, QA, TEXT, new_context, violations
+from rating_tasks import rating_task
+from server_helpers import Client
+from test_lead import entry, led, token_of
+from test_rules import ROW, doc, error
+
+from interface_html.format import Item
+from interface_html.lead_items import item_list, item_view
+from interface_html.stored import Study
+
+KIND = next(kind for kind in QA.schema.errors if kind.name == "Irrelevant")
+
+
+def study(*submissions) -> Study:
+    items = [Item(str(i), ROW) for i in range(4)]
+    return Study(items, list(submissions), {}, [])
+
+
+def test_the_items_with_the_least_agreement_come_first():
+    same, other = doc([error()]), doc([error(start=8, end=11)])
+    prefers = {"preference": [1, 1, 1, 0, 2, 2]}
+    half = {"preference": [1, 1, 1, 1, 1, 1]}
+    rows = item_list(
+        QA.schema,
+        study(
+            entry("anna", "0", "annotation", same),
+            entry("ben", "0", "annotation", same),
+            entry("anna", "1", "annotation", same),
+            entry("ben", "1", "annotation", other),
+            entry("anna", "2", "annotation", same),
+            entry("anna", "3", content=prefers),
+            entry("ben", "3", content=half),
+        ),
+    )
+    assert [(row["item"], row["agreement"]) for row in rows] == [
+        ("1", 0.0),
+        ("3", 0.5),  # three of the six pairs of outputs
+        ("0", 1.0),
+        ("2", None),  # one annotator
+    ]
+    assert rows[0]["annotators"] == ["anna", "ben"] and rows[0]["number"] == 1
+
+
+def test_an_item_has_everybodys_latest_judgement():
+    first, second = doc([error()]), doc([error(start=8, end=11)], comment="Hm.")
+    view = item_view(
+        QA.schema,
+        study(
+            entry("anna", "0", "annotation", first),
+            entry("anna", "0", "annotation", second, revision=2),
+            entry("anna", "0"),
+            entry("ben", "1"),
+        ),
+        0,
+    )
+    assert [text["side"] for text in view["texts"]] == [f"output {i}" for i in range(1, 5)]
+    annotation, comparison = view["judgements"]
+    (mark,) = annotation["marks"]
+    assert (mark["side"], mark["start"], mark["end"]) == ("output 1", 8, 11)
+    assert (mark["label"], mark["color"]) == (KIND.label, KIND.color)
+    assert annotation["comment"] == "Hm."
+    assert comparison["preferences"][0] == {"first": 1, "second": 2, "better": 1}
+
+
+def test_ratings_are_shown_by_their_labels(tmp_path):
+    schema = rating_task(tmp_path).schema
+    row = dict.fromkeys(schema.row, "text")
+    names = [scale.name for scale in schema.ratings]
+    content = {"ratings": [dict.fromkeys(names, 2) for _ in schema.fields.outputs]}
+    given = [entry("anna", "0", "rating", content)]
+    view = item_view(schema, Study([Item("0", row)], given, {}, []), 0)
+    assert view["judgements"][0]["ratings"][0][0] == {"label": schema.ratings[0].label, "value": 2}
+
+
+def test_items_are_opened_found_and_downloaded(chromium, tmp_path):
+    hostile = "<img src=x onerror=alert(1)>"
+    rows = [{**ITEM, "id": f"item {i}", "question": hostile} for i in range(2)]
+    (tmp_path / "items.json").write_text(json.dumps(rows))
+    with led(tmp_path, items=tmp_path / "items.json", per_item=2) as (server, token):
+        for name in ("anna", "ben"):
+            for start in (0, 4):
+                client = Client(server.port, name)
+                body = client.submission(client.next())
+                end = 11 if name == "anna" else 7
+                mark = error(start=start, end=end, quote=TEXT[start:end])
+                body["doc"].update(doc([mark], comment="Hm."))
+                status, answer = client.call("POST", "/api/submissions", body)
+                assert status == 201, answer
+        for path in ("/api/lead/items", "/api/lead/items/0", "/api/lead/submissions"):
+            assert Client(server.port, "anna").call("GET", path)[0] == 401
+        reader = {"Authorization": f"Bearer {token_of(server, 'read only')}"}
+        client = Client(server.port, "anna")
+        assert client.call("GET", "/api/lead/items/9", headers=reader)[0] == 404
+        for width, scheme in LOOKS:
+            context = new_context(
+                chromium,
+                bypass_csp=True,
+                color_scheme=scheme,
+                viewport={"width": width, "height": 800},
+            )
+            tab = context.new_page()
+            tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
+            tab.wait_for_selector("#lead table")
+            tab.click("#load-items")
+            tab.wait_for_selector("[data-open]")
+            assert tab.locator("[data-open]").count() == 2
+            tab.fill("#find-item", "item 1")
+            assert tab.locator("[data-open]").all_inner_texts() == ["item 1"]
+            tab.click("[data-open]")
+            tab.wait_for_selector("#shown-item:not([hidden])")
+            assert tab.evaluate("document.activeElement.id") == "shown-title"
+            assert tab.locator("#shown-item .candidate h4").all_inner_texts() == ["anna", "ben"]
+            marked = tab.locator("#shown-item .candidate").nth(0).locator(".marked")
+            assert marked.all_inner_texts() and marked.first.get_attribute("title") == KIND.label
+            assert hostile in tab.inner_text("#shown-item")
+            assert not tab.locator("#shown-item img").count()
+            assert "Comment: Hm." in tab.inner_text("#shown-item")
+            assert violations(tab) == []
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            with tab.expect_download() as event:
+                tab.click("#download-all")
+            assert event.value.suggested_filename == "qa_feedback-submissions.jsonl"
+            lines = event.value.path().read_text(encoding="utf-8").splitlines()
+            assert len([json.loads(line) for line in lines]) == 4
+            context.close()
