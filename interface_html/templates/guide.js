@@ -51,7 +51,7 @@ window.FG = window.FG || {};
 
   const folded = (nodes) =>
     nodes.length
-      ? [FG.el("details", { id: "guide-more" }, FG.el("summary", {}, t("Kinds, examples and questions")), nodes)]
+      ? [FG.el("details", { id: "guide-more" }, FG.el("summary", {}, t("Kinds, examples and hints")), nodes)]
       : [];
 
   function setOpen(isOpen) {
