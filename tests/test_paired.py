@@ -2,9 +2,12 @@
 
 import pytest
 
+from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.paired import MOST_OWN, by_prompt, own_metrics, paired_difference, paired_gain
 from fgrlhf.metrics.pooled import corpus_ter
+from fgrlhf.metrics.registry import build_metric
 from fgrlhf.stats import paired_interval, paired_pooled_interval, paired_ratio_interval
+from fgrlhf.text_types import Prompt
 
 
 def test_responses_are_averaged_by_prompt():
@@ -111,3 +114,22 @@ def test_own_metrics_are_those_that_only_a_task_can_have_written():
     many = {f"m{i}": 1 for i in range(MOST_OWN)}
     assert own_metrics([many]) == list(many)
     assert own_metrics([many | {"more": 1}]) == []
+
+
+def test_scores_of_other_tokenizers_are_not_compared(capsys):
+    def rows(tokenizer):
+        config = MetricConfig(name="bleu", tokenizer=tokenizer)
+        columns = build_metric(config).columns([Prompt("a", "", ("the cat sees",))], ["the cat"])
+        return [{"id": "a", **columns[0]}]
+
+    automatic, same, other = rows("auto"), rows("13a"), rows("char")
+    assert automatic[0]["bleu/tokenizer"] == "13a"
+    assert "finds words with the tokenizer 13a" in capsys.readouterr().err
+    for metric in ("bleu", "bleu/corpus"):
+        assert paired_gain(automatic, same, metric).mean == 0
+        assert paired_gain(automatic, other, metric) is None
+        message = capsys.readouterr().err
+        assert f"{metric.partition('/')[0]} is not compared" in message
+        assert "13a in one evaluation and char in the other" in message
+    older = [{name: value for name, value in same[0].items() if name != "bleu/tokenizer"}]
+    assert paired_gain(older, other, "bleu") is not None  # not known

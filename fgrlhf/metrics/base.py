@@ -4,9 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from fgrlhf.metrics.config import METRICS, MetricConfig, MetricFacts
+from fgrlhf.metrics.pooled import TOKENIZER
+from fgrlhf.runs.shared_messages import print_once
 from fgrlhf.text_types import Prompt
 
-Columns = dict[str, float | list[float] | None]
+Columns = dict[str, float | list[float] | str | None]
 
 # A metric of a task: (prompt, response) -> {column: number}. None means "not applicable".
 MetricFunction = Callable[[Prompt, str], Mapping[str, float | None]]
@@ -38,7 +40,7 @@ class NamedMetric(ABC):
         values = []
         for columns in self.columns(prompts, texts):
             value = columns[self.column]
-            assert not isinstance(value, list)
+            assert not isinstance(value, list | str)
             values.append(value)
         return values
 
@@ -78,6 +80,8 @@ class CountedMetric(NamedMetric):
     Args:
       statistic: the name of that function in `fgrlhf.metrics.pooled.CORPUS_LEVEL`.
       score: (text, references) -> the response's value, and its counts.
+      tokenizer_of: references -> the name of the tokenizer that finds the words, which is a column
+        of its own, `<column>/tokenizer`; None: the metric has no tokenizer.
     """
 
     def __init__(
@@ -85,17 +89,30 @@ class CountedMetric(NamedMetric):
         config: MetricConfig,
         statistic: str,
         score: Callable[[str, Sequence[str]], tuple[float, list[float]]],
+        tokenizer_of: Callable[[Sequence[str]], str] | None = None,
     ):
         super().__init__(config)
         self.statistic = statistic
         self.score = score
+        self.tokenizer_of = tokenizer_of
+        self._printed: set[str] = set()  # names of tokenizers
 
     def columns(self, prompts, texts):
         rows = []
         for prompt, text in zip(prompts, texts, strict=True):
             if prompt.references:
                 value, counts = self.score(text, prompt.references)
-                rows.append({self.column: value, f"{self.column}/{self.statistic}": counts})
+                row: Columns = {self.column: value, f"{self.column}/{self.statistic}": counts}
+                if self.tokenizer_of is not None:
+                    row[self.column + TOKENIZER] = self._named(self.tokenizer_of(prompt.references))
+                rows.append(row)
             else:
                 rows.append({self.column: None})
         return rows
+
+    def _named(self, tokenizer: str) -> str:
+        """The tokenizer, which is printed when it is used for the first time."""
+        if tokenizer not in self._printed:
+            self._printed.add(tokenizer)
+            print_once(f"note: {self.column} finds words with the tokenizer {tokenizer}")
+        return tokenizer

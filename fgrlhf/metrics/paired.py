@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from fgrlhf.errors import shorten
 from fgrlhf.metrics.clusters import ClusterOfPrompt, clusters_by_prompt, clusters_of
 from fgrlhf.metrics.config import METRICS, RESERVED_COLUMNS
 from fgrlhf.metrics.pooled import (
@@ -14,9 +15,11 @@ from fgrlhf.metrics.pooled import (
     PROMPT,
     PROMPT_LEVEL,
     RATIO,
+    TOKENIZER,
     TOTAL,
     over_samples,
 )
+from fgrlhf.runs.shared_messages import print_once
 from fgrlhf.stats import (
     Interval,
     paired_interval,
@@ -85,8 +88,11 @@ def paired_gain(a: Sequence[Mapping], b: Sequence[Mapping], metric: str) -> Inte
 
     Returns:
       None if no prompt has the metric in both; if it is a ratio and one of them has no segment; or
-      if it depends on the number of responses to a prompt and the policies have different numbers.
+      if it depends on the number of responses to a prompt and the policies have different numbers;
+      or if other tokenizers found the words, which a note says once.
     """
+    if _have_other_tokenizers(a, b, metric.removesuffix(CORPUS)):
+        return None
     name = metric.removesuffix(PROMPT)
     clusters = clusters_by_prompt([*a, *b])
     is_together = name in PROMPT_LEVEL and name != metric
@@ -105,6 +111,22 @@ def paired_gain(a: Sequence[Mapping], b: Sequence[Mapping], metric: str) -> Inte
     if is_together:
         return paired_difference(_together(a, name), _together(b, name), clusters)
     return paired_difference(by_prompt(a, metric), by_prompt(b, metric), clusters)
+
+
+def _have_other_tokenizers(a: Iterable[Mapping], b: Iterable[Mapping], metric: str) -> bool:
+    """Whether a prompt that both have was scored with another tokenizer in each."""
+    column = metric + TOKENIZER
+    of_a = {row["id"]: row[column] for row in a if column in row}
+    for row in b:
+        names = of_a.get(row["id"]), row.get(column)
+        if None not in names and names[0] != names[1]:
+            print_once(
+                f"note: {metric} is not compared: its words were found with the tokenizer"
+                f" {shorten(names[0], 40)} in one evaluation and {shorten(names[1], 40)} in the"
+                " other. Evaluate both with the same `tokenizer` of the metric"
+            )
+            return True
+    return False
 
 
 def _samples(rows: Iterable[Mapping]) -> int:

@@ -26,6 +26,8 @@ CORPUS_LEVEL: dict[str, Callable[[Sequence[float]], float]] = {
 # `<statistic>` -> the least and the greatest value of those that have both
 CORPUS_LIMITS = {"bleu_counts": (0.0, 100.0), "chrf_counts": (0.0, 100.0)}
 
+TOKENIZER = "/tokenizer"  # `<metric>/tokenizer` of a row: the name of what finds the words
+
 PROMPT = "/prompt"
 # Metrics that are also computed from all responses to a prompt together: `<metric>/prompt` in the
 # summary.

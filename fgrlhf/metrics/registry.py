@@ -14,6 +14,7 @@ from fgrlhf.metrics import overlap, words
 from fgrlhf.metrics.base import CountedMetric, NamedMetric, ReferenceMetric, TextMetric
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.score import Score
+from fgrlhf.metrics.scripts import bleu_tokenizer, ter_tokenizer
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.prefix import PrefixFn, text_prefix
 from fgrlhf.reward_utils import load_segmenter
@@ -61,7 +62,21 @@ def _meteor(config: MetricConfig, synonyms: bool) -> NamedMetric:
 
 def _bleu(config: MetricConfig) -> NamedMetric:
     overlap.check_bleu_tokenizer(config.words)
-    return CountedMetric(config, "bleu_counts", partial(overlap.bleu, tokenizer=config.words))
+    return _with_tokenizer(config, "bleu_counts", overlap.bleu, bleu_tokenizer)
+
+
+def _with_tokenizer(
+    config: MetricConfig,
+    statistic: str,
+    score: Callable[..., tuple[float, list[float]]],
+    automatic: Callable[[Sequence[str]], str],
+) -> NamedMetric:
+    """A metric of words, with the configured tokenizer or the one that the references need."""
+
+    def tokenizer_of(references: Sequence[str]) -> str:
+        return automatic(references) if config.words == "auto" else config.words
+
+    return CountedMetric(config, statistic, partial(score, tokenizer=config.words), tokenizer_of)
 
 
 def _sentences(config: MetricConfig) -> NamedMetric:
@@ -80,9 +95,7 @@ _BUILDERS: dict[str, Callable[[MetricConfig], NamedMetric]] = {
     "rougeLsum": lambda config: ReferenceMetric(config, RougeLsum(tokenizer=config.words)),
     "bleu": _bleu,
     "chrf": lambda config: CountedMetric(config, "chrf_counts", overlap.chrf),
-    "ter": lambda config: CountedMetric(
-        config, "ter_counts", partial(overlap.ter, tokenizer=config.words)
-    ),
+    "ter": lambda config: _with_tokenizer(config, "ter_counts", overlap.ter, ter_tokenizer),
     "meteor": lambda config: _meteor(config, synonyms=True),
     "meteor_stem": lambda config: _meteor(config, synonyms=False),
     "exact_match": lambda config: ReferenceMetric(config, overlap.exact_match),
