@@ -313,7 +313,7 @@ def test_a_long_trial_that_would_take_minutes_is_left_out_with_a_note(
     made = trial.make_trial
     monkeypatch.setattr(trial, "make_trial", lambda *args: lengths.append(args[1:2]) or made(*args))
     load_policy(tmp_path)
-    assert lengths == [(), ((22, 19),)]
+    assert lengths == [(), ((38, 16, 2),)]
     assert "note" not in capsys.readouterr().err
     monkeypatch.setattr(trial, "MAX_WORK", 1e5)
     load_policy(tmp_path)

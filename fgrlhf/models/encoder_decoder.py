@@ -30,9 +30,11 @@ from fgrlhf.models.trunk import text_config
 ENCODED_AT_ONCE = 4096
 ENCODED_AT_ONCE_ON_GPU = 32_768
 PAIRS_AT_ONCE_ON_GPU = ENCODED_AT_ONCE_ON_GPU * 1024
-# Model types whose decoder recognises padding by its token: it has no position (M2M100, NLLB), or
-# is not seen (T5Gemma).
-SKIP_PADDING = frozenset({"m2m_100", "nllb-moe", "t5gemma", "t5gemma2"})
+# Model types whose decoder recognises padding by its token: it has no position (M2M100, NLLB,
+# SeamlessM4T), or is not seen (T5Gemma).
+SKIP_PADDING = frozenset(
+    {"m2m_100", "nllb-moe", "seamless_m4t", "seamless_m4t_v2", "t5gemma", "t5gemma2"}
+)
 
 
 class EncoderDecoderPolicy(Policy):

@@ -6,8 +6,8 @@ responses of a prompt share. The trial compares them with the model's own forwar
 every prompt is alone.
 
 A second trial, of one response each, has prompts around the length of the model's windows
-(windows.py): one is longer, the response of the other crosses it. In a large model with a long
-window it would take minutes and is left out, with a note.
+(windows.py): one is longer, the response of another crosses it, a third is padded. In a large model
+with a long window it would take minutes and is left out, with a note.
 
 Axes here, besides those of fgrlhf/types.py: M tokens that a decoder reads before a response.
 """
@@ -33,9 +33,11 @@ from fgrlhf.runs.shared_messages import print_once
 # The trial: a long and a short prompt with two responses each, of three and two tokens.
 PROMPT_LENGTHS = (6, 2)
 RESPONSE_LENGTHS = (3, 2)
-# The long trial: the lengths of its prompts, relative to a window, and of their responses.
-AROUND_WINDOW = (2, -1)
-LONG_RESPONSE_LENGTHS = (3,)
+# The long trial: the lengths of its prompts, relative to a window, of a short one beside them, and
+# of their responses.
+AROUND_WINDOW = (18, -4)  # so that the second has more than a little padding
+SHORT_PROMPT_LENGTH = 2
+LONG_RESPONSE_LENGTHS = (8,)
 # Parameters (without the embeddings) times tokens of the long trial's longest text, and the tokens
 # of that text: more would take minutes on a CPU, or gigabytes in attention.
 MAX_WORK = 5e11
@@ -56,7 +58,7 @@ class _Trial:
     """Prompts, responses and the logits that the model itself computes for them.
 
     Attributes:
-      prompt_ids_GP, prompt_mask_GP: as the policy pads them; G = 2.
+      prompt_ids_GP, prompt_mask_GP: as the policy pads them.
       response_ids_BT, response_mask_BT: K responses per prompt, B = G K.
       expected_BTV: the logits before each response token.
       tolerance: largest accepted difference of two logits.
@@ -172,15 +174,18 @@ def _note_untried(name: str, window: int) -> None:
 
 def _check_long_texts(policy: Policy, window: int) -> None:
     """The checks of updates and steps with texts that are longer than this window."""
-    lengths = tuple(max(1, window + more) for more in AROUND_WINDOW)
+    lengths = [max(1, window + more) for more in AROUND_WINDOW]
+    lengths = (*lengths, SHORT_PROMPT_LENGTH)
     trial = make_trial(policy, lengths, LONG_RESPONSE_LENGTHS, TOLERANCE_OF_LONG_HALF_PRECISION)
     try:
         _check_finite(policy, trial)
         _check_updates(policy, trial)
         _check_steps(policy, trial)
-    except _TrialError as error:
+    except _TrialError:
         raise _TrialError(
-            f"in texts of more than {window} tokens, a length in its config, {error}"
+            f"in texts of more than {window} tokens, a length in its config, it computes different"
+            " logits token by token, or beside other texts, than for a whole text alone, so"
+            " log-probabilities would be wrong: use another model"
         ) from None
 
 
