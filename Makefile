@@ -1,4 +1,4 @@
-# make setup | lint | test | test-slow | test-quantize | processors | faults | demo | real | tasks | feedback-check | tools-check | probe | science | bench | gpu | bench-peers | profile
+# make setup | lint | test | test-slow | test-quantize | processors | faults | demo | real | tasks | feedback-check | tools-check | probe | science | bench | gpu | bench-peers | families | profile
 # ARGS="..." gives arguments to the program, e.g. make test ARGS="-k ppo".
 SHELL := /bin/bash
 STAMP := .venv/.stamp
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 TYPES := $(RUN) basedpyright --level error
 
-.PHONY: feedback-check vllm-check tools-check setup lint style test test-slow test-quantize processors faults demo real tasks probe science bench gpu gpu-tests profile bench-peers
+.PHONY: feedback-check vllm-check tools-check setup lint style test test-slow test-quantize processors faults demo real tasks probe science bench gpu gpu-tests profile bench-peers families
 
 setup: $(STAMP)
 
@@ -123,3 +123,7 @@ tools-check: setup
 # Compare with other packages on equal work; needs the extra `peers`. ARGS="--tune" first tries all settings of both sides.
 bench-peers: setup
 	@$(RUN) python -m benchmarks.peers $(ARGS)
+
+# the table of docs/models.md, from tiny random models of every type that transformers knows
+families: setup
+	@$(RUN) python -m benchmarks.families $(ARGS)

@@ -1,6 +1,6 @@
 """Which model types of transformers are policies and reward models: the table of docs/models.md.
 
-    python -m benchmarks.families output_dir=outputs/families
+    make families        or: python -m benchmarks.families --output-dir outputs/families
 
 For every type that transformers loads as a causal or seq2seq language model, a tiny random model is
 built from the type's own config class with small sizes. Windows and chunks are set to 12 tokens, so
@@ -51,7 +51,7 @@ from reward_modeling.config import ModelSection
 from reward_modeling.network import load_network
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
-START, END = "<!-- families: made by the command below -->", "<!-- end of families -->"
+START, END = "<!-- families -->", "<!-- end of families -->"
 COMMAND = "make families"
 SECONDS = 150  # of one type
 GIGABYTES = 12  # of one type
@@ -419,7 +419,8 @@ def _number(difference: float) -> str:
     return text if difference <= AGREES else f"**{text}**"
 
 
-REASONS = {  # a part of a message: what the table says
+REASONS = {  # a part of a message: what the table says; the first that fits
+    "in texts of more than": "wrong in texts that are longer than its window",
     "it is an encoder": "an encoder",
     "prompt with padding": "padding changes its results",
     "token by token, with a cache": "steps with a cache differ from a whole text",
@@ -427,10 +428,8 @@ REASONS = {  # a part of a message: what the table says
     "trial run of sampling and scoring": "other arguments or another cache",
     "its own forward pass": "its forward pass fails",
     "config for each of its parts": "several configs",
-    "holds a model of several parts": "several configs",
-    "several text configs": "several text configs",
     "Multiple valid text configs": "several text configs",
-    "not supported": "not supported by transformers",
+    "would be partly random": "lacks tensors of its other parts",
 }
 
 
