@@ -17,7 +17,6 @@ import os
 import re
 import resource
 import signal
-import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -38,7 +37,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.files import read_json, write_json, write_text
 from fgrlhf.kernels.install import shares_cache, shares_prompts
 from fgrlhf.models.config import LoRAConfig
@@ -450,11 +449,11 @@ def write_table(text: str, document: Path = DOCUMENT) -> None:
     write_text(document, f"{before}{START}\n\n{text}\n\n{END}{after}")
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description="The table of model types.")
     parser.add_argument("--output-dir", type=Path, default=Path("outputs/families"))
     parser.add_argument("--types", nargs="+", help="only these types; the table is not written")
-    args = parser.parse_args(arguments)
+    args = parser.parse_args()
     torch.set_num_threads(1)  # a process that is forked cannot use the threads of its parent
     types = model_types()
     chosen = {name: types[name] for name in args.types or types}
@@ -467,4 +466,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_main(main)
