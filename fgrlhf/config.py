@@ -178,6 +178,7 @@ def validate(
     source: str,
     secrets: Iterable[str] = (),
     way_to_add: Callable[[str], str] | None = None,
+    others: Sequence[str] = (),
 ) -> Model:
     """Build `model` from a nested dict.
 
@@ -187,12 +188,16 @@ def validate(
       source: where it comes from, for the message.
       secrets: values that the message must not show, besides those of keys such as `api_key`.
       way_to_add: tells, for the path of a missing key, how to give it. None: in the source.
+      others: mistakes that the caller found in the tree, to be reported with those of the class.
 
     Raises:
       UserError: lists all mistakes, with secrets masked.
     """
+    problems = []
     try:
-        return model.model_validate(tree)
+        config = model.model_validate(tree)
+        if not others:
+            return config
     except ValidationError as error:
         problems = error.errors()
     hide = hider_of({*secrets, *secrets_in(tree)})
@@ -201,6 +206,7 @@ def validate(
     for problem in problems:
         for line in explain(model, problem, hide, way_to_add):
             lines.append(shorten(hide(line), LONGEST_MESSAGE))
+    lines += [shorten(hide(line), LONGEST_MESSAGE) for line in others]
     count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
     head = f"{shorten(source)} has {count}{_other_command(model, tree)}:"
     raise UserError(_message(head, lines))

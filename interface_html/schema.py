@@ -8,24 +8,46 @@ JSON. The pages run it, and `load_schema` reads the JSON in it.
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from string import ascii_lowercase, ascii_uppercase
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from fgrlhf.config import StrictModel, validate
+from fgrlhf.config import StrictModel, refuse, validate
 from fgrlhf.data.judgements import RESPONSE, SOURCE
 from fgrlhf.data.problems import SentenceKeys
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, shorten
 
 ASSIGNMENT = "window.FG_SCHEMA ="
 MOST_OUTPUTS = 9  # the comparison page names them A to I
 PageName = Literal["annotation", "comparison", "rating"]
 Pages = Literal["annotation", "comparison", "rating", "both"]  # both: all pages of the task
 Side = Literal["response", "source"]
+UNIQUE = ("name", "letter", "key")  # of a kind among kinds, and of a severity among severities
 OUTPUT = "output "  # the side of marks in another output than the first: with its index
 PAGE_KEYS = "CEGNPSXY"  # letters that are keys of the annotation page
+
+
+def _like(pattern: str, words: str) -> AfterValidator:
+    """A check of a text, with a message in words in place of the pattern."""
+
+    def check(value: str) -> str:
+        if re.fullmatch(pattern, value) is None:
+            raise ValueError(f"must be {words} (got {shorten(repr(value))})")
+        return value
+
+    return AfterValidator(check)
+
+
+Color = Annotated[str, _like("#[0-9A-Fa-f]{6}", "a colour such as #E7040F")]
+Digit = Annotated[str, _like("[1-9]", "one digit, 1 to 9")]
+CapitalLetter = Annotated[str, _like("[A-Z]", "one capital letter, A to Z")]
+SmallLetter = Annotated[str, _like("[a-z]", "one lower-case letter, a to z")]
+LetterKey = Annotated[
+    str, _like(r"(Shift\+)?[A-Z]", "one capital letter, with or without Shift+, as M or Shift+M")
+]
 
 
 class Example(StrictModel):
@@ -48,9 +70,9 @@ class MissingType(StrictModel):
 
     name: str = Field(min_length=1, description="as stored")
     label: str = Field(min_length=1, description="as shown")
-    letter: str = Field(pattern="^[A-Z]$", description="badge in the text")
-    key: str = Field(pattern="^[1-9]$", description="keyboard key")
-    color: str = Field(pattern="^#[0-9A-Fa-f]{6}$")
+    letter: CapitalLetter = Field(description="badge in the text")
+    key: Digit = Field(description="keyboard key")
+    color: Color
     help: str = Field(description="when it applies")
     examples: tuple[Example, ...] = Field((), description="right and nearly right cases")
 
@@ -69,13 +91,17 @@ class ErrorType(MissingType):
 
 
 class Severity(StrictModel):
-    """How serious an error is."""
+    """How serious an error is. `_with_defaults` gives what a schema leaves out."""
 
     name: str = Field(min_length=1, description="as stored")
-    label: str = Field(min_length=1, description="as shown")
-    letter: str = Field(pattern="^[a-z]$", description="after the badge in the text: I3m")
-    key: str = Field(
-        pattern=r"^(Shift\+)?[A-Z]$", description="keyboard key: a letter, such as M or Shift+M"
+    label: str = Field(min_length=1, description="as shown; by default the name")
+    letter: SmallLetter = Field(
+        description="after the badge in the text: I3m; by default the first letter of the name that"
+        " no other severity has"
+    )
+    key: LetterKey = Field(
+        description="keyboard key: a letter, such as M or Shift+M; by default the first letter of"
+        " the name that is no other key"
     )
 
 
@@ -218,115 +244,56 @@ class Schema(StrictModel):
     )
 
     @model_validator(mode="after")
-    def _check_types(self) -> "Schema":
-        kinds = [*self.errors, *self.missing]
-        for attribute in ("name", "letter", "key"):
-            counts = Counter(getattr(kind, attribute) for kind in kinds)
-            value, count = counts.most_common(1)[0] if counts else (None, 0)
-            if count > 1:
-                raise ValueError(f"two types have the {attribute} {value!r}: make it unique")
-        for kind in kinds:
-            if kind.letter in PAGE_KEYS:
-                raise ValueError(
-                    f"{kind.name} has the letter {kind.letter!r}, which is a key of the annotation"
-                    f" page: set another one than {', '.join(PAGE_KEYS)}"
-                )
+    def _check_all(self) -> "Schema":
+        reasons = [*self._wrong_kinds(), *self._wrong_texts(), *self._wrong_pages()]
+        refuse([("", reason) for reason in reasons])
+        return self
+
+    def _wrong_kinds(self) -> Iterator[str]:
         for kind in self.errors:
             if kind.side == SOURCE and kind.needs != "nothing":
-                raise ValueError(
-                    f"{kind.name} is marked in the source: its `needs` must be nothing"
-                )
+                yield f"{kind.name} is marked in the source: its `needs` must be nothing"
             if kind.positive and kind.needs != "nothing":
-                raise ValueError(f"{kind.name} is positive: its `needs` must be nothing")
+                yield f"{kind.name} is positive: its `needs` must be nothing"
         needs_sentences = any(kind.needs == "sentences" for kind in self.errors)
         if self.fields.context is None and (self.missing or needs_sentences):
-            raise ValueError("types that refer to sentences need `fields.context`, which is null")
-        return self
-
-    @model_validator(mode="after")
-    def _check_severities(self) -> "Schema":
-        for attribute in ("name", "letter", "key"):
-            value = _repeated([getattr(severity, attribute) for severity in self.severities])
-            if value is not None:
-                raise ValueError(f"two severities have the {attribute} {value!r}: make it unique")
-        for severity in self.severities:
-            if severity.key[-1] in PAGE_KEYS:
-                raise ValueError(
-                    f"the severity {severity.name} has the key {severity.key!r}, and"
-                    f" {severity.key[-1]} is a key of the annotation page, with and without Shift:"
-                    f" set another letter than {', '.join(PAGE_KEYS)}"
-                )
+            yield "types that refer to sentences need `fields.context`, which is null"
         if self.severities and not self.errors:
-            raise ValueError("`severities` are for errors, and `errors` is []: leave them out")
+            yield "`severities` are for errors, and `errors` is []: leave them out"
         if self.severity_required and not self.severities:
-            raise ValueError("`severity_required` needs `severities`, which is []")
-        return self
+            yield "`severity_required` needs `severities`, which is []"
 
-    @model_validator(mode="after")
-    def _check_skip_reasons(self) -> "Schema":
-        value = _repeated([reason.name for reason in self.skip_reasons])
-        if value is not None:
-            raise ValueError(f"two skip reasons have the name {value!r}: make it unique")
-        return self
-
-    @model_validator(mode="after")
-    def _check_keys(self) -> "Schema":
-        missing = sorted({*self.text_keys, *self.context_keys} - set(self.row))
+    def _wrong_texts(self) -> Iterator[str]:
+        named = {*self.text_keys, *self.context_keys}
+        missing, more = sorted(named - set(self.row)), sorted(set(self.row) - named)
         if missing:
-            raise ValueError(f"`row` lacks {', '.join(missing)}, which `fields` names")
-        return self
-
-    @model_validator(mode="after")
-    def _check_pages(self) -> "Schema":
-        if self.compares and len(self.fields.outputs) < 2:
-            raise ValueError("a comparison needs two or more `fields.outputs`")
-        if not self.pages:
-            raise ValueError(
-                "there is nothing to judge: set `errors`, `missing`, `comparison` or `ratings`"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_other_keys(self) -> "Schema":
-        more = sorted(set(self.row) - {*self.text_keys, *self.context_keys})
+            yield f"`row` lacks {', '.join(missing)}, which `fields` names"
         if more:
-            raise ValueError(
+            yield (
                 f"`row` has {', '.join(more)}, which `fields` does not name: remove it; files may"
                 " have more keys than `row`"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _check_mark_outputs(self) -> "Schema":
-        if not self.mark_outputs:
-            return self
-        if len(self.fields.outputs) < 2:
-            raise ValueError("`mark_outputs` needs two or more `fields.outputs`")
-        if all(kind.side == SOURCE for kind in self.errors):
-            raise ValueError("`mark_outputs` needs kinds of `errors` that are marked in an output")
-        if self.correction or self.missing:
-            raise ValueError(
+    def _wrong_pages(self) -> Iterator[str]:
+        count = len(self.fields.outputs)
+        if self.compares and count < 2:
+            yield "a comparison needs two or more `fields.outputs`"
+        if not self.pages:
+            yield "there is nothing to judge: set `errors`, `missing`, `comparison` or `ratings`"
+        if self.mark_outputs and count < 2:
+            yield "`mark_outputs` needs two or more `fields.outputs`"
+        if self.mark_outputs and all(kind.side == SOURCE for kind in self.errors):
+            yield "`mark_outputs` needs kinds of `errors` that are marked in an output"
+        if self.mark_outputs and (self.correction or self.missing):
+            yield (
                 "`mark_outputs` excludes `correction` and `missing`, which are about one output:"
                 " set them to false and []"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_ratings(self) -> "Schema":
-        counts = Counter(scale.name for scale in self.ratings)
-        for name, count in counts.items():
-            if count > 1:
-                raise ValueError(f"two ratings have the name {name!r}: make it unique")
-        return self
-
-    @model_validator(mode="after")
-    def _check_page_guidelines(self) -> "Schema":
         for page, texts in self.page_guidelines.items():
             if page not in self.pages:
-                raise ValueError(f"`page_guidelines` has {page}, a page that the task lacks")
+                yield f"`page_guidelines` has {page}, a page that the task lacks"
             if not texts:
-                raise ValueError(f"the guideline of the {page} page is []: leave it out")
-        return self
+                yield f"the guideline of the {page} page is []: leave it out"
 
     @property
     def text(self) -> str:
@@ -427,9 +394,68 @@ def needed_pages(schema: Schema, pages: Pages) -> Sequence[PageName]:
     return [pages]
 
 
-def _repeated(values: Sequence[str]) -> str | None:
-    """A value that occurs twice or more; None if all are different."""
-    return next((value for value, count in Counter(values).items() if count > 1), None)
+def _with_defaults(severities: Sequence[Any]) -> list[Any]:
+    """Severities with the values that a schema left out. A name alone is a severity too.
+
+    What has no default, such as the key of a name without letters, stays missing.
+    templates/rules.js has the same as `FG.severities`.
+    """
+    given = [{"name": value} if isinstance(value, str) else value for value in severities]
+    letters, keys = _texts(given, "letter"), _texts(given, "key")
+    filled = []
+    for value in given:
+        if isinstance(value, dict) and isinstance(value.get("name"), str):
+            name = value["name"]
+            value = {"label": name, **value}
+            _set_first(value, "letter", name.lower(), ascii_lowercase, letters)
+            possible = set(ascii_uppercase) - set(PAGE_KEYS)
+            _set_first(value, "key", name.upper(), possible, keys)
+        filled.append(value)
+    return filled
+
+
+def _set_first(
+    value: dict[str, Any], key: str, name: str, possible: Iterable[str], used: list[str]
+) -> None:
+    """Set a missing value to the first possible letter of a name that is not used yet."""
+    free = [letter for letter in name if letter in possible and letter not in used]
+    if key not in value and free:
+        value[key] = free[0]
+        used.append(free[0])
+
+
+def _texts(values: Iterable[Any], key: str) -> list[str]:
+    """The texts under a key of those values that have one there."""
+    found = [value.get(key) for value in values if isinstance(value, dict)]
+    return [text for text in found if isinstance(text, str)]
+
+
+def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Names, letters and keys that are taken, in a tree that may have other mistakes too."""
+    lists = {key: tree.get(key) for key in ("errors", "missing", "severities", "ratings")}
+    lists["skip reasons"] = tree.get("skip_reasons")
+    values = {key: found if isinstance(found, list) else [] for key, found in lists.items()}
+    kinds = [*values.pop("errors"), *values.pop("missing")]
+    for noun, group in {"types": kinds, **values}.items():
+        for attribute in ("name",) if noun in ("ratings", "skip reasons") else UNIQUE:
+            for text, count in Counter(_texts(group, attribute)).items():
+                if count > 1:
+                    yield f"two {noun} have the {attribute} {text!r}: make it unique"
+    free = f"set another letter than {', '.join(PAGE_KEYS)}"
+    for kind in kinds:
+        for letter in _texts([kind], "letter"):
+            if len(letter) == 1 and letter in PAGE_KEYS:
+                yield (
+                    f"{kind.get('name')} has the letter {letter!r}, which is a key of the"
+                    f" annotation page: {free}"
+                )
+    for severity in values["severities"]:
+        for key in _texts([severity], "key"):
+            if key and key.removeprefix("Shift+") in tuple(PAGE_KEYS):
+                yield (
+                    f"the severity {severity.get('name')} has the key {key!r}, and {key[-1]} is a"
+                    f" key of the annotation page, with and without Shift: {free}"
+                )
 
 
 def load_schema(path: str | Path) -> Schema:
@@ -450,4 +476,6 @@ def load_schema(path: str | Path) -> Schema:
         raise UserError(f"{path}: the text after `{ASSIGNMENT}` is not JSON: {error}") from None
     if not isinstance(tree, dict):
         raise UserError(f"{path}: the text after `{ASSIGNMENT}` must be an object")
-    return validate(Schema, tree, source=str(path))
+    if isinstance(tree.get("severities"), list):
+        tree["severities"] = _with_defaults(tree["severities"])
+    return validate(Schema, tree, source=str(path), others=list(_clashes(tree)))

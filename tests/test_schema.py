@@ -69,6 +69,41 @@ def test_mistakes_are_named(tmp_path, change, message):
     assert message in broken(tmp_path, change)
 
 
+def test_all_mistakes_are_in_one_message(tmp_path):
+    def change(tree):
+        tree["errors"][0].update(letter="G")
+        tree["errors"][1].update(color="red", key="1")
+        tree["severities"] = [
+            {"name": "minor", "letter": "M", "key": "E"},
+            {"name": "major", "letter": "jj", "key": "Shift+J"},
+        ]
+        del tree["unit"]
+
+    message = broken(tmp_path, change)
+    assert "has 7 mistakes" in message
+    for reason in (
+        "unit: missing",
+        "errors.1.color: must be a colour such as #E7040F (got 'red')",
+        "severities.0.letter: must be one lower-case letter, a to z (got 'M')",
+        "severities.1.letter: must be one lower-case letter, a to z (got 'jj')",
+        "two types have the key '1': make it unique",
+        "has the letter 'G', which is a key of the annotation page: set another letter than"
+        " C, E, G, N, P, S, X, Y",
+        "the severity minor has the key 'E', and E is a key",
+    ):
+        assert reason in message
+
+
+def test_mistakes_of_whole_lists_are_in_one_message(tmp_path):
+    def change(tree):
+        tree["fields"].update(context=None, outputs=["prediction 1"])
+        tree.update(severity_required=True)
+
+    message = broken(tmp_path, change)
+    for reason in ("refer to sentences", "`severity_required` needs", "two or more `fields.out"):
+        assert reason in message
+
+
 def test_missing_keys_belong_into_the_schema_file(tmp_path):
     def without_keys(tree):
         del tree["row"], tree["unit"]

@@ -58,6 +58,41 @@ def test_clashes_in_the_schema_are_named(tmp_path, keys, message):
     assert message in broken(tmp_path, lambda tree: tree.update(**keys))
 
 
+@pytest.mark.parametrize(
+    "severities, expected",
+    [
+        (
+            ["minor", {"name": "major"}, {"name": "severe", "letter": "m", "key": "Shift+M"}],
+            [
+                ("minor", "i", "M"),
+                ("major", "a", "A"),
+                ("severe", "m", "Shift+M"),
+            ],
+        ),
+        (["neutral", "noise"], [("neutral", "n", "U"), ("noise", "o", "O")]),
+        ([{"name": "x", "label": "Ex", "key": "B"}], [("Ex", "x", "B")]),
+    ],
+)
+def test_severities_have_defaults_on_the_page_too(chromium, tmp_path, severities, expected):
+    task = task_with(tmp_path, severities=severities)
+    found = [(one.label, one.letter, one.key) for one in task.schema.severities]
+    assert found == expected
+    with opened(chromium, where=page_with(task, [ROW])) as tab:
+        in_browser = tab.evaluate(
+            "FG.severities(FG_SCHEMA).map(({ label, letter, key }) => [label, letter, key])"
+        )
+        assert [tuple(one) for one in in_browser] == expected
+        drag(tab, 1, 2)
+        press(tab, "1", expected[0][2].lower())
+        assert badge(word(tab, 1)) == f"I1{expected[0][1]}"
+
+
+def test_a_severity_without_a_free_letter_needs_one(tmp_path):
+    message = broken(tmp_path, lambda tree: tree.update(severities=["a", "\u91cd"]))
+    assert "severities.1.letter: missing" in message
+    assert "severities.1.key: missing" in message
+
+
 def test_a_severity_is_one_of_the_schema(tmp_path):
     task = task_with(tmp_path, severities=SEVERITIES)
     assert fields(task, doc(IRRELEVANT)) == []

@@ -34,7 +34,7 @@ window.FG = window.FG || {};
     // ---- words -----------------------------------------------------------------------------------------------
     function errorWords(error) {
       const kind = FG.kind(schema, error["error type"]),
-        severity = (schema.severities || []).find(({ name }) => name === error.severity),
+        severity = FG.severities(schema).find(({ name }) => name === error.severity),
         isSource = FG.sideOf(error) === FG.SOURCE,
         quote = short(FG.quote(page.views[FG.sideOf(error)].points, error.start, error.end));
       const label = labelWords(kind, severity),

@@ -11,6 +11,24 @@ window.FG = window.FG || {};
   FG.countErrors = (schema, doc) => FG.errorsOf(schema, doc).length + doc["missing-info"].length;
   FG.likedKinds = (schema) => schema.errors.filter((kind) => kind.positive);
 
+  // The severities of a schema, each {name, label, letter, key}, with the same defaults as in schema.py.
+  FG.severities = function (schema) {
+    const given = (schema.severities || []).map((value) => (typeof value === "string" ? { name: value } : value)),
+      letters = given.map(({ letter }) => letter),
+      keys = given.map(({ key }) => key);
+    function first(name, possible, used) {
+      const letter = [...name].find((one) => possible.test(one) && !used.includes(one));
+      used.push(letter);
+      return letter;
+    }
+    return given.map((value) => ({
+      ...value,
+      label: value.label || value.name,
+      letter: value.letter || first(value.name.toLowerCase(), /[a-z]/, letters),
+      key: value.key || first(value.name.toUpperCase(), /[ABDFHIJKLMOQRTUVWZ]/, keys), // no other key of the page
+    }));
+  };
+
   FG.textKey = (schema) => schema.fields.outputs[0];
   FG.SOURCE = "source";
   FG.RESPONSE = "response";
@@ -175,7 +193,7 @@ window.FG = window.FG || {};
   }
 
   function severityProblems(schema, error, field) {
-    const names = (schema.severities || []).map((severity) => severity.name),
+    const names = FG.severities(schema).map((severity) => severity.name),
       problem = (reason) => [{ field: `${field}.severity`, reason }];
     if (names.length && FG.isLiked(schema, error))
       return "severity" in error ? problem(`must be left out: ${error["error type"]} is no error`) : [];

@@ -2,8 +2,7 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const { t } = FG;
-  const severities = (schema) => schema.severities || [];
+  const { t, severities } = FG;
 
   // The letter after an error's badge in the text; "" without a severity.
   FG.severityLetter = function (schema, error) {

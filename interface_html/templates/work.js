@@ -66,7 +66,7 @@ window.FG = window.FG || {};
   function fittingError(schema, error) {
     const fitting = { ...error },
       asksReason = (FG.kind(schema, error["error type"]).reason || "none") !== "none";
-    if (!(schema.severities || []).some(({ name }) => name === error.severity)) delete fitting.severity;
+    if (!FG.severities(schema).some(({ name }) => name === error.severity)) delete fitting.severity;
     if (!asksReason) delete fitting.reason;
     return fitting;
   }
