@@ -119,7 +119,9 @@ def test_the_same_bytes_as_from_disk(chromium, tmp_path):
             tab.wait_for_selector("#empty:not([hidden])")
         export(Settings(task="qa_feedback", db=str(server.db), out=str(tmp_path / "out.json")))
         row = {key: ITEM[key] for key in SCHEMA.row} | {"question": "Question 0?"}
-        expected = rows_text([row_with(Item("", row), EXPECTED, PREFERENCE)])
+        decided = {"annotation": "single", "comparison": "single"}
+        item = Item("", row | {"decided": decided})
+        expected = rows_text([row_with(item, EXPECTED, PREFERENCE)])
         assert (tmp_path / "out.json").read_text() == expected
         assert read_database(server.db, "qa_feedback").submissions[0].seconds > 0
 
@@ -198,7 +200,8 @@ def test_another_task_is_served_too(chromium, tmp_path):
             tab.wait_for_selector("#empty:not([hidden])")
         export(Settings(task="detoxification", db=str(server.db), out=str(tmp_path / "out.json")))
     (row,) = json.loads((tmp_path / "out.json").read_text())
-    assert row == {**item, "spans": [{"start": 13, "end": 22, "label": "Insult"}]}
+    marked = {**item, "spans": [{"start": 13, "end": 22, "label": "Insult"}]}
+    assert row == {**marked, "decided": {"annotation": "single"}}
 
 
 def test_two_annotators_work_at_once(chromium, tmp_path):
