@@ -176,11 +176,28 @@ def load_task(name: str) -> Task:
             f"`{shorten(name)}` is a config, not a task: name the task before it. Every override"
             " after the config has the form section.key=value"
         )
+    folder = _pages_folder(dotted)
+    if folder is not None:
+        raise UserError(
+            f"{folder} has feedback pages and no task.py, which training needs: write"
+            f" {folder / 'task.py'} with these three lines, where docs/tasks.md tells what more a"
+            ' task may have:\n"""My task."""\nfrom fgrlhf.task import Task\n'
+            f'TASK = Task(name="{folder.name}")'
+        )
     known = suggestion(dotted.rpartition(".")[2], _shipped_tasks())
     raise UserError(
         f"there is no task `{shorten(name)}`: {known}. A task is a package with a"
         " task.py that defines TASK; run from the folder that contains `tasks`"
     )
+
+
+def _pages_folder(dotted: str) -> Path | None:
+    """The folder in the working directory that has the feedback pages of a task; None without."""
+    if not _possible_modules(dotted):
+        return None
+    path = Path(*dotted.split("."))
+    places = (Path("tasks") / path, path)
+    return next((one for one in places if (one / "interface_html/schema.js").is_file()), None)
 
 
 def _possible_modules(dotted: str) -> list[str]:

@@ -55,6 +55,21 @@ def test_a_module_that_defines_no_task_is_named(text, tmp_path, monkeypatch):
         load_task("my_riddles")
 
 
+@pytest.mark.parametrize("name", ["my_essays", "tasks.my_essays", "tasks/my_essays"])
+def test_feedback_pages_without_a_task_get_its_lines(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pages = tmp_path / "tasks" / "my_essays" / "interface_html"
+    pages.mkdir(parents=True)
+    (pages / "schema.js").touch()
+    with pytest.raises(UserError, match="write tasks/my_essays/task.py with these") as error:
+        load_task(name)
+    *_, text, imports, definition = str(error.value).split("\n")
+    task = tmp_path / "my_essays_of_message.py"
+    task.write_text("\n".join([text, imports, definition]))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_task("my_essays_of_message").name == "my_essays"
+
+
 class WithoutKind(RuleReward):
     """A reward kind that does not declare its name."""
 
