@@ -9,6 +9,7 @@ config_schema.py finds what a config class allows at a path, and config_errors.p
 messages.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -261,11 +262,24 @@ Kernels = Annotated[
 ]
 
 
+_VARIABLE = re.compile(r"\$(?:\{[^}]*\}?|[A-Za-z_]\w*)")
+
+
 def _file_path(value: str) -> str:
     if not value.strip():
         raise ValueError("it is empty: name a file, a folder or a hub name")
     if "\0" in value:
         raise ValueError("it contains a NUL character, which no file name can have")
+    if value == "~" or value.startswith("~/"):
+        raise ValueError(
+            "`~` is not the home folder here, but would become a folder of that name: write the"
+            " whole path"
+        )
+    if variable := _VARIABLE.search(value):
+        raise ValueError(
+            f"`{variable[0]}` is no variable here, but would be part of a name: write the value"
+            " (in a YAML file, ${NAME} is replaced), or let the shell replace it: no single quotes"
+        )
     return value
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import FilePath
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
@@ -217,8 +218,10 @@ class Settings(OutputSettings):
     """The database to read."""
 
     task: str = Field(description=TASK_HELP)
-    db: str = Field(default="outputs/feedback/feedback.sqlite", description="the server's database")
-    out: str = Field(description="the file of items to write")
+    db: FilePath = Field(
+        default="outputs/feedback/feedback.sqlite", description="the server's database"
+    )
+    out: FilePath = Field(description="the file of items to write")
     pages: Pages = Field(
         default="both",
         description="the judgements to decide between; both: those of all pages of the task",

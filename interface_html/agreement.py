@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import FilePath
 from fgrlhf.data.agreement import weight_notes
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
@@ -31,7 +32,7 @@ class Settings(OutputSettings):
     """The judgements to compare."""
 
     task: str = Field(description=TASK_HELP)
-    db: str | None = Field(default=None, description="the server's database")
+    db: FilePath | None = Field(default=None, description="the server's database")
     files: str = Field(
         default="",
         description="instead of db: feedback files, one per annotator, separated by commas",
@@ -39,7 +40,7 @@ class Settings(OutputSettings):
     records: str = Field(
         default="", description="the record.json of each file: orders shown and active times"
     )
-    out: str | None = Field(default=None, description="a JSON file to write the figures to")
+    out: FilePath | None = Field(default=None, description="a JSON file to write the figures to")
 
 
 def write_report(settings: Settings) -> dict[str, Figure]:

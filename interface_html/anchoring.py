@@ -23,6 +23,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import FilePath
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
@@ -316,13 +317,13 @@ class Settings(OutputSettings):
     """The annotations to compare."""
 
     task: str = Field(description=TASK_HELP)
-    db: str | None = Field(default=None, description="the server's database")
+    db: FilePath | None = Field(default=None, description="the server's database")
     items: str | None = Field(
         default=None, description="instead of db: the file of items with the suggestions"
     )
     files: str = Field(default="", description="feedback files, separated by commas")
     records: str = Field(default="", description="the record.json of each file")
-    out: str | None = Field(default=None, description="a JSON file to write the figures to")
+    out: FilePath | None = Field(default=None, description="a JSON file to write the figures to")
 
 
 def write_report(settings: Settings) -> list[Influence]:

@@ -28,7 +28,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main, shorten
 from interface_html.database import Database
@@ -50,7 +50,7 @@ class Settings(StrictModel):
 
     task: str = Field(description=TASK_HELP)
     files: str = Field(description="feedback files that annotators sent back, separated by commas")
-    db: str = Field(
+    db: FilePath = Field(
         default="outputs/feedback/feedback.sqlite",
         description="the database; created if it does not exist",
     )

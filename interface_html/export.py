@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import FilePath
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, first_problems, run_main
 from fgrlhf.files import write_text
@@ -348,8 +349,10 @@ class Settings(OutputSettings):
     """The submissions to export."""
 
     task: str = Field(description=TASK_HELP)
-    db: str = Field(default="outputs/feedback/feedback.sqlite", description="the server's database")
-    out: str = Field(description="the feedback file to write")
+    db: FilePath = Field(
+        default="outputs/feedback/feedback.sqlite", description="the server's database"
+    )
+    out: FilePath = Field(description="the feedback file to write")
     policy: Policy = Field(
         default="latest", description="how to combine several judgements of an item"
     )

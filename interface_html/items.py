@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import FilePath
 from fgrlhf.data.problems import (
     Complaint,
     DataError,
@@ -152,7 +153,7 @@ class Settings(OutputSettings):
 
     task: str = Field(description=TASK_HELP)
     source: str = Field(description="samples, feedback or items, in the task's format")
-    out: str = Field(description="the file of items to write")
+    out: FilePath = Field(description="the file of items to write")
     prompts: str | None = Field(default=None, description=PROMPTS_HELP)
 
 

@@ -18,6 +18,7 @@ from itertools import count
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import FilePath
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
@@ -37,7 +38,7 @@ class Settings(OutputSettings):
 
     task: str = Field(description=TASK_HELP)
     files: str = Field(description="feedback files, separated by commas, the first round first")
-    out: str = Field(description="the feedback file to write")
+    out: FilePath = Field(description="the feedback file to write")
 
 
 @dataclass(frozen=True)

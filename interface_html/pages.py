@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import FilePath
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.format import Item
@@ -70,7 +71,7 @@ class Settings(OutputSettings):
 
     task: str = Field(description=TASK_HELP)
     items: str = Field(description="items, samples or feedback, in the task's format")
-    out: str = Field(description="the HTML file to write")
+    out: FilePath = Field(description="the HTML file to write")
     page: PageName = Field(default="annotation", description="which of the task's pages")
     prompts: str | None = Field(default=None, description=PROMPTS_HELP)
     language: str = Field(default="en", description=LANGUAGE_HELP)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel, validate
+from fgrlhf.config import FilePath, StrictModel, validate
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
@@ -356,11 +356,13 @@ class Settings(OutputSettings):
     """The database to read."""
 
     task: str = Field(description=TASK_HELP)
-    db: str = Field(default="outputs/feedback/feedback.sqlite", description="the server's database")
+    db: FilePath = Field(
+        default="outputs/feedback/feedback.sqlite", description="the server's database"
+    )
     gold: str | None = Field(
         default=None, description="a feedback file with the right judgements of items of the study"
     )
-    out: str | None = Field(default=None, description="a JSON file to write the figures to")
+    out: FilePath | None = Field(default=None, description="a JSON file to write the figures to")
 
 
 def write_report(settings: Settings) -> ReliabilityReport:

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import refuse
+from fgrlhf.config import FilePath, refuse
 from fgrlhf.data.problems import counted
 from fgrlhf.data.selection import best, disagreement, drift, pair_uncertainty, uncertainty
 from fgrlhf.errors import UserError, run_main
@@ -44,7 +44,7 @@ class Settings(OutputSettings):
 
     task: str = Field(description=TASK_HELP)
     source: str = Field(description="samples, feedback or items, in the task's format")
-    out: str = Field(description="the file of items to write")
+    out: FilePath = Field(description="the file of items to write")
     n: PositiveInt = Field(description="number of items to choose")
     by: Order = Field(default="uncertainty", description="what makes an item valuable")
     models: str | None = Field(

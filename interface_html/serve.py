@@ -13,7 +13,7 @@ import uvicorn
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.data.names import name_key
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
@@ -35,7 +35,7 @@ class Settings(StrictModel):
     """The items, the annotators, and the database."""
 
     task: str = Field(description=TASK_HELP)
-    db: str = Field(
+    db: FilePath = Field(
         default="outputs/feedback/feedback.sqlite",
         description="the database; created if it does not exist",
     )

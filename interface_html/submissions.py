@@ -25,6 +25,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import FilePath
 from fgrlhf.data.problems import counted
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_jsonl
@@ -43,8 +44,10 @@ class Settings(OutputSettings):
     """The database to read."""
 
     task: str = Field(description=TASK_HELP)
-    db: str = Field(default="outputs/feedback/feedback.sqlite", description="the server's database")
-    out: str = Field(description="the JSON lines file to write")
+    db: FilePath = Field(
+        default="outputs/feedback/feedback.sqlite", description="the server's database"
+    )
+    out: FilePath = Field(description="the JSON lines file to write")
     format: Literal["submissions", "judgements"] = Field(
         default="submissions",
         description="submissions: everything as it was submitted; judgements: the latest annotation"

@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import refuse
+from fgrlhf.config import FilePath, refuse
 from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.judgements import RESPONSE
 from fgrlhf.data.problems import counted
@@ -80,7 +80,7 @@ class Settings(OutputSettings):
 
     task: str = Field(description=TASK_HELP)
     source: str = Field(description="samples, feedback or items, in the task's format")
-    out: str = Field(description="the file of items to write")
+    out: FilePath = Field(description="the file of items to write")
     models: str | None = Field(
         default=None, description="folders of segment reward models, separated by commas"
     )

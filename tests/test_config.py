@@ -10,11 +10,13 @@ from pydantic import Field, model_validator
 from fgrlhf.cli.command_line import parse_cli
 from fgrlhf.config import (
     Count,
+    FilePath,
     NonNegativeCount,
     Positive,
     Rate,
     Seed,
     StrictModel,
+    config_from,
     load_config,
     refuse,
     to_yaml,
@@ -554,3 +556,23 @@ def test_several_mistakes_of_one_section():
     ]
     # repeating a default does no harm
     assert validate(Outer, {"inner": {"size": 3, "sizes": [1]}}, "file") == Outer()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["~", "~/runs", "$OUTPUT_DIR/x", "${OUTPUT_DIR:-x}/rl", "${OUTPUT_DIR/rl", "runs/${HOME}/x"],
+)
+def test_a_path_that_nobody_expands_is_refused(path):
+    class Saved(StrictModel):
+        save_dir: FilePath
+
+    with pytest.raises(UserError, match="save_dir: `.*` is (no variable|not the home folder) here"):
+        config_from(Saved, [f"save_dir={path}"])
+
+
+@pytest.mark.parametrize("path", ["a~b", "runs/~", "5$", "$(x)", "a $ b"])
+def test_a_path_with_such_characters_is_a_path(path):
+    class Saved(StrictModel):
+        save_dir: FilePath
+
+    assert config_from(Saved, [f"save_dir={path}"]).save_dir == path

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, shorten, suggestion
 from fgrlhf.models.adapter_files import ADAPTER_CONFIG
 
 
 class ModelSettings(StrictModel):
-    output_dir: str | None = Field(
+    output_dir: FilePath | None = Field(
         default=None, description="folder of the model; null: outputs/models/NAME"
     )
     base: str | None = Field(

@@ -17,7 +17,7 @@ from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from, task_and_rest
-from fgrlhf.config import StrictModel, load_config, refuse
+from fgrlhf.config import FilePath, StrictModel, load_config, refuse
 from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.errors import UserError, first_problems, run_main
 from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, reference_notes
@@ -67,10 +67,10 @@ class Settings(StrictModel):
             "YAML of an RL run: rewards, lengths and sampling; its policy is the reference of `kl`"
         )
     )
-    data_dir: str | None = Field(
+    data_dir: FilePath | None = Field(
         default=None, description="folder of prompts; null: the task generates them"
     )
-    output_dir: str = Field(description="folder of the results")
+    output_dir: FilePath = Field(description="folder of the results")
     split: str = Field(default="test", description="<data_dir>/<split>.json")
     name: str | None = Field(
         default=None, description="name of the results; null: the policy's folder"

@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.cli.evaluate import policy_name
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.errors import run_main
 from fgrlhf.files import parse_json, read_jsonl, write_jsonl
@@ -47,10 +47,10 @@ class Settings(StrictModel):
     """The settings of the stage."""
 
     policy: str = Field(description="folder or hub name of the policy")
-    data_dir: str | None = Field(
+    data_dir: FilePath | None = Field(
         default=None, description="folder of prompts; null: the task generates them"
     )
-    output_dir: str = Field(description="folder of the results")
+    output_dir: FilePath = Field(description="folder of the results")
     split: str = Field(default="train", description="<data_dir>/<split>.json")
     name: str | None = Field(
         default=None, description="name of the results; null: the policy's folder"

@@ -21,7 +21,7 @@ from huggingface_hub import HfApi, hf_hub_download
 from pydantic import Field, field_validator
 from tqdm import tqdm
 
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import sha256
 from fgrlhf.runs.progress import progress_bar
@@ -32,7 +32,7 @@ BLOCK = 1 << 16
 class DownloadConfig(StrictModel):
     """Settings of a task's download program, which sets the default of `base_url`."""
 
-    data_dir: str = Field(description="folder of the rows")
+    data_dir: FilePath = Field(description="folder of the rows")
     base_url: str = Field(description="address of the folder with the files")
     attempts: int = Field(default=4, ge=1, le=100, description="most attempts for each file")
     timeout: float = Field(

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.evaluate import RESULTS, table
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows
@@ -31,7 +31,7 @@ from fgrlhf.runs.stage import begin, finish, folder_of, hold, stored_result
 class Settings(StrictModel):
     """The evaluation to choose from."""
 
-    output_dir: str = Field(description="folder of the results")
+    output_dir: FilePath = Field(description="folder of the results")
     source: str = Field(description="name of the evaluation with several responses per prompt")
     split: str = Field(default="test", description="the evaluation is eval/<source>-<split>")
     name: str = Field(default="best_of_n", description="the result is eval/<name>-<split>")

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import sha256, write_json
 from fgrlhf.kernels.choice import processor_name
@@ -44,7 +44,7 @@ Rows = Sequence[Mapping[str, Any]]
 class SummarySettings(StrictModel):
     """Settings of a summary."""
 
-    output_dir: str = Field(description="folder of the results")
+    output_dir: FilePath = Field(description="folder of the results")
     split: str = Field(
         default="test", description="which evaluations to read: eval/<policy>-<split>"
     )

@@ -41,8 +41,8 @@ RIVALS = {"span_rm": REWARD, "score_rm": JUDGE}
 class Settings(StrictModel):
     """Folders of the scorers."""
 
-    data_dir: str = Field(description="folder of the prepared data")
-    output_dir: str = Field(description=f"folder with {REWARD} and {JUDGE}")
+    data_dir: FilePath = Field(description="folder of the prepared data")
+    output_dir: FilePath = Field(description=f"folder with {REWARD} and {JUDGE}")
     span_rm: FilePath | None = Field(
         default=None, description="folder of the scorer of sentences; null: in output_dir"
     )

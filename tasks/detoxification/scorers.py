@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json
 from fgrlhf.reward_models.linear import LinearScorer, area_under_roc, fit_linear_scorer
@@ -26,8 +26,8 @@ Labelled = tuple[list[str], list[bool]]
 class ScorersConfig(StrictModel):
     """Folders of the scorers."""
 
-    data_dir: str = Field(description="folder of the prepared data")
-    output_dir: str = Field(description="folder of the results")
+    data_dir: FilePath = Field(description="folder of the prepared data")
+    output_dir: FilePath = Field(description="folder of the results")
 
 
 def read_examples(path: Path) -> tuple[Labelled, Labelled]:

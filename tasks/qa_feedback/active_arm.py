@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
 from fgrlhf.reward_models.loading import load_reward_model
@@ -40,9 +40,11 @@ class Settings(StrictModel):
 
     by: Literal["uncertainty", "random"] = Field(description="how rows are chosen")
     seed: int = Field(description="of the choice and of training")
-    data_dir: str = Field(description="folder with {train,dev}_feedback.json of the mini world")
+    data_dir: FilePath = Field(
+        description="folder with {train,dev}_feedback.json of the mini world"
+    )
     base_model: str = Field(description="folder of the model that training starts from")
-    output_dir: str = Field(description="folder of the results")
+    output_dir: FilePath = Field(description="folder of the results")
     start: PositiveInt = Field(default=100, description="rows judged in the first round")
     step: PositiveInt = Field(default=100, description="rows judged in every later round")
     rounds: PositiveInt = Field(default=5, description="rounds in all")

@@ -97,7 +97,7 @@ class DemoConfig(StrictModel):
     language: Literal["toy", "chinese"] = Field(
         default="toy", description="mini: of the world; chinese: written without spaces"
     )
-    output_dir: str | None = Field(
+    output_dir: FilePath | None = Field(
         default=None,
         description="folder of the results; null: outputs/qa_feedback/<scale>, with -chinese",
     )

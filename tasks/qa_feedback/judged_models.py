@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.pipeline.scores import evaluation_rows
 from fgrlhf.pipeline.summary import evaluated_policies, number, reward_models_on_dev
@@ -40,8 +40,8 @@ REWARD_MODELS = {
 class JudgedSettings(StrictModel):
     """The outputs whose reward models are compared with the oracle."""
 
-    output_dir: str = Field(description="folder of the results")
-    data_dir: str = Field(description="folder of the rows")
+    output_dir: FilePath = Field(description="folder of the results")
+    data_dir: FilePath = Field(description="folder of the rows")
     split: str = Field(default="test", description="of the evaluations: eval/<policy>-<split>")
     judged: str | None = Field(
         default=None,

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
 from fgrlhf.seeds import derive_seed
@@ -47,9 +47,11 @@ class Settings(StrictModel):
 
     arm: Arm = Field(description="how the rows are judged and combined")
     seed: int = Field(description="of the annotators and of training")
-    data_dir: str = Field(description="folder with {train,dev}_feedback.json of the mini world")
+    data_dir: FilePath = Field(
+        description="folder with {train,dev}_feedback.json of the mini world"
+    )
     base_model: str = Field(description="folder of the model that training starts from")
-    output_dir: str = Field(description="folder of the results")
+    output_dir: FilePath = Field(description="folder of the results")
     noise: float = Field(default=0.3, ge=0, le=1, description="of the noisy annotator")
     gold: PositiveInt = Field(default=50, description="number of gold rows")
     rows: PositiveInt = Field(default=500, description="number of rows to train on")

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json
 from fgrlhf.metrics.rows import read_rows
@@ -28,7 +28,7 @@ class Settings(StrictModel):
     sets: str = Field(description="names of the sets, separated by commas")
     prompts: str = Field(description="the questions, a file like dev.json")
     answers: str = Field(description="rows.jsonl of an evaluation on these questions")
-    out: str = Field(description="the file to write")
+    out: FilePath = Field(description="the file to write")
 
 
 def measure(settings: Settings) -> dict[str, dict[str, float]]:

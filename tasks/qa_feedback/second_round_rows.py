@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel, refuse
+from fgrlhf.config import FilePath, StrictModel, refuse
 from fgrlhf.errors import run_main
 from fgrlhf.seeds import derive_seed
 from interface_html.merge import Settings as MergeSettings
@@ -33,7 +33,7 @@ class Settings(StrictModel):
     samples: str = Field(description="of each round, the answers to these questions; with commas")
     dev_questions: str = Field(description="dev.json")
     dev_samples: str = Field(description="the answers to the dev questions")
-    output_dir: str = Field(description="folder of the feedback and of the training files")
+    output_dir: FilePath = Field(description="folder of the feedback and of the training files")
     perturbed: float = Field(
         ge=0, le=1, description="share of answers perturbed before they are annotated"
     )

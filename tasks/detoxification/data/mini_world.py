@@ -27,7 +27,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, Seed, StrictModel
+from fgrlhf.config import Count, FilePath, Seed, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json, write_text
 from fgrlhf.reward_utils import BLANK, load_segmenter
@@ -220,7 +220,7 @@ def marked_comment(rng: random.Random, annotators_err: bool) -> TaggedWords | No
 class Settings(StrictModel):
     """Sizes of the world."""
 
-    data_dir: str = Field(description="folder of the rows")
+    data_dir: FilePath = Field(description="folder of the rows")
     seed: Seed = Field(default=0, description="of everything random")
     comments: Count = Field(default=6000, description="rows of corpus.json")
     marked: Count = Field(default=2000, description="comments that annotators have marked")

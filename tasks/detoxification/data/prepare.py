@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.data.importers.files import table
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.split import hash_share
@@ -42,7 +42,7 @@ class PrepareConfig(StrictModel):
     """Folders of the prepared data."""
 
     source: str = Field(description=f"folder with {RATED_FILE} and {SPANS_FILE}")
-    data_dir: str = Field(description="folder of the results")
+    data_dir: FilePath = Field(description="folder of the results")
     min_toxicity: float = Field(
         default=TOXIC, ge=0, le=1, description="of a prompt; 0: every prompt with a score"
     )

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.data.split import hash_share
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
@@ -53,7 +53,7 @@ MIN_DIFFERENCE = 0.2  # of two scores; a pair of more similar texts would mostly
 
 class Settings(StrictModel):
     source: str = Field(description=f"folder with {RATED_FILE} and {SPANS_FILE}")
-    data_dir: str = Field(description="folder of the results")
+    data_dir: FilePath = Field(description="folder of the results")
 
 
 # ---- sentences with people's marks ---------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.data.download import fetch_from_hub
 from fgrlhf.errors import run_main
 
@@ -24,7 +24,7 @@ Subset = Literal["harmless-base", "helpful-base", "helpful-online", "helpful-rej
 class Settings(StrictModel):
     """Which files to fetch."""
 
-    data_dir: str = Field(description="folder of the downloaded files")
+    data_dir: FilePath = Field(description="folder of the downloaded files")
     subsets: list[Subset] = Field(
         default=["harmless-base", "helpful-base"], min_length=1, description="of the data set"
     )

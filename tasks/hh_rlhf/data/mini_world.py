@@ -29,7 +29,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, Seed, StrictModel
+from fgrlhf.config import Count, FilePath, Seed, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json
 from fgrlhf.models.dialogs import dialog_text
@@ -279,7 +279,7 @@ def make_demonstrations(rng: random.Random, size: int) -> list[dict[str, Any]]:
 class Settings(StrictModel):
     """Sizes of the world."""
 
-    data_dir: str = Field(description="folder of the rows")
+    data_dir: FilePath = Field(description="folder of the rows")
     seed: Seed = Field(default=0, description="of everything random")
     demonstrations: Count = Field(default=6000, description="rows of sft.json")
     pairs: Count = Field(default=2000, description="rows of train_pairs.json")

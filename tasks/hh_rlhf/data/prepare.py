@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, StrictModel
+from fgrlhf.config import Count, FilePath, StrictModel
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.explore import drop_pairs
 from fgrlhf.data.formats import COMPARISONS, DEMONSTRATIONS, PROMPTS, Demonstration
@@ -44,7 +44,7 @@ class Settings(StrictModel):
     """Which rows to use."""
 
     source: str = Field(description="file of comparisons, or a folder with such files")
-    data_dir: str = Field(description="folder of the results")
+    data_dir: FilePath = Field(description="folder of the results")
     subset_size: Count | None = Field(
         default=None, description="use only so many rows, chosen by a hash; null: all"
     )

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
@@ -28,7 +28,7 @@ from tasks.qa_feedback.feedback import (
 class Settings(StrictModel):
     """The answers to annotate, and how reliable the annotator is."""
 
-    data_dir: str = Field(description="folder of the rows")
+    data_dir: FilePath = Field(description="folder of the rows")
     samples: str = Field(description="samples.jsonl from generate.sh, four predictions per row")
     split: SplitName = Field(
         default="train",

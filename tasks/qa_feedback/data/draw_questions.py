@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import Field, PositiveInt
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
 from fgrlhf.seeds import derive_seed
@@ -21,8 +21,8 @@ ROUNDS = ("first", "second")
 
 
 class Settings(StrictModel):
-    data_dir: str = Field(description="folder with train.json")
-    output_dir: str = Field(description="folder in which the two rounds' folders are written")
+    data_dir: FilePath = Field(description="folder with train.json")
+    output_dir: FilePath = Field(description="folder in which the two rounds' folders are written")
     n: PositiveInt = Field(description="questions in each round")
     seed: int = Field(default=0, description="of the choice")
 

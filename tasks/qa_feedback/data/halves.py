@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main
 from tasks.qa_feedback.feedback import read_feedback_files, write_feedback
 
@@ -20,8 +20,8 @@ HALVES = ("first_half", "second_half")
 
 
 class Settings(StrictModel):
-    data_dir: str = Field(description="folder of the feedback files")
-    output_dir: str = Field(description="folder in which the two halves' folders are written")
+    data_dir: FilePath = Field(description="folder of the feedback files")
+    output_dir: FilePath = Field(description="folder in which the two halves' folders are written")
 
 
 def halve(settings: Settings) -> None:

@@ -17,7 +17,7 @@ from pydantic import Field
 from transformers import PreTrainedTokenizerFast, T5ForConditionalGeneration
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.models.tiny import (
     DECODER_LOOKS_BACK,
@@ -82,8 +82,8 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> T5ForCondit
 class Settings(StrictModel):
     """The folder of the rows and the folder of the model."""
 
-    data_dir: str = Field(description="folder of the rows")
-    output_dir: str = Field(description="folder of the model")
+    data_dir: FilePath = Field(description="folder of the rows")
+    output_dir: FilePath = Field(description="folder of the model")
     tokenizer: Literal["auto", "words", "unigram"] = Field(
         default="auto",
         description="words or unigram; auto: words if there are few different ones",

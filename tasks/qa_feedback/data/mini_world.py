@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json
 from tasks.qa_feedback.data.language import (
@@ -271,7 +271,7 @@ Rows = Annotated[int, Field(ge=1, le=1_000_000)]  # every reader refuses a file 
 class Settings(StrictModel):
     """The output folder and the number of rows per file."""
 
-    data_dir: str = Field(description="folder of the rows")
+    data_dir: FilePath = Field(description="folder of the rows")
     language: Literal["toy", "chinese", "english"] = Field(
         default="toy",
         description="toy: invented words, for models from scratch; chinese: the same without"

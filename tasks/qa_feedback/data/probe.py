@@ -18,7 +18,7 @@ from statistics import mean
 from pydantic import Field, PositiveInt
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
 from fgrlhf.reward_models.loading import load_reward_model
@@ -142,8 +142,8 @@ def table(probe: Probe) -> str:
 class Settings(StrictModel):
     """The questions and the reward models."""
 
-    data_dir: str = Field(description="folder of the rows")
-    output_dir: str = Field(
+    data_dir: FilePath = Field(description="folder of the rows")
+    output_dir: FilePath = Field(
         description=(
             "folder with one or more of rel_rm, fact_rm, comp_rm and baseline_rm; probe.json is"
             " written there"

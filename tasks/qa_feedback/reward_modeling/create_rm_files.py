@@ -19,7 +19,7 @@ from pydantic import Field
 from tqdm import tqdm
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json, write_text
 from fgrlhf.reward_utils import (
@@ -64,7 +64,7 @@ SPLITS = ("train", "dev")
 
 
 class Settings(StrictModel):
-    data_dir: str = Field(description="folder of the rows")
+    data_dir: FilePath = Field(description="folder of the rows")
     segmenter: SegmenterName | None = Field(
         default=None,
         description=f"{SEGMENTER_HELP}; null: {PUBLISHED}, or {MULTILINGUAL} for answers that are"

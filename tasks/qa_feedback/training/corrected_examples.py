@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
 from tasks.qa_feedback.feedback import load_examples, read_feedback
@@ -19,7 +19,7 @@ from tasks.qa_feedback.training.comparisons import corrected_examples
 class Settings(StrictModel):
     feedback: str = Field(description="feedback rows with corrections")
     questions: str = Field(description="the prompts file that the feedback's questions come from")
-    out: str = Field(description="output file")
+    out: FilePath = Field(description="output file")
 
 
 def main() -> None:

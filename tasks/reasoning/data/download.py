@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.data.download import fetch_from_hub
 from fgrlhf.errors import run_main
 
@@ -22,7 +22,7 @@ FILES = ("main/train-00000-of-00001.parquet", "main/test-00000-of-00001.parquet"
 class Settings(StrictModel):
     """Where the files go."""
 
-    data_dir: str = Field(description="folder of the downloaded files")
+    data_dir: FilePath = Field(description="folder of the downloaded files")
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, Seed, StrictModel
+from fgrlhf.config import Count, FilePath, Seed, StrictModel
 from fgrlhf.data.checks import refuse_rows
 from fgrlhf.data.read import check_not_input, read_rows
 from fgrlhf.data.split import hash_share
@@ -48,7 +48,7 @@ class Settings(StrictModel):
     """Which rows to use."""
 
     source: str = Field(description="folder with the files of GSM8K")
-    data_dir: str = Field(description="folder of the results")
+    data_dir: FilePath = Field(description="folder of the results")
     subset_size: Count | None = Field(
         default=None, description="at most so many problems of each file; null: all"
     )

@@ -29,7 +29,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, Seed, StrictModel
+from fgrlhf.config import Count, FilePath, Seed, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.text_types import Prompt
@@ -188,7 +188,7 @@ def annotated_scores(rng: random.Random, problem: Problem, lines: Sequence[str])
 class Settings(StrictModel):
     """Sizes of the world."""
 
-    data_dir: str = Field(description="folder of the rows")
+    data_dir: FilePath = Field(description="folder of the rows")
     seed: Seed = Field(default=0, description="of everything random")
     demonstrations: Count = Field(default=6000, description="rows of sft.json")
     judged: Count = Field(default=3000, description="rows of steps_train.jsonl")

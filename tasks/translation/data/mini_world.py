@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, Seed, StrictModel
+from fgrlhf.config import Count, FilePath, Seed, StrictModel
 from fgrlhf.data.formats import LabelledSpan
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json, write_jsonl
@@ -167,7 +167,7 @@ def _false_mark(start: int, word: str) -> LabelledSpan:
 class Settings(StrictModel):
     """Sizes of the world."""
 
-    data_dir: str = Field(description="folder of the rows")
+    data_dir: FilePath = Field(description="folder of the rows")
     seed: Seed = Field(default=0, description="of everything random")
     demonstrations: Count = Field(default=6000, description="rows of sft.json")
     judged: Count = Field(default=2000, description="sources with two judged translations each")
