@@ -27,3 +27,14 @@ def test_plots_use_the_page_colours_and_escape_titles():
     assert svg.count("$d_1$") == 2, "dollars are dollars, in the plot and in its label"
     assert "<b>" not in svg and 'aria-label="a &lt;b&gt; &quot;c&quot; $d_1$"' in svg
     assert "<style" not in svg and 'id="figure_1"' not in svg
+
+
+@pytest.mark.parametrize("marks", [False, True])
+def test_values_that_no_axis_can_show_are_cut_with_a_note(marks):
+    points = [plots.Point(0, 1.0), plots.Point(1, -1e308, -1.7e308, 1e308), plots.Point(2, 1e308)]
+    note = "values beyond 1e[+]30 are drawn there"
+    assert re.search(note, plots.curves("t", [plots.Series("a", points, 1, marks)], "steps"))
+    assert re.search(note, plots.intervals("t", [("a", [(1e308, -1e308, 1.7e308, 1)])]))
+    assert "<svg" in plots.histograms("t", {"a": [0.0, 1e308, -1e308]}, "words")
+    ordinary = plots.curves("t", [plots.Series("a", points[:1], 1, marks)], "steps")
+    assert not re.search(note, ordinary)

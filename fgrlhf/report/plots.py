@@ -21,6 +21,7 @@ _NAMES = ("fg", "muted", "grid", *(f"series-{i}" for i in range(N_SERIES)))
 _PLACEHOLDERS = {name: f"#0000{i + 1:02x}" for i, name in enumerate(_NAMES)}
 _FG, _MUTED, _GRID = (_PLACEHOLDERS[name] for name in ("fg", "muted", "grid"))
 MOST_COLUMNS = 4  # of `panels`
+LARGEST = 1e30  # a larger value is drawn there: matplotlib cannot divide an axis of 1e308
 MARKERS = ("o", "s", "^", "D", "v", "P")  # display.SYMBOLS in matplotlib's names
 _STYLE: dict[Any, Any] = {
     "text.parse_math": False,
@@ -80,7 +81,8 @@ def curves(title: str, series: Sequence[Series], xlabel: str, whole_x: bool = Tr
         axes.set_title(title)
         for line in series:
             _draw(axes, line)
-        axes.set_xlabel(xlabel)
+        values = [point.y for line in series for point in line.points]
+        axes.set_xlabel("; ".join([xlabel, *_cut_note(values)]))
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=whole_x))
         axes.yaxis.set_major_locator(MaxNLocator(5))
         return _svg(figure, title)
@@ -90,7 +92,7 @@ def _draw(axes: Axes, line: Series) -> None:
     colour = _series_colour(line.colour)
     marker = _marker(line.colour)
     x = np.array([point.x for point in line.points], dtype=float)
-    y = np.array([point.y for point in line.points], dtype=float)
+    y = _cut([point.y for point in line.points])
     if not line.marks:
         axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.28)
         # about six markers, which tell lines apart without colours
@@ -101,7 +103,7 @@ def _draw(axes: Axes, line: Series) -> None:
     axes.plot(x, y, color=colour, linewidth=1.6, marker=marker, markersize=4)
     for point in line.points:
         if point.low is not None and point.high is not None:
-            bounds = [point.low, point.high]
+            bounds = _cut([point.low, point.high])
             axes.plot([point.x, point.x], bounds, color=colour, linewidth=1.6, alpha=0.45)
 
 
@@ -135,8 +137,8 @@ def intervals(title: str, rows: Sequence[tuple[str, Sequence[Mark]]], xlabel: st
                     "color": _series_colour(colour),
                     "solid_capstyle": "round",
                 }
-                axes.plot([low, high], [y, y], linewidth=2.4, alpha=0.45, **style)
-                axes.plot([mean], [y], _marker(colour), markersize=5.5, **style)
+                axes.plot(_cut([low, high]), [y, y], linewidth=2.4, alpha=0.45, **style)
+                axes.plot(_cut([mean]), [y], _marker(colour), markersize=5.5, **style)
         axes.set_yticks(range(len(rows)), [name for name, _ in rows])
         axes.tick_params(axis="y", labelcolor=_FG)
         axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -146,6 +148,7 @@ def intervals(title: str, rows: Sequence[tuple[str, Sequence[Mark]]], xlabel: st
         if start > 0:
             begin = f"{start:.2f}" if start >= 0.01 else f"{start:.1g}"  # never "0.00"
             notes.append(f"the axis begins at {begin}, not at 0")
+        notes += _cut_note([value for _, marks in rows for mark in marks for value in mark[:3]])
         axes.set_xlabel("; ".join(notes))
         return _svg(figure, title)
 
@@ -172,9 +175,11 @@ def panels(title: str, bands: Mapping[str, Band], xlabel: str) -> str:
         for place, (axes, (name, band)) in enumerate(zip(grid, bands.items())):
             axes.patch.set_visible(False)
             colour = _series_colour(2 if place == 0 else 1)
-            axes.plot(reference.x, reference.y, color=_MUTED, linewidth=1.2)
-            axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
-            axes.plot(band.x, band.y, color=colour, linewidth=1.8)
+            axes.plot(reference.x, _cut(reference.y), color=_MUTED, linewidth=1.2)
+            axes.fill_between(
+                band.x, _cut(band.low), _cut(band.high), color=colour, alpha=0.2, linewidth=0
+            )
+            axes.plot(band.x, _cut(band.y), color=colour, linewidth=1.8)
             axes.set_title(name)
             axes.xaxis.set_major_locator(MaxNLocator(4))
             is_lowest = place + columns >= len(bands)  # of its column
@@ -187,7 +192,8 @@ def panels(title: str, bands: Mapping[str, Band], xlabel: str) -> str:
 
 def histograms(title: str, values: Mapping[str, Sequence[float]], xlabel: str) -> str:
     """Distributions as outlines over the same bins. The last bin also holds the largest 1%."""
-    together = np.concatenate([np.asarray(sample, dtype=float) for sample in values.values()])
+    values = {name: _cut(sample) for name, sample in values.items()}
+    together = np.concatenate(list(values.values()))
     lowest = float(together.min())
     highest = max(float(np.percentile(together, 99)), lowest + 1)
     bins = np.linspace(lowest, highest, 31)
@@ -221,6 +227,17 @@ def calibration(title: str, bins: Sequence[tuple[float, float, int]], colour: in
         axes.set_xticks([0, 0.5, 1])
         axes.set_yticks([0, 0.5, 1])
         return _svg(figure, title)
+
+
+def _cut(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """The values, those beyond `LARGEST` moved there."""
+    return np.clip(np.asarray(values, dtype=float), -LARGEST, LARGEST)
+
+
+def _cut_note(values: Sequence[float]) -> list[str]:
+    """A note if values are not drawn where they are; [] if all are."""
+    is_cut = any(abs(value) > LARGEST for value in values)
+    return [f"values beyond {LARGEST:.0e} are drawn there"] if is_cut else []
 
 
 def _axes(width: float, height: float) -> tuple[Figure, Axes]:
