@@ -18,6 +18,7 @@ from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main, suggestion
 from fgrlhf.files import read_json, write_json
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
+from fgrlhf.report.spread import ONE_RUN
 from tasks.scripts import ROOT, pipeline_of, print_cost
 
 DEMO = "qa_feedback"  # `make demo` runs it
@@ -157,6 +158,7 @@ def table(rows: list[dict]) -> str:
             f"{row['task']:<16}{row['metric']:<20}{values[0]:<26}{values[1]:<26}"
             f"{row['minutes']:>7.1f}"
         )
+    lines.append(ONE_RUN)
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """compare.sh and `fgrlhf compare`: the runs, and their results as a table and a page."""
 
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from fgrlhf.pipeline.experiments import Experiment, Run
 from fgrlhf.pipeline.scores import Point, lower_is_better
 from fgrlhf.report.display import Display
 from fgrlhf.report.plots import Band, panels
+from fgrlhf.report.spread import ONE_RUN
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task import rl_config
 from tasks.qa_feedback import compare
@@ -434,6 +436,7 @@ def test_table_and_page_show_them(result):
     assert "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
     assert "gold on the test prompts; sft 0.300" in table(result, Display())
     assert "Pretrained model" not in html
+    assert "One run" not in text and "One run" not in html
     assert "<h1>Comparison · numbers</h1>" in html
     assert "<dt>commit</dt><dd>12ab-modified</dd><dt>command</dt><dd>python -m x &lt;y&gt;" in html
     source = ModelSource("org/tiny", "wheel <tiny>")
@@ -500,6 +503,13 @@ def test_dev_rewards_of_different_rewards_are_not_compared(tmp_path, rewards, me
     for text in (unescape(html), table(result, Display())):
         assert ("learning curves cannot be compared" in text) != is_same
         assert ("first reaches the final one" in text) == is_same
+
+
+def test_a_comparison_of_one_seed_says_what_its_intervals_leave_out(result):
+    one = replace(result, seeds=[0])
+    text = table(one, DISPLAY)
+    assert "95% intervals over prompts only. Bold: " in text and f"\n{ONE_RUN}\n" in text
+    assert ONE_RUN in page(one, DISPLAY, None, ORIGIN)
 
 
 def test_prompts_without_a_value_in_some_evaluation_are_counted(result, tmp_path):

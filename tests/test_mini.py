@@ -8,6 +8,7 @@ import pytest
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.pipeline import stages
+from fgrlhf.report.spread import ONE_RUN
 from tasks import mini
 from tasks.mini import DEMO, TASKS, MiniConfig, MiniTask, chosen_tasks, results, stage, table
 
@@ -86,3 +87,4 @@ def test_results(tmp_path):
     assert rows[0]["minutes"] == 1.5
     assert "0.500 [0.250, 0.750]" in table(rows)
     assert "0.625 [0.250, 0.750]" in table(rows)
+    assert table(rows).endswith(f"\n{ONE_RUN}")

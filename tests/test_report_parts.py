@@ -460,7 +460,8 @@ def content(link: str) -> list[list[str]]:
 def test_a_difference_without_an_interval(tmp_path):
     """That of a single prompt, which summary.json writes as null."""
     gains = {"a_vs_b": {"gold": sections.Gain(mean=1.0, low=None, high=None)}}
-    (tile,) = sections.tiles(gains, sections.Naming(outputs_of(tmp_path), Display()))
+    outputs = outputs_of(tmp_path)
+    (tile,) = sections.tiles(outputs, gains, sections.Naming(outputs, Display()))
     assert (tile.difference.mean, tile.difference.verdict) == ("+1.000", "no interval")
 
 

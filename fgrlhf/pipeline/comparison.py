@@ -132,7 +132,7 @@ class Comparison:
     def interval_over(self) -> str:
         """What the intervals cover."""
         if len(self.seeds) == 1:
-            return "prompts only: one seed does not measure the noise of training"
+            return "prompts only"
         return "prompts and seeds"
 
     def difference(self, a: str, b: str) -> Difference | None:

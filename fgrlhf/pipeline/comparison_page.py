@@ -17,6 +17,7 @@ from fgrlhf.pipeline.scores import Point
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import page_template, short_name, stylesheet
 from fgrlhf.report.plots import Band, panels
+from fgrlhf.report.spread import ONE_RUN
 from fgrlhf.report.text import signed
 
 
@@ -88,6 +89,11 @@ def explained(comparison: Comparison) -> str:
     )
 
 
+def seeds_left_out(comparison: Comparison) -> str | None:
+    """What the intervals leave out if the comparison has one seed; None if it has several."""
+    return ONE_RUN if len(comparison.seeds) == 1 else None
+
+
 def efficiency_line(comparison: Comparison) -> str | None:
     """The episodes that every run needed for the final dev score of the first one.
 
@@ -151,6 +157,7 @@ def page(
         shared_overrides=shared_overrides(comparison),
         others=comparison.others(),
         explained=explained(comparison),
+        seeds_left_out=seeds_left_out(comparison),
         efficiency=efficiency_line(comparison),
         plots=_plots(comparison, metric),
         source=source,
@@ -261,9 +268,9 @@ def table(comparison: Comparison, display: Display) -> str:
         lines += ["", "| other differences | |", "|---|---|"]
         for pair, difference in others.items():
             lines.append(f"| {pair.replace('_vs_', ' - ')} | {_marked(difference)} |")
-    efficiency = efficiency_line(comparison)
-    if efficiency:
-        lines += ["", efficiency]
+    for line in (seeds_left_out(comparison), efficiency_line(comparison)):
+        if line:
+            lines += ["", line]
     return "\n".join(lines) + "\n"
 
 

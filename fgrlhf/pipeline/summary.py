@@ -33,6 +33,7 @@ from fgrlhf.report.records import (
     StageCost,
     read_record,
 )
+from fgrlhf.report.spread import ONE_RUN, known_spreads, spread_line
 from fgrlhf.reward_models.spec import SPEC_FILE
 from fgrlhf.runs.runlog import versions
 from fgrlhf.task import load_task
@@ -237,6 +238,8 @@ def table(summary: Mapping[str, Any], display: Display) -> str:
     lines += grid(_policy_cells(summary["policies"], display))
     if any(summary["gains"].values()):
         lines += ["", "Paired differences", *grid(_gain_cells(summary["gains"], display))]
+        lines += _spread_lines(summary, display)
+    lines.append(f"  {ONE_RUN}")
     if summary["reward_models"]:
         against = {"dev": "the annotators of dev rows", "truth": "the truth"}
         lines += ["", f"Reward models against {against[summary['reward_models_on']]}"]
@@ -245,6 +248,15 @@ def table(summary: Mapping[str, Any], display: Display) -> str:
         lines += ["", "Stages", *grid(_stage_cells(summary["stages"]))]
         lines.append("  " + _time(summary["stages"], summary["processor"]))
     return "\n".join(lines)
+
+
+def _spread_lines(summary: Mapping[str, Any], display: Display) -> list[str]:
+    """The known spreads of the paired differences over other runs."""
+    spreads = known_spreads(summary["gains"], display, summary.get("scale"), summary["data"])
+    lines = []
+    for (pair, _), spread in spreads.items():
+        lines.append("  " + spread_line(pair.replace("_", " "), spread, display))
+    return lines
 
 
 def _time(stages: Mapping[str, Mapping], processor: str) -> str:

@@ -6,6 +6,7 @@ matplotlib.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import mean, stdev
 
 from fgrlhf.metrics.pooled import NOT_APPLICABLE
 
@@ -43,6 +44,37 @@ def whole_prompt(prompt: str) -> list[PromptPart]:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """How far a paired difference varied in runs that differ in their seed or processor.
+
+    Attributes:
+      pair: `a_vs_b`, the policies as in the `gains` of summary.json.
+      metric: by its name in evaluation rows, e.g. `oracle/gold`.
+      gains: the mean difference of each run, [n], n >= 2.
+      over: what differed between the runs, such as `seeds and processors`.
+      source: the document with the runs.
+      scale, data: of the runs, as in summary.json. Other scales and data may spread differently.
+    """
+
+    pair: str
+    metric: str
+    gains: Sequence[float]
+    over: str
+    source: str
+    scale: str
+    data: str
+
+    @property
+    def mean(self) -> float:
+        return mean(self.gains)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation sqrt(sum_i (g_i - mean)^2 / (n - 1))."""
+        return stdev(self.gains)
+
+
+@dataclass(frozen=True)
 class Display:
     """Names, order and colours of a task's policies, reward models, rewards and metrics.
 
@@ -62,6 +94,7 @@ class Display:
       colours: series colours of policies; the others use the remaining colours in turn.
       prompt_parts: splits a prompt for display. The text of the first part is the title of a
         sample; the others are listed below it under their headings.
+      spreads: measured spreads of differences, which reports state beside the figures of one run.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +104,7 @@ class Display:
     order: Sequence[str] = ("sft",)
     colours: Mapping[str, int] = field(default_factory=lambda: {"sft": 0})
     prompt_parts: Callable[[str], list[PromptPart]] = whole_prompt
+    spreads: Sequence[Spread] = ()
 
     def name(self, key: str) -> str:
         """The display name of a policy, a reward model or a reward."""

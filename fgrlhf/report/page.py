@@ -36,6 +36,7 @@ from fgrlhf.report.sections import (
     stages,
     tiles,
 )
+from fgrlhf.report.spread import ONE_RUN
 from fgrlhf.report.text import short_commit, signed
 
 HERE = Path(__file__).parent
@@ -66,7 +67,7 @@ def write_report(
     outputs = read_outputs(output_dir, display)
     naming = Naming(outputs, display)
     compared = gains(outputs, display)
-    headlines = tiles(compared, naming)
+    headlines = tiles(outputs, compared, naming)
     page = page_template(HERE, "report.html.j2").render(
         title=_title(outputs, task or recorded_task(outputs.folder)),
         style=stylesheet(),
@@ -75,6 +76,7 @@ def write_report(
         colour=naming.colours.__getitem__,
         symbols=SYMBOLS,
         tiles=headlines,
+        one_run=ONE_RUN,
         headline_definitions=definitions(dict.fromkeys(tile.metric for tile in headlines), display),
         downloads=downloads(outputs, compared),
         run_facts=_run_facts(outputs, display),

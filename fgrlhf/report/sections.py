@@ -18,6 +18,7 @@ from fgrlhf.report.records import (
     StageCost,
     Target,
 )
+from fgrlhf.report.spread import known_spreads, spread_line, spread_text
 from fgrlhf.report.text import decimal, signed
 
 # display name, key in the model's own metrics, key in the comparison with the truth
@@ -84,9 +85,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Tile:
+    """A headline.
+
+    Attributes:
+      spread: of the difference in other runs; empty if it is not known.
+    """
+
     metric: str
     title: str
     difference: Difference
+    spread: str
 
 
 def gains(outputs: Outputs, display: Display) -> dict[str, dict[str, Gain]]:
@@ -123,14 +131,20 @@ def _gains_of_evaluations(outputs: Outputs, display: Display) -> dict[str, dict[
     return differences
 
 
-def tiles(compared: Mapping[str, Mapping[str, Gain]], naming: Naming) -> list[Tile]:
+def tiles(
+    outputs: Outputs, compared: Mapping[str, Mapping[str, Gain]], naming: Naming
+) -> list[Tile]:
     """The headline of every comparison, which is its first metric."""
+    summary = outputs.summary
+    spreads = known_spreads(compared, naming.display, summary.scale, summary.data)
     tiles_shown = []
     for name, metrics in compared.items():
         first_metric, gain = next(iter(metrics.items()))
         metric = naming.display.metric_of_gain(first_metric)
         title = f"{naming.pair(name, ' over ')}, {naming.display.metric(metric)}"
-        tiles_shown.append(Tile(metric, title, _difference(gain)))
+        spread = spreads.get((name, metric))
+        text = "" if spread is None else spread_text(spread)
+        tiles_shown.append(Tile(metric, title, _difference(gain), text))
     return tiles_shown
 
 
@@ -164,6 +178,7 @@ class Results:
     chart: Chart | None
     pairs: list[str]  # headings of the paired differences
     gains: dict[str, list[Difference | None]]  # metric -> a difference for each pair
+    spreads: list[str]  # known spreads of the differences in other runs
     definitions: dict[str, str]  # display name of a metric -> what it measures
     targets: list[Target]  # what the pipeline had to reach; the missed ones first
 
@@ -185,9 +200,22 @@ def results(
         chart=_shares_chart(keys, policies, outputs, naming),
         pairs=[naming.pair(name, " − ") for name in compared],
         gains=_differences_by_metric(compared, naming.display),
+        spreads=_spread_lines(outputs, compared, naming),
         definitions=definitions(keys, naming.display),
         targets=sorted(outputs.summary.targets, key=lambda target: target.reached),
     )
+
+
+def _spread_lines(
+    outputs: Outputs, compared: Mapping[str, Mapping[str, Gain]], naming: Naming
+) -> list[str]:
+    """`Results.spreads`."""
+    summary = outputs.summary
+    spreads = known_spreads(compared, naming.display, summary.scale, summary.data)
+    lines = []
+    for (pair, _), spread in spreads.items():
+        lines.append(spread_line(naming.pair(pair, " − "), spread, naming.display))
+    return lines
 
 
 def _folders(evaluated: Mapping[str, str], display: Display) -> dict[str, str]:

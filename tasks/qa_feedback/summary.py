@@ -31,6 +31,7 @@ from fgrlhf.pipeline.summary import (
 from fgrlhf.reward_utils import default_segmenter
 from fgrlhf.runs.runlog import versions
 from fgrlhf.text_types import Prompt
+from tasks.qa_feedback.data.language import TOY, language_of
 from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.judged_models import JudgedSettings, reward_models
@@ -110,7 +111,6 @@ def summarise(settings: Settings) -> dict:
     prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")
     rows = policy_rows(settings)
     evaluated = evaluated_policies(output, settings.split, DISPLAY)
-    world = "mini world" if oracle(prompts) else settings.data_dir
     judged = JudgedSettings(**settings.model_dump(exclude={"scale"}))
     measured_on, metrics = reward_models(judged, prompts)
     summary = {
@@ -126,12 +126,22 @@ def summarise(settings: Settings) -> dict:
         "processor": processor_name(),
         "seed": seed_of(output, ("fine_grained", "baseline", "sft")),
         "scale": settings.scale,
-        "data": data_of(rows, world, settings.split),
+        "data": data_of(rows, world_of(prompts) or settings.data_dir, settings.split),
         "gold_subsentences": gold_subsentences(prompts),
     }
     summary["targets"] = recorded_targets(summary)
     write_json(output / "summary.json", summary)
     return summary
+
+
+def world_of(prompts: Sequence[Prompt]) -> str | None:
+    """`mini world`, with its language unless that is the toy one; None for other prompts."""
+    if not oracle(prompts):
+        return None
+    parsed = language_of(prompts[0].meta["question"])
+    if parsed is None or parsed[0] is TOY:
+        return "mini world"
+    return f"mini world in {parsed[0].name.capitalize()}"
 
 
 def gold_subsentences(prompts: Sequence[Prompt]) -> float:

@@ -1,12 +1,11 @@
 """The targets of `make demo` at both scales, and the table of `summary.json`.
 
 A target is a limit that a correct pipeline meets with any seed and on any processor. Rounding alone
-makes two processors train different models: with seed 0, the gain of fine-grained rewards in gold
-was .189, .161, .114 and .085 on four of them. At mini scale, the limit of this gain is below the
-mean minus three standard deviations of these four runs and the five seeds of `make science`
-(`RESULTS.md`), that of the holistic gain below those of the five seeds, and those of R1 below those
-of four seeds on dev (accuracy .833, .888, .841, .898). The other limits are below what one run
-reached; their spread was not measured. The gain in relevance varies too much for a useful limit.
+makes two processors train different models. At mini scale, the limit of the gain of fine-grained
+rewards in gold is below the mean minus three standard deviations of the runs in `display.py`, that
+of the holistic gain below those of the five seeds, and those of R1 below those of four seeds on dev
+(accuracy .833, .888, .841, .898). The other limits are below what one run reached; their spread was
+not measured. The gain in relevance varies too much for a useful limit.
 """
 
 from collections.abc import Mapping
