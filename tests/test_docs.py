@@ -155,7 +155,7 @@ class Programs:
         monkeypatch.setenv("FGRLHF_SMALL_MODEL", "outputs/models/smollm2")
 
     def run(self, command: Command) -> None:
-        program, *arguments = command.words
+        program, *arguments = map(os.path.expandvars, command.words)  # as a shell
         if program == "fgrlhf":
             self.run_fgrlhf(arguments, command.is_abbreviated)
         elif program == "bash":
