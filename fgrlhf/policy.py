@@ -139,6 +139,7 @@ def _load_model_and_tokenizer(
                 f"it is an encoder ({config.model_type}), which reads in both directions and cannot"
                 " generate text."
             )
+        _refuse_classifier(config)
         config.get_text_config()  # raises ValueError if there are several (MusicGen)
         tokenizer = load_tokenizer(ckpt)
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -152,6 +153,24 @@ def _load_model_and_tokenizer(
             f"no language model could be loaded from `{shorten(ckpt)}`: {error} {_way_out(ckpt)}"
         ) from None
     return model, tokenizer
+
+
+def _refuse_classifier(config: PretrainedConfig) -> None:
+    """Raise `ValueError` for a model with labels or scores in place of the next token."""
+    architectures = config.architectures
+    architecture = (
+        str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    )
+    kinds = {
+        "ForSequenceClassification": ("sequence", "sequence_scorer"),
+        "ForTokenClassification": ("token", "segment_classifier"),
+    }
+    for ending, (what, kind) in kinds.items():
+        if architecture.endswith(ending):
+            raise ValueError(
+                f"it is a {what} classifier ({architecture}), which judges texts and writes none:"
+                f" use it as a reward (kind: {kind}), and name the language model here."
+            )
 
 
 def _make_policy(

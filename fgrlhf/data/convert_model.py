@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -23,11 +24,14 @@ from torch import Tensor
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_json
 from fgrlhf.models.source import ModelSource
+from fgrlhf.models.weight_files import refuse_other_weights
 from fgrlhf.runs.checkpoint import new_folder
 from fgrlhf.runs.stage import hold
 
 WEIGHTS = "pytorch_model.bin"
 INDEX = "pytorch_model.bin.index.json"
+# What DistributedDataParallel and `torch.compile` put before the names of a model's tensors.
+WRAPPERS = ("module.", "_orig_mod.")
 COPIED = ["*.json", "*.txt", "*.model", "*.jinja"]  # configs and tokenizers
 
 
@@ -50,6 +54,7 @@ def convert_model(name: str, folder: str | Path) -> Path:
         for file in files:
             print(f"converting {file.name}", flush=True)
             tensors |= read_tensors(file)
+        tensors = without_wrappers(tensors)
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         for pattern in COPIED:
             for file in source.glob(pattern):
@@ -64,6 +69,10 @@ def _source_folder(name: str) -> tuple[Path, str]:
     """The folder with the model's files, and where they come from."""
     if Path(name).is_dir():
         return Path(name), "folder"
+    if Path(name).is_file():
+        raise UserError(
+            f"{shorten(name)} is a file, but a model is a folder: give {shorten(Path(name).parent)}"
+        )
     try:
         snapshot = snapshot_download(name, allow_patterns=[*COPIED, "pytorch_model*.bin"])
     except Exception as error:  # the connection and its libraries can raise anything
@@ -82,11 +91,31 @@ def _weight_files(source: Path, name: str) -> list[Path]:
         files = [source / file_name for file_name in _indexed_names(source / INDEX)]
     for file in files:
         if not file.is_file():
+            _refuse_other_weights(source, name)
             raise UserError(
                 f"{shorten(name)} has no {file.name}, so there is nothing to convert. If it has"
                 " *.safetensors, a stage reads it by its name"
             )
     return files
+
+
+def _refuse_other_weights(source: Path, name: str) -> None:
+    """Raise `UserError` if the weights of a folder have another format or name."""
+    try:
+        refuse_other_weights(source, list(source.iterdir()))
+    except ValueError as error:
+        raise UserError(f"{shorten(name)} cannot be converted: {error}") from None
+
+
+def without_wrappers(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors without what `WRAPPERS` put before the names of all of them."""
+    for wrapper in WRAPPERS:
+        if tensors and all(name.startswith(wrapper) for name in tensors):
+            print(f"`{wrapper}` is removed from the names of all tensors", flush=True)
+            return without_wrappers(
+                {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
+            )
+    return tensors
 
 
 def _indexed_names(index_file: Path) -> list[str]:
@@ -117,9 +146,32 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         ) from None
     if not isinstance(content, dict):
         raise UserError(f"{file} holds a {type(content).__name__}, not named tensors")
+    _refuse_training_checkpoint(file, content)
     tensors = {}
     for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise UserError(f"{file}: `{shorten(name)}` is not a tensor")
         tensors[name] = value.detach().clone().contiguous()
     return tensors
+
+
+def _refuse_training_checkpoint(file: Path, content: dict) -> None:
+    """Raise `UserError` if the weights are in an entry of the file, beside others of a training."""
+    places = [str(name) for name, value in content.items() if _is_named_tensors(value)]
+    if not places:
+        return
+    shown = ", ".join(f"`{shorten(place, 40)}`" for place in places[:3])
+    first = repr(shorten(places[0], 40))
+    raise UserError(
+        f"{file} is a checkpoint of a training: its weights are under {shown}. Save them alone:"
+        f' c = torch.load("{WEIGHTS}", weights_only=True); torch.save(c[{first}], "{WEIGHTS}")'
+    )
+
+
+def _is_named_tensors(value: Any) -> bool:
+    """Whether this is a dict of one tensor or more, by their names."""
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(isinstance(name, str) and isinstance(v, Tensor) for name, v in value.items())
+    )

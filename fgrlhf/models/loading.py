@@ -8,7 +8,7 @@ adds the setting that names the folder and the way out.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -26,9 +26,9 @@ from transformers import (
 from fgrlhf.errors import shorten
 from fgrlhf.models.adapter_files import refuse_adapter
 from fgrlhf.models.tokenizer_file import follow_its_file
+from fgrlhf.models.weight_files import INDEX_FILE, refuse_other_weights, refuse_unnamed_weights
 
 SAFE = {"trust_remote_code": False}
-INDEX_FILE = "model.safetensors.index.json"
 # More than any published model has. A config with 1e9 layers would never finish loading.
 MAX_LAYERS = 1_000
 MAX_NUMBER = 2**31 - 1
@@ -172,6 +172,7 @@ def load_weights(
         weights that are not finite.
     """
     check_folder(path)
+    refuse_unnamed_weights(Path(path))
     with _reason_in_one_sentence(path):
         model, report = model_class.from_pretrained(
             path,
@@ -199,6 +200,7 @@ def load_weights(
         raise ValueError(
             f"its weights lack {len(missing)} of the tensors that its config requires"
             f" ({_some(missing)}), so the model would be partly random."
+            f"{_under_another_name(missing, report['unexpected_keys'])}"
         )
     extra = sorted(report["unexpected_keys"]) if exact else []
     if extra:
@@ -208,6 +210,20 @@ def load_weights(
         )
     _check_finite(model)
     return model
+
+
+def _under_another_name(missing: Sequence[str], unexpected: Iterable[str]) -> str:
+    """Where the file has the missing tensors, if one prefix stands before the names of all."""
+    found = set(unexpected)
+    ends = [name for name in found if name.endswith(f".{missing[0]}")]
+    for prefix in sorted(end.removesuffix(missing[0]) for end in ends):
+        if all(f"{prefix}{name}" in found for name in missing):
+            return (
+                f" Its file has them with `{shorten(prefix, 40)}` before each name, which the"
+                " program that saved it put there: save the weights of the model itself, or remove"
+                " it from the names."
+            )
+    return ""
 
 
 def constants_of(model: PreTrainedModel) -> set[str]:
@@ -238,27 +254,22 @@ def check_folder(path: str | Path) -> None:
     """
     try:
         folder = Path(path)
-        if not folder.is_dir():
+        is_file = folder.is_file()
+        if not is_file and not folder.is_dir():
             return
-        files = list(folder.iterdir())
+        files = [] if is_file else list(folder.iterdir())
     except (OSError, ValueError) as error:
         raise ValueError(f"the folder cannot be read: {shorten(error)}.") from None
+    if is_file:
+        raise ValueError(f"it is a file, but a model is a folder: give {shorten(folder.parent)}.")
     for file in files:
         if file.is_symlink() and not _stays_inside(file, folder):
             raise ValueError(
                 f"its file {shorten(file.name)} is a symbolic link that leads out of the folder."
             )
     refuse_adapter(folder)
-    names = {file.name for file in files}
     _check_index(folder)
-    pickled = sorted(
-        name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt"))
-    )
-    if pickled and not any(name.endswith(".safetensors") for name in names):
-        raise ValueError(
-            f"its weights are a pickle ({shorten(pickled[0])}), which can run code when it is read."
-            " Convert them once with `fgrlhf data model FOLDER output_dir=...`, which runs none."
-        )
+    refuse_other_weights(folder, files)
     _check_code(folder)
 
 

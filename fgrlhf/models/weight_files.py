@@ -1,0 +1,119 @@
+"""Which files hold the weights of a model folder, and what to do if none of them can be read.
+
+Stages read safetensors under transformers' names: `model.safetensors`, or parts with an index.
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from fgrlhf.errors import shorten
+
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+CONVERT = "convert them once with `fgrlhf data model FOLDER output_dir=...`, which runs none."
+# An uncompressed pickle, and the archive in which PyTorch has put one since release 1.6.
+PICKLE_STARTS = (b"\x80", b"PK")
+# Pickles that trainers write beside the weights.
+TRAINING_FILES = re.compile(
+    r"(training_args|optimizer|scheduler|scaler|rng_state\w*|random_states_\w+)\.(bin|pt|pth|pkl)"
+)
+# ending of a file -> what it is, and what to do
+OTHER_FORMATS = {
+    ".gguf": ("GGUF, rounded weights of llama.cpp", "name the model from which it was made"),
+    ".onnx": ("ONNX, a graph without training", "name the model from which it was exported"),
+    ".distcp": (
+        "parts of a training on several GPUs (FSDP)",
+        "merge them with `accelerate merge-weights FOLDER_OF_PARTS OUT` and put model.safetensors"
+        " beside config.json",
+    ),
+    ".h5": ("weights of TensorFlow", "save them as PyTorch with transformers 4"),
+    ".msgpack": ("weights of Flax", "save them as PyTorch with transformers 4"),
+}
+
+
+def refuse_other_weights(folder: Path, files: Sequence[Path]) -> None:
+    """Refuse a folder with weights of which none is a file of safetensors.
+
+    A folder without any weights passes: it may have a tokenizer only.
+
+    Args:
+      files: of the folder.
+
+    Raises:
+      ValueError: what the files are, and the way out.
+    """
+    if any(file.suffix == ".safetensors" for file in files):
+        return
+    names = sorted(file.name for file in files)
+    model_bin = folder / "model.bin"
+    if model_bin in files and not _is_pickle(model_bin):
+        raise ValueError(
+            "its model.bin is no file of PyTorch: CTranslate2 has weights under this name, which"
+            " cannot be trained. Name the model from which it was converted."
+        )
+    pickled = [
+        name
+        for name in names
+        if name.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt"))
+        and not TRAINING_FILES.fullmatch(name)
+    ]
+    if pickled:
+        pickled.sort(key=lambda name: not name.startswith("pytorch_model"))
+        first = pickled[0]
+        way_out = CONVERT[0].upper() + CONVERT[1:]
+        if not first.startswith("pytorch_model"):
+            way_out = f"If it holds this model's weights, name it pytorch_model.bin, and {CONVERT}"
+        raise ValueError(
+            f"its weights are a pickle ({shorten(first)}), which can run code when it is read."
+            f" {way_out}"
+        )
+    found = sorted([*names, *_inner_names(files)], key=lambda name: name.count("/"))
+    for ending, (what, way_out) in OTHER_FORMATS.items():
+        for name in found:
+            if name.endswith(ending):
+                raise ValueError(
+                    f"its weights are {shorten(name)} ({what}), but stages read *.safetensors:"
+                    f" {way_out}."
+                )
+
+
+def refuse_unnamed_weights(folder: Path) -> None:
+    """Refuse a folder whose files of safetensors have other names than transformers reads.
+
+    Raises:
+      ValueError: the names, and the way out.
+    """
+    if not folder.is_dir() or (folder / WEIGHTS_FILE).exists() or (folder / INDEX_FILE).exists():
+        return
+    names = sorted(file.name for file in folder.glob("*.safetensors"))
+    if not names:
+        raise ValueError(f"it has no weights ({WEIGHTS_FILE}): copy or fetch the whole folder.")
+    if any(re.search(r"-\d+-of-\d+\.safetensors$", name) for name in names):
+        raise ValueError(
+            f"its weights are in parts ({shorten(names[0])}, {len(names)} in all), but it has no"
+            f" {INDEX_FILE}, which says which tensor is in which part: copy or fetch it too."
+        )
+    raise ValueError(
+        f"its weights are under another name ({shorten(', '.join(names))}) than {WEIGHTS_FILE}: if"
+        " they are those of its config.json, rename the file."
+    )
+
+
+def _is_pickle(file: Path) -> bool:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(2).startswith(PICKLE_STARTS)
+    except OSError:
+        return True  # whoever reads it says why it cannot be read
+
+
+def _inner_names(files: Sequence[Path]) -> list[str]:
+    """`FOLDER/NAME` of the files in the folders among `files`."""
+    names = []
+    for folder in files:
+        if folder.is_dir():
+            with suppress(OSError):
+                names += [f"{folder.name}/{file.name}" for file in folder.iterdir()]
+    return names
