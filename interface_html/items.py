@@ -28,6 +28,7 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from interface_html.conversations import source_mark_problems
 from interface_html.format import ITEM_KEYS, BlankItemError, Item, ItemError
+from interface_html.other_rows import check_file, check_rows
 from interface_html.outputs import OutputSettings
 from interface_html.references import References
 from interface_html.schema import Schema
@@ -53,15 +54,18 @@ def read_items(
 
     Raises:
       DataError: malformed rows, with all their problems.
-      UserError: a file cannot be read, or all its rows are blank.
+      UserError: a file cannot be read, all its rows are blank, or it has another known form.
     """
+    check_file(path)
     references = References(prompts, task.format.references(prompts)) if prompts else None
     n_found = 0
     items: list[Item] = []
     problems: list[Problem] = []
     n_blank = 0
     first_of_id: dict[str, tuple[int, Item]] = {}
-    for number, row in enumerate(task.format.read(path)):
+    rows = task.format.read(path)
+    check_rows(task, path, rows)
+    for number, row in enumerate(rows):
         try:
             found = _references(task, row, references)
             item = _item(task, row, number, found or ())

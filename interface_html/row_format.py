@@ -14,7 +14,8 @@
   missing      missing information, with its evidence  if the schema has `missing`
   correction   the corrected response                  if the schema has `correction`
   comment      the annotator's comment on the spans    if there is one
-  preferences  1, 2 or 0 for each pair of outputs      if the outputs were compared
+  preferences  1, 2 or 0 for each pair of outputs      if the outputs were compared; also read: a
+               [better, worse] for each pair, as comparisons have it
   ratings      {scale: value} for each output          if the outputs were rated
 
 The prompt is a text, or a conversation [{role, content}, ...].
@@ -148,7 +149,7 @@ class RowFormat:
         if "spans" in row:
             item["feedback"] = _document(schema, row)
         if "preferences" in row:
-            item["preference"] = row["preferences"]
+            item["preference"] = _values_of_pairs(schema, row["preferences"])
         if schema.ratings and "ratings" in row:
             item[RATINGS] = ratings_of_row(schema, row["ratings"])
         return item
@@ -353,6 +354,19 @@ def _document(schema: Schema, row: Mapping[str, Any]) -> dict[str, Any]:
     if schema.comment == "optional" and "comment" in row:
         doc["comment"] = row["comment"]
     return doc
+
+
+def _values_of_pairs(schema: Schema, preferences: Any) -> Any:
+    """The values for [[better, worse], ...], if they decide each pair; others are unchanged."""
+    if not isinstance(preferences, list) or len(preferences) != len(schema.pairs):
+        return preferences
+    values = []
+    for i, j in schema.pairs:
+        if [i, j] in preferences:
+            values.append(1)
+        elif [j, i] in preferences:
+            values.append(2)
+    return values if len(values) == len(preferences) else preferences
 
 
 def _error(span: Any) -> Any:

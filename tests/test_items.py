@@ -1,13 +1,17 @@
 """Items from every source, and their conversion back to the bytes of a feedback file."""
 
 import json
+import shlex
 
 import pytest
 from page_helpers import QA, row_with
 from test_rules import ROW, doc, error, missing
 
+from fgrlhf.cli import data
+from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl
 from interface_html.items import Settings, read_items, rows_text
+from interface_html.tasks import feedback_of
 from tasks.qa_feedback.feedback import DataError, read_feedback
 
 SCHEMA = QA.schema
@@ -70,6 +74,61 @@ def test_the_payload_of_the_published_page_becomes_an_item(tmp_path):
         "g",
         "a",
     )
+
+
+def test_samples_of_another_task_are_one_mistake(tmp_path):
+    sample = {"prompt": "Who sat?", "responses": ["a", "b", "c", "d"]}
+    path = tmp_path / "samples.jsonl"
+    write_jsonl(path, [sample] * 84)
+    with pytest.raises(DataError) as error:
+        read_items(QA, path)
+    message = str(error.value)
+    assert "looks like a sample of another task" in message and len(message.split("\n")) == 3
+    assert "qa_feedback's samples have id, question, passages and predictions" in message
+
+
+PAIR = [
+    {
+        "chosen": f"\n\nHuman: Hi {i}\n\nAssistant: a",
+        "rejected": f"\n\nHuman: Hi {i}\n\nAssistant: b",
+    }
+    for i in range(2)
+]
+MQM = (
+    "system\tdoc\tdoc_id\tseg_id\trater\tsource\ttarget\tcategory\tseverity\n"
+    "A\td\t1\t1\tr\tDer <v>Mond</v> sinkt.\tThe sinks.\tAccuracy/Omission\tMajor\n"
+)
+
+
+@pytest.mark.parametrize(
+    "name, file, content, prompts",
+    [
+        ("hh_rlhf", "pairs.jsonl", PAIR, [f"\n\nHuman: Hi {i}\n\nAssistant:" for i in range(2)]),
+        ("reasoning", "train.jsonl", [{"question": "1 + 1?", "answer": "2"}], ["1 + 1?"]),
+        ("translation", "mqm.tsv", MQM, ["Der Mond sinkt."]),
+    ],
+)
+def test_published_files_have_the_commands_that_make_rows(
+    tmp_path, monkeypatch, name, file, content, prompts
+):
+    monkeypatch.chdir(tmp_path)
+    if isinstance(content, str):
+        (tmp_path / file).write_text(content)
+    else:
+        write_jsonl(tmp_path / file, content)
+    task = feedback_of(name)
+    with pytest.raises(UserError) as error:
+        read_items(task, file)
+    commands = [line for line in str(error.value).split("\n") if line.startswith("  fgrlhf data ")]
+    for command in commands:
+        data.main(shlex.split(command)[2:])
+    assert [item.row["prompt"] for item in read_items(task, "rows.jsonl")] == prompts
+
+
+def test_samples_of_qa_feedback_for_another_task(tmp_path):
+    write_jsonl(tmp_path / "s.jsonl", [{"question": "q", "passages": [], "predictions": ["a"]}])
+    with pytest.raises(UserError, match="has samples of qa_feedback.*name that task"):
+        read_items(feedback_of("reasoning"), tmp_path / "s.jsonl")
 
 
 def test_mistakes_are_told_with_row_and_field(tmp_path):

@@ -19,7 +19,7 @@ from interface_html.items import Settings, item_json, read_items, rows_text, wri
 from interface_html.pages import self_contained
 from interface_html.row_format import RowFormat
 from interface_html.schema import load_schema
-from interface_html.tasks import FeedbackTask
+from interface_html.tasks import FeedbackTask, feedback_of
 
 SAMPLE = {"id": "t", "prompt": "Say", "responses": ["Hello there. You fool! Bye."]}
 SPAN = {"start": 13, "end": 22, "label": "Insult"}
@@ -383,3 +383,15 @@ def test_the_formats_of_a_task_are_the_same(chromium, qa_feedback, tmp_path):
         rest = {key: value for key, value in row.items() if key != "id"}
         item = Item(row["id"], QA.format.item_row(QA.schema, rest, ""))
         assert result == rows_text([QA.format.feedback_row(QA.schema, item)]) == rows_text([rest])
+
+
+def test_decided_pairs_of_comparisons_are_preferences():
+    task = feedback_of("hh_rlhf")
+    sample = {"prompt": "Say", "responses": ["a", "b"]}
+
+    def preference(preferences):
+        row = {**sample, "preferences": preferences}
+        return task.format.item_row(task.schema, row, "")["preference"]
+
+    assert [preference([[0, 1]]), preference([[1, 0]]), preference([2])] == [[1], [2], [2]]
+    assert preference([]) == [] and preference([[0, 0]]) == [[0, 0]]

@@ -44,6 +44,15 @@ window.FG = window.FG || {};
   const mapped = (list, change) =>
     Array.isArray(list) ? list.map((value) => (isObject(value) ? change(value) : value)) : list;
 
+  // The values 1 and 2 for [[better, worse], ...], if they decide each pair; others are unchanged.
+  function valuesOfPairs(schema, preferences) {
+    const pairs = FG.pairs(schema);
+    if (!Array.isArray(preferences) || preferences.length !== pairs.length) return preferences;
+    const has = (i, j) => preferences.some((pair) => FG.same(pair, [i, j]));
+    const values = pairs.map(([i, j]) => (has(i, j) ? 1 : has(j, i) ? 2 : null));
+    return values.includes(null) ? preferences : values;
+  }
+
   // Throws an Error unless a row with spans has a list of them for each output after the first.
   function checkOtherSpans(schema, row) {
     if (!(OTHER_SPANS in row) && !("spans" in row)) return;
@@ -130,7 +139,7 @@ window.FG = window.FG || {};
       Object.assign(item, without(row, ...rowKeys(schema)), messages);
       if (further.length) item[FURTHER_REFERENCES] = further;
       if ("spans" in row) item.feedback = annotationOf(schema, row);
-      if ("preferences" in row) item.preference = row.preferences;
+      if ("preferences" in row) item.preference = valuesOfPairs(schema, row.preferences);
       if (FG.scales(schema).length && "ratings" in row) item[FG.RATINGS] = FG.ratingsOfRow(schema, row.ratings);
       return item;
     },

@@ -32,6 +32,11 @@ from tasks.qa_feedback.validation import feedback_problems
 
 ANNOTATION_KEYS = ("errors", "missing-info", "corrected-prediction")
 MISSING_KEYS = ("error type", "passage_id", "sentence_id")
+OTHER_KEYS = {"prompt", "response", "responses"}  # of rows in the default format
+OTHER_TASK = (
+    "looks like a sample of another task: qa_feedback's samples have id, question, passages and"
+    " predictions (four answers), as `fgrlhf generate qa_feedback` writes them"
+)
 NO_ANSWER = "No answer."  # the text to judge if a policy's response is blank
 
 
@@ -62,6 +67,8 @@ class QAFeedbackFormat:
         except (ValueError, RecursionError) as error:
             reason = f"is not the content of a published page: {error}"
             raise ItemError([("question", reason)]) from None
+        if "question" not in row and OTHER_KEYS & set(row):
+            raise ItemError([("row", OTHER_TASK)])
         if "predictions" not in row:
             return dict(row)
         gold = references[0] if references else ""  # a published row has one

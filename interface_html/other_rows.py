@@ -1,0 +1,56 @@
+"""Files of other forms than a task's items have, each with the command that makes rows of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fgrlhf.errors import UserError
+from interface_html.row_format import RowFormat
+from interface_html.tasks import FeedbackTask
+
+TABLES = (".tsv", ".csv")
+OUTPUT_KEYS = {"response", "responses"}
+OTHER_SOURCES = "docs/data_formats.md lists what `data import` and `data convert` read"
+
+
+def check_file(path: str | Path) -> None:
+    """Raise `UserError` for a table, with the commands that make rows of one of MQM."""
+    if Path(path).suffix.lower() not in TABLES:
+        return
+    raise UserError(
+        f"{path} is a table, and items are made of JSON rows. For a table of MQM:\n"
+        f"  fgrlhf data import {path} judgements.jsonl from=mqm\n"
+        "  fgrlhf data convert judgements.jsonl rows.jsonl format=judgements"
+        " 'columns={prompt: source, source: source}'\n"
+        f"Then give rows.jsonl. {OTHER_SOURCES}"
+    )
+
+
+def check_rows(task: FeedbackTask, path: str | Path, rows: Sequence[Any]) -> None:
+    """Raise `UserError` if all rows are pairs, solved questions or samples of qa_feedback.
+
+    Only for tasks with the default format. A file with some rows of the task has the messages
+    about its other rows.
+    """
+    dicts = [row for row in rows if isinstance(row, dict)]
+    if not isinstance(task.format, RowFormat) or not dicts or len(dicts) < len(rows):
+        return
+    keys = set.intersection(*map(set, dicts))
+    if any(OUTPUT_KEYS & set(row) for row in dicts):
+        return
+    needed = f"while the task {task.schema.task} needs prompt and response or responses"
+    convert = f"fgrlhf data convert {path} rows.jsonl"
+    if {"chosen", "rejected"} <= keys:
+        raise UserError(
+            f"{path} has pairs {{chosen, rejected}}, {needed}. Make rows of them:\n"
+            f"  {convert} format=comparisons\n"
+            "Then give rows.jsonl"
+        )
+    if {"question", "answer"} <= keys and not any("prompt" in row for row in dicts):
+        raise UserError(
+            f"{path} has rows {{question, answer}}, {needed}. To judge these answers:\n"
+            f"  {convert} format=demonstrations columns.prompt=question columns.completion=answer\n"
+            "Then give rows.jsonl. To judge a policy's answers, sample it with `fgrlhf generate`"
+        )
+    if {"question", "predictions"} <= keys:
+        raise UserError(f"{path} has samples of qa_feedback, {needed}: name that task")
