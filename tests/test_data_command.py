@@ -221,6 +221,36 @@ def test_convert_other_keys_and_another_suffix(tmp_path, capsys):
     ]
 
 
+def test_pairs_of_conversations_stay_conversations(tmp_path, capsys):
+    """TRL puts messages into a chat template, and texts never."""
+
+    def turn(role, text):
+        return {"role": role, "content": text}
+
+    asked = [turn("user", "Name a prime.")]
+    start = [turn("system", "Be short."), *asked]
+    answers = [turn("assistant", "7")], [turn("assistant", "8")]
+    single = {"prompt": asked, "chosen": answers[0], "rejected": answers[1]}
+    dialog = {"chosen": [*start, *answers[0]], "rejected": [*start, *answers[1]]}
+    many = {"prompt": start, "responses": ["7", "8"], "preferences": [[0, 1]]}
+    plain = {"prompt": "Name a prime.", "chosen": "7", "rejected": "8"}
+    out = tmp_path / "out.jsonl"
+
+    def converted(rows, *arguments):
+        write_json(tmp_path / "in.json", rows)
+        to_pairs = ("format=comparisons", "to=pairs", *arguments)
+        printed(capsys, "convert", tmp_path / "in.json", out, *to_pairs)
+        return [(row["prompt"], row["chosen"], row["rejected"]) for row in read_rows(out)]
+
+    for row, prompt in ((single, asked), (dialog, start), (many, start)):
+        assert converted([row, plain]) == [(prompt, *answers), (asked, *answers)]
+    assert converted([plain]) == [("Name a prime.", "7", "8")]
+    assert converted([plain], "conversations=true") == [(asked, *answers)]
+    assert converted([single], "conversations=false") == [("Name a prime.", "7", "8")]
+    with pytest.raises(UserError, match="would lose its messages"):
+        converted([many | {"prompt": [*asked, *asked]}], "conversations=false")
+
+
 def test_convert_to_pairs_and_back(tmp_path, capsys):
     rows = [
         {"prompt": "a", "responses": ["x", "y", "z"], "scores": [2, 1, 1]},
@@ -484,6 +514,10 @@ def test_agreement_of_files(tmp_path, capsys):
     [
         (["chek", "a.json"], "`chek` is not an action of fgrlhf data; did you mean `check`"),
         (["check"], "fgrlhf data check needs FILE"),
+        (
+            ["convert", "a.json", "b.json", "format=comparisons", "conversations=true"],
+            "is for to=pairs",
+        ),
         (["check", "format=prompts"], "fgrlhf data check needs FILE"),
         (["convert", "a.json", "format=prompts"], "fgrlhf data convert needs IN and OUT"),
         (

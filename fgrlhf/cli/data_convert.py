@@ -50,6 +50,13 @@ class ConvertSettings(FormatSettings):
     error_at_most: float = Field(
         default=0.0, description="of steps: the highest score of a bad step"
     )
+    conversations: bool | None = Field(
+        default=None,
+        description=(
+            "to=pairs: whether prompts and responses are lists of messages, which TRL puts into the"
+            " chat template; null: if the prompt or a response of a row is such a list"
+        ),
+    )
     task: str | None = Field(
         default=None, description="of comparisons: the task that reads the file"
     )
@@ -72,6 +79,8 @@ class ConvertSettings(FormatSettings):
             refuse([("task", "is for format=comparisons: leave it out")])
         if "error_at_most" in self.model_fields_set and self.to not in TARGETS["steps"]:
             refuse([("error_at_most", f"is for to={', '.join(TARGETS['steps'])}: leave it out")])
+        if self.conversations is not None and self.to != "pairs":
+            refuse([("conversations", "is for to=pairs: leave it out")])
         if (self.source is None) != (self.prompts is None):
             refuse([("source", "and `prompts` need each other: give both, or neither")])
         if self.source is not None and self.task is None:
@@ -100,7 +109,15 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
 
     losses = Losses()
     if settings.to == "pairs":
-        rows, losses = trl_preference_rows(items)
+        as_conversations = settings.conversations
+        if as_conversations is None:
+            as_conversations = settings.task is None and _has_conversations(source, settings)
+        rows, losses = trl_preference_rows(items, as_conversations)
+        if settings.conversations is False and any(type(row["prompt"]) is list for row in rows):
+            raise UserError(
+                f"conversations is false, but the text of a prompt in {shorten(source)} would lose"
+                " its messages (two of one speaker in a row, for example): leave conversations out"
+            )
     elif settings.to == "joined":
         losses = _lost_by_joining(items)
         rows = [row_format.to_row(item) for item in join_pairs(items)]
@@ -117,6 +134,19 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
     print_counts(counts)
     for what, count in losses.most_common():
         print(f"  lost, {what}: {count:,}")
+
+
+def _has_conversations(source: str, settings: ConvertSettings) -> bool:
+    """Whether a row of comparisons has a prompt or a response that is a list of messages."""
+    for values in read_rows(source)[: settings.limit]:
+        row = Row(values, settings.columns)
+        texts = [row.get(name) for name in ("prompt", "chosen", "rejected")]
+        responses = row.get("responses")
+        if isinstance(responses, list):
+            texts += responses
+        if any(isinstance(text, list) for text in texts):
+            return True
+    return False
 
 
 def _lost_by_joining(items: Sequence[Comparison]) -> Losses:

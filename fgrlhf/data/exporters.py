@@ -431,11 +431,15 @@ def trl_stepwise_rows(items: Iterable[JudgedResponse]) -> Rows:
     return rows, losses + lost
 
 
-def trl_preference_rows(items: Sequence[Comparison]) -> Rows:
+def trl_preference_rows(items: Sequence[Comparison], conversations: bool = False) -> Rows:
     """TRL's preference format: a row for every decided pair.
 
     Rows have texts. If the text of a prompt would lose its messages, all rows are conversations,
     since a data set of TRL has either texts or conversations.
+
+    Args:
+      conversations: write conversations in any case. TRL puts them into the model's chat template,
+        but not texts.
     """
     undecided = [item for item in items if not item.pairs]
     marked = [item for item in items if any(answer.marked for answer in item.answers)]
@@ -448,7 +452,7 @@ def trl_preference_rows(items: Sequence[Comparison]) -> Rows:
             losses["responses in no decided pair"] += len(item.answers) - len(in_pairs)
     pairs = as_pairs(items)
     rows = [pair_row(pair) for pair in pairs]
-    if any(isinstance(row["prompt"], list) for row in rows):
+    if conversations or any(isinstance(row["prompt"], list) for row in rows):
         rows = [_as_conversation(row, pair.prompt) for row, pair in zip(rows, pairs, strict=True)]
     return rows, +losses
 
