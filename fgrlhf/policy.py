@@ -43,6 +43,7 @@ from fgrlhf.models.source import read_source
 from fgrlhf.models.top_layers import check_top_layers
 from fgrlhf.models.trial import check_logits, check_special_tokens
 from fgrlhf.models.trunk import freeze_other_inputs
+from fgrlhf.reward_models.networks import LanguageModelScorerConfig
 from fgrlhf.reward_models.shapes import shape_of_config
 from fgrlhf.text_types import Prompt
 
@@ -134,12 +135,12 @@ def _load_model_and_tokenizer(
     """
     try:
         config = load_config(ckpt)
+        _refuse_classifier(config)
         if shape_of_config(config) == "encoder":
             raise ValueError(
                 f"it is an encoder ({config.model_type}), which reads in both directions and cannot"
                 " generate text."
             )
-        _refuse_classifier(config)
         config.get_text_config()  # raises ValueError if there are several (MusicGen)
         tokenizer = load_tokenizer(ckpt)
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -165,6 +166,11 @@ def _refuse_classifier(config: PretrainedConfig) -> None:
         "ForSequenceClassification": ("sequence", "sequence_scorer"),
         "ForTokenClassification": ("token", "segment_classifier"),
     }
+    if config.model_type == LanguageModelScorerConfig.model_type:
+        raise ValueError(
+            "it is a reward model of this library, which judges texts and writes none: use it as a"
+            " reward, and name the language model here."
+        )
     for ending, (what, kind) in kinds.items():
         if architecture.endswith(ending):
             raise ValueError(

@@ -15,6 +15,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.models.loading import load_weights
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.prefix import text_prefix
 
 
@@ -110,6 +111,12 @@ def test_a_classifier_is_no_policy(folder, tied):
     text = reason(folder)
     assert "it is a sequence classifier (LlamaForSequenceClassification)" in text
     assert "kind: sequence_scorer" in text
+
+
+def test_a_reward_model_of_this_library_is_no_policy(folder, tmp_path):
+    scorer = LanguageModelScorer.start_from(str(folder), "causal", "sequence")
+    scorer.save_pretrained(tmp_path / "rm")
+    assert "it is a reward model of this library" in reason(tmp_path / "rm")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
