@@ -27,7 +27,7 @@ def check_file(path: str | Path) -> None:
 
 
 def check_rows(task: FeedbackTask, path: str | Path, rows: Sequence[Any]) -> None:
-    """Raise `UserError` if all rows are pairs, solved questions or samples of qa_feedback.
+    """Raise `UserError` if all rows are pairs, prompts with an answer, or samples of another task.
 
     Only for tasks with the default format. A file with some rows of the task has the messages
     about its other rows.
@@ -46,11 +46,21 @@ def check_rows(task: FeedbackTask, path: str | Path, rows: Sequence[Any]) -> Non
             f"  {convert} format=comparisons\n"
             "Then give rows.jsonl"
         )
-    if {"question", "answer"} <= keys and not any("prompt" in row for row in dicts):
+    if "predictions" in keys:
         raise UserError(
-            f"{path} has rows {{question, answer}}, {needed}. To judge these answers:\n"
-            f"  {convert} format=demonstrations columns.prompt=question columns.completion=answer\n"
+            f"{path} has samples of another task (with {', '.join(sorted(keys))}), {needed}: name"
+            " that task"
+        )
+    texts = [key for key in dicts[0] if key in keys - {"id"} and _are_texts(dicts, key)]
+    if len(texts) == 2 and "prompt" not in texts:
+        prompt, completion = texts
+        raise UserError(
+            f"{path} has rows {{{prompt}, {completion}}}, {needed}. To judge the second of them:\n"
+            f"  {convert} format=demonstrations columns.prompt={prompt}"
+            f" columns.completion={completion}\n"
             "Then give rows.jsonl. To judge a policy's answers, sample it with `fgrlhf generate`"
         )
-    if {"question", "predictions"} <= keys:
-        raise UserError(f"{path} has samples of qa_feedback, {needed}: name that task")
+
+
+def _are_texts(rows: Sequence[dict[str, Any]], key: str) -> bool:
+    return all(isinstance(row[key], str) for row in rows)

@@ -127,7 +127,9 @@ def test_published_files_have_the_commands_that_make_rows(
 
 def test_samples_of_qa_feedback_for_another_task(tmp_path):
     write_jsonl(tmp_path / "s.jsonl", [{"question": "q", "passages": [], "predictions": ["a"]}])
-    with pytest.raises(UserError, match="has samples of qa_feedback.*name that task"):
+    with pytest.raises(
+        UserError, match="has samples of another task .with passages.*name that task"
+    ):
         read_items(feedback_of("reasoning"), tmp_path / "s.jsonl")
 
 
