@@ -166,7 +166,8 @@ def test_headings_and_examples_of_the_task_keep_their_direction(chromium, tmp_pa
         assert headings.first.evaluate("e => getComputedStyle(e).unicodeBidi") == "isolate"
         assert tab.locator(".source-name bdi").first.inner_text() == "Passage 1"
         tab.click("#guide-more summary")
-        quote, why = (tab.locator(f".example {part}").first for part in ("q", ".why"))
+        example = tab.locator(".example:has(q)").first
+        quote, why = (example.locator(part) for part in ("q", ".why"))
         assert why.bounding_box()["y"] >= quote.bounding_box()["y"] + 10  # on lines of their own
 
 
