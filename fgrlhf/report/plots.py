@@ -192,19 +192,19 @@ def panels(title: str, bands: Mapping[str, Band], xlabel: str) -> str:
 
 def histograms(title: str, values: Mapping[str, Sequence[float]], xlabel: str) -> str:
     """Distributions as outlines over the same bins. The last bin also holds the largest 1%."""
-    values = {name: _cut(sample) for name, sample in values.items()}
-    together = np.concatenate(list(values.values()))
+    samples = {name: _cut(sample) for name, sample in values.items()}
+    together = np.concatenate(list(samples.values()))
     lowest = float(together.min())
     highest = max(float(np.percentile(together, 99)), lowest + 1)
     bins = np.linspace(lowest, highest, 31)
     with rc_context(_STYLE):
         figure, axes = _axes(3.7, 2.15)
         axes.set_title(title)
-        for colour, (name, sample) in enumerate(values.items(), 1):
+        for colour, (name, sample) in enumerate(samples.items(), 1):
             counts, _ = np.histogram(np.clip(sample, None, highest), bins)
             style: dict[str, Any] = {"color": _series_colour(colour), "label": name}
             axes.stairs(counts / max(len(sample), 1), bins, linewidth=1.6, **style)
-        if len(values) > 1:
+        if len(samples) > 1:
             axes.legend(frameon=False, fontsize=8)
         axes.set(xlabel=xlabel, ylabel="share")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
