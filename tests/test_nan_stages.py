@@ -9,7 +9,7 @@ from fgrlhf.cli import evaluate, generate
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.policy import load_policy
-from fgrlhf.reward_utils import BLANK
+from fgrlhf.reward_utils import MULTILINGUAL
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.task import TASK
 
@@ -54,5 +54,5 @@ def test_no_result_of_a_policy_that_gives_no_numbers(module, tmp_path, monkeypat
     if module is evaluate:
         assert (
             read_json(tmp_path / "eval" / "sft-dev" / "result.json")["rouge_segmenter"]["name"]
-            == BLANK
+            == MULTILINGUAL
         )

@@ -307,7 +307,7 @@ def test_the_same_rows_as_from_disk(chromium, tmp_path, monkeypatch):
         assert [["first", "second"][place] for place in submission.shown] == order
         out = tmp_path / "out.json"
         export(Settings(task="rated", db=str(server.db), out=str(out), pages="rating"))
-        assert read_json(out) == [row(0, ratings=IN_ROW)]
+        assert read_json(out) == [row(0, ratings=IN_ROW, decided={"rating": "single"})]
 
 
 def test_the_server_refuses_ratings_that_break_the_rules(tmp_path):

@@ -147,7 +147,7 @@ def test_the_server_stores_both_and_exports_neither(chromium, tmp_path):
     assert line["doc"]["all-bad"] is True and len(line["doc"]["seen"]) == 4
     export.export(export.Settings(**settings, pages="comparison"))
     (row,) = json.loads(out.read_text())
-    assert set(row) == {*QA_ROW, "preference"}
+    assert set(row) == {*QA_ROW, "preference", "decided"}
 
 
 @pytest.mark.parametrize("width", [320, 1280])

@@ -248,7 +248,7 @@ def gpt2_config(labels: int) -> GPT2Config:
 def test_a_published_decoder_only_segment_classifier_is_refused(tmp_path):
     GPT2ForTokenClassification(gpt2_config(2)).save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="before it has read the segment.*model.shape=causal"):
+    with pytest.raises(UserError, match="reads from left to right: set reads=steps"):
         load_reward_model(tmp_path, rm.prefix_fn, level="sentence")
 
 

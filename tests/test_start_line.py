@@ -10,6 +10,7 @@ from fgrlhf import train_dpo, train_rl
 from fgrlhf.runs.distributed import strategy_notes
 from fgrlhf.runs.notes import start_line
 from fgrlhf.runs.rl_config import ParallelConfig
+from fgrlhf.task import load_task
 
 WHOLE = "note: parallel.strategy=fsdp2 has no effect with 1 process: models stay whole"
 
@@ -63,7 +64,7 @@ def test_the_first_process_prints_it_before_training(
     monkeypatch.setattr(module, "build_trainer", lambda task, config: run)
     monkeypatch.setattr(module, "note_changed_code", lambda *_: None)
     capsys.readouterr()
-    module.train(None, settings)
+    module.train(load_task("tasks.numbers"), settings)
     lines = capsys.readouterr().out.splitlines()
     if is_main_process:
         assert lines[0] == start_line(settings, run) and WHOLE in lines

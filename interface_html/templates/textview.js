@@ -307,7 +307,7 @@ window.FG = window.FG || {};
       FG.paintLines(span, look.lines);
       FG.paintLines(gap, look.gapLines);
       for (const tag of span.querySelectorAll(".tag")) tag.remove();
-      span.prepend(...look.badges.map(([badge, color]) => FG.el("i", { class: "tag", "data-badge": badge, color, "aria-hidden": "true" })));
+      span.prepend(...look.badges.map(([badge, color]) => FG.el("span", { class: "tag", "data-badge": badge, color, "aria-hidden": "true" })));
       span.classList.toggle("selected", look.isSelected);
       gap.classList.toggle("selected", look.isGapSelected);
       span.classList.toggle("cursor", look.isCursor);
