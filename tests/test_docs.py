@@ -182,7 +182,7 @@ class Programs:
         rest = [config if word == "config.yml" else word for word in rest]
         with self.monkeypatch.context() as patch:
             patch.setattr("sys.argv", ["fgrlhf", name, *rest])
-            if NEW_TASK in rest and name != "new-task":
+            if {NEW_TASK, f"task={NEW_TASK}"} & set(rest) and name != "new-task":
                 patch.chdir(self.folder_of_the_guide())
             if name == "env" or (rest and name in ("data", "new-task")):
                 patch.chdir(self.working_folder())
