@@ -95,7 +95,7 @@ def _auc(share: float, area: float) -> Sample:
 
 
 def _f1(share: float, accuracy: float) -> tuple[Sample, float]:
-    """F1 of errors that are told from others with this accuracy, and its truth."""
+    """F1 of errors that are found with this accuracy, and its truth."""
 
     def sample(rng: np.random.Generator, prompts: int) -> Interval:
         is_error = rng.random(prompts) < share

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Expected: AutoTokenizer gives the ids of the tokenizer.json that stands in the folder.
+# Expected: AutoTokenizer gives the ids of the tokenizer.json in the folder.
 # Happens:  For the model type qwen2 it keeps only the vocabulary and merges of the file, and splits
 #           texts by the rules of the published Qwen2 models, which cut numbers into digits. No
 #           message tells it.

@@ -200,13 +200,7 @@ def run_training(
             **spec.metrics,
             **numbers,
             **split_figures(figures),
-            "calibration": dev.calibration(*predicted),
-            "baselines": against(judged, dev.baselines),
-            "rows": {"train": training_rows, "dev": dev.rows},
-            "prompts": judged.number_of_prompts,
-            "cases": {judged.kind: len(judged.scores_N)},
-            "choice": choice,
-            "notes": notes_of(judged, choice),
+            **_dev_facts(dev, predicted, judged, choice, training_rows),
         }
         best = {"best_step": trainer.state.best_global_step, "steps": trainer.state.global_step}
         spec = replace(spec, metrics=metrics, **facts)
@@ -229,6 +223,25 @@ def run_training(
             say(f"{name}: {errors.describe()}")
     trainer.accelerator.wait_for_everyone()
     return folder
+
+
+def _dev_facts(
+    dev: DevRows,
+    predicted: tuple[np.ndarray, np.ndarray],
+    judged: Judged,
+    choice: Mapping[str, Any],
+    training_rows: int,
+) -> dict[str, Any]:
+    """What belongs to the dev figures: calibration, baselines, numbers of rows, and notes."""
+    return {
+        "calibration": dev.calibration(*predicted),
+        "baselines": against(judged, dev.baselines),
+        "rows": {"train": training_rows, "dev": dev.rows},
+        "prompts": judged.number_of_prompts,
+        "cases": {judged.kind: len(judged.scores_N)},
+        "choice": choice,
+        "notes": notes_of(judged, choice),
+    }
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
 def _other_decoder_start(path: str | Path, config: PretrainedConfig) -> int | None:
     """The decoder's first token if config.json does not name it, in the order of `generate`.
 
-    It may stand in generation_config.json only. Configs of T5Gemma have no such key: the decoder
+    It may be in generation_config.json only. Configs of T5Gemma have no such key: the decoder
     starts with its own beginning of a text.
     """
     with suppress(OSError):  # there is no such file

@@ -80,9 +80,7 @@ def load_reward_model(
         raise UserError(
             "no reward model is given: set `ckpt` to the folder its training wrote, or a hub name"
         )
-    unknown = (set(facts) | set(defaults or ())) - set(FACTS)
-    if unknown:
-        raise TypeError(f"not a fact about a reward model: {', '.join(sorted(unknown))}")
+    _check_names({*facts, *(defaults or ())})
     has_spec = (Path(path) / SPEC_FILE).exists()
     _check_finished(path)
     try:
@@ -98,12 +96,11 @@ def load_reward_model(
                 return tagger
             spec = published_spec(path, config, facts, defaults or {})
         _check_network(path, spec, config)
-        network = loading.load_weights(
-            _network_class(spec), path, exact=has_spec, dtype=torch.float32
-        )
+        kind = _network_class(spec)
+        network = loading.load_weights(kind, path, exact=has_spec, dtype=torch.float32)
         if not has_spec:
-            longest = longest_input(network) or spec.max_length
-            spec = replace(spec, max_length=min(spec.max_length, longest))
+            longest = min(spec.max_length, longest_input(network) or spec.max_length)
+            spec = replace(spec, max_length=longest)
         _check_reading(path, spec, network)
         if isinstance(network, LanguageModelScorer):
             network.check_lm_logits()
@@ -128,14 +125,34 @@ def load_reward_model(
             f"no reward model could be loaded from `{path}`: {error} {_way_out(path)}"
         ) from None
     placed = model.to(device=device, dtype=DTYPES[dtype])
-    if reads_conversations:
-        scorer = ConversationScorer(placed, tokenizer, spec, prefix_fn)
-        scorer.reader = ConversationReader(shorten(path), tokenizer, spec.max_length, **given)
-    else:
-        scorer_class = SegmentScorer if spec.kind == "segment" else SequenceScorer
-        scorer = scorer_class(placed, tokenizer, spec, prefix_fn)
+    scorer = _scorer(
+        shorten(path), placed, tokenizer, spec, prefix_fn, given if reads_conversations else None
+    )
     _try_out(path, scorer)
     return scorer
+
+
+def _check_names(facts: set[str]) -> None:
+    unknown = facts - set(FACTS)
+    if unknown:
+        raise TypeError(f"not a fact about a reward model: {', '.join(sorted(unknown))}")
+
+
+def _scorer(
+    name: str,
+    model: Any,
+    tokenizer: Any,
+    spec: RewardModelSpec,
+    prefix_fn: PrefixFn,
+    reading: Mapping[str, bool | None] | None,
+) -> SegmentScorer | SequenceScorer:
+    """The scorer of a loaded model; with `reading`, one of conversations that are so read."""
+    if reading is not None:
+        scorer = ConversationScorer(model, tokenizer, spec, prefix_fn)
+        scorer.reader = ConversationReader(name, tokenizer, spec.max_length, **reading)
+        return scorer
+    scorer_class = SegmentScorer if spec.kind == "segment" else SequenceScorer
+    return scorer_class(model, tokenizer, spec, prefix_fn)
 
 
 def _tagger(
