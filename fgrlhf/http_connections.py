@@ -65,13 +65,10 @@ class PatientProtocol(H11Protocol):
 
     def _make_room(self) -> None:
         """Close the connection that has waited longest."""
-        waiting = [
-            other
-            for other in self.connections
-            if isinstance(other, PatientProtocol)
-            and other is not self
-            and other.is_waiting
-            and not other.transport.is_closing()
-        ]
+        waiting = []
+        for other in self.connections - {self}:
+            is_ours = isinstance(other, PatientProtocol)
+            if is_ours and other.is_waiting and not other.transport.is_closing():
+                waiting.append(other)
         if waiting:
             min(waiting, key=lambda other: other._waiting_since).transport.close()
