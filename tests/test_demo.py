@@ -38,6 +38,16 @@ def test_stages_name_scripts_and_files_that_exist(scale, tmp_path):
     assert len(set(outputs)) == len(outputs)
 
 
+def test_a_seed_reaches_every_stage_that_trains_and_no_other(tmp_path):
+    plain = stages(MINI, tmp_path, lanes=2)
+    seeded = stages(MINI, tmp_path, lanes=2, seed=3)
+    for stage, with_seed in zip(plain, seeded, strict=True):
+        added = with_seed.command[len(stage.command) :]
+        assert added == (("train.seed=3",) if stage.name.startswith("train_") else ())
+    assert DemoConfig(seed=3).folder.name == "mini-seed-3"
+    assert DemoConfig().folder.name == "mini"
+
+
 def test_only_small_scale_compares_dpo_and_best_of_n(tmp_path):
     mini = {stage.name for stage in stages(MINI, tmp_path, lanes=2)}
     small = {stage.name for stage in stages(SMALL, tmp_path, lanes=2)}

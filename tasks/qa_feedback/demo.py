@@ -1,6 +1,6 @@
 """`make demo`: the whole pipeline on a world with known truth, by the scripts that users run.
 
-    python -m tasks.qa_feedback.demo [scale=small] [language=chinese] [output_dir=...] [lanes=2]
+    python -m tasks.qa_feedback.demo [scale=small] [language=chinese] [seed=1] [output_dir=...]
 
 At mini scale, tiny models learn the toy language of the world in minutes; `language=chinese` is the
 same world in a script without spaces. At small scale, a
@@ -14,11 +14,11 @@ the report are written.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath, StrictModel, refuse
@@ -97,9 +97,13 @@ class DemoConfig(StrictModel):
     language: Literal["toy", "chinese"] = Field(
         default="toy", description="mini: of the world; chinese: written without spaces"
     )
+    seed: NonNegativeInt = Field(
+        default=0, description="of the base model, SFT, reward models and RL; the world stays"
+    )
     output_dir: FilePath | None = Field(
         default=None,
-        description="folder of the results; null: outputs/qa_feedback/<scale>, with -chinese",
+        description="folder of the results; null: outputs/qa_feedback/<scale>, with -chinese "
+        "and -seed-<seed>",
     )
     model: FilePath | None = Field(
         default=None,
@@ -118,6 +122,7 @@ class DemoConfig(StrictModel):
     @property
     def folder(self) -> Path:
         name = self.scale if self.language == "toy" else f"{self.scale}-{self.language}"
+        name += f"-seed-{self.seed}" if self.seed else ""
         return Path(self.output_dir or ROOT / "outputs" / "qa_feedback" / name).absolute()
 
 
@@ -368,10 +373,12 @@ def summary_stages(scale: Scale, out: Path, baselines: Sequence[Stage]) -> list[
     ]
 
 
-def stages(scale: Scale, out: Path, lanes: int, language: str = "toy") -> list[Stage]:
+def stages(
+    scale: Scale, out: Path, lanes: int, language: str = "toy", seed: int = 0
+) -> list[Stage]:
     """The stages of the pipeline, in an order that keeps two lanes busy."""
     baselines = baseline_stages(scale, out)
-    return [
+    all_stages = [
         *policy_stages(scale, lanes, language),
         *feedback_stages(scale, out, lanes),
         *reward_model_stages(scale),
@@ -380,6 +387,14 @@ def stages(scale: Scale, out: Path, lanes: int, language: str = "toy") -> list[S
         *evaluation_stages(scale, out),
         *summary_stages(scale, out, baselines),
     ]
+    return [trained_with(seed, stage) for stage in all_stages]
+
+
+def trained_with(seed: int, stage: Stage) -> Stage:
+    """The stage with this seed, if it trains. Seed 0 is that of the YAMLs."""
+    if seed == 0 or not stage.name.startswith("train_"):
+        return stage
+    return replace(stage, command=(*stage.command, f"train.seed={seed}"))
 
 
 def demo(config: DemoConfig) -> list[str]:
@@ -390,7 +405,7 @@ def demo(config: DemoConfig) -> list[str]:
     """
     out = config.folder
     model = small_model(config.model) if config.scale == "small" else None
-    all_stages = stages(SCALES[config.scale], out, config.lanes, config.language)
+    all_stages = stages(SCALES[config.scale], out, config.lanes, config.language, config.seed)
     pipeline = pipeline_of(all_stages, out, out / "data", config.lanes, config.scale, model)
     pipeline.run()
     print("\n" + (out / "logs" / "summary.log").read_text(encoding="utf-8"))

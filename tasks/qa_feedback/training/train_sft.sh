@@ -8,14 +8,19 @@ needs "$DATA_DIR/dev.json" "$(data_script)" "data.*" "$@"
 
 here=tasks/qa_feedback/training
 data=()
+# the base model has the seed of the run
+seed=()
+for argument in "$@"; do
+    if [[ $argument == train.seed=* ]]; then seed=("$argument"); fi
+done
 if [ "$SCALE" = mini ]; then
     # only the mini world has pages to recite; with other rows the base model stays untrained
     if [ -f "$DATA_DIR/pretrain.json" ]; then base="$OUTPUT_DIR/base_model_init"; else base="$OUTPUT_DIR/base_model"; fi
     if ! [ -f "$base/tokenizer_config.json" ]; then
-        python -m tasks.qa_feedback.data.mini_model data_dir="$DATA_DIR" output_dir="$base"
+        python -m tasks.qa_feedback.data.mini_model data_dir="$DATA_DIR" output_dir="$base" ${seed[@]+"${seed[@]/#train./}"}
     fi
     if [ -f "$DATA_DIR/pretrain.json" ]; then
-        launch -m sft.run_sft "$here/mini_pretrain_config.yml"
+        launch -m sft.run_sft "$here/mini_pretrain_config.yml" ${seed[@]+"${seed[@]}"}
     fi
     for name in sft train_1k train; do
         if [ -f "$DATA_DIR/$name.json" ]; then data=(data.train_file="$DATA_DIR/$name.json"); break; fi
