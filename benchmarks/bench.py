@@ -37,10 +37,11 @@ from benchmarks.measure import (
 )
 from benchmarks.tables import number, replace_part, table
 from benchmarks.workload import CPU_SIZES, GPU_SIZES, SIZES, Size
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json, write_text
+from fgrlhf.configs.strict import StrictModel
 
 OF_SIZE = (
     "reps",

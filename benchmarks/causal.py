@@ -44,9 +44,9 @@ from benchmarks.peer_grpo import (
 from benchmarks.tables import number, table
 from benchmarks.workload import default_device, weights_device
 from fgrlhf.algorithms.grpo import EPS
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.models.tiny import save_model, word_tokenizer
-from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import seeded
 

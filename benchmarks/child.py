@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.measure import SIDES, PeakMemory, run_step
 from benchmarks.workload import RMDims, Size, T5Dims
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 

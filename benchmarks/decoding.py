@@ -24,10 +24,11 @@ from transformers import AutoModelForCausalLM, DynamicCache, TopPLogitsWarper
 from benchmarks.causal import SIZE, Work, prepare
 from benchmarks.measure import synchronized_time
 from benchmarks.peer_grpo import Size
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.models.causal import SharedCacheSteps
 from fgrlhf.models.decoding import Sampling, draw, uniform_rows
 from fgrlhf.policy import load_policy

@@ -37,8 +37,9 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
-from fgrlhf.errors import UserError, run_main, shorten
-from fgrlhf.files import read_json, write_json, write_text
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_json, write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.kernels.install import shares_cache, shares_prompts
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling

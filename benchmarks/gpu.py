@@ -45,14 +45,15 @@ from benchmarks.measure import (
 )
 from benchmarks.tables import number, replace_part, table
 from benchmarks.workload import SIZES, RMDims, Size, T5Dims
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json, write_text
+from fgrlhf.base.process_group import environments_of_group
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel, validate
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json, write_json, write_text
+from fgrlhf.configs.strict import StrictModel, validate
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.loading import load_reward_model
-from fgrlhf.runs.process_group import environments_of_group
 from fgrlhf.runs.rl_config import ParallelConfig
 from fgrlhf.runs.runlog import commit_of_code
 from tasks.qa_feedback.feedback import rm_prefix

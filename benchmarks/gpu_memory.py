@@ -21,7 +21,7 @@ from benchmarks.memory import GB, MODELS, Weights
 from benchmarks.peer_grpo import Size, Work, our_trainer
 from benchmarks.tables import table
 from benchmarks.workload import make_prompt, tokenizer, weights_device
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.causal import CausalPolicy
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.lora import AdapterFree, add_adapters

@@ -15,7 +15,7 @@ from transformers import LogitsProcessor
 
 from benchmarks import baseline, ours, workload
 from benchmarks.workload import Size
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.runs.memory import own_peak_mb
 from fgrlhf.trainer import OnPolicyTrainer
 

@@ -21,10 +21,11 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json, write_json
+from fgrlhf.configs.strict import FilePath, StrictModel
 from interface_html.tasks import feedback_of
 
 WORDS = 1500

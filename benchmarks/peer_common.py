@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, TrainerCallback
 
-from fgrlhf.seeds import derive_seed
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.utils import seeded
 
 SPECIAL = ("<pad>", "</s>", "<unk>")

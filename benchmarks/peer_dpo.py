@@ -21,15 +21,15 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
 from benchmarks.peers import Choice, Comparison, Measured, Side
-from fgrlhf.config import validate
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.seeds import derive_seed
+from fgrlhf.configs.strict import validate
 from fgrlhf.data.comparisons import Answer
 from fgrlhf.data.comparisons import Comparison as Compared
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
-from fgrlhf.errors import UserError
 from fgrlhf.policy import load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 
 TOLERANCE = 1e-4  # of losses, and of log-probabilities per token

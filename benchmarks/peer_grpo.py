@@ -27,12 +27,12 @@ from benchmarks.measure import gradients, gradients_apart
 from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
 from benchmarks.peers import Choice, Comparison, Measured, Side
 from fgrlhf.algorithms.grpo import GRPO
-from fgrlhf.config import validate
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.seeds import derive_seed
+from fgrlhf.configs.strict import validate
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.value import ActorCritic

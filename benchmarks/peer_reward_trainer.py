@@ -22,11 +22,11 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
 from benchmarks.peers import Choice, Comparison, Measured, Side
-from fgrlhf.config import validate
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.base.seeds import derive_seed
+from fgrlhf.configs.strict import validate
 from fgrlhf.reward_models.inputs import RMInputs
-from fgrlhf.seeds import derive_seed
 from fgrlhf.utils import seeded
 from reward_modeling.data import PairCollator
 from reward_modeling.network import load_network

@@ -18,8 +18,8 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks.peer_grpo import Size, Work, check, run_ours, run_trl
 from benchmarks.peers import Comparison, Side
-from fgrlhf.errors import UserError
-from fgrlhf.seeds import derive_seed
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 
 DEFAULT_FOLDER = "outputs/models/smollm2"

@@ -34,8 +34,9 @@ from typing import Any
 import psutil
 import torch
 
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json, write_text
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.runs.memory import own_peak_mb
 
 # row -> module with its `comparison()`, imported when the row is run

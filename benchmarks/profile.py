@@ -15,10 +15,11 @@ from benchmarks import ours, workload
 from benchmarks.measure import PHASES, SIDES, run_step
 from benchmarks.tables import number, table
 from benchmarks.workload import SIZES, Size
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_text
+from fgrlhf.configs.strict import StrictModel
 
 
 class Settings(StrictModel):

@@ -25,11 +25,12 @@ from benchmarks.measure import PeakMemory, run_loop_step
 from benchmarks.scaling import at
 from benchmarks.tables import number, replace_part, table
 from benchmarks.workload import RMDims, Size, T5Dims
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.base.process_group import end_process_of_group, environments_of_group
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json
-from fgrlhf.runs.process_group import end_process_of_group, environments_of_group
+from fgrlhf.configs.strict import StrictModel
 
 RANKS = 2
 STRATEGIES = ("ddp", "fsdp2")

@@ -33,10 +33,10 @@ import uvicorn
 from pydantic import Field, PositiveInt
 
 from benchmarks import ours, workload
-from fgrlhf.background import Background
+from fgrlhf.base.background import Background
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import run_main
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import AspectReward, CombinedReward
 from fgrlhf.reward_models.http_reward import HttpReward

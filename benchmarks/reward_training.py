@@ -25,10 +25,10 @@ from pydantic import Field, PositiveInt
 from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel, validate
-from fgrlhf.errors import run_main
-from fgrlhf.files import write_json
+from fgrlhf.configs.strict import StrictModel, validate
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.tiny import save_model, tiny_encoder_decoder, word_tokenizer
 from fgrlhf.reward_models.scoring import inputs_of, shape_of

@@ -21,10 +21,11 @@ from benchmarks.child import measured
 from benchmarks.measure import PHASES, with_total
 from benchmarks.tables import number, replace_part, table
 from benchmarks.workload import RMDims, Size, T5Dims
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json, write_text
+from fgrlhf.configs.strict import StrictModel
 
 
 def _t5(width: int) -> T5Dims:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_text
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_text
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

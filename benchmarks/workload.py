@@ -24,11 +24,11 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from fgrlhf.config import validate
+from fgrlhf.base.seeds import derive_seed
+from fgrlhf.configs.strict import validate
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import Level
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 from fgrlhf.value import ValueHead
 from tasks.qa_feedback.feedback import rm_words_prefix

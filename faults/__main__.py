@@ -25,10 +25,11 @@ from faults import world
 from faults.campaign import Bench, Failure, Kind, Tally, in_child, run_kind, table, table_rows
 from faults.child import warm_up
 from faults.kinds import KINDS
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json, write_text
+from fgrlhf.configs.strict import StrictModel
 
 SHOWN = 3  # printed failures per kind and verdict; faults.md lists all
 

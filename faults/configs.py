@@ -18,7 +18,7 @@ from faults.campaign import Bench, Kind, Outcome
 from faults.child import run
 from faults.verdicts import BAD, GOOD, call
 from faults.world import ROOT
-from fgrlhf.config import load_config
+from fgrlhf.configs.strict import load_config
 
 RUNS = 60  # accepted settings to run, at scale 1
 NESTED = 3_000

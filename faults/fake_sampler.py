@@ -18,9 +18,9 @@ import torch
 from pydantic import PositiveInt
 from safetensors.torch import load_file
 
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import run_main
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import CausalPolicy, load_policy
 

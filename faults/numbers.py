@@ -17,7 +17,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 from faults.campaign import Kind, Outcome, in_child
 from faults.child import run
 from faults.folders import filled, weights
-from fgrlhf.files import read_json
+from fgrlhf.base.files import read_json
 from tasks.qa_feedback.data import mini_model
 
 RATES = ("1e3", "1e10", "1e30", "1e308")

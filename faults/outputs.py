@@ -12,7 +12,7 @@ from faults.campaign import Kind, Outcome
 from faults.child import Command, Ended, run
 from faults.compare import compare, snapshot
 from faults.world import Stage, World
-from fgrlhf.files import write_json, write_jsonl
+from fgrlhf.base.files import write_json, write_jsonl
 
 MAIN = "fgrlhf.cli.main"
 

@@ -19,7 +19,7 @@ from faults.child import Command, CrashPoint, Ended, Running, start
 from faults.compare import compare, snapshot
 from faults.disk import make_room, mount_small_disk, why_no_mount
 from faults.world import Stage
-from fgrlhf.runs.process_group import environments_of_group
+from fgrlhf.base.process_group import environments_of_group
 
 RANKS = 2
 STAGES = {  # with arguments that two processes can divide

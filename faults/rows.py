@@ -18,7 +18,7 @@ from typing import Any
 from faults.campaign import Bench, Kind, Outcome
 from faults.verdicts import BAD, GOOD, call
 from faults.world import feedback_row
-from fgrlhf.files import read_json
+from fgrlhf.base.files import read_json
 from tasks.qa_feedback.data import mini_world
 
 DEEP = 50_000
@@ -137,7 +137,7 @@ def read_segments(path: Path, bench: Bench) -> int:
 
 def read_pairs(path: Path, bench: Bench) -> int:
     """Read as the pair model does. Rows without a comparison are left out, with their number."""
-    from fgrlhf.files import read_json
+    from fgrlhf.base.files import read_json
     from tasks.qa_feedback.feedback import rm_prefix
     from tasks.qa_feedback.reward_modeling.pairs import read_pairs as read_published_pairs
 

@@ -23,7 +23,7 @@ from faults.ranks import has_ended
 from faults.reference import Reference, reference_run
 from faults.servers import alone
 from faults.world import Stage
-from fgrlhf.files import read_json
+from fgrlhf.base.files import read_json
 from fgrlhf.samplers.shared_weights import VERSION_FILE, weights_version
 
 COMPLETIONS, RELOAD = "/v1/completions", "/collective_rpc"

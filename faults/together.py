@@ -117,8 +117,8 @@ def both_wrote(ended: list[Ended]) -> bool:
 
 def sleeping_stage(started: str) -> None:
     """The program of the orphan, started with `run_main` like every command of the repository."""
-    from fgrlhf.errors import run_main
-    from fgrlhf.files import write_text
+    from fgrlhf.base.files import write_text
+    from fgrlhf.base.program import run_main
 
     def sleep() -> None:
         write_text(started, "started")

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fgrlhf.errors import UserError, why_refused
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import why_refused
 
 MOST_LINES = 25
 MOST_CHARACTERS = 4_000

@@ -10,7 +10,7 @@ import yaml
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 from faults.child import Command, run
-from fgrlhf.files import read_json, write_json, write_text
+from fgrlhf.base.files import read_json, write_json, write_text
 from tasks.qa_feedback.data import mini_model, mini_world
 from tasks.qa_feedback.data.annotator import annotate
 from tasks.qa_feedback.data.language import TOY, ErrorRates

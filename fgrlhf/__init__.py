@@ -2,7 +2,7 @@
 
 import sys
 
-from fgrlhf.runs.interrupts import end_at_interrupts
+from fgrlhf.base.interrupts import end_at_interrupts
 
 if sys.argv[0] == "-m":  # `python -m` imports the packages of the program first
     end_at_interrupts()

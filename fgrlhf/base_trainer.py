@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from torch import Tensor
 from tqdm import tqdm
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.models.sharding import clip_grad_norm, unsharded, whole
 from fgrlhf.models.trunk import require_trained

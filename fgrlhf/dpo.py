@@ -26,11 +26,11 @@ from tqdm import tqdm
 
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.alignment import char_ends
+from fgrlhf.base.errors import UserError, suggestion
 from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.data.comparisons import Comparison, ComparisonSource
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.token_comparisons import ComparisonBatch, TokenComparison, collate
-from fgrlhf.errors import UserError, suggestion
 from fgrlhf.models.sharding import unsharded
 from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fgrlhf.alignment import decode
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.evaluators import Rouge, RougeLsum
 from fgrlhf.metrics.base import Metric, MetricFunction, NamedMetric, ReferenceMetric
 from fgrlhf.metrics.clusters import CLUSTER, cluster_of

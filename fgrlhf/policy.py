@@ -25,7 +25,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.models.base import Policy, name_of
 from fgrlhf.models.causal import CausalPolicy
 from fgrlhf.models.config import LoRAConfig

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from fgrlhf.algorithms.advantages import kl_penalized
 from fgrlhf.alignment import place_on_tokens
-from fgrlhf.background import Background
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.background import Background
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.reward_utils import WHOLE_LEVELS
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 from fgrlhf.types import Rollout, TokenReward

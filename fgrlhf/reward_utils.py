@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import AfterValidator
 
 from fgrlhf import segmentation
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.segmentation import MIN_WORDS as MIN_WORDS
 from fgrlhf.segmentation import Span as Span
 from fgrlhf.segmentation import clause_starts

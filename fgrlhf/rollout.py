@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from fgrlhf.alignment import decode, texts_of
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.logprobs import check_logprobs
 from fgrlhf.policy import Policy
 from fgrlhf.samplers.sampler import LocalSampler, Sampler
-from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import PolicyOutput, Response, Rollout
 from fgrlhf.value import ActorCritic, Value

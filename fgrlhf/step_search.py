@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from fgrlhf.alignment import texts_of
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.models.causal import CausalPolicy
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
 from fgrlhf.reward_models.text_scorers import TextScorer, score_texts
-from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Response
 

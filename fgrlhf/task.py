@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import create_model, model_validator
 
+from fgrlhf.base.errors import UserError, shorten, suggestion
+from fgrlhf.base.working_folder import import_module
 from fgrlhf.data.formats import read_prompts
-from fgrlhf.errors import UserError, shorten, suggestion
 from fgrlhf.report.display import Display
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
@@ -25,7 +26,6 @@ from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind, build_aspects
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, text_prefix
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.text_types import Prompt
-from fgrlhf.working_folder import import_module
 
 if TYPE_CHECKING:
     from fgrlhf.data.comparisons import Comparison, ComparisonSource

@@ -15,8 +15,9 @@ from fgrlhf.algorithms.kl import KLController, kl_k3
 from fgrlhf.algorithms.metrics import add_token_means
 from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.registry import algorithm_class
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
-from fgrlhf.errors import UserError
 from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.policy import Policy, cut_prompts
 from fgrlhf.reward import BasicReward, normalized
@@ -46,7 +47,6 @@ from fgrlhf.samplers.one_step_behind import (
     pending_responses,
     pending_tensors,
 )
-from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 from fgrlhf.utils import masked_sum, seeded

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fgrlhf.seeds import derive_seed
+from fgrlhf.base.seeds import derive_seed
 
 # Relative: sums of the same fp32 numbers in another order differ by less. A spread below it is
 # no spread.

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import Policy, load_policy

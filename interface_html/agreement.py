@@ -14,12 +14,13 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath
+from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.agreement import weight_notes
 from fgrlhf.data.problems import counted
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json
 from fgrlhf.stats import Figure
 from interface_html.agreement_figures import report, study_files
 from interface_html.annotator_pairs import judged_counts, pair_agreements, shared_counts

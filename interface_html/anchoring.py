@@ -22,11 +22,12 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath
+from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.problems import counted
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json
 from fgrlhf.stats import Figure, Interval, independent_ratio_interval
 from interface_html.agreement_figures import share
 from interface_html.annotation_matches import overlap_matches

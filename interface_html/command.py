@@ -4,7 +4,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from fgrlhf.errors import UserError, shorten, suggestion
+from fgrlhf.base.errors import UserError, shorten, suggestion
 
 PROGRAMS = {
     "items": "make items to annotate from samples or from feedback",

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from interface_html import checks
 from interface_html.connections import SharedCommits
 from interface_html.format import Item

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError, first_problems
+from fgrlhf.base.files import write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath
+from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.problems import counted
-from fgrlhf.errors import UserError, first_problems, run_main
-from fgrlhf.files import write_text
 from interface_html.annotation_matches import missing_labels
 from interface_html.checks import left_out_text as checks_text
 from interface_html.decisions import (

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.data.problems import Complaint
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:

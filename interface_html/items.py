@@ -12,8 +12,11 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath
+from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.problems import (
     Complaint,
     DataError,
@@ -24,8 +27,6 @@ from fgrlhf.data.problems import (
     source_list_problems,
     text_problems,
 )
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_text
 from interface_html.conversations import source_mark_problems
 from interface_html.format import ITEM_KEYS, BlankItemError, Item, ItemError
 from interface_html.other_rows import check_file, check_rows

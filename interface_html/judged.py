@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_jsonl
 from fgrlhf.data import span_rows
 from fgrlhf.data.judgements import (
     JUDGEMENTS,
@@ -29,8 +31,6 @@ from fgrlhf.data.judgements import (
 )
 from fgrlhf.data.problems import counted
 from fgrlhf.data.rows import Row, RowError
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_jsonl
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.ratings import Ratings
 from interface_html.reliability import latest_documents

@@ -9,10 +9,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
 from fgrlhf.data.names import name_key
 from fgrlhf.data.problems import counted
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json
 from interface_html.annotation_matches import Document
 from interface_html.format import Item
 from interface_html.items import read_items

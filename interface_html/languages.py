@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 
 LOCALES = Path(__file__).parent / "locales"
 ENGLISH_CODE = "en"

@@ -19,7 +19,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from fgrlhf.config import StrictModel
+from fgrlhf.configs.strict import StrictModel
 from interface_html.annotator_pairs import pair_agreements
 from interface_html.checks import Check, stored_checks
 from interface_html.connections import reading

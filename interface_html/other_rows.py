@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from interface_html.row_format import RowFormat
 from interface_html.tasks import FeedbackTask
 

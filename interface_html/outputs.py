@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from fgrlhf.config import StrictModel
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.data.read import check_not_input
 
 

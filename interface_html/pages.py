@@ -11,10 +11,11 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_text
+from fgrlhf.configs.strict import FilePath
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items
 from interface_html.languages import ENGLISH, LANGUAGE_HELP, Language, language_of

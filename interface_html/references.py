@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fgrlhf.errors import shorten
+from fgrlhf.base.errors import shorten
 from interface_html.format import ItemError, PromptReferences
 
 

@@ -16,11 +16,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel, validate
+from fgrlhf.configs.strict import FilePath, StrictModel, validate
 from fgrlhf.data.problems import counted
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json, write_json
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.outputs import OutputSettings

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.data.problems import (
     BLANK,
     Complaint,
@@ -40,7 +41,6 @@ from fgrlhf.data.problems import (
     not_a,
     source_list_problems,
 )
-from fgrlhf.errors import UserError
 from fgrlhf.segmentation import sentences
 from fgrlhf.text_types import Prompt
 from interface_html.conversations import (

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fgrlhf.config import StrictModel, refuse, validate
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.configs.strict import StrictModel, refuse, validate
 from fgrlhf.data.judgements import RESPONSE, SOURCE
 from fgrlhf.data.problems import SentenceKeys
-from fgrlhf.errors import UserError, shorten
 
 ASSIGNMENT = "window.FG_SCHEMA ="
 MOST_OUTPUTS = 9  # the comparison page names them A to I

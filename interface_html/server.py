@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from fgrlhf.config import StrictModel
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.data.problems import Complaint
 from interface_html.checks import uniform_item
 from interface_html.database import Assignment, Database, Receipt, RefusedError

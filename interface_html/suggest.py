@@ -23,16 +23,17 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_text
+from fgrlhf.base.program import run_main
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, refuse
+from fgrlhf.configs.strict import FilePath, refuse
 from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.judgements import RESPONSE
 from fgrlhf.data.problems import counted
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_text
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer
-from fgrlhf.seeds import derive_seed
 from fgrlhf.segmentation import sentences
 from fgrlhf.task import load_task
 from fgrlhf.words import is_inner_boundary

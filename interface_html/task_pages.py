@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.base.files import write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import run_main
-from fgrlhf.files import write_text
+from fgrlhf.configs.strict import StrictModel
 from interface_html.render import page_html
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 from interface_html.format import FeedbackFormat, Item
 from interface_html.row_format import RowFormat
 from interface_html.schema import Schema, load_schema

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from reward_modeling import run_fg_rm, run_pref_rm, span_files, step_files
 
 PROGRAMS = {

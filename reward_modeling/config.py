@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.config import (
+from fgrlhf.configs.strict import (
     BatchSize,
     Count,
     FilePath,

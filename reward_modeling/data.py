@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_jsonl
 from fgrlhf.data.checks import refuse_rows, text_problem
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.read import read_rows
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_jsonl
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fgrlhf.auc import auc, auc_interval
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.stats import Figure, Interval, paired_ratio_interval, ratio_interval
 from reward_modeling.metrics.span_errors import precision_recall_f1

@@ -10,7 +10,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.loading import check_vocabulary, load_config, load_weights
 from fgrlhf.models.lora import add_adapters
 from fgrlhf.models.top_layers import check_top_layers, train_top_layers

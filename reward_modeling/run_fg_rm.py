@@ -19,10 +19,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import NO_TASK, run_program
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, RMText

@@ -25,10 +25,11 @@ from pydantic import Field
 from torch import Tensor
 from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import NO_TASK, run_program
-from fgrlhf.config import Coefficient
+from fgrlhf.configs.strict import Coefficient
 from fgrlhf.data.comparisons import Comparison
-from fgrlhf.errors import UserError, run_main
 from fgrlhf.metrics.clusters import cluster_of
 from fgrlhf.reward_models.inputs import RMInputs, refuse_without_tokens
 from fgrlhf.reward_models.precompute import precompute

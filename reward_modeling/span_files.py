@@ -17,15 +17,16 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.cli.data_inspect import print_counts
-from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.format import RESPONSE, SpanFeedback
 from fgrlhf.data.formats import SPANS
 from fgrlhf.data.quotes import Offsets
 from fgrlhf.data.read import check_not_input
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json, write_json, write_text
 from fgrlhf.metrics.clusters import cluster_of
 from fgrlhf.reward_utils import (
     LEVEL_HELP,

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
-from fgrlhf.config import FilePath, Separator, StrictModel
+from fgrlhf.configs.strict import FilePath, Separator, StrictModel
 from fgrlhf.data.formats import STEPS, Step, StepFeedback
 from fgrlhf.data.read import check_not_input
-from fgrlhf.errors import UserError, run_main, shorten
-from fgrlhf.files import write_text
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.task import Task
 from reward_modeling.segment_files import IGNORE, OK, TaggedWords, segment_file, tagged_words

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 from transformers import TrainingArguments
 
-from fgrlhf.files import read_json, write_json, write_text
+from fgrlhf.base.files import read_json, write_json, write_text
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.models.recompute import recompute_layers

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.data.formats import Demonstration
-from fgrlhf.errors import UserError
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.models.loading import max_positions
 from fgrlhf.models.shared_rows import position_arguments

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.shared_rows import LONGEST_SHARED_ROW, block_mask, can_share
 from fgrlhf.policy import Policy
 from fgrlhf.utils import IGNORED, check_shape

@@ -21,9 +21,10 @@ import torch
 from accelerate.utils import gather_object
 from transformers import PretrainedConfig, PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
-from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import Metric, check_metrics_fit, metric_columns, reference_notes
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from pydantic import Field, PositiveInt
 
+from fgrlhf.base.errors import UserError, suggestion
+from fgrlhf.base.files import read_json, write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main, suggestion
-from fgrlhf.files import read_json, write_json
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from fgrlhf.report.spread import ONE_RUN
 from tasks.scripts import ROOT, pipeline_of, print_cost

@@ -15,10 +15,10 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
+from fgrlhf.base.files import read_jsonl, write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import run_main
-from fgrlhf.files import read_jsonl, write_json
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.pipeline.efficiency import efficiency
 from fgrlhf.pipeline.scores import learning_curve
 from fgrlhf.pipeline.stages import Stage, stop_with_signals

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline.experiments import input_files
 from fgrlhf.pipeline.stages import Pipeline, Stage

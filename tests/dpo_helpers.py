@@ -5,7 +5,7 @@ from pathlib import Path
 import tiny
 from accelerate import Accelerator
 
-from fgrlhf.config import validate
+from fgrlhf.configs.strict import validate
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fgrlhf.files import write_json, write_jsonl, write_text
+from fgrlhf.base.files import write_json, write_jsonl, write_text
 from tasks.qa_feedback.feedback import FeedbackRow, write_feedback
 
 PASSAGES = [{"wikipage": "Cat", "content": "A cat sat."}]

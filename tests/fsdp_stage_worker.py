@@ -15,12 +15,12 @@ from accelerate.state import AcceleratorState
 from fsdp_worker import policy
 from safetensors.torch import save_file
 
-from fgrlhf.config import validate
-from fgrlhf.files import write_json
+from fgrlhf.base.files import write_json
+from fgrlhf.base.process_group import end_process_of_group
+from fgrlhf.configs.strict import validate
 from fgrlhf.models.sharding import local, whole
 from fgrlhf.runs import hf_trainer
 from fgrlhf.runs.hf_trainer import StageTrainer
-from fgrlhf.runs.process_group import end_process_of_group
 from reward_modeling import run_fg_rm, run_pref_rm, training
 from reward_modeling.run_fg_rm import SegmentRMConfig
 from reward_modeling.run_pref_rm import PreferenceRMConfig

@@ -18,10 +18,11 @@ from rl_helpers import PROMPTS, CountWord, config
 from safetensors.torch import save_file
 
 from fgrlhf import train_rl
+from fgrlhf.base.files import write_json, write_jsonl
+from fgrlhf.base.process_group import end_process_of_group
 from fgrlhf.cli import dpo, rl
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
-from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.models import encoder_decoder
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
@@ -29,7 +30,6 @@ from fgrlhf.models.lora import AdapterFree, add_adapters
 from fgrlhf.models.sharding import whole
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
-from fgrlhf.runs.process_group import end_process_of_group
 from fgrlhf.trainer import make_trainer
 from fgrlhf.value import ActorCritic, Value
 from tasks.qa_feedback.data import mini_world

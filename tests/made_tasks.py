@@ -6,7 +6,7 @@ from pathlib import Path
 from page_helpers import TEXT, opened
 from test_schema import changed
 
-from fgrlhf.files import write_json
+from fgrlhf.base.files import write_json
 from interface_html.items import read_items
 from interface_html.languages import ENGLISH, Language
 from interface_html.pages import self_contained

@@ -7,10 +7,10 @@ import tiny
 import torch
 from accelerate import Accelerator
 
-from fgrlhf.files import write_json
+from fgrlhf.base.files import write_json
+from fgrlhf.base.process_group import end_process_of_group
 from fgrlhf.models.sharding import unsharded
 from fgrlhf.runs.distributed import shard_over_processes
-from fgrlhf.runs.process_group import end_process_of_group
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from fgrlhf.files import write_json
+from fgrlhf.base.files import write_json
 from interface_html.items import read_items
 from interface_html.languages import ENGLISH, Language
 from interface_html.pages import self_contained

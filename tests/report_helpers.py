@@ -5,7 +5,7 @@ import random
 import re
 from html import escape
 
-from fgrlhf.files import write_json, write_jsonl
+from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.report import plots
 
 ASPECTS = {"relevance": 0.3, "factuality": 0.5, "completeness": 0.6}

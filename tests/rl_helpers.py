@@ -7,7 +7,7 @@ import tiny
 import torch
 from accelerate import Accelerator
 
-from fgrlhf.config import validate
+from fgrlhf.configs.strict import validate
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward

@@ -3,8 +3,8 @@
 import pytest
 from test_rules import ROW
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json, write_text
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json, write_text
 from fgrlhf.pipeline.efficiency import efficiency
 from fgrlhf.pipeline.scores import Point
 from interface_html import select as selection

@@ -13,8 +13,8 @@ from test_liked_spans import submission
 from test_rules import ROW, doc, error, missing
 from test_served_pages import visiting
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from interface_html import export
 from interface_html.adjudicate import (
     Settings,

@@ -16,8 +16,8 @@ from test_languages import english_in, known_texts
 from test_rules import ROW
 from test_served_pages import visiting
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from interface_html import export
 from interface_html.adjudicate import (
     Settings,

@@ -9,7 +9,7 @@ import pytest
 from page_helpers import QA
 from test_rules import ROW, doc, error, missing
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.stats import Interval
 from interface_html.agreement import Settings, write_report
 from interface_html.agreement_figures import report, share

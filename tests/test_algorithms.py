@@ -20,8 +20,8 @@ from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.algorithms.reinforce import Reinforce, ReinforceConfig, reinforce_advantages
 from fgrlhf.algorithms.rloo import RLOO, RLOOConfig
 from fgrlhf.alignment import segments_before
-from fgrlhf.config import to_yaml, validate
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.configs.strict import to_yaml, validate
 from fgrlhf.reward import AtEnd, CombinedReward, normalized
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.text_types import SegmentScore

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from page_helpers import ITEM
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.stats import Interval, share_interval
 from interface_html.anchoring import (
     Annotation,

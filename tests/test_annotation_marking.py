@@ -20,8 +20,8 @@ from page_helpers import (
     word,
 )
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from fgrlhf.words import is_inner_boundary, is_unspaced
 from interface_html.rules import annotation_problems
 from interface_html.schema import ASSIGNMENT, PAGE_KEYS, load_schema

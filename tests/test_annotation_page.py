@@ -22,7 +22,7 @@ from page_helpers import (
     word,
 )
 
-from fgrlhf.files import write_json
+from fgrlhf.base.files import write_json
 from interface_html.format import Item
 from interface_html.items import read_items, rows_text
 from interface_html.pages import Settings, self_contained, write_page

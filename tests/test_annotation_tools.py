@@ -18,13 +18,13 @@ from tool_items import (
     judgements_of,
 )
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.cli import data
 from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.importers.registry import import_items
 from fgrlhf.data.importers.shown_texts import text_of_html
 from fgrlhf.data.judgements import JudgedResponse, Judgement
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.text_types import Prompt
 
 FILES = Path(__file__).parent / "fixtures" / "annotation_tools"

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json, write_jsonl
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_jsonl
 from tasks.qa_feedback.data.annotator import Habits, annotate, perturb
 from tasks.qa_feedback.data.collect_feedback import Settings, collect
 from tasks.qa_feedback.data.language import TOY

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fgrlhf.background import Background, within
+from fgrlhf.base.background import Background, within
 
 
 def test_calls_run_at_the_same_time():

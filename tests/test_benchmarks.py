@@ -28,7 +28,7 @@ from benchmarks import (
     tables,
     workload,
 )
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.text_types import Prompt

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_jsonl, write_text
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_jsonl, write_text
 from fgrlhf.pipeline.best_of_n import Settings, best_rows, choose
 from fgrlhf.pipeline.comparison import compare_runs
 from fgrlhf.pipeline.summary import SummarySettings, summarise

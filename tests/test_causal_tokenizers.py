@@ -15,11 +15,11 @@ from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 from transformers import AddedToken, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from fgrlhf.alignment import char_ends, place_on_tokens
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.data.formats import Demonstration
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.data.token_comparisons import collate, encode_comparisons
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import CausalPolicy, load_policy
 from fgrlhf.reward_models.inputs import RMInputs

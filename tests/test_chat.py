@@ -2,7 +2,7 @@ import pytest
 import tiny
 import torch
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.chat import load_chat_template
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy

@@ -18,10 +18,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
 from fgrlhf.alignment import char_ends
+from fgrlhf.base.errors import UserError
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.formats import Demonstration
 from fgrlhf.data.token_comparisons import encode_comparisons
-from fgrlhf.errors import UserError
 from fgrlhf.models.chat import DATE
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.policy import CausalPolicy

@@ -9,9 +9,9 @@ from rl_helpers import CountWord, config, metrics, trainer
 from safetensors.torch import load_file
 from slow import with_slow
 
-from fgrlhf.config import load_config, validate
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
+from fgrlhf.configs.strict import load_config, validate
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.dpo_config import DPOConfig

@@ -10,8 +10,8 @@ from page_helpers import ITEM, QA
 from server_helpers import Client, serving
 from test_database import FIXTURES, Clock, submit
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from interface_html import export
 from interface_html.checks import GAP, Plan, gold_tell, items_to_come, slot
 from interface_html.database import Database

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tiny
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_jsonl
 from fgrlhf.data.formats import PROMPTS
-from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
-from fgrlhf.files import write_jsonl
 from fgrlhf.metrics.clusters import clusters_by_prompt, units_note, with_clusters
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.metrics.summary import summarize

@@ -5,8 +5,8 @@ import json
 import pytest
 from rating_tasks import QUALITY, schema_tree, write_schema
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_json
 from interface_html import adjudicate, agreement, collect, export, lead, reliability, submissions
 from interface_html.database import Database
 from interface_html.items import read_items

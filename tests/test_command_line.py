@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.cli import completion, env, rl
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.cli.main import COMMANDS, usage
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError
+from fgrlhf.configs.strict import StrictModel
 from interface_html.command import PROGRAMS
 
 ROOT = Path(__file__).parents[1]

@@ -10,10 +10,10 @@ import pytest
 from page_helpers import violations
 
 from fgrlhf.algorithms.registry import ALGORITHMS
-from fgrlhf.config import load_config
-from fgrlhf.config_yaml import dump_yaml, read_yaml
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl, write_text
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl, write_text
+from fgrlhf.configs.strict import load_config
+from fgrlhf.configs.yaml_files import dump_yaml, read_yaml
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.source import ModelSource
 from fgrlhf.pipeline import compare as pipeline_compare

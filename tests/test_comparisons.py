@@ -5,10 +5,10 @@ import tiny
 import torch
 from dpo_helpers import fours, pairs
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.formats import Demonstration
 from fgrlhf.data.token_comparisons import collate, encode_comparisons, token_weights
-from fgrlhf.errors import UserError
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import IGNORED

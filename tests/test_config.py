@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.cli.command_line import parse_cli
-from fgrlhf.config import (
+from fgrlhf.configs.overrides import value_from_text
+from fgrlhf.configs.strict import (
     Count,
     FilePath,
     NonNegativeCount,
@@ -23,9 +25,7 @@ from fgrlhf.config import (
     unread_keys,
     validate,
 )
-from fgrlhf.config_text import value_from_text
-from fgrlhf.config_yaml import read_yaml
-from fgrlhf.errors import UserError
+from fgrlhf.configs.yaml_files import read_yaml
 
 REPOSITORY = Path(__file__).parents[1]
 

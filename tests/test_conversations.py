@@ -4,9 +4,9 @@ import pytest
 from page_helpers import opened, press, wait_until
 from rating_tasks import QUALITY, rating_task, row, write_page
 
+from fgrlhf.base.files import write_json
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.problems import DataError
-from fgrlhf.files import write_json
 from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import Prompt
 from interface_html.checks import gold_tell, uniform_item

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.cli.data import main
 from fgrlhf.data.convert_model import convert_model
-from fgrlhf.errors import UserError
 from fgrlhf.models.loading import load_tokenizer, load_weights
 from fgrlhf.models.source import read_source
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import parse_json, write_jsonl
 from fgrlhf.cli import data
-from fgrlhf.errors import UserError
-from fgrlhf.files import parse_json, write_jsonl
 
 TEXT = "Odd 🙂 here and here."
 AGAIN = (15, 19)

@@ -9,12 +9,13 @@ import pytest
 import yaml
 from feedback_files import PASSAGES, PROMPT, write_feedback_files, write_judgement_files
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_jsonl
+from fgrlhf.base.program import run_main
 from fgrlhf.cli import data
 from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import Row
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json, write_jsonl
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.comparisons import read_preferences
 

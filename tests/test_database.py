@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from page_helpers import QA
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from interface_html import export
 from interface_html.database import Database, Receipt, RefusedError
 from interface_html.format import Item

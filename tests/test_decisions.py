@@ -10,10 +10,10 @@ from test_adjudicate import study as study  # a fixture
 from test_database import Clock
 from test_rules import doc, error
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from fgrlhf.cli import data
 from fgrlhf.data.read import read_rows
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
 from interface_html import export
 from interface_html.adjudicate import Settings, adjudicate
 from interface_html.database import Database, Receipt

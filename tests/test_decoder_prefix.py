@@ -5,15 +5,15 @@ import tiny
 import torch
 from rl_helpers import CountWord
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.data.formats import Demonstration
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.rollout import collect
-from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import IGNORED
 from fgrlhf.value import ActorCritic, Value, load_value

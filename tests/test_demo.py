@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import load_config
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.configs.strict import load_config
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task import rl_config
 from reward_modeling.run_fg_rm import SegmentRMConfig

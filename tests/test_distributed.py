@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rl_helpers import lengths_mask, metrics, rollout
 from slow import with_slow
 
+from fgrlhf.base.process_group import environments_of_group
 from fgrlhf.runs.distributed import join_rollouts, share_of
-from fgrlhf.runs.process_group import environments_of_group
 from fgrlhf.text_types import SegmentScore
 from fgrlhf.types import TokenReward
 

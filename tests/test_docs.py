@@ -24,12 +24,12 @@ import yaml
 from feedback_files import write_feedback_files, write_judgement_files
 from pydantic import ValidationError
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from fgrlhf.cli import command_line, new_task
 from fgrlhf.cli.main import COMMANDS
 from fgrlhf.cli.main import main as fgrlhf_main
-from fgrlhf.config import load_config, validate
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.configs.strict import load_config, validate
 from fgrlhf.pipeline.compare import CompareSettings, runs_of
 from fgrlhf.pipeline.experiment_settings import split_arguments
 from fgrlhf.pipeline.experiments import Experiment
@@ -312,7 +312,7 @@ class Programs:
             raise Parsed
 
         parse_arguments = argparse.ArgumentParser.parse_args
-        patch.setattr("fgrlhf.config.validate", validate_and_stop)
+        patch.setattr("fgrlhf.configs.strict.validate", validate_and_stop)
         patch.setattr("fgrlhf.report.page.write_report", stop)
         patch.setattr("argparse.ArgumentParser.parse_args", parse_and_stop)
 

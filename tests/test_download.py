@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import sha256, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.data import download as module
 from fgrlhf.data.download import DownloadConfig, blob_id
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import sha256, write_text
 from tasks.qa_feedback.data import download as qa_feedback
 
 CONTENTS = {"a.json": bytes(range(256)) * 2000, "b.json": b"[]\n"}

@@ -16,12 +16,12 @@ from slow import with_slow
 
 from fgrlhf import train_dpo
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_jsonl, write_json
 from fgrlhf.base_trainer import BaseTrainer
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_jsonl, write_json
 from fgrlhf.models import causal, frozen_layers, recompute
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling

@@ -4,12 +4,12 @@ import pytest
 import tiny
 import yaml
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_json
 from fgrlhf.cli import evaluate as module
 from fgrlhf.cli.evaluate import Settings, policy_name, sampling_of
-from fgrlhf.config import validate
-from fgrlhf.config_yaml import read_yaml
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_json
+from fgrlhf.configs.strict import validate
+from fgrlhf.configs.yaml_files import read_yaml
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import rl_config

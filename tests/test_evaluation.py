@@ -10,7 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from fgrlhf import rollout
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.evaluation import evaluate, evaluate_rows
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.registry import build_metrics

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.base.files import write_json
 from fgrlhf.cli.training_program import split_task
-from fgrlhf.files import write_json
 from fgrlhf.pipeline import experiments as module
 from fgrlhf.pipeline.experiment_settings import split_arguments
 from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, Run, parse_config, program

@@ -8,6 +8,8 @@ from typing import get_args
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_jsonl
 from fgrlhf.cli import data, data_comparisons
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.explore import (
@@ -20,8 +22,6 @@ from fgrlhf.data.explore import (
 from fgrlhf.data.explore_page import page, warnings
 from fgrlhf.data.near_duplicates import near_duplicates, shingles, similarity
 from fgrlhf.data.read import read_rows
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_jsonl
 from fgrlhf.stats import Interval
 from fgrlhf.text_types import Prompt
 

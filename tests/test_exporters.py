@@ -8,6 +8,8 @@ from data_items import PROMPT, TEXTS, judged_responses, spans
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.format import Step, StepFeedback
@@ -15,8 +17,6 @@ from fgrlhf.data.formats import COMPARISONS, SPANS, STEPS
 from fgrlhf.data.importers.registry import import_items
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement, from_steps
 from fgrlhf.data.rows import Row
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
 from fgrlhf.text_types import Prompt
 
 PLAIN_PROMPTS = PROMPT.map(lambda prompt: replace(prompt, references=()))

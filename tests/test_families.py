@@ -8,7 +8,7 @@ import torch
 from test_policy import brute_logprobs, sampled
 from transformers import ByT5Tokenizer, Phi3Config, XLNetForSequenceClassification
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.chat import without_last_tokens
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.dialogs import dialog_text

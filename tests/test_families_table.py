@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks import families
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 
 TYPES = {"llama": False, "t5": True, "moshi": False}
 

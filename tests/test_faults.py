@@ -26,8 +26,8 @@ from faults.rows import READERS, damage_row
 from faults.together import both_wrote
 from faults.verdicts import call
 from faults.world import Stage, World, write_causal_policy
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from fgrlhf.policy import load_policy
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data import mini_world

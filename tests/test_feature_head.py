@@ -12,8 +12,8 @@ from test_run_fg_rm import config as rm_config
 from test_run_pref_rm import config as pair_config
 from transformers import AutoModelForCausalLM
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
 from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_by_segment
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network

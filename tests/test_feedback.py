@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import (

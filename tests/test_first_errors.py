@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import parse_json, write_jsonl
 from fgrlhf.cli import data
 from fgrlhf.data.formats import STEPS
 from fgrlhf.data.importers.registry import import_items
-from fgrlhf.errors import UserError
-from fgrlhf.files import parse_json, write_jsonl
 from reward_modeling import step_files
 
 

@@ -15,8 +15,8 @@ from transformers import (
     GenerationConfig,
 )
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.cli.data import main
-from fgrlhf.errors import UserError
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.saving import check_written, ignored_settings
 from fgrlhf.models.trunk import require_trained

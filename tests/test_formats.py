@@ -12,6 +12,7 @@ from data_items import PROMPT, TEXTS, judged_responses
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.data.comparisons import (
     Answer,
     Comparison,
@@ -38,7 +39,6 @@ from fgrlhf.data.formats import (
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement
 from fgrlhf.data.read import write_rows
 from fgrlhf.data.rows import Row, RowError
-from fgrlhf.errors import UserError
 from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import read_feedback

@@ -8,7 +8,7 @@ import tiny
 import torch
 from accelerate import Accelerator
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models import causal, frozen_layers
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.frozen_layers import FrozenLayers

@@ -1,10 +1,10 @@
 import pytest
 import tiny
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_jsonl, write_json, write_jsonl
 from fgrlhf.cli import generate as module
 from fgrlhf.cli.generate import Settings
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_jsonl, write_json, write_jsonl
 from fgrlhf.runs.stage import hold
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data import mini_world

@@ -10,7 +10,7 @@ from accelerate.state import AcceleratorState
 
 from benchmarks import gpu, ours
 from benchmarks.gpu import Settings
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 
 
 @pytest.fixture(autouse=True)

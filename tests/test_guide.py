@@ -9,7 +9,7 @@ from page_helpers import QA, drag, opened, press, reload, violations
 from rating_tasks import QUALITY
 from test_annotation_marking import PHONE, in_view
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from interface_html.format import Item
 from interface_html.server import guideline_sha256
 from interface_html.tasks import feedback_of

@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.data.checks import text_problem
-from fgrlhf.errors import UserError
 from fgrlhf.runs.hf_checkpoints import checkpoints_to_keep, model_to_install
 from fgrlhf.runs.hf_trainer import check_environment, without_repeated
 from fgrlhf.runs.ties import tie_note

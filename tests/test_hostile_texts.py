@@ -8,7 +8,7 @@ from page_helpers import QA, opened
 from server_helpers import serving
 from test_served_pages import visiting
 
-from fgrlhf.files import write_json
+from fgrlhf.base.files import write_json
 from interface_html.items import read_items
 from interface_html.pages import self_contained
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 import uvicorn
 
-from fgrlhf import http_connections
-from fgrlhf.http_connections import PatientProtocol
+from fgrlhf.base import http_connections
+from fgrlhf.base.http_connections import PatientProtocol
 
 LIMIT = 16
 REQUEST = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"

@@ -26,14 +26,14 @@ from reward_service import (
 )
 from rl_helpers import PROMPTS, config, metrics, trainer
 
-from fgrlhf.config import to_yaml, validate
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_text
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_text
+from fgrlhf.base.secrets import mask_tree
+from fgrlhf.configs.strict import to_yaml, validate
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.reward_models.kinds import Length, Repetition
 from fgrlhf.reward_models.reward_server import Limits
 from fgrlhf.runs.stage import digest, stored_result
-from fgrlhf.secrets import mask_tree
 from fgrlhf.task import Task, rl_config
 from fgrlhf.text_types import Prompt, SegmentScore
 

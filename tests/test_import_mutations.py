@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.data.importers.registry import IMPORTERS, WRITTEN_KEYS
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.rows import Row
-from fgrlhf.errors import UserError
 
 FILES = Path(__file__).parent / "fixtures"
 TEXT = "Odd 🙂 here and here."

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_jsonl, write_text
 from fgrlhf.data import span_rows
 from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.importers.registry import IMPORTERS, import_items
@@ -17,8 +19,6 @@ from fgrlhf.data.importers.tags import Mark, untag
 from fgrlhf.data.importers.toxic import runs
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement
 from fgrlhf.data.rows import Row
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_jsonl, write_text
 
 
 def table_text(rows, delimiter=","):

@@ -279,3 +279,16 @@ def test_the_feedback_server_and_pipelines_import_no_heavy_library():
     assert feedback
     names = ["interface_html.serve", "fgrlhf.pipeline.stages", *feedback]
     assert imported_by(names, of=("torch", "transformers", "spacy", "scipy")) == "[]\n"
+
+
+@pytest.mark.parametrize("package", ["base", "configs"])
+def test_the_lowest_packages_import_only_those_below(package):
+    """`fgrlhf/base` imports nothing else of ours, and `fgrlhf/configs` only `fgrlhf/base`."""
+    below = ("base",) if package == "base" else ("base", "configs")
+    wrong = {}
+    for path in (ROOT / "fgrlhf" / package).glob("*.py"):
+        ours = {name for name in imported(path) if name.split(".")[0] in PACKAGES}
+        higher = sorted(name for name in ours if name.split(".")[1:2] not in [[b] for b in below])
+        if higher:
+            wrong[path.name] = higher
+    assert wrong == {}

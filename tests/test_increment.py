@@ -7,8 +7,8 @@ import tiny
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from fgrlhf.config import validate
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.configs.strict import validate
 from fgrlhf.reward_models.increment import IncrementReward, growing_texts
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.kinds import build_aspects

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.runs.interrupts import Terminated, end_at_interrupts, raise_at_interrupts
+from fgrlhf.base.interrupts import Terminated, end_at_interrupts, raise_at_interrupts
 
 ROOT = Path(__file__).parents[1]
 # stands for PyTorch: the user presses Ctrl-C while it is imported
@@ -77,7 +77,7 @@ def test_sigterm_ends_a_process_of_a_group_at_once(monkeypatch):
 # a program that says when it works, and cleans up
 PROGRAM = """
 import time
-from fgrlhf.errors import run_main
+from fgrlhf.base.program import run_main
 
 def main():
     try:
@@ -115,7 +115,7 @@ def test_a_stopped_program_prints_how_to_continue(number, code, fact):
 
 LOST = """
 import os, signal, sys, time
-from fgrlhf.errors import run_main
+from fgrlhf.base.program import run_main
 
 class Dropped:
     def __del__(self):

@@ -7,9 +7,9 @@ import pytest
 from page_helpers import QA, row_with
 from test_rules import ROW, doc, error, missing
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.cli import data
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json, write_jsonl
 from interface_html.items import Settings, read_items, rows_text
 from interface_html.tasks import feedback_of
 from tasks.qa_feedback.feedback import DataError, read_feedback

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from pydantic import ValidationError
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward_models.judge import JudgeClient, JudgeReward, JudgeScorer
 from fgrlhf.reward_models.kinds import Judge
 from fgrlhf.reward_models.text_scorers import JudgeScorerKind

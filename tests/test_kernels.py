@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.kernels import choice as kernels
 from fgrlhf.kernels.layers import linear
 from fgrlhf.runs.runlog import RunLog

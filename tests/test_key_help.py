@@ -14,7 +14,7 @@ import reward_modeling
 import sft
 import tasks
 from fgrlhf.cli.key_help import describe
-from fgrlhf.config import StrictModel
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.task import load_task, rl_config
 
 

@@ -26,8 +26,8 @@ from test_liked_spans import FLUENT, WRONG
 from test_severities import SEVERITIES
 from test_suggestion_page import THREE
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from interface_html.languages import ENGLISH, LOCALES, Language, language_codes, language_of
 from interface_html.pages import Settings, write_page
 from interface_html.server import static_files

@@ -6,7 +6,7 @@ import pytest
 from accelerate.utils import DistributedType
 from rl_helpers import config, trainer
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.runs.distributed import check_launcher, stop_together
 
 RIGHT = ("NO", "MULTI_GPU", "MULTI_CPU")

@@ -15,7 +15,7 @@ from test_database import Clock, submit
 from test_languages import english_in
 from test_rules import ROW, doc, error
 
-from fgrlhf.files import write_json
+from fgrlhf.base.files import write_json
 from interface_html import lead
 from interface_html.checks import Check
 from interface_html.connections import reading

@@ -7,9 +7,9 @@ import pytest
 import rm_helpers as rm
 import tiny
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
 from fgrlhf.data.comparisons import Answer, Comparison
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json
 from fgrlhf.reward_models.inputs import RMInputs, join_segments, sees_line_breaks
 from fgrlhf.reward_models.prefix import Prefix, RMText, spaces_before_words, text_prefix
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer

@@ -15,7 +15,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_models.networks import LanguageModelScorer

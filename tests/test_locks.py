@@ -5,8 +5,8 @@ It reads, loads and writes nothing.
 
 import pytest
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.cli import dpo, rl, training_program
-from fgrlhf.errors import UserError
 from fgrlhf.runs.stage import hold
 from reward_modeling import run_fg_rm, run_pref_rm
 from sft import run_sft

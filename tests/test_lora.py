@@ -8,7 +8,7 @@ from rl_helpers import config, metrics, trainer
 from rounding import assert_equal_up_to_rounding
 from test_policy import TEXTS, logprobs_and_gradient, sampled
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import (
     AdapterFree,

@@ -16,10 +16,10 @@ from test_schema import broken
 from test_served_pages import visiting
 from test_source_side import drag_between
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from fgrlhf.data import span_rows
 from fgrlhf.data.judgements import NO_ERROR
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
 from interface_html import tasks
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report

@@ -10,7 +10,7 @@ from test_sharding import start_ranks
 
 from benchmarks import memory
 from benchmarks.memory import Weights
-from fgrlhf.files import read_json
+from fgrlhf.base.files import read_json
 from fgrlhf.models.lora import AdapterFree
 
 

@@ -4,8 +4,8 @@ import pytest
 from page_helpers import TOXICITY, row_with
 from test_rules import ROW, doc, error
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from interface_html.command import main as feedback
 from interface_html.format import Item
 from interface_html.items import read_items

@@ -14,7 +14,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.metrics import overlap
 from fgrlhf.metrics.config import METRICS, MetricConfig
 from fgrlhf.metrics.meteor import Meteor

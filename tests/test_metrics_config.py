@@ -5,8 +5,8 @@ import pytest
 import yaml
 from rl_helpers import config as rl_config
 
-from fgrlhf.config import StrictModel, load_config, to_yaml, validate
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.configs.strict import StrictModel, load_config, to_yaml, validate
 from fgrlhf.metrics.config import (
     METRICS,
     EvaluationMetrics,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from fgrlhf.pipeline import stages
 from fgrlhf.report.spread import ONE_RUN
 from tasks import mini

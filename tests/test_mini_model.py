@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.policy import load_policy
 from tasks.qa_feedback.data.language import CHINESE, TOY
 from tasks.qa_feedback.data.mini_model import (

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json
 from tasks.qa_feedback.data.language import TOY, Claim, ErrorRates
 from tasks.qa_feedback.data.mini_world import (
     Settings,

@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, sha256, write_json
 from fgrlhf.cli import data
 from fgrlhf.data import model as fetching
 from fgrlhf.data.model import SMOLLM2, PublishedModel, UnavailableError, convert, fetch_model
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, sha256, write_json
 from fgrlhf.models.source import SOURCE_FILE, ModelSource, read_source
 from fgrlhf.policy import load_policy
 

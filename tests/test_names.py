@@ -7,11 +7,11 @@ from server_helpers import Client, serving
 from test_database import DOC, Clock, submit
 from test_served_pages import visiting
 
+from fgrlhf.base.files import write_json
 from fgrlhf.data.agreement import by_response
 from fgrlhf.data.judgements import JUDGEMENTS
 from fgrlhf.data.names import Spellings, name_key
 from fgrlhf.data.rows import Row
-from fgrlhf.files import write_json
 from interface_html.database import Database
 from interface_html.decisions import Decision, changes_since
 from interface_html.format import Item

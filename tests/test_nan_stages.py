@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import tiny
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.cli import evaluate, generate
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_utils import MULTILINGUAL
 from tasks.qa_feedback.data import mini_world

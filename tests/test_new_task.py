@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.cli import new_task
-from fgrlhf.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 

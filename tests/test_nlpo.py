@@ -4,7 +4,7 @@ import torch
 from rl_helpers import PROMPTS, metrics
 from test_algorithms import make
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.masked_policy import EXCLUDED, MaskedPolicy, allowed_tokens
 from fgrlhf.models.decoding import Sampling
 

@@ -4,10 +4,10 @@ import pytest
 import test_run_sft
 import tiny
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_text
 from fgrlhf.cli import rl, tiny_model
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json, write_text
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.runs.occupied import (
     check_own_run,
     check_own_stage,

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.runs.older_configs import Earlier, with_new_keys
 from fgrlhf.runs.stage import stored_result
 

@@ -22,10 +22,10 @@ from test_sampler import FINAL_FAULTS, assert_equal, run
 from test_sharding import start_ranks
 
 from faults.fake_sampler import Fault, altered, answer, cut, status, truncate
-from fgrlhf.background import Background
-from fgrlhf.errors import UserError
+from fgrlhf.base.background import Background
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.evaluation import evaluate_rows
-from fgrlhf.files import read_json, write_json
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.ppo import PPOTrainer
@@ -398,7 +398,7 @@ def test_a_process_ends_while_requests_are_open():
     """As after an error in the update: nothing waits for the rest of the requests."""
     program = (
         "import threading\n"
-        "from fgrlhf.background import Background, run_parallel\n"
+        "from fgrlhf.base.background import Background, run_parallel\n"
         "never = threading.Event()\n"
         "Background(lambda: run_parallel([never.wait] * 3, 2))\n"
     )

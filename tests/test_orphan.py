@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.runs import orphan
-from fgrlhf.runs.orphan import parent_mark, start_time
+from fgrlhf.base import orphan
+from fgrlhf.base.orphan import parent_mark, start_time
 
 ROOT = Path(__file__).parents[1]
 # seconds before a test fails; the events take one or two, and much longer on a busy machine
@@ -33,7 +33,7 @@ def environment(**more: str) -> dict[str, str]:
 STAGE = """
 import os, sys
 from pathlib import Path
-from fgrlhf.runs.orphan import end_with_parent
+from fgrlhf.base.orphan import end_with_parent
 end_with_parent()
 Path(sys.argv[1]).write_text(f"{os.getpid()} {os.getppid()}\\n")
 sys.stdin.read()

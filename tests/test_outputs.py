@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.data.read import SQLITE_HEADER
-from fgrlhf.errors import UserError
 from interface_html.command import PROGRAMS
 from interface_html.command import main as feedback
 from interface_html.outputs import OutputSettings

@@ -5,9 +5,9 @@ import sys
 import pytest
 from rl_helpers import config
 
+from fgrlhf.base.own_code import own_code, own_modules
 from fgrlhf.cli.evaluate import Settings, inputs_of
-from fgrlhf.config import validate
-from fgrlhf.own_code import own_code, own_modules
+from fgrlhf.configs.strict import validate
 from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, Run
 from fgrlhf.runs.notes import note_changed_code
 from fgrlhf.task import Task, load_task, rl_config

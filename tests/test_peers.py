@@ -12,7 +12,7 @@ import pytest
 from benchmarks import peer_dpo, peer_grpo, peers
 from benchmarks.peer_reward_trainer import Size, comparison, our_trainer, prepare, trl_rows
 from benchmarks.peers import Comparison, Measured, Side
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 
 TINY = Size(
     vocab=400,

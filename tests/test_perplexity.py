@@ -4,7 +4,7 @@ import pytest
 import tiny
 import torch
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.registry import build_metric
 from fgrlhf.text_types import Prompt

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.config import validate
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.configs.strict import validate
 from fgrlhf.reward_models.answer_cache import AnswerCache, content_hash
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.kinds import build_aspects

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
 from fgrlhf.pipeline import progress, stages
 from fgrlhf.pipeline import stages as module
 from fgrlhf.pipeline.fingerprint import fingerprint, imported_files
@@ -390,10 +390,10 @@ def test_the_fingerprint_follows_imports_and_ignores_comments(tmp_path):
 def test_code_outside_the_library_counts_too(tmp_path):
     """A task in a user's folder, which imports the library."""
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "task.py").write_text("from fgrlhf.errors import UserError\n")
+    (tmp_path / "mine" / "task.py").write_text("from fgrlhf.base.errors import UserError\n")
     files = imported_files(tmp_path, ["mine.task", "mine", "numpy", "gone.module"])
     assert tmp_path / "mine" / "task.py" in files
-    assert ROOT / "fgrlhf" / "errors.py" in files
+    assert ROOT / "fgrlhf" / "base" / "errors.py" in files
     assert fingerprint(tmp_path, ["run"], [], ["mine.task"], [])
     (tmp_path / "my_rewards.py").write_text("from mine import task\n")
     assert tmp_path / "my_rewards.py" in imported_files(tmp_path, ["my_rewards"])

@@ -5,12 +5,12 @@ The rows are invented; their form is that of `python -m potato.export --format j
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import parse_json, write_jsonl
 from fgrlhf.cli import data
 from fgrlhf.data.importers.potato import UNANSWERED, shown_forms
 from fgrlhf.data.importers.registry import import_items
 from fgrlhf.data.judgements import Judgement
-from fgrlhf.errors import UserError
-from fgrlhf.files import parse_json, write_jsonl
 
 TEXT = "Seven is <b>even</b> 🙂  &amp; odd 🙂 here,  and here now. "
 SHOWN = "Seven is even 🙂 & odd 🙂 here, and here now."

@@ -8,7 +8,7 @@ import torch
 from rl_helpers import config, lengths_mask, rollout, trainer
 
 from fgrlhf.algorithms.ppo import PPO, PPOConfig
-from fgrlhf.config_yaml import read_yaml
+from fgrlhf.configs.yaml_files import read_yaml
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import BasicReward
 from fgrlhf.types import PolicyOutput, TokenReward

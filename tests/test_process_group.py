@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from fgrlhf.errors import why_refused
-from fgrlhf.runs.process_group import environments_of_group
+from fgrlhf.base.process_group import environments_of_group
+from fgrlhf.base.program import why_refused
 
 PROGRAM = """
 import atexit
 import torch.distributed as distributed
-from fgrlhf.errors import run_main
+from fgrlhf.base.program import run_main
 
 class Late:
     def __del__(self):
@@ -80,7 +80,7 @@ def test_a_lost_process_is_named(text):
 MEETING = """
 import os, signal
 import torch.distributed as distributed
-from fgrlhf.errors import run_main
+from fgrlhf.base.program import run_main
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

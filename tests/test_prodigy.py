@@ -8,12 +8,12 @@ from collections import Counter
 import pytest
 import spacy
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_jsonl
 from fgrlhf.cli import data
 from fgrlhf.data.formats import DEMONSTRATIONS, PROMPTS, SPANS
 from fgrlhf.data.importers.registry import import_items
 from fgrlhf.data.judgements import Judgement
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_jsonl
 
 TEXT = "Odd 🙂 here and here."
 HERE = (6, 10)

@@ -8,11 +8,11 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json, write_jsonl
 from fgrlhf.cli import linear_scorer
 from fgrlhf.cli.published import Settings, write_prompts
 from fgrlhf.data.published import Part, PublishedSet, part_rows, prompt_files
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.reward_models.linear import LinearScorer
 from fgrlhf.task import Task
 

@@ -10,7 +10,7 @@ from server_helpers import Client, serving
 from test_ratings import CASES, IN_ROW
 from test_served_pages import visiting
 
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.files import read_json, write_json
 from interface_html.export import Settings, export
 from interface_html.ratings import rating_problems
 from interface_html.stored import read_database

@@ -7,11 +7,11 @@ import pytest
 from fastapi.testclient import TestClient
 from rating_tasks import CLARITY, QUALITY, rating_task, row, write_schema
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.cli.data import main as data_main
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.problems import DataError
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.stats import Interval
 from interface_html import agreement, reliability
 from interface_html.agreement_figures import report

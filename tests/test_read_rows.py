@@ -17,10 +17,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_jsonl
+from fgrlhf.base.program import why_refused
 from fgrlhf.data import read
 from fgrlhf.data.read import read_rows, write_rows
-from fgrlhf.errors import UserError, why_refused
-from fgrlhf.files import write_json, write_jsonl
 
 ROWS = [
     {"text": "naïve 🙂\u2028\n\x00", "n": 1, "list": [1, 2], "object": {"a": None, "b": "x"}},
@@ -288,7 +289,8 @@ datasets.load_dataset("json", data_files={"train": rows, "test": rows}, cache_di
 READ = """
 import json, sys
 from fgrlhf.data.read import read_rows
-from fgrlhf.errors import UserError, why_refused
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import why_refused
 
 for source in sys.argv[1:]:
     try:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json, write_jsonl
 from fgrlhf.cli import tiny_model
-from fgrlhf.config import load_config
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.configs.strict import load_config
 from fgrlhf.task import load_task, rl_config
 from tasks import real, scripts
 from tasks.real import RealConfig

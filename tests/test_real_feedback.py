@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.config import load_config
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.configs.strict import load_config
 from fgrlhf.task import rl_config
 from tasks.qa_feedback import real_feedback
 from tasks.qa_feedback.data import halves

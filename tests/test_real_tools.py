@@ -18,11 +18,11 @@ from tool_items import (
     potato_items,
 )
 
+from fgrlhf.base.files import write_jsonl
 from fgrlhf.cli import data
 from fgrlhf.data.formats import JUDGEMENTS
 from fgrlhf.data.importers.registry import import_items
 from fgrlhf.data.judgements import JudgedResponse
-from fgrlhf.files import write_jsonl
 
 pytestmark = [
     pytest.mark.slow,

@@ -27,7 +27,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import CausalPolicy
 from fgrlhf.rollout import response_seeds

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PegasusXConfig, PegasusXForConditionalGeneration
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.masked_policy import MaskedPolicy
 from fgrlhf.models import causal, encoder_decoder, recorded_steps
 from fgrlhf.models.config import LoRAConfig

@@ -3,8 +3,8 @@
 import pytest
 from feedback_files import write_feedback_files
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from interface_html.command import main as feedback
 from interface_html.format import ItemError, PromptReferences
 from interface_html.references import References

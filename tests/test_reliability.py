@@ -8,8 +8,8 @@ from test_database import Clock
 from test_liked_spans import submission as submitted
 from test_rules import ROW, doc, error, missing
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from interface_html import export
 from interface_html.database import Database, Receipt
 from interface_html.format import Item

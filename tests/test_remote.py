@@ -9,8 +9,8 @@ import urllib.error
 import pytest
 from pydantic import ValidationError
 
-from fgrlhf.background import wait_for
-from fgrlhf.errors import UserError
+from fgrlhf.base.background import wait_for
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward_models.remote import (
     GivenUp,
     Outages,

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 from torch.distributed import TCPStore
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.cli import rendezvous, torchrun
-from fgrlhf.errors import UserError
 
 USED = r"^port {} of 127.0.0.1 is used by another program; choose another RDZV_ENDPOINT$"
 

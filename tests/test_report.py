@@ -18,8 +18,8 @@ from report_helpers import (
     write_run,
 )
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json, write_jsonl
 from fgrlhf.pipeline.summary import SummarySettings, summarise
 from fgrlhf.report import page as report_page
 from fgrlhf.report import sections

@@ -6,7 +6,7 @@ import pytest
 from page_helpers import violations
 from report_helpers import make_outputs
 
-from fgrlhf.files import write_json, write_jsonl
+from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.report.page import write_report
 from tasks.qa_feedback.display import DISPLAY
 

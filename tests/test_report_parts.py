@@ -7,8 +7,8 @@ from urllib.parse import unquote
 import pytest
 from report_helpers import leave_out_plots
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json, write_jsonl, write_text
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_jsonl, write_text
 from fgrlhf.pipeline.summary import evaluated_policies
 from fgrlhf.report import charts, curves, plots, sections
 from fgrlhf.report.data import Run, TrainingLog, read_outputs

@@ -7,7 +7,7 @@ import torch
 from rl_helpers import PROMPTS, CountWord, lengths_mask, rollout
 
 from fgrlhf.alignment import place_on_tokens
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward import (
     AtEnd,
     BasicReward,

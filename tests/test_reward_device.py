@@ -6,8 +6,8 @@ import torch
 from test_reward_kinds import classifier, refused  # noqa: F401
 from test_reward_models import save, scorer
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.cli.reward_serve import settings_from
-from fgrlhf.errors import UserError
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS
 from fgrlhf.reward_models.reward_server import model_sha256

@@ -16,9 +16,9 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from fgrlhf.config import validate
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
+from fgrlhf.configs.strict import validate
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.reward_models import kinds, loading
 from fgrlhf.reward_models.classifier import ClassifierReward

@@ -16,8 +16,8 @@ from transformers import (
     PreTrainedModel,
 )
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.data.comparisons import Answer, Comparison
-from fgrlhf.errors import UserError
 from fgrlhf.models.logprobs import logprobs_and_margins
 from fgrlhf.reward_models.collate import batches_by_prompt
 from fgrlhf.reward_models.inputs import RMInputs, join_segments, last_tokens, segment_mark

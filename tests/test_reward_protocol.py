@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward_models.answer_cache import content_hash
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_models.reward_protocol import (

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from reward_service import CONTEXT, VARIABLE, save_model
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.cli.reward_serve import (
     TOKEN_KEYS,
     ServerSettings,
@@ -19,7 +20,6 @@ from fgrlhf.cli.reward_serve import (
     settings_from,
     token_of,
 )
-from fgrlhf.errors import UserError
 from fgrlhf.reward_models.kinds import (
     LIBRARY_REWARDS,
     Http,

@@ -11,10 +11,10 @@ import pytest
 from reward_service import TOKEN, RewardServer, save_model, segment_config
 from safetensors.torch import load_file, save_file
 
-from fgrlhf.background import Background
-from fgrlhf.config import validate
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.background import Background
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
+from fgrlhf.configs.strict import validate
 from fgrlhf.reward_models.kinds import Increment, Length, MissingEos, SegmentClassifier
 from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.reward_models.reward_protocol import request_of

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fgrlhf import reward_utils
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter, rm_words, subsentence_starts
 
 SEGMENTER = load_segmenter(BLANK)

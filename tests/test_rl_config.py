@@ -7,10 +7,10 @@ import yaml
 from pydantic import BaseModel
 
 from fgrlhf.algorithms.ppo import PPOConfig
-from fgrlhf.config import config_from, load_config, to_yaml, validate
-from fgrlhf.config_errors import OTHER_NAMES
-from fgrlhf.config_schema import paths_of, sections_of
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.configs.messages import OTHER_NAMES
+from fgrlhf.configs.schema import paths_of, sections_of
+from fgrlhf.configs.strict import config_from, load_config, to_yaml, validate
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.task import rl_config

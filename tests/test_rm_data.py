@@ -5,7 +5,7 @@ import json
 import pytest
 import rm_helpers as rm
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward_models.prefix import Prefix, RMText
 from reward_modeling.data import (
     PairCollator,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import run_main
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from reward_modeling.segment_files import segment_file, segment_tags, tagged_words
 from tasks.qa_feedback.feedback import (

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from slow import with_slow
 from transformers import BertConfig, BertModel
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models import recompute
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.reward_models.loading import load_reward_model

@@ -42,8 +42,8 @@ from transformers import (
     XLNetModel,
 )
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.reward_models.classifier import LabelScorer
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.loading import load_reward_model

@@ -8,7 +8,7 @@ import rm_helpers as rm
 import spacy
 from test_reward_models import save, scorer, spec
 
-from fgrlhf.errors import UserError, first_problems
+from fgrlhf.base.errors import UserError, first_problems
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.spec import RewardModelSpec, spec_problems
 

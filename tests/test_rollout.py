@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rl_helpers import PROMPTS, lengths_mask
 
 from fgrlhf.alignment import char_ends, decode, place_on_tokens
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.rollout import collect, generate_texts, in_parts, response_seeds

@@ -8,8 +8,8 @@ import pytest
 from page_helpers import ITEM, QA, downloaded, identify, opened, press, reload, row_with, wait_until
 from test_comparison_page import EXPECTED, judge
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from fgrlhf.reward_utils import BLANK
 from interface_html import judged_items
 from interface_html.database import Database, Receipt

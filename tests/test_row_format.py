@@ -9,10 +9,10 @@ from page_helpers import QA, TOXICITY, downloaded, opened
 from server_helpers import Client, serving
 from test_schema import changed
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.problems import DataError
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json, write_jsonl
 from interface_html import agreement, export
 from interface_html.format import FURTHER_REFERENCES, Item
 from interface_html.items import Settings, item_json, read_items, rows_text, write_items

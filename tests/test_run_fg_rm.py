@@ -21,10 +21,11 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.modeling_outputs import TokenClassifierOutput
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_jsonl
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import NO_TASK, split_task
-from fgrlhf.config import to_yaml, validate
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_jsonl
+from fgrlhf.configs.strict import to_yaml, validate
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.runs.hf_trainer import StepwiseSortedSampler
 from fgrlhf.runs.rl_config import ParallelConfig

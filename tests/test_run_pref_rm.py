@@ -12,10 +12,10 @@ from rounding import assert_equal_up_to_rounding
 from safetensors.torch import load_file
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from fgrlhf.config import validate
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_jsonl
+from fgrlhf.configs.strict import validate
 from fgrlhf.data.comparisons import as_pairs, join_pairs
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_jsonl
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import inputs_of, shape_of
 from fgrlhf.reward_models.spec import RewardModelSpec

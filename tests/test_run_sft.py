@@ -12,10 +12,11 @@ from safetensors.torch import load_file
 from slow import with_slow
 from test_policy import sampled
 
-from fgrlhf.config import load_config
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
+from fgrlhf.base.program import run_main
+from fgrlhf.configs.strict import load_config
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.models import recompute
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import has_adapters
@@ -838,7 +839,7 @@ def test_evaluation_beyond_the_last_step_happens_at_the_last_step(world):
 
 RANK_ONE_DIVERGES = """
 import os, sys
-from fgrlhf.errors import run_main
+from fgrlhf.base.program import run_main
 from sft import run_sft
 
 original = run_sft.SFTTrainer.compute_loss

@@ -12,9 +12,9 @@ import pytest
 import spacy
 import torch
 
-from fgrlhf.config import StrictModel, load_config
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_json, write_text
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_json, write_text
+from fgrlhf.configs.strict import StrictModel, load_config
 from fgrlhf.report.data import recorded_task
 from fgrlhf.runs import runlog
 from fgrlhf.runs.runlog import RunLog

@@ -35,9 +35,9 @@ from torch import Tensor
 
 from faults.fake_sampler import altered, answer, cut, status, truncate
 from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weights
-from fgrlhf.background import run_parallel
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.background import run_parallel
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import LoRAConfig
 from fgrlhf.rollout import response_seeds

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from page_helpers import QA, TOXICITY
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from interface_html.row_format import RowFormat
 from interface_html.schema import ASSIGNMENT, PAGE_KEYS, load_schema
 from interface_html.tasks import feedback_of

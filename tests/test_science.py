@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_jsonl, write_text
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_jsonl, write_text
 from fgrlhf.stats import mean_interval, seed_interval
 from tasks.qa_feedback import science
 from tasks.qa_feedback.compare import experiment_of

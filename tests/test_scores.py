@@ -2,8 +2,8 @@
 
 import pytest
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_text
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_text
 from fgrlhf.pipeline.scores import Point, learning_curve, paired_scores, read_log
 
 

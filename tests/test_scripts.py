@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_jsonl, write_text
 from fgrlhf.cli.main import SPINS
-from fgrlhf.config import load_config
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_jsonl, write_text
+from fgrlhf.configs.strict import load_config
 from sft.config import SFTConfig
 
 ROOT = Path(__file__).parents[1]

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from test_annotator import samples
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.cli import generate
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import load_config
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
+from fgrlhf.configs.strict import load_config
 from fgrlhf.stats import Interval
 from fgrlhf.task import load_task, rl_config
 from reward_modeling.run_fg_rm import SegmentRMConfig

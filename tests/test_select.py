@@ -5,8 +5,8 @@ import torch
 from page_helpers import QA, TOXICITY
 from test_run_fg_rm import config
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer, SequenceScorer
 from fgrlhf.text_types import Prompt
 from interface_html import select as module

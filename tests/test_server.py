@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from page_helpers import ITEM, QA
 from server_helpers import ROOT, SCHEMA, Client, free_port, serving
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from interface_html import export
 from interface_html.database import Database
 from interface_html.guard import MAX_BODY, json_problem

@@ -7,9 +7,9 @@ from rounding import assert_equal_up_to_rounding
 from test_run_sft import config, equal, interrupt_at, weights, world  # noqa: F401
 from test_sft_loss import EXAMPLES as SHORT
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_jsonl
 from fgrlhf.data.formats import Demonstration
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_jsonl
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import IGNORED
 from sft.data import Collator, encode, response_loss

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from slow import with_slow
 from test_sharding import files_of, start_ranks
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_models.loading import load_reward_model
 

@@ -19,7 +19,7 @@ from slow import with_slow
 from test_distributed import rank_environments, wait_for_all
 from transformers import T5ForConditionalGeneration
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.sharding import is_sharded, shard, unsharded
 from fgrlhf.runs import checkpoint
 

@@ -9,13 +9,14 @@ from unittest import mock
 
 import pytest
 
-from fgrlhf.runs.shared_messages import VARIABLE, print_once
+from fgrlhf.base.shared_messages import VARIABLE, print_once
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import run_main
 rank, end, marks = os.environ["RANK"], sys.argv[1], Path(sys.argv[2])
 
 def wait_for_all():

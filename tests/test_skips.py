@@ -13,7 +13,7 @@ from test_own_items import said
 from test_schema import broken, changed
 from test_served_pages import visiting
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from interface_html import export, judged_items, lead, submissions
 from interface_html.checks import Plan
 from interface_html.connections import reading

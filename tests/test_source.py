@@ -5,8 +5,8 @@ import rl_helpers as rl
 import rm_helpers as rm
 import tiny
 
-from fgrlhf.config import validate
-from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.base.files import read_json, write_json, write_jsonl
+from fgrlhf.configs.strict import validate
 from fgrlhf.models.source import SOURCE_FILE, ModelSource, read_source, sources_in
 from fgrlhf.policy import load_policy
 from fgrlhf.report.page import write_report

@@ -12,11 +12,11 @@ from test_liked_spans import submission
 from test_schema import broken
 from test_served_pages import visiting
 
+from fgrlhf.base.files import write_json
 from fgrlhf.data.formats import SPANS
 from fgrlhf.data.judgements import from_spans, to_spans
 from fgrlhf.data.problems import DataError
 from fgrlhf.data.rows import Row, RowError
-from fgrlhf.files import write_json
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report
 from interface_html.annotation_matches import overlap_matches

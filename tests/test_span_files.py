@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from fgrlhf.config import validate
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json, write_jsonl
+from fgrlhf.configs.strict import validate
 from fgrlhf.reward_utils import BLANK, MULTILINGUAL, PUBLISHED, load_segmenter
 from reward_modeling import command
 from reward_modeling.data import read_segment_rows

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from report_helpers import interval, leave_out_plots, make_outputs
 
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.pipeline import summary as pipeline_summary
 from fgrlhf.report.display import Display, Spread
 from fgrlhf.report.page import write_report

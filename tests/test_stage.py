@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.runs import stage as module
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import (

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_jsonl
 from fgrlhf.data.formats import Step, StepFeedback
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_jsonl
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 from reward_modeling import command

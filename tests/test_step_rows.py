@@ -2,6 +2,7 @@
 
 import pytest
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.data.formats import STEPS, Step, StepFeedback
 from fgrlhf.data.rows import Row
 from fgrlhf.data.step_rows import (
@@ -11,7 +12,6 @@ from fgrlhf.data.step_rows import (
     step_rows,
     trl_row,
 )
-from fgrlhf.errors import UserError
 from fgrlhf.text_types import Prompt
 
 PROMPT = Prompt("7", "What is 2 + 3 * 4?")

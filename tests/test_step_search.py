@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.step_search import Beam, OpenRow, StepSearch, batches_that_fit, separator_ids

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.errors import printable, shorten, why_refused
+from fgrlhf.base.errors import printable, shorten
+from fgrlhf.base.program import why_refused
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import sys
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import run_main
 
 def main():
     print("a cat \\N{CAT} caf\\N{LATIN SMALL LETTER E WITH ACUTE}")

@@ -8,12 +8,12 @@ from made_tasks import ROW, WRONG, task_with
 from page_helpers import ITEM
 from rating_tasks import QUALITY
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from fgrlhf.cli.data import main
 from fgrlhf.data import span_rows
 from fgrlhf.data.agreement import by_response
 from fgrlhf.data.judgements import JUDGEMENTS, Judgement
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
 from interface_html import export
 from interface_html.agreement_figures import report
 from interface_html.database import Database, Receipt

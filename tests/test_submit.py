@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.config import validate
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
+from fgrlhf.configs.strict import validate
 from fgrlhf.pipeline import stages as stages_module
 from fgrlhf.pipeline import submit as module
 from fgrlhf.pipeline.experiments import Experiment

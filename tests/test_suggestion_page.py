@@ -26,7 +26,7 @@ from page_helpers import (
 from server_helpers import serving
 from test_served_pages import visiting
 
-from fgrlhf.files import write_json
+from fgrlhf.base.files import write_json
 from interface_html.export import Settings as ExportSettings
 from interface_html.export import export
 from interface_html.items import read_items

@@ -6,9 +6,9 @@ import pytest
 import torch
 from page_helpers import ITEM, QA, TOXICITY
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json, write_jsonl
 from fgrlhf.data.problems import DataError
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer, SequenceScorer
 from interface_html import suggest as module
 from interface_html.command import main as feedback

@@ -8,7 +8,7 @@ from made_tasks import page_with, saved
 from page_helpers import opened, press, state, violations
 from test_mark_outputs import KEYS, KINDS, OUTPUTS_ROW, SECOND, doc, omission, task_with, wrong
 
-from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.base.files import read_json, write_json, write_jsonl
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer
 from interface_html import suggest as module
 from interface_html.anchoring import Annotation, errors_in, f1_parts, suggested_sides

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json, write_jsonl
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.pipeline import sweep as module
 from fgrlhf.pipeline.experiments import Experiment

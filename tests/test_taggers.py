@@ -10,7 +10,7 @@ from transformers import (
     BertForTokenClassification,
 )
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward import SegmentClassifierReward
 from fgrlhf.reward_models.loading import load_reward_model, load_segment_classifier
 from fgrlhf.reward_models.prefix import text_prefix

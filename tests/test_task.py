@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_jsonl
 from fgrlhf.evaluation import check_metrics_fit, metric_columns
-from fgrlhf.files import read_json, write_jsonl
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RuleReward
 from fgrlhf.runs.notes import note_changed_code

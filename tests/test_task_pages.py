@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from page_helpers import QA, opened, press, reload
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from interface_html import command
 from interface_html.task_pages import Settings, task_pages, write_task_pages
 from interface_html.tasks import FeedbackTask, feedback_of

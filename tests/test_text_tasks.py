@@ -8,10 +8,10 @@ import pytest
 from slow import with_slow
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.cli import evaluate, linear_scorer, rl, tiny_model
 from fgrlhf.cli.published import Settings, write_prompts
-from fgrlhf.config import load_config
-from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.configs.strict import load_config
 from fgrlhf.models.tiny import save_model, tiny_encoder_decoder, word_tokenizer
 from fgrlhf.task import Task, load_task, rl_config
 from interface_html.tasks import feedback_of

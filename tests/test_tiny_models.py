@@ -5,9 +5,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import T5ForConditionalGeneration
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from fgrlhf.cli import tiny_model
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.tiny import (
     DECODER_LOOKS_BACK,

@@ -15,7 +15,7 @@ from transformers import (
     XLNetTokenizer,
 )
 
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.models.loading import load_tokenizer
 from fgrlhf.models.tokenizer_file import OTHER_TEXTS, PLAIN_TEXTS
 from fgrlhf.policy import load_policy

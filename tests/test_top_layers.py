@@ -5,7 +5,7 @@ import tiny
 import torch
 from transformers import GPT2Model
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.top_layers import count_layers, layers_of, train_top_layers
 

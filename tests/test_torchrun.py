@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from fgrlhf.base.orphan import parent_mark
+from fgrlhf.base.shared_messages import share_messages
 from fgrlhf.cli import torchrun as module
-from fgrlhf.runs.orphan import parent_mark
-from fgrlhf.runs.shared_messages import share_messages
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import run_main
 rank = os.environ["RANK"]
 
 def main():

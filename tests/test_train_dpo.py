@@ -10,12 +10,12 @@ from rl_helpers import metrics
 from test_policy import sampled
 
 from fgrlhf import train_dpo
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.cli import data, dpo
-from fgrlhf.config import load_config
+from fgrlhf.configs.strict import load_config
 from fgrlhf.data.comparisons import new_words
 from fgrlhf.dpo import load_comparisons
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.runs.dpo_config import DPOConfig

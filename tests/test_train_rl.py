@@ -11,10 +11,10 @@ from slow import with_slow
 
 from fgrlhf import train_rl
 from fgrlhf.algorithms.registry import ALGORITHMS
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.cli import rl
-from fgrlhf.config import load_config
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.configs.strict import load_config
 from fgrlhf.kernels import choice as kernels
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import load_policy

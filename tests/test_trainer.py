@@ -12,14 +12,14 @@ from accelerate.state import AcceleratorState
 from rl_helpers import PROMPTS, CountWord, config, metrics, trainer
 from rounding import assert_equal_up_to_rounding
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.dev_evaluation import dev_evaluation
-from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
-from fgrlhf.files import read_json
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.runs.step_metrics import rollout_metrics
-from fgrlhf.seeds import derive_seed
 from fgrlhf.stats import Interval
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt, SegmentScore

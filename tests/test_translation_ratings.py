@@ -4,12 +4,12 @@ import json
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_jsonl
 from fgrlhf.data.formats import SPANS
 from fgrlhf.data.importers.registry import import_items
 from fgrlhf.data.judgements import Judgement, to_spans
 from fgrlhf.data.votes import MAJORITY, combined
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_jsonl
 
 SOURCE = "Der Mond 🙂 ist klein, klein."
 TARGET = "The moon 🙂 is big, big."

@@ -20,8 +20,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.kernels.install import shares_cache
 from fgrlhf.kernels.shared_cache import SHARED_CACHE
 from fgrlhf.models import sharding, trial

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import parse_json
 from fgrlhf.cli import data
 from fgrlhf.data.importers.registry import import_items
 from fgrlhf.data.judgements import Judgement
-from fgrlhf.errors import UserError
-from fgrlhf.files import parse_json
 
 FILES = Path(__file__).parent / "fixtures" / "uima"
 FOLDER = FILES / "annotation" / "doc1.txt"

@@ -13,9 +13,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from fgrlhf import files, secrets
-from fgrlhf.errors import CLOSED_OUTPUT, UserError, run_main
-from fgrlhf.seeds import derive_seed
+from fgrlhf.base import files, secrets
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import CLOSED_OUTPUT, run_main
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.utils import masked_mean, masked_sum, masked_var, seeded, whiten
 
 X = torch.tensor([[1.0, 2.0, 100.0], [3.0, 4.0, 6.0]])
@@ -265,7 +266,7 @@ def test_a_full_disk_is_one_message_whoever_notices_it(capsys, how):
 def test_a_reader_that_ends_early_is_no_error(lines):
     """As in `fgrlhf data show rows.jsonl | head -1`, with a short and a long output."""
     code = (
-        "import sys; from fgrlhf.errors import run_main\n"
+        "import sys; from fgrlhf.base.program import run_main\n"
         "def main():\n"
         "    sys.stdin.readline()\n"  # wait until the reader has ended
         f"    for _ in range({lines}): print('a line of text')\n"

@@ -10,11 +10,11 @@ import random
 import pytest
 from test_feedback import row, span
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.data.comparisons import MAX_EQUAL_PAIRS, new_words
 from fgrlhf.data.problems import Problem, shown
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data import collect_feedback, mini_model, mini_world, probe
 from tasks.qa_feedback.data.language import TOY

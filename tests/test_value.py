@@ -3,9 +3,9 @@ import tiny
 import torch
 from rl_helpers import PROMPTS
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.seeds import derive_seed
 from fgrlhf.value import ActorCritic, T5Value, Value, ValueHead, load_value
 
 KINDS = ["t5", "gpt2", "flan", "bart", "llama"]

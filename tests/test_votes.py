@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.cli import data
 from fgrlhf.data.judgements import NO_ERROR, JudgedResponse, Judgement
 from fgrlhf.data.votes import combined
-from fgrlhf.errors import UserError
 from fgrlhf.text_types import Prompt
 
 TEXT = "One two three."

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForSequenceClassification
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.cli.data import main
 from fgrlhf.data.convert_model import convert_model
-from fgrlhf.errors import UserError
 from fgrlhf.models.loading import load_weights
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_models.loading import load_reward_model

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.algorithms.registry import import_algorithm
+from fgrlhf.base.working_folder import import_module
 from fgrlhf.reward_models.kind import make_object
 from fgrlhf.task import load_task
-from fgrlhf.working_folder import import_module
 
 REWARD = """
 class Politeness:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from fgrlhf.config import Coefficient, Count, Positive, StrictModel, refuse, unread_keys
+from fgrlhf.configs.strict import Coefficient, Count, Positive, StrictModel, refuse, unread_keys
 
 if TYPE_CHECKING:
     from fgrlhf.runs.rl_config import RLConfig

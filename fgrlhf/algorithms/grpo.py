@@ -14,7 +14,7 @@ from fgrlhf.algorithms.config import KL_IN
 from fgrlhf.algorithms.group import GroupConfig, GroupRelative
 from fgrlhf.algorithms.losses import clipped_policy_loss
 from fgrlhf.algorithms.metrics import policy_metrics
-from fgrlhf.config import Positive
+from fgrlhf.configs.strict import Positive
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 
 EPS = 1e-4  # as in TRL: small differences between the samples of a prompt are not magnified

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from fgrlhf.algorithms.config import ClippedRatioConfig
 from fgrlhf.algorithms.ppo import PPO
-from fgrlhf.config import Count
+from fgrlhf.configs.strict import Count
 from fgrlhf.types import Rollout
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails
 
 from fgrlhf.algorithms.config import SHARED_SETTINGS
-from fgrlhf.config_errors import Mistakes
-from fgrlhf.errors import suggestion
+from fgrlhf.base.errors import suggestion
+from fgrlhf.configs.messages import Mistakes
 
 
 def read_with_ppo_section(tree: dict, read: Callable[[dict], Any]) -> Any:

@@ -21,10 +21,10 @@ from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.reinforce import Reinforce, ReinforceConfig
 from fgrlhf.algorithms.rloo import RLOO, RLOOConfig
 from fgrlhf.algorithms.trpo import TRPO, TRPOConfig
-from fgrlhf.config import refuse
-from fgrlhf.config_errors import Mistakes
-from fgrlhf.errors import suggestion
-from fgrlhf.working_folder import import_module
+from fgrlhf.base.errors import suggestion
+from fgrlhf.base.working_folder import import_module
+from fgrlhf.configs.messages import Mistakes
+from fgrlhf.configs.strict import refuse
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "ppo": PPO,

@@ -28,7 +28,7 @@ from fgrlhf.algorithms.config import ActorCriticConfig
 from fgrlhf.algorithms.losses import surrogate_loss
 from fgrlhf.algorithms.metrics import add_token_means, policy_metrics
 from fgrlhf.algorithms.protocol import Trainer
-from fgrlhf.config import Coefficient, Positive
+from fgrlhf.configs.strict import Coefficient, Positive
 from fgrlhf.runs.step_metrics import mean_of
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 from fgrlhf.utils import check_same_shape, masked_sum

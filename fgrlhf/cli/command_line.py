@@ -1,6 +1,6 @@
 """`key=value` command lines of the programs, checked like every other config.
 
-A key that holds text takes the text after `=` as it is; see `fgrlhf.config_text.value_from_text`.
+A key that holds text takes the text after `=` as it is (`fgrlhf.configs.overrides`).
 """
 
 import sys
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.cli.key_help import describe
-from fgrlhf.config import StrictModel, config_from, load_config
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.configs.strict import StrictModel, config_from, load_config
 
 if TYPE_CHECKING:
     from fgrlhf.task import Task

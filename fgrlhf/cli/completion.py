@@ -6,8 +6,8 @@ Completes commands, tasks of the working directory, files, and the keys of the c
 import sys
 from collections.abc import Sequence
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.cli.main import COMMANDS
-from fgrlhf.errors import UserError
 
 USAGE = """usage: fgrlhf completion bash|zsh
 

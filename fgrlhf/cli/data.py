@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fgrlhf.base.errors import UserError, shorten, suggestion
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.data_agreement import AgreementSettings, agreement
 from fgrlhf.cli.data_comparisons import (
@@ -37,8 +39,7 @@ from fgrlhf.cli.data_convert import ConvertSettings, convert
 from fgrlhf.cli.data_exchange import ExportSettings, ImportSettings, export_file, import_file
 from fgrlhf.cli.data_inspect import FormatSettings, ShowSettings, check, show
 from fgrlhf.cli.data_model import ModelSettings, fetch
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError, run_main, shorten, suggestion
+from fgrlhf.configs.strict import StrictModel
 
 
 @dataclass(frozen=True)

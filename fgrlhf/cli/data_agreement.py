@@ -2,12 +2,12 @@
 
 from pydantic import Field, field_validator
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import write_json
 from fgrlhf.cli.data_exchange import read_judgements
-from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_not_input
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import write_json
 
 
 class AgreementSettings(StrictModel):

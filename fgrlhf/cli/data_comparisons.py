@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_text
 from fgrlhf.cli.data_inspect import fits_format
-from fgrlhf.config import Count, FilePath, StrictModel
+from fgrlhf.configs.strict import Count, FilePath, StrictModel
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, SPANS
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, from_spans
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_text
 
 FilterName = Literal["blank", "identical", "contradicted", "close", "duplicates"]
 

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.cli.data_inspect import FormatSettings, print_counts
-from fgrlhf.config import refuse
+from fgrlhf.configs.strict import refuse
 from fgrlhf.data import span_rows
 from fgrlhf.data.comparisons import Comparison, join_pairs
 from fgrlhf.data.exporters import trl_preference_rows
@@ -19,7 +20,6 @@ from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows,
 from fgrlhf.data.rows import Row, key_list
 from fgrlhf.data.shapes import AFTER_MARKS, text_after_marks
 from fgrlhf.data.step_rows import STEP_ROWS, step_rows
-from fgrlhf.errors import UserError, shorten, suggestion
 from fgrlhf.text_types import Prompt
 
 # format -> what `convert` can write besides rows with the format's own keys

@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from fgrlhf.base.errors import UserError, first_problems, shorten, suggestion
+from fgrlhf.base.files import write_json, write_text
 from fgrlhf.cli.data_inspect import fits_format, print_counts
-from fgrlhf.config import Count, StrictModel, refuse
+from fgrlhf.configs.strict import Count, StrictModel, refuse
 from fgrlhf.data import span_rows
 from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.format import Format
@@ -20,8 +22,6 @@ from fgrlhf.data.judgements import JUDGEMENTS, FeedbackRows, JudgedResponse, Los
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
 from fgrlhf.data.votes import MAJORITY, combined
-from fgrlhf.errors import UserError, first_problems, shorten, suggestion
-from fgrlhf.files import write_json, write_text
 
 
 class ImportSettings(StrictModel):

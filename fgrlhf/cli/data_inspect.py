@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.cli.data_summaries import summary
-from fgrlhf.config import Count, Separator, StrictModel, refuse
+from fgrlhf.configs.strict import Count, Separator, StrictModel, refuse
 from fgrlhf.data.accepted import accepted
 from fgrlhf.data.checks import by_problem, refuse_rows, type_name
 from fgrlhf.data.format import Format
@@ -17,7 +18,6 @@ from fgrlhf.data.problems import counted
 from fgrlhf.data.quotes import Offsets, quote_notes
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import Row, RowError
-from fgrlhf.errors import UserError, shorten
 from fgrlhf.text_types import Prompt
 
 WITH_OFFSETS = (SPANS.name, JUDGEMENTS.name, COMPARISONS.name)  # formats

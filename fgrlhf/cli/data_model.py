@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, shorten, suggestion
+from fgrlhf.base.errors import UserError, shorten, suggestion
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.models.adapter_files import ADAPTER_CONFIG
 
 

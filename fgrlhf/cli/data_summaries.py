@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fgrlhf.base.errors import shorten
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.formats import (
     COMPARISONS,
@@ -16,7 +17,6 @@ from fgrlhf.data.formats import (
     StepFeedback,
 )
 from fgrlhf.data.judgements import JUDGEMENTS, SOURCE, JudgedResponse
-from fgrlhf.errors import shorten
 from fgrlhf.segmentation import odd_kind, sentences
 from fgrlhf.text_types import Prompt
 from fgrlhf.words import count_words

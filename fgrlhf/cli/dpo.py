@@ -6,8 +6,8 @@ fine-grained DPO differ only in their YAML (fgrlhf/train_dpo.py).
 
 from collections.abc import Sequence
 
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import parse_cli, task_and_rest
-from fgrlhf.errors import run_main
 from fgrlhf.runs.dpo_config import DPOConfig
 
 USAGE = "usage: fgrlhf dpo TASK config.yml [section.key=value ...]"

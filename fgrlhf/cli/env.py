@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from pydantic import Field
 
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import run_main
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.kernels import choice
 from fgrlhf.runs.runlog import commit_of_code, versions
 

@@ -16,13 +16,15 @@ from accelerate.utils import gather_object
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 from transformers.utils import logging as transformers_logging
 
+from fgrlhf.base.errors import UserError, first_problems
+from fgrlhf.base.files import write_json, write_jsonl
+from fgrlhf.base.own_code import own_code
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
-from fgrlhf.config import FilePath, StrictModel, load_config, refuse
+from fgrlhf.configs.strict import FilePath, StrictModel, load_config, refuse
 from fgrlhf.data.prompts import check_prompts_fit, prompts_file
-from fgrlhf.errors import UserError, first_problems, run_main
 from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, reference_notes
 from fgrlhf.evaluators import RougeLsum
-from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.clusters import units_note, with_clusters
 from fgrlhf.metrics.config import EvaluationMetrics, models_of
@@ -30,7 +32,6 @@ from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows, read_summary
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.own_code import own_code
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.reward_models.kind import RewardContext

@@ -16,12 +16,12 @@ from accelerate import PartialState
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from transformers.utils import logging as transformers_logging
 
+from fgrlhf.base.files import parse_json, read_jsonl, write_jsonl
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.cli.evaluate import policy_name
-from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.prompts import check_prompts_fit, prompts_file
-from fgrlhf.errors import run_main
-from fgrlhf.files import parse_json, read_jsonl, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy

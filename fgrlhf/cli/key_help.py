@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fgrlhf.config_schema import sections_of, tags_of
+from fgrlhf.configs.schema import sections_of, tags_of
 
 # kinds of a section -> the path at which their keys have been described
 DescribedKinds = dict[tuple[type[BaseModel], ...], str]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.checks import refuse_rows, text_problem, type_name
 from fgrlhf.data.read import read_rows
-from fgrlhf.errors import run_main
 from fgrlhf.reward_models.linear import LinearScorer, fit_linear_scorer
 
 USAGE = "usage: python -m fgrlhf.cli.linear_scorer texts=... output_dir=..."

@@ -4,8 +4,9 @@ import importlib
 import os
 import sys
 
-from fgrlhf.errors import UserError, run_main, suggestion
-from fgrlhf.runs.interrupts import end_at_interrupts, raise_at_interrupts
+from fgrlhf.base.errors import UserError, suggestion
+from fgrlhf.base.interrupts import end_at_interrupts, raise_at_interrupts
+from fgrlhf.base.program import run_main
 
 # A training step of tiny models on two idle cores takes 6.4 s if waiting threads sleep at once, and
 # 4.2 s with this number; while another program runs, 5.0 and 7.0 s (38 s with 30,000).

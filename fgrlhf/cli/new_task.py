@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 
 FILES = Path(__file__).parent / "new_task_files"
 USAGE = """usage: fgrlhf new-task NAME

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
-from fgrlhf.config import Count, FilePath, StrictModel
+from fgrlhf.configs.strict import Count, FilePath, StrictModel
 from fgrlhf.data.published import FIXTURE, prompt_files
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json
 from fgrlhf.task import Task
 
 USAGE = "usage: python -m fgrlhf.cli.published TASK data_dir=... [key=value ...]"

@@ -17,7 +17,7 @@ from torch.distributed.elastic.rendezvous.utils import (
     parse_rendezvous_endpoint,
 )
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 
 DEFAULT_PORT = 29400  # that of torchrun, if the endpoint has none
 SECONDS_TO_ANSWER = 10.0  # for a store that is there

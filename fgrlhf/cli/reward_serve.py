@@ -21,8 +21,12 @@ import torch
 import uvicorn
 from pydantic import Field, create_model, model_validator
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.http_connections import PatientProtocol
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.key_help import describe
-from fgrlhf.config import (
+from fgrlhf.configs.schema import keys_of
+from fgrlhf.configs.strict import (
     Count,
     FilePath,
     Kernels,
@@ -32,9 +36,6 @@ from fgrlhf.config import (
     refuse,
     unread_keys,
 )
-from fgrlhf.config_schema import keys_of
-from fgrlhf.errors import UserError, run_main, shorten
-from fgrlhf.http_connections import PatientProtocol
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.reward_models.kind import OnDevice, RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind

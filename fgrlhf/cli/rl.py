@@ -5,8 +5,8 @@ Trains the policy of the YAML file and saves the one that is best on dev (fgrlhf
 
 from collections.abc import Sequence
 
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import parse_cli, task_and_rest
-from fgrlhf.errors import run_main
 from fgrlhf.task import rl_config
 
 USAGE = "usage: fgrlhf rl TASK config.yml [section.key=value ...]"

@@ -15,10 +15,10 @@ from pydantic import Field, model_validator
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
-from fgrlhf.config import Count, FilePath, Seed, StrictModel, refuse
+from fgrlhf.configs.strict import Count, FilePath, Seed, StrictModel, refuse
 from fgrlhf.data.formats import DEMONSTRATIONS
-from fgrlhf.errors import run_main
 from fgrlhf.models.tiny import (
     DECODER_LOOKS_BACK,
     save_model,

@@ -21,11 +21,12 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config
 from torch.distributed.run import parse_args, parse_min_max_nnodes, run
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.interrupts import Terminated
+from fgrlhf.base.orphan import parent_mark
+from fgrlhf.base.program import run_main
+from fgrlhf.base.shared_messages import share_messages
 from fgrlhf.cli.rendezvous import wait_at
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.runs.interrupts import Terminated
-from fgrlhf.runs.orphan import parent_mark
-from fgrlhf.runs.shared_messages import share_messages
 
 CONTINUE = "Run the same command again: a training run continues from its last complete checkpoint"
 

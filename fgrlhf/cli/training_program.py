@@ -16,7 +16,7 @@ from typing import TypeVar
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import parse_cli
-from fgrlhf.config import StrictModel
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.runs.runlog import say
 from fgrlhf.task import Task, load_task
 

@@ -21,6 +21,7 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from fgrlhf.base.errors import shorten
 from fgrlhf.data.intraclass import consistency
 from fgrlhf.data.judgements import (
     JOINED,
@@ -44,7 +45,6 @@ from fgrlhf.data.span_matching import (
     partial_credit,
     same_type,
 )
-from fgrlhf.errors import shorten
 from fgrlhf.stats import Figure, ratio_interval
 from fgrlhf.words import word_starts
 

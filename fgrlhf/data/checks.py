@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.errors import UserError, first_problems
+from fgrlhf.base.errors import UserError, first_problems
 
 SAME_IN_MANY = 5  # rows from which on the same problem is one line
 

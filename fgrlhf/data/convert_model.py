@@ -21,8 +21,8 @@ from huggingface_hub import snapshot_download
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_json
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_json
 from fgrlhf.models.source import ModelSource
 from fgrlhf.models.weight_files import refuse_other_weights
 from fgrlhf.runs.checkpoint import new_folder

@@ -21,9 +21,9 @@ from huggingface_hub import HfApi, hf_hub_download
 from pydantic import Field, field_validator
 from tqdm import tqdm
 
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import sha256
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import sha256
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.runs.progress import progress_bar
 
 BLOCK = 1 << 16

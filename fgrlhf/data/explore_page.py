@@ -6,10 +6,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from fgrlhf.base.errors import shorten
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.explore import Exploration
 from fgrlhf.data.explore_marks import Marks, findings
-from fgrlhf.errors import shorten
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import histograms
 

@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from fgrlhf.base.errors import shorten, suggestion
+from fgrlhf.base.files import parse_json
 from fgrlhf.data.format import (
     RESPONSE,
     SIDES,
@@ -38,8 +40,6 @@ from fgrlhf.data.format import (
 )
 from fgrlhf.data.rows import Row, RowError, check_list, check_number, check_object, check_text
 from fgrlhf.data.shapes import PromptText
-from fgrlhf.errors import shorten, suggestion
-from fgrlhf.files import parse_json
 from fgrlhf.text_types import Prompt
 
 NO_ERROR = "no error"  # the label of a whole text in which an annotator found nothing

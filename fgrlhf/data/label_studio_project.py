@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_text
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, Losses
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_text
 
 TEXT_TAG = "Text"
 LABELS, CHOICES, NUMBER, RATING, TEXTAREA = "labels", "choices", "number", "rating", "textarea"

@@ -28,8 +28,8 @@ from transformers import (
     PreTrainedModel,
 )
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.convert_model import COPIED, read_tensors
-from fgrlhf.errors import UserError, shorten
 from fgrlhf.models.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of_adapter
 from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
 from fgrlhf.models.source import ModelSource

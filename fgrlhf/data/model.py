@@ -32,8 +32,8 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer
 from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_json, sha256, write_json
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_json, sha256, write_json
 from fgrlhf.models.loading import load_tokenizer, load_weights
 from fgrlhf.models.source import SOURCE_FILE, ModelSource
 from fgrlhf.runs.checkpoint import new_folder

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
+from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.data.checks import SAME_IN_MANY, first_rows
-from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.segmentation import sentences
 from fgrlhf.words import is_inner_boundary
 

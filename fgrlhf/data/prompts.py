@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.policy import Policy, checked_lengths
 from fgrlhf.text_types import SYSTEM, Prompt

@@ -22,12 +22,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.checks import by_problem, refuse_rows, type_name
 from fgrlhf.data.formats import PROMPTS
 from fgrlhf.data.read import SUFFIXES, plain, read_rows
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.data.split import hash_share
-from fgrlhf.errors import UserError, shorten
 
 Rows = Any  # a list or a `Dataset` of the `datasets` library: a length, and rows by their number
 

@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import BYTE_ORDER_MARK, parse_json, read_text, write_json, write_jsonl
 from fgrlhf.data.checks import type_name
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import BYTE_ORDER_MARK, parse_json, read_text, write_json, write_jsonl
 
 HUB = "hub:"
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".parquet")

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.data.checks import text_problem, type_name
 from fgrlhf.data.locate import CODE_POINTS, Reading
-from fgrlhf.errors import UserError, shorten, suggestion
 
 Columns = Mapping[str, str | Sequence[str]]
 

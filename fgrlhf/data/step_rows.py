@@ -10,6 +10,7 @@ All of them have numbers or good/bad for steps, so every step needs a score.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.formats import Step, StepFeedback, prompt_row
 from fgrlhf.data.judgements import Losses
 from fgrlhf.data.rows import RowError
@@ -20,7 +21,6 @@ from fgrlhf.data.shapes import (
     STEP_MARK,
     split_marked_steps,
 )
-from fgrlhf.errors import UserError, shorten
 
 
 def is_good(step: Step, feedback: StepFeedback, error_at_most: float) -> bool:

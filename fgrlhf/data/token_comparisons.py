@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.comparisons import Comparison
-from fgrlhf.errors import UserError, shorten
 from fgrlhf.policy import Policy
 from fgrlhf.text_types import Message, Prompt
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from fgrlhf.base.errors import UserError, suggestion
 from fgrlhf.data.agreement import judges_errors
 from fgrlhf.data.judgements import (
     LIKED_ASPECT,
@@ -21,7 +22,6 @@ from fgrlhf.data.judgements import (
     Judgement,
     without_suggestions,
 )
-from fgrlhf.errors import UserError, suggestion
 
 ANY, MAJORITY = "any", "majority"
 Rule = str | int  # `any`, `majority`, the least number of votes, or the name of an annotator

@@ -37,8 +37,8 @@ from pathlib import Path
 import torch
 import torch.distributed
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 
 PYTORCH = "pytorch"
 ONEDNN = "onednn"

@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
+from fgrlhf.base.shared_messages import print_once
 from fgrlhf.metrics.config import METRICS, MetricConfig, MetricFacts
 from fgrlhf.metrics.pooled import TOKENIZER
-from fgrlhf.runs.shared_messages import print_once
 from fgrlhf.text_types import Prompt
 
 Columns = dict[str, float | list[float] | str | None]

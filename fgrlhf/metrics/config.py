@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fgrlhf.config import Amount, FilePath, Name, StrictModel, refuse, unread_keys
-from fgrlhf.errors import suggestion
+from fgrlhf.base.errors import suggestion
+from fgrlhf.configs.strict import Amount, FilePath, Name, StrictModel, refuse, unread_keys
 from fgrlhf.reward_models.text_scorers import AnyTextScorer
 from fgrlhf.reward_utils import MULTILINGUAL, PUBLISHED, SEGMENTER_HELP, SegmenterName
 from fgrlhf.runs.older_configs import Earlier

@@ -7,7 +7,7 @@ from nltk.corpus import wordnet
 from nltk.tokenize import word_tokenize
 from nltk.translate.meteor_score import meteor_score
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward_utils import BLANK, load_segmenter
 
 

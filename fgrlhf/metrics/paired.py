@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from fgrlhf.errors import shorten
+from fgrlhf.base.errors import shorten
+from fgrlhf.base.shared_messages import print_once
 from fgrlhf.metrics.clusters import ClusterOfPrompt, clusters_by_prompt, clusters_of
 from fgrlhf.metrics.config import METRICS, RESERVED_COLUMNS
 from fgrlhf.metrics.pooled import (
@@ -19,7 +20,6 @@ from fgrlhf.metrics.pooled import (
     TOTAL,
     over_samples,
 )
-from fgrlhf.runs.shared_messages import print_once
 from fgrlhf.stats import (
     Interval,
     paired_interval,

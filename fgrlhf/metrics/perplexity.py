@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.metrics.base import Columns, NamedMetric
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.loading import max_positions

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import numbered_jsonl, read_json
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import numbered_jsonl, read_json
 from fgrlhf.metrics.pooled import CORPUS_LEVEL
 
 ROWS = "rows.jsonl"

@@ -7,8 +7,8 @@ whichever model the adapter was trained for. Where the weights hold the adapter 
 
 from pathlib import Path
 
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_json
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_json
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model"  # .safetensors, or the .bin of earlier releases

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.kernels.install import share_cache, shares_cache
 from fgrlhf.kernels.shared_cache import SharedCache, Slot
 from fgrlhf.kernels.shared_rows import SharedRows

@@ -23,9 +23,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.shared_messages import print_once
 from fgrlhf.models.dialogs import fit_dialog
-from fgrlhf.runs.shared_messages import print_once
 from fgrlhf.text_types import ASSISTANT, USER, Message, Prompt
 
 PLACEHOLDER = "placeholder"  # a dummy text, used to find what the template writes around it

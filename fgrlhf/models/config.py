@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fgrlhf.config import Count, Positive, StrictModel
+from fgrlhf.configs.strict import Count, Positive, StrictModel
 
 ABOUT_DECODER_PREFIX = (
     "tokens, separated by spaces, that the decoder of an encoder-decoder reads before every"

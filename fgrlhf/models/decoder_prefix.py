@@ -11,7 +11,7 @@ and neither log-probabilities, KL and entropy nor rewards and advantages have a 
 The prefix is stored in the model's config, under `CONFIG_KEY`, so that later stages read it.
 """
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.models.chat import special_ids
 
 CONFIG_KEY = "decoder_prefix"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.kernels.install import share_prompts, shares_prompts
 from fgrlhf.kernels.shared_cache import Slot
 from fgrlhf.models.base import Policy

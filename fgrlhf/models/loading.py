@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from fgrlhf.errors import shorten
+from fgrlhf.base.errors import shorten
 from fgrlhf.models.adapter_files import refuse_adapter
 from fgrlhf.models.tokenizer_file import follow_its_file
 from fgrlhf.models.weight_files import INDEX_FILE, refuse_other_weights, refuse_unnamed_weights

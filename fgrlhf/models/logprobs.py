@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.decoding import Sampling, log_kept_mass
 from fgrlhf.models.trunk import text_config
 from fgrlhf.utils import check_shape

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.pytorch_utils import Conv1D
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.kernels.layers import Linear, TransposedLinear
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.quantized import QuantizedLinear, quantize_layers

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 
 PACKAGE = "bitsandbytes"
 INSTALL = ".venv/bin/pip install -c constraints.txt -e '.[quantize]'"

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.kernels.choice import kernels_off
 from fgrlhf.models.quantized import QuantizedLinear
 from fgrlhf.models.sharding import is_sharded

@@ -8,8 +8,8 @@ from typing import Any
 
 from transformers import GenerationConfig, PreTrainedModel
 
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.runs.shared_messages import print_once
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.shared_messages import print_once
 
 # Settings of a generation config that do not change which response is the best or the likeliest:
 # tokens, limits of length, caches, and where the config comes from.

@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, dtype: torch.dtype = torch.float32) -> nn.Module:

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_json, write_json
 
 SOURCE_FILE = "model_source.json"
 

@@ -44,7 +44,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from fgrlhf.seeds import derive_seed
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.utils import seeded
 
 SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")

@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.hub import cached_file
 
-from fgrlhf.errors import shorten
-from fgrlhf.runs.shared_messages import print_once
+from fgrlhf.base.errors import shorten
+from fgrlhf.base.shared_messages import print_once
 
 FILE = "tokenizer.json"
 # Settings of tokenizer_config.json that change ids on purpose: of the first word, of all letters.

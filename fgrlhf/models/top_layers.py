@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.models.trunk import trunk_of
 
 COUNT_KEYS = ("num_hidden_layers", "num_layers", "n_layer", "encoder_layers", "decoder_layers")

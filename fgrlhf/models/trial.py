@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.shared_messages import print_once
 from fgrlhf.kernels.install import shares_cache, shares_prompts
 from fgrlhf.models.base import Policy, name_of
 from fgrlhf.models.causal import SharedCacheSteps
@@ -28,7 +29,6 @@ from fgrlhf.models.decoding import Steps
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy, EncoderDecoderSteps
 from fgrlhf.models.recorded_steps import never_record
 from fgrlhf.models.windows import windows_of
-from fgrlhf.runs.shared_messages import print_once
 
 # The trial: a long and a short prompt with two responses each, of three and two tokens.
 PROMPT_LENGTHS = (6, 2)

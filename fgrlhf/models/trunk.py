@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 
 
 def trunk_of(model: PreTrainedModel) -> Any:

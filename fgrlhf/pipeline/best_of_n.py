@@ -17,11 +17,12 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_jsonl
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.evaluate import RESULTS, table
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json, write_jsonl
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.runs.runlog import RunLog

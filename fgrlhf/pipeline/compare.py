@@ -16,13 +16,14 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError, shorten, suggestion
+from fgrlhf.base.files import write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
-from fgrlhf.config import Count, FilePath
-from fgrlhf.config_schema import types_at
-from fgrlhf.config_yaml import read_yaml
-from fgrlhf.errors import UserError, run_main, shorten, suggestion
-from fgrlhf.files import write_json, write_text
+from fgrlhf.configs.schema import types_at
+from fgrlhf.configs.strict import Count, FilePath
+from fgrlhf.configs.yaml_files import read_yaml
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.source import read_source
 from fgrlhf.pipeline.comparison import Comparison, compare_runs

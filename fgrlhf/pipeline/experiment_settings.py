@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, field_validator
 
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.config_errors import other_place
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.configs.messages import other_place
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.problems import counted
-from fgrlhf.errors import UserError, shorten
 from fgrlhf.pipeline.stages import visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig
 

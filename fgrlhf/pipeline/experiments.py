@@ -14,12 +14,12 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fgrlhf.config import StrictModel, load_config
-from fgrlhf.config_text import parsed_or_text
-from fgrlhf.config_yaml import read_yaml
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.own_code import own_modules
+from fgrlhf.configs.overrides import parsed_or_text
+from fgrlhf.configs.strict import StrictModel, load_config
+from fgrlhf.configs.yaml_files import read_yaml
 from fgrlhf.data.problems import counted
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.own_code import own_modules
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
 from fgrlhf.report.text import short_commit

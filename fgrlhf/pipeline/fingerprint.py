@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import fgrlhf
-from fgrlhf.files import sha256
+from fgrlhf.base.files import sha256
 from fgrlhf.runs.runlog import versions
 
 LIBRARY = Path(fgrlhf.__file__).parents[1]  # the folder of the library's packages

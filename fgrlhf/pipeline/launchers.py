@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from fgrlhf.base.orphan import parent_mark
 from fgrlhf.runs.memory import PeakMemory
-from fgrlhf.runs.orphan import parent_mark
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import numbered_jsonl
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import numbered_jsonl
 from fgrlhf.metrics.clusters import CLUSTER, clusters_by_prompt, clusters_of
 from fgrlhf.metrics.config import MetricConfig, is_higher_better
 from fgrlhf.metrics.paired import by_prompt

@@ -9,7 +9,7 @@ the fingerprints of the stages it needs. The outputs folder contains
     logs/<stage>.log  output of the stage
 
 Only one pipeline at a time works in a folder. If it is killed, its stages end with it
-(fgrlhf/runs/orphan.py).
+(fgrlhf/base/orphan.py).
 
 A stage is not run again if it is complete under its current fingerprint and its outputs exist. An
 interrupted stage continues from its unfinished outputs. If the fingerprint of a stage has changed,
@@ -27,8 +27,8 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.pipeline.fingerprint import fingerprint
 from fgrlhf.pipeline.launchers import Command, Job, Launcher, LocalLauncher, interrupts_later
 from fgrlhf.pipeline.progress import Progress, StageProgress

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from fgrlhf.config import NonNegativeCount, StrictModel
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.orphan import parent_mark
+from fgrlhf.configs.strict import NonNegativeCount, StrictModel
 from fgrlhf.pipeline.launchers import Command, Ended, Job, LocalJob, interrupts_later, popen
-from fgrlhf.runs.orphan import parent_mark
 
 if TYPE_CHECKING:
     import submitit

@@ -13,11 +13,12 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import sha256, write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import sha256, write_json
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.metrics.clusters import clusters_by_prompt
 from fgrlhf.metrics.paired import paired_gain

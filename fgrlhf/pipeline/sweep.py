@@ -22,10 +22,11 @@ import numpy as np
 from markupsafe import Markup
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
-from fgrlhf.errors import UserError, run_main, shorten
-from fgrlhf.files import write_json, write_text
 from fgrlhf.pipeline.comparison import measure_on_dev, why_dev_differs
 from fgrlhf.pipeline.comparison_page import band
 from fgrlhf.pipeline.experiment_settings import (

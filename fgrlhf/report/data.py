@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.config_yaml import read_yaml
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_jsonl, sha256
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_jsonl, sha256
+from fgrlhf.configs.yaml_files import read_yaml
 from fgrlhf.report.display import Display
 from fgrlhf.report.evaluations import in_order, policy_of, split_of
 from fgrlhf.report.feedback import FeedbackFile, feedback_files

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from fgrlhf.config_yaml import read_yaml
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.configs.yaml_files import read_yaml
 from fgrlhf.report.display import Display
 
 

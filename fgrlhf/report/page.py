@@ -18,8 +18,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from fgrlhf.errors import UserError, run_main, shorten, suggestion
-from fgrlhf.files import write_text
+from fgrlhf.base.errors import UserError, shorten, suggestion
+from fgrlhf.base.files import write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.report import samples
 from fgrlhf.report.curves import drift, learning_curves, supervised_curves
 from fgrlhf.report.data import Outputs, read_outputs, recorded_task

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
 
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.metrics.pooled import CORPUS_LEVEL
 from fgrlhf.metrics.rows import read_rows
 

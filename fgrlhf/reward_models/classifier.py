@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from fgrlhf.errors import UserError, shorten, suggestion
+from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.models.loading import check_vocabulary, load_config, load_tokenizer, load_weights
 from fgrlhf.reward_models.conversation import ConversationReader
 from fgrlhf.reward_models.inputs import longest_input

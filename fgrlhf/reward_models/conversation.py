@@ -11,12 +11,12 @@ two answers may turn round.
 
 from collections.abc import Sequence
 
-from fgrlhf.errors import shorten
+from fgrlhf.base.errors import shorten
+from fgrlhf.base.shared_messages import print_once
 from fgrlhf.models.chat import ChatTemplate, messages_of, without_last_tokens
 from fgrlhf.models.dialogs import fit_dialog
 from fgrlhf.reward_models.rm_input import Cuts, RMInput
 from fgrlhf.reward_models.scoring import SequenceScorer
-from fgrlhf.runs.shared_messages import print_once
 from fgrlhf.text_types import ASSISTANT, Message, Prompt
 
 

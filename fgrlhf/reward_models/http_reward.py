@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fgrlhf.background import wait_for
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import parse_json
+from fgrlhf.base.background import wait_for
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import parse_json
 from fgrlhf.reward_models.answer_cache import AnswerCache
 from fgrlhf.reward_models.prefix import PrefixFn
 from fgrlhf.reward_models.remote import GivenUp, Refused, Service, TooLong, text_of

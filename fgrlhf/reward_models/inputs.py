@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.models.loading import max_positions
 from fgrlhf.reward_models.collate import RMCollator
 from fgrlhf.reward_models.prefix import Prefix, RMText

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fgrlhf.background import run_parallel, wait_for
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import parse_json
+from fgrlhf.base.background import run_parallel, wait_for
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import parse_json
 from fgrlhf.reward_models.answer_cache import AnswerCache, content_hash
 from fgrlhf.reward_models.remote import (
     GivenUp,

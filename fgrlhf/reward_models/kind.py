@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from fgrlhf.config import Amount, StrictModel
-from fgrlhf.errors import UserError, shorten, suggestion
-from fgrlhf.working_folder import import_module
+from fgrlhf.base.errors import UserError, shorten, suggestion
+from fgrlhf.base.working_folder import import_module
+from fgrlhf.configs.strict import Amount, StrictModel
 
 if TYPE_CHECKING:
     from fgrlhf.reward import AspectReward

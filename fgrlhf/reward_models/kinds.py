@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from fgrlhf.config import Amount, Count, FilePath, Positive, refuse
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.configs.strict import Amount, Count, FilePath, Positive, refuse
 from fgrlhf.metrics.config import MetricConfig, models_of
 from fgrlhf.metrics.registry import build_metric
 from fgrlhf.reward import (

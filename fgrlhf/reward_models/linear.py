@@ -25,9 +25,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
-from fgrlhf.config import Count, Positive, StrictModel
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_json, write_json
+from fgrlhf.configs.strict import Count, Positive, StrictModel
 from fgrlhf.text_types import Prompt
 
 SPEC_FILE = "linear_scorer.json"

@@ -24,7 +24,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.base.errors import UserError, first_problems, shorten
+from fgrlhf.base.shared_messages import print_once
 from fgrlhf.models import loading
 from fgrlhf.models.adapter_files import refuse_adapter
 from fgrlhf.reward_models.conversation import ConversationReader, ConversationScorer
@@ -40,7 +41,6 @@ from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, decoder_
 from fgrlhf.reward_models.shapes import check_padding, other_shape, reads_ahead, shape_of_config
 from fgrlhf.reward_models.spec import NOT_ERRORS, SPEC_FILE, RewardModelSpec
 from fgrlhf.reward_models.taggers import Reading, TaggerScorer, load_tagger, reading_of
-from fgrlhf.runs.shared_messages import print_once
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PUBLISHED_LENGTH = 2048  # tokens that the published reward models read

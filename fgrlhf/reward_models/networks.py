@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from fgrlhf.errors import shorten
+from fgrlhf.base.errors import shorten
 from fgrlhf.kernels.install import share_cache, share_prompts, speed_up
 from fgrlhf.models.decoder_prefix import CONFIG_KEY
 from fgrlhf.models.encoder_decoder import can_pack

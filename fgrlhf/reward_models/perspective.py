@@ -23,8 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import parse_json
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import parse_json
 from fgrlhf.reward_models.answer_cache import AnswerCache, content_hash
 from fgrlhf.reward_models.remote import (
     GivenUp,

@@ -22,11 +22,11 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fgrlhf.background import within
-from fgrlhf.config import FilePath, StrictModel, refuse
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import parse_json
-from fgrlhf.secrets import MASK
+from fgrlhf.base.background import within
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import parse_json
+from fgrlhf.base.secrets import MASK
+from fgrlhf.configs.strict import FilePath, StrictModel, refuse
 
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})  # other refusals are final
 LONGEST_BACKOFF = 60.0  # seconds; services count queries per minute
@@ -314,7 +314,7 @@ class Service:
       name: of the service, for messages, such as `the reward server http://127.0.0.1:8000`.
       describe: the body of a refusal -> its message.
       pause: called with the seconds to wait before the next attempt.
-      wait: waits for an answer until its deadline (fgrlhf/background.py).
+      wait: waits for an answer until its deadline (fgrlhf/base/background.py).
     """
 
     def __init__(

@@ -20,9 +20,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from fgrlhf.config import StrictModel, validate
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import parse_json
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import parse_json
+from fgrlhf.configs.strict import StrictModel, validate
 from fgrlhf.reward_models.answer_cache import content_hash
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn
 from fgrlhf.reward_models.spec import is_finite_number

@@ -18,9 +18,10 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from fgrlhf.config import places_without_effect
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import sha256
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import sha256
+from fgrlhf.base.secrets import mask_secrets
+from fgrlhf.configs.strict import places_without_effect
 from fgrlhf.reward import AspectReward, checked_scores
 from fgrlhf.reward_models.answer_cache import content_hash
 from fgrlhf.reward_models.kind import RewardKind
@@ -33,7 +34,6 @@ from fgrlhf.reward_models.reward_protocol import (
 )
 from fgrlhf.runs.stage import model_files
 from fgrlhf.runs.step_metrics import segment_rows
-from fgrlhf.secrets import mask_secrets
 
 BODY_SECONDS = 60.0  # in which the body of a request must arrive
 ANSWERS_KEPT = 16  # of the last requests, which may be repeated

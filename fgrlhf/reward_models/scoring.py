@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LongformerPreTrainedModel, PreTrainedModel
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward_models.collate import BATCH_TOKENS, batches_by_prompt
 from fgrlhf.reward_models.inputs import RMInputs, refuse_without_tokens
 from fgrlhf.reward_models.networks import LanguageModelScorer

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from fgrlhf.errors import UserError, first_problems, shorten
-from fgrlhf.files import read_json, write_json
+from fgrlhf.base.errors import UserError, first_problems, shorten
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.reward_models.rm_input import Kind, Shape
 from fgrlhf.reward_utils import LEVEL_HELP, is_level, is_segmenter_name
 

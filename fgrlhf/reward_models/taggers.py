@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from transformers import AutoModelForTokenClassification, PretrainedConfig
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.models import loading
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.prefix import PrefixFn

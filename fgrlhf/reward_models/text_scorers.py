@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from fgrlhf.config import Amount, Count, FilePath, Positive, StrictModel, refuse
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.configs.strict import Amount, Count, FilePath, Positive, StrictModel, refuse
 from fgrlhf.reward_models.kind import ClassPath, OnDevice, RewardContext, kind_of, make_object
 from fgrlhf.reward_models.remote import Address, RemoteSettings, VariableName, is_local
 

@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 from itertools import cycle, islice
 
-from fgrlhf.seeds import derive_seed
+from fgrlhf.base.seeds import derive_seed
 
 WINDOW = 50  # batches that are sorted together
 

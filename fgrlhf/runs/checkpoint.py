@@ -31,16 +31,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 
-from fgrlhf.config import Place, places_without_effect
-from fgrlhf.errors import UserError, first_problems, shorten
-from fgrlhf.files import read_json, sha256, sync, write_json
+from fgrlhf.base.errors import UserError, first_problems, shorten
+from fgrlhf.base.files import read_json, sha256, sync, write_json
+from fgrlhf.base.secrets import mask_tree
+from fgrlhf.configs.strict import Place, places_without_effect
 from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.models.sharding import like, load_whole, whole
 from fgrlhf.runs.distributed import stop_together
 from fgrlhf.runs.older_configs import with_new_keys
 from fgrlhf.runs.runlog import BEST_FILE
 from fgrlhf.runs.stage import recover
-from fgrlhf.secrets import mask_tree
 
 CHECKPOINTS_KEPT = 2
 FILES = ("model.safetensors", "optimizer.safetensors")

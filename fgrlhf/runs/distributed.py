@@ -17,7 +17,7 @@ from accelerate.utils import DistributedType, gather_object
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.models.sharding import shard
 from fgrlhf.runs.rl_config import ParallelConfig
 from fgrlhf.types import Rollout, TokenReward

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.config import (
+from fgrlhf.configs.strict import (
     BatchSize,
     Count,
     Epsilon,

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from transformers import TrainerCallback
 
-from fgrlhf.files import sync
+from fgrlhf.base.files import sync
 from fgrlhf.runs.stage import CHECKPOINT_NAME, write_digests
 
 KEPT_CHECKPOINTS = 2  # the last and the best, or the last two if the last is the best

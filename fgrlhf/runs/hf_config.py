@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fgrlhf.config import BatchSize, Count, Positive, Rate, Seed, StrictModel
+from fgrlhf.configs.strict import BatchSize, Count, Positive, Rate, Seed, StrictModel
 from fgrlhf.models.config import ABOUT_CHECKPOINTING
 from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
 
-# Types of keys; see also fgrlhf/config.py.
+# Types of keys; see also fgrlhf/configs/strict.py.
 Epochs = Annotated[float, Field(ge=1e-6, le=1e6)]
 Decay = Annotated[float, Field(ge=0, le=100)]
 Warmup = Annotated[float, Field(ge=0, lt=2**31)]

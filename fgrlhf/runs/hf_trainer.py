@@ -11,7 +11,7 @@ from accelerate.data_loader import SeedableRandomSampler
 from torch.utils.data import RandomSampler, Sampler
 from transformers import TrainingArguments
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.models.quantized import bitsandbytes

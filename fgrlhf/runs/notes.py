@@ -5,10 +5,10 @@ from typing import cast
 
 from transformers import PreTrainedModel
 
+from fgrlhf.base.files import read_json, sha256, write_json
+from fgrlhf.base.own_code import own_code
 from fgrlhf.base_trainer import BaseTrainer
-from fgrlhf.files import read_json, sha256, write_json
 from fgrlhf.kernels.choice import slow_bf16_note
-from fgrlhf.own_code import own_code
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import is_main_rank

@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError, first_problems, shorten
-from fgrlhf.files import write_json
+from fgrlhf.base.errors import UserError, first_problems, shorten
+from fgrlhf.base.files import write_json
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.runs.stage import changes_since
 
 # Files of which one is in every model's folder, whoever wrote it.

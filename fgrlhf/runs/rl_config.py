@@ -16,7 +16,7 @@ from fgrlhf.algorithms.ppo import PPOConfig
 from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.published import read_with_ppo_section
 from fgrlhf.algorithms.registry import ALGORITHMS, AnyAlgorithm, algorithm_class, has_own_hooks
-from fgrlhf.config import (
+from fgrlhf.configs.strict import (
     BatchSize,
     Count,
     Epsilon,

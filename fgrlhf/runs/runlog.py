@@ -29,13 +29,14 @@ from typing import Any
 
 import yaml
 
-from fgrlhf.config import StrictModel, to_yaml
-from fgrlhf.config_yaml import dump_yaml
-from fgrlhf.errors import UserError, shorten, why_refused
-from fgrlhf.files import parse_json, read_json, write_json, write_jsonl, write_text
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import parse_json, read_json, write_json, write_jsonl, write_text
+from fgrlhf.base.program import why_refused
+from fgrlhf.base.secrets import MASK, looks_secret, mask_secrets, mask_tree
+from fgrlhf.configs.strict import StrictModel, to_yaml
+from fgrlhf.configs.yaml_files import dump_yaml
 from fgrlhf.models.source import sources_in
 from fgrlhf.runs.memory import peak_memory_mb
-from fgrlhf.secrets import MASK, looks_secret, mask_secrets, mask_tree
 
 # Packages whose versions affect results. en_core_web_sm splits sentences if it is installed, also
 # for RougeLsum; otherwise a rule does (reward_utils.load_segmenter).

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from fgrlhf.config import FilePath, Positive, StrictModel, refuse
+from fgrlhf.configs.strict import FilePath, Positive, StrictModel, refuse
 from fgrlhf.reward_models.kind import kind_of
 from fgrlhf.reward_models.remote import ServiceSettings, VariableName
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weights
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.samplers.config import AnySampler, VllmSamplerConfig
 from fgrlhf.types import Advantages, Rollout
 

@@ -1,6 +1,6 @@
 """The sampler of a config."""
 
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.policy import CausalPolicy, Policy
 from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig
 from fgrlhf.samplers.one_step_behind import OneStepBehind

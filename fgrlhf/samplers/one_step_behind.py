@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from fgrlhf.background import Background
-from fgrlhf.errors import UserError
+from fgrlhf.base.background import Background
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
 from fgrlhf.samplers.sampler import SavePolicy
 from fgrlhf.samplers.vllm import VllmSampler
-from fgrlhf.seeds import derive_seed
 from fgrlhf.types import Response
 
 # (ids_T, logprobs_T) of responses on the CPU, by `response_keys`

@@ -5,7 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-from fgrlhf.files import sha256, sync, write_json
+from fgrlhf.base.files import sha256, sync, write_json
 from fgrlhf.samplers.sampler import SavePolicy
 
 VERSION_FILE = "fgrlhf_version.json"

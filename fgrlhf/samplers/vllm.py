@@ -32,9 +32,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fgrlhf.background import run_parallel, wait_for
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import parse_json
+from fgrlhf.base.background import run_parallel, wait_for
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import parse_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
 from fgrlhf.reward_models.remote import GivenUp, Refused, Service, TooLong, openai_message

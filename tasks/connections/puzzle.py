@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
-from fgrlhf.config import Count, StrictModel
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.configs.strict import Count, StrictModel
 from fgrlhf.text_types import Prompt
 
 Item = TypeVar("Item")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fgrlhf.config import Amount
+from fgrlhf.configs.strict import Amount
 from fgrlhf.reward_models.kind import RuleReward
 from fgrlhf.text_types import Prompt, SegmentScore
 

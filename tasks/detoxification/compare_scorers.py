@@ -16,10 +16,11 @@ import numpy as np
 from pydantic import Field
 
 from fgrlhf.auc import auc_difference, auc_interval
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.text_scorers import (
     LinearScorerKind,

@@ -11,10 +11,11 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.reward_models.linear import LinearScorer, area_under_roc, fit_linear_scorer
 
 # scorer -> its labelled texts, written by data/prepare.py

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fgrlhf.config import Count
+from fgrlhf.configs.strict import Count
 from fgrlhf.reward_models.kind import RuleReward
 from fgrlhf.text_types import Prompt, SegmentScore
 

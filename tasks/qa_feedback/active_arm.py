@@ -16,12 +16,13 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
+from fgrlhf.base.program import run_main
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json, write_json
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.reward_models.loading import load_reward_model
-from fgrlhf.seeds import derive_seed
 from fgrlhf.text_types import Prompt
 from interface_html.select import Settings as Selection
 from interface_html.select import select

@@ -18,9 +18,10 @@ from pathlib import Path
 from pydantic import Field
 
 from fgrlhf.algorithms.registry import ALGORITHMS
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, FilePath
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.configs.strict import Count, FilePath
 from fgrlhf.pipeline import compare as pipeline_compare
 from fgrlhf.pipeline.compare import with_settings
 from fgrlhf.pipeline.experiment_settings import ExperimentSettings

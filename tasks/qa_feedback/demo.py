@@ -20,10 +20,10 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from fgrlhf.base.files import read_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel, refuse
-from fgrlhf.errors import run_main
-from fgrlhf.files import read_json
+from fgrlhf.configs.strict import FilePath, StrictModel, refuse
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from tasks.qa_feedback.judged_models import SAMPLED
 from tasks.qa_feedback.summary_table import missed_targets

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_jsonl, write_text
 from fgrlhf.data.problems import DataError, counted
 from fgrlhf.data.read import read_rows
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_jsonl, write_text
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.text_types import Prompt
 from fgrlhf.words import join_texts

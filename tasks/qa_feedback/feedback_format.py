@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.data.problems import Complaint
-from fgrlhf.errors import UserError
 from fgrlhf.reward_utils import default_segmenter
 from fgrlhf.text_types import Prompt
 from interface_html.format import (

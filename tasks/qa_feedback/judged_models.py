@@ -13,9 +13,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import run_main
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.pipeline.scores import evaluation_rows
 from fgrlhf.pipeline.summary import evaluated_policies, number, reward_models_on_dev
 from fgrlhf.reward_models.spec import SPEC_FILE

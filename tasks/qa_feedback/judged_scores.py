@@ -9,7 +9,7 @@ import numpy as np
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.auc import auc
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from fgrlhf.text_types import Prompt

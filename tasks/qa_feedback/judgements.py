@@ -11,6 +11,7 @@ own id that looks like such a number, or is no text, is kept in `Prompt.meta` to
 from collections.abc import Mapping
 from typing import Any
 
+from fgrlhf.base.errors import shorten
 from fgrlhf.data.format import span_in
 from fgrlhf.data.judgements import (
     NO_ERROR,
@@ -22,7 +23,6 @@ from fgrlhf.data.judgements import (
     missing_places,
 )
 from fgrlhf.data.rows import Row, RowError, check_list, check_object, check_text
-from fgrlhf.errors import shorten
 from fgrlhf.text_types import Prompt
 
 ERRORS, MISSING = "errors", "missing-info"  # aspects, and keys of `feedback`

@@ -16,10 +16,11 @@ from typing import get_args
 
 from pydantic import Field, PositiveInt
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json, write_json, write_text
+from fgrlhf.configs.strict import FilePath
 from fgrlhf.pipeline.experiment_settings import ExperimentSettings
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from tasks.qa_feedback.active import TRAINING_MODULES, files_of_arm

@@ -22,11 +22,12 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
+from fgrlhf.base.program import run_main
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json, write_json
-from fgrlhf.seeds import derive_seed
+from fgrlhf.configs.strict import FilePath, StrictModel
 from interface_html.export import judged_items
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.reliability import report

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from pydantic import Field, PositiveInt
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from tasks.qa_feedback.data.halves import HALVES
 from tasks.qa_feedback.demo import REWARD_MODELING, TASK, TASK_MODULE, TRAINING

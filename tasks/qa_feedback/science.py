@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json, write_text
+from fgrlhf.configs.strict import FilePath
 from fgrlhf.pipeline.experiment_settings import ExperimentSettings
 from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, program
 from fgrlhf.pipeline.scores import evaluation_rows, paired_scores

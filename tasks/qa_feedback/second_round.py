@@ -33,14 +33,15 @@ from pathlib import Path
 
 from pydantic import Field, PositiveInt
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_json, write_text
+from fgrlhf.base.program import run_main
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json, read_jsonl, write_json, write_text
+from fgrlhf.configs.strict import FilePath
 from fgrlhf.pipeline.experiment_settings import ExperimentSettings
 from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, program
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
-from fgrlhf.seeds import derive_seed
 from tasks.qa_feedback.compare import FINE_GRAINED, experiment_of
 from tasks.qa_feedback.data.draw_questions import ROUNDS
 from tasks.qa_feedback.demo import MINI, SAMPLES

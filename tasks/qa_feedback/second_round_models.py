@@ -11,10 +11,10 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import run_main
-from fgrlhf.files import write_json
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.metrics.rows import read_rows
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.judged_models import REWARD_MODELS

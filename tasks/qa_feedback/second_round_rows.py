@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
+from fgrlhf.base.program import run_main
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel, refuse
-from fgrlhf.errors import run_main
-from fgrlhf.seeds import derive_seed
+from fgrlhf.configs.strict import FilePath, StrictModel, refuse
 from interface_html.merge import Settings as MergeSettings
 from interface_html.merge import merge
 from tasks.qa_feedback.data.collect_feedback import Settings as CollectSettings

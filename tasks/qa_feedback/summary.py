@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline.scores import evaluation_rows
 from fgrlhf.pipeline.summary import (

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.format import SOURCE
 from fgrlhf.data.formats import SPANS, LabelledSpan, SpanFeedback
-from fgrlhf.errors import UserError, shorten
 from fgrlhf.text_types import Prompt
 
 MAJOR, MINOR, PUNCTUATION = "major", "minor", "punctuation"

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import parse_json, read_text
 from fgrlhf.data.checks import type_name
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import RowError, check_number, check_text
 from fgrlhf.data.shapes import PromptText
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import parse_json, read_text
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.text_types import Prompt
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.checks import type_name
 from fgrlhf.data.importers.clean_answers import UNMARKED, with_clean_answers
 from fgrlhf.data.importers.files import (
@@ -20,7 +21,6 @@ from fgrlhf.data.importers.tools import COMMENT, TEXT_KEYS
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import RowError, check_list, check_object, check_text
-from fgrlhf.errors import UserError, shorten
 
 UNCHECKED = ("", "false", "off", "no")  # values of a choice that was not made
 CHECKED = ("true", "on")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.checks import refuse_rows
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, JUDGEMENTS
@@ -25,7 +26,6 @@ from fgrlhf.data.importers import (
 )
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JudgedResponse
-from fgrlhf.errors import UserError, shorten
 
 
 @dataclass(frozen=True)

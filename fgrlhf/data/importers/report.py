@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fgrlhf.base.errors import shorten
 from fgrlhf.data.locate import CODE_POINTS, FOUND, MARKED, Reading, locate
 from fgrlhf.data.problems import shown
-from fgrlhf.errors import shorten
 
 
 @dataclass(frozen=True)

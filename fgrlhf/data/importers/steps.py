@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.errors import shorten
 from fgrlhf.data.formats import STEPS
 from fgrlhf.data.importers.files import read_objects, whole_number
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JudgedResponse, from_steps
 from fgrlhf.data.rows import Columns, LeftOutError, Row, check_text
 from fgrlhf.data.shapes import AFTER_MARKS, text_after_marks
-from fgrlhf.errors import shorten
 
 PRM800K_COLUMNS = {"prompt": "question.problem", "steps": "label.steps"}  # a task's word
 PROCESSBENCH_COLUMNS = {"prompt": "problem", "first_error": "label"}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.importers.files import (
     list_in,
     numbered,
@@ -15,7 +16,6 @@ from fgrlhf.data.importers.files import (
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.judgements import NO_ERROR, JudgedResponse, Judgement
 from fgrlhf.data.rows import RowError
-from fgrlhf.errors import UserError, shorten
 from fgrlhf.text_types import Prompt
 
 TOXIC = "toxic"  # the aspect, and the label of spans without a type

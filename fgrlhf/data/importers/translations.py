@@ -7,6 +7,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.errors import shorten
+from fgrlhf.base.files import parse_json
 from fgrlhf.data.importers.files import (
     TAB,
     any_number,
@@ -30,8 +32,6 @@ from fgrlhf.data.rows import (
     check_text,
     check_texts,
 )
-from fgrlhf.errors import shorten
-from fgrlhf.files import parse_json
 from fgrlhf.text_types import Prompt
 
 # ---- MQM tables ----------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, FilePath, Seed
+from fgrlhf.configs.strict import Count, FilePath, Seed
 from fgrlhf.data.formats import DEMONSTRATIONS, PROMPTS, Demonstration
-from fgrlhf.errors import run_main
-from fgrlhf.files import write_json
 from fgrlhf.text_types import Prompt
 from tasks.connections.puzzle import Design, make_puzzles, with_a_mistake, written
 

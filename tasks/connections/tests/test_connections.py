@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_jsonl, write_json
 from fgrlhf.cli import evaluate, rl, tiny_model
-from fgrlhf.config import load_config
+from fgrlhf.configs.strict import load_config
 from fgrlhf.data.formats import DEMONSTRATIONS
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_jsonl, write_json
 from fgrlhf.task import build_reward, rl_config
 from fgrlhf.text_types import Prompt
 from interface_html.items import read_items

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.data.download import DownloadConfig, download, fetch_from_hub
-from fgrlhf.errors import run_main
 from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE
 
 HUB_NAME = "allenai/real-toxicity-prompts"

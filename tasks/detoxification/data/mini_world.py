@@ -26,10 +26,10 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.files import write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, FilePath, Seed, StrictModel
-from fgrlhf.errors import run_main
-from fgrlhf.files import write_json, write_text
+from fgrlhf.configs.strict import Count, FilePath, Seed, StrictModel
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from fgrlhf.text_types import Prompt
 from reward_modeling.segment_files import OK, TaggedWords, segment_file, tagged_words

@@ -21,13 +21,14 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import parse_json, read_jsonl, write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.importers.files import table
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.split import hash_share
-from fgrlhf.errors import UserError, run_main, shorten
-from fgrlhf.files import parse_json, read_jsonl, write_json
 from fgrlhf.reward_utils import load_segmenter
 
 TOXIC = 0.5  # a text with this score or more is toxic

@@ -20,11 +20,12 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.split import hash_share
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json, write_text
 from fgrlhf.reward_utils import Segmenter, load_segmenter
 from reward_modeling.segment_files import TaggedWords, segment_file, segment_tags, tagged_words
 from tasks.detoxification.data.prepare import (

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl, write_text
 from fgrlhf.cli import evaluate, rl, tiny_model
-from fgrlhf.config import load_config
+from fgrlhf.configs.strict import load_config
 from fgrlhf.data.split import hash_share
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl, write_text
 from fgrlhf.reward_models.linear import LinearScorer
 from fgrlhf.task import rl_config
 from tasks.detoxification.data.prepare import (

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json, write_jsonl, write_text
 from fgrlhf.cli import tiny_model
-from fgrlhf.config import load_config
+from fgrlhf.configs.strict import load_config
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.split import hash_share
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json, write_jsonl, write_text
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.text_scorers import SegmentModelScorer
 from fgrlhf.reward_utils import BLANK, load_segmenter

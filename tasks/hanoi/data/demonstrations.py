@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, FilePath, StrictModel
-from fgrlhf.errors import run_main
-from fgrlhf.files import write_json
+from fgrlhf.configs.strict import Count, FilePath, StrictModel
 from fgrlhf.runs.runlog import is_main_rank
 from tasks.hanoi.puzzle import solve
 from tasks.hanoi.task import puzzles

@@ -11,10 +11,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.download import fetch_from_hub
-from fgrlhf.errors import run_main
 
 HUB_NAME = "Anthropic/hh-rlhf"
 FILES = ("train.jsonl.gz", "test.jsonl.gz")

@@ -28,10 +28,10 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, FilePath, Seed, StrictModel
-from fgrlhf.errors import run_main
-from fgrlhf.files import write_json
+from fgrlhf.configs.strict import Count, FilePath, Seed, StrictModel
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.text_types import ASSISTANT, USER, Message, Prompt
 

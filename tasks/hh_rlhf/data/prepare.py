@@ -22,15 +22,16 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, FilePath, StrictModel
+from fgrlhf.configs.strict import Count, FilePath, StrictModel
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.explore import drop_pairs
 from fgrlhf.data.formats import COMPARISONS, DEMONSTRATIONS, PROMPTS, Demonstration
 from fgrlhf.data.read import check_not_input
 from fgrlhf.data.split import hash_share
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json
 from fgrlhf.models.dialogs import TURN
 from fgrlhf.text_types import USER, Prompt
 

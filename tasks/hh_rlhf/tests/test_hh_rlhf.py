@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_jsonl
 from fgrlhf.cli import dpo, evaluate, rl, tiny_model
-from fgrlhf.config import load_config
+from fgrlhf.configs.strict import load_config
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.rows import Row
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_jsonl
 from fgrlhf.models.dialogs import dialog_text, messages_in
 from fgrlhf.pipeline import summary
 from fgrlhf.policy import load_policy

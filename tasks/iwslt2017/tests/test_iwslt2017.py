@@ -2,7 +2,7 @@
 
 import pytest
 
-from fgrlhf.config import load_config
+from fgrlhf.configs.strict import load_config
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.task import build_reward, rl_config
 from fgrlhf.text_types import Prompt

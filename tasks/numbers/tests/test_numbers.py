@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.base.files import read_json
 from fgrlhf.cli import evaluate, rl, tiny_model
-from fgrlhf.files import read_json
 from fgrlhf.text_types import Prompt
 from tasks.numbers.reward import Date, Increasing
 from tasks.numbers.task import TASK

@@ -9,10 +9,11 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.program import run_main
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main, shorten
-from fgrlhf.seeds import derive_seed
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data.annotator import Habits, annotate
 from tasks.qa_feedback.data.oracle import Facts

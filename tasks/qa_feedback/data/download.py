@@ -5,9 +5,9 @@ python -m tasks.qa_feedback.data.download data_dir=tasks/qa_feedback/data
 
 from pydantic import Field
 
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.data.download import DownloadConfig, download
-from fgrlhf.errors import run_main
 
 # git blob ids of the files at the commit a1469d4
 BLOB_IDS = {

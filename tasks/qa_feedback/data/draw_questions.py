@@ -11,11 +11,12 @@ from pathlib import Path
 
 from pydantic import Field, PositiveInt
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json
+from fgrlhf.base.program import run_main
+from fgrlhf.base.seeds import derive_seed
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json, write_json
-from fgrlhf.seeds import derive_seed
+from fgrlhf.configs.strict import FilePath, StrictModel
 
 ROUNDS = ("first", "second")
 

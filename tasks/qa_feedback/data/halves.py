@@ -11,9 +11,10 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.configs.strict import FilePath, StrictModel
 from tasks.qa_feedback.feedback import read_feedback_files, write_feedback
 
 HALVES = ("first_half", "second_half")

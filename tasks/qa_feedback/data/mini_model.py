@@ -16,9 +16,10 @@ from typing import Any, Literal
 from pydantic import Field
 from transformers import PreTrainedTokenizerFast, T5ForConditionalGeneration
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.models.tiny import (
     DECODER_LOOKS_BACK,
     save_model,

@@ -20,10 +20,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import run_main
-from fgrlhf.files import write_json
+from fgrlhf.configs.strict import FilePath, StrictModel
 from tasks.qa_feedback.data.language import (
     LANGUAGES,
     TOY,

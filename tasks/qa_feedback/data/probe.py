@@ -17,10 +17,11 @@ from statistics import mean
 
 from pydantic import Field, PositiveInt
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from fgrlhf.text_types import Prompt

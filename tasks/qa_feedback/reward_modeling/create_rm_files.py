@@ -18,10 +18,10 @@ from pathlib import Path
 from pydantic import Field
 from tqdm import tqdm
 
+from fgrlhf.base.files import write_json, write_text
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import run_main
-from fgrlhf.files import write_json, write_text
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.reward_utils import (
     MIN_WORDS,
     MULTILINGUAL,

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_json
 from fgrlhf.data.checks import refuse_rows, text_problem
 from fgrlhf.data.comparisons import FIRST, SECOND, TIE, Answer, Comparison, pairs_of_outcomes
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_json
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import PAIRS
 

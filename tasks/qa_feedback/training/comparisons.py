@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.comparisons import (
     Answer,
     Comparison,
@@ -16,7 +17,6 @@ from fgrlhf.data.comparisons import (
     correction,
     pairs_of_outcomes,
 )
-from fgrlhf.errors import UserError, shorten
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import FeedbackRow, annotated_rows, compared_rows, read_feedback
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json
+from fgrlhf.configs.strict import FilePath, StrictModel
 from tasks.qa_feedback.feedback import load_examples, read_feedback
 from tasks.qa_feedback.training.comparisons import corrected_examples
 

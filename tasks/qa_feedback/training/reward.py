@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.config import Amount, FilePath, refuse
-from fgrlhf.errors import UserError
+from fgrlhf.base.errors import UserError
+from fgrlhf.configs.strict import Amount, FilePath, refuse
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.kind import OnDevice, RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import SequenceScorer, model_facts

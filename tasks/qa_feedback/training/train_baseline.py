@@ -7,8 +7,8 @@ The YAML decides which rewards there are.
 
 import sys
 
+from fgrlhf.base.program import run_main
 from fgrlhf.cli import rl
-from fgrlhf.errors import run_main
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.download import fetch_from_hub
-from fgrlhf.errors import run_main
 
 HUB_NAME = "openai/gsm8k"
 FILES = ("main/train-00000-of-00001.parquet", "main/test-00000-of-00001.parquet")

@@ -24,13 +24,14 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json, write_jsonl
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, FilePath, Seed, StrictModel
+from fgrlhf.configs.strict import Count, FilePath, Seed, StrictModel
 from fgrlhf.data.checks import refuse_rows
 from fgrlhf.data.read import check_not_input, read_rows
 from fgrlhf.data.split import hash_share
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json, write_jsonl
 from tasks.reasoning.answers import MARK, answer_of
 
 RESULTS = ("train.json", "dev.json", "test.json", "sft.json")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.data.formats import STEPS
 from fgrlhf.data.rows import Row
 from fgrlhf.data.step_rows import math_shepherd_row, prm800k_row, trl_row
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.text_types import Prompt, SegmentScore
 from tasks.reasoning.answers import answer_of, is_right
 from tasks.reasoning.data import gsm8k, mini_world

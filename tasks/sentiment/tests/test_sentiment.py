@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.cli import evaluate, rl, tiny_model
-from fgrlhf.config import load_config
-from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.configs.strict import load_config
 from fgrlhf.task import build_reward, rl_config
 from fgrlhf.text_types import Prompt
 from tasks.sentiment.lexicons import Pattern, Vader

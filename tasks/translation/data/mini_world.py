@@ -20,11 +20,11 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.files import write_json, write_jsonl
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, FilePath, Seed, StrictModel
+from fgrlhf.configs.strict import Count, FilePath, Seed, StrictModel
 from fgrlhf.data.formats import LabelledSpan
-from fgrlhf.errors import run_main
-from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.text_types import Prompt
 from tasks.translation.data.language import (
     ADJECTIVE,

@@ -27,12 +27,13 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_text, write_json, write_jsonl
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, FilePath, StrictModel
+from fgrlhf.configs.strict import Count, FilePath, StrictModel
 from fgrlhf.data.formats import LabelledSpan
 from fgrlhf.data.split import hash_share
-from fgrlhf.errors import UserError, run_main, shorten
-from fgrlhf.files import read_text, write_json, write_jsonl
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.text_types import Prompt
 from tasks.translation.mqm import (

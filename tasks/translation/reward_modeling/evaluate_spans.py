@@ -19,13 +19,14 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.judgements import SPAN_ASPECT
 from fgrlhf.data.judgements import Judgement as Mark
 from fgrlhf.data.span_matching import any_type, mpp_credits, same_type
-from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import write_json
 from fgrlhf.reward_models.loading import load_segment_classifier
 from fgrlhf.reward_models.scoring import SegmentScorer
 from fgrlhf.reward_utils import load_segmenter

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fgrlhf.config import load_config
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, read_jsonl, write_jsonl
+from fgrlhf.configs.strict import load_config
 from fgrlhf.data.formats import COMPARISONS, LabelledSpan
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_jsonl
 from fgrlhf.reward import AtEnd, SegmentClassifierReward
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.task import rl_config

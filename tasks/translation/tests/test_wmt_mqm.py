@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_jsonl, write_text
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_jsonl, write_text
 from tasks.translation.data.wmt_mqm import COLUMNS, Settings, part_of, prepare, read_mqm
 from tasks.translation.mqm import MAJOR, MINOR, PUNCTUATION, judgement_row, read_judgements
 from tasks.translation.reward_modeling.create_rm_files import severity_tags

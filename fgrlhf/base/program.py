@@ -1,6 +1,5 @@
-"""User errors and their messages."""
+"""What every command has in common: user errors, signals and broken streams become exit codes."""
 
-import difflib
 import errno
 import io
 import os
@@ -8,11 +7,12 @@ import re
 import sys
 from collections.abc import Sequence
 
-from fgrlhf.runs.interrupts import Terminated, raise_at_interrupts
-from fgrlhf.runs.orphan import end_with_parent
-from fgrlhf.runs.process_group import end_process_of_group
-from fgrlhf.runs.shared_messages import print_once
-from fgrlhf.secrets import mask_secrets
+from fgrlhf.base.errors import UserError, printable, shorten
+from fgrlhf.base.interrupts import Terminated, raise_at_interrupts
+from fgrlhf.base.orphan import end_with_parent
+from fgrlhf.base.process_group import end_process_of_group
+from fgrlhf.base.secrets import mask_secrets
+from fgrlhf.base.shared_messages import print_once
 
 # exit codes of programs that SIGINT, SIGPIPE or SIGTERM has ended, in a shell
 INTERRUPTED = 130
@@ -20,10 +20,6 @@ CLOSED_OUTPUT = 141
 TERMINATED = 143
 
 _CONTINUE = "run the same command again; a training run continues from its last complete checkpoint"
-
-
-class UserError(Exception):
-    """A user error. Its message gives the fact, the reason and the fix, without a traceback."""
 
 
 def run_main(main) -> None:
@@ -89,29 +85,6 @@ def check_arguments(arguments: Sequence[str]) -> None:
 def _print_error(message: str, code: int) -> int:
     print_once(printable(mask_secrets(message)))
     return code
-
-
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def printable(text: str) -> str:
-    """The text with its control characters as escapes, but for line breaks and tabs.
-
-    A terminal would follow those in a file or in the answer of a service: change colours, move the
-    cursor, or rename the window.
-    """
-    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-
-
-MOST_PROBLEMS = 20  # listed in one error message
-
-
-def first_problems(problems: Sequence[str]) -> list[str]:
-    """The first problems of a list, and a line with the number of the remaining ones, if any."""
-    lines = list(problems[:MOST_PROBLEMS])
-    if len(problems) > MOST_PROBLEMS:
-        lines.append(f"... and {len(problems) - MOST_PROBLEMS} more")
-    return lines
 
 
 # ---- errors of the operating system --------------------------------------------------------------
@@ -212,20 +185,3 @@ def _refusal(number: int | None, path: object) -> str | None:
 def _without_temporary_name(path: object) -> str:
     """The name of the file that was written under a temporary one (`files.write_text`)."""
     return re.sub(r"(^|/)\.([^/]+)\.\d+\.tmp$", r"\1\2", str(path))
-
-
-def shorten(text: object, limit: int = 200) -> str:
-    """`text` on one line for an error message, cut in the middle if longer than `limit`."""
-    line = " ".join(str(text).encode("utf-8", "backslashreplace").decode("utf-8").split())
-    line = printable(line)
-    if len(line) <= limit:
-        return line
-    half = (limit - 5) // 2
-    return f"{line[:half]} ... {line[-half:]}"
-
-
-def suggestion(name: str, known: Sequence[str]) -> str:
-    """The known names, preceded by `did you mean ...?` if one of them is similar to `name`."""
-    close = difflib.get_close_matches(str(name)[:100], known, n=1)
-    hint = f"did you mean `{close[0]}`? " if close else ""
-    return f"{hint}known: {', '.join(known)}"

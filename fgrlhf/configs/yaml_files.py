@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 
 # Bounds of a config file: far above any real config, and small enough to reject a hostile file
 # quickly.

@@ -13,10 +13,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from fgrlhf.config_schema import holds_only_text, types_at
-from fgrlhf.config_yaml import DEEPEST, MOST_CHARACTERS, parse_yaml
-from fgrlhf.errors import UserError, shorten
-from fgrlhf.secrets import looks_secret
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.secrets import looks_secret
+from fgrlhf.configs.schema import holds_only_text, types_at
+from fgrlhf.configs.yaml_files import DEEPEST, MOST_CHARACTERS, parse_yaml
 
 
 def value_from_text(model: type[BaseModel], path: Sequence[str], text: str) -> Any:

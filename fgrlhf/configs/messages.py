@@ -6,7 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fgrlhf.config_schema import (
+from fgrlhf.base.errors import shorten, suggestion
+from fgrlhf.base.secrets import MASK, looks_secret
+from fgrlhf.configs.schema import (
     choices_at,
     keys_at,
     keys_of,
@@ -15,8 +17,6 @@ from fgrlhf.config_schema import (
     tags_of,
     without_tags,
 )
-from fgrlhf.errors import shorten, suggestion
-from fgrlhf.secrets import MASK, looks_secret
 
 MOST_PLACES = 3  # of a misplaced key in a hint
 MOST_SHOWN = 250  # characters of a list of known keys

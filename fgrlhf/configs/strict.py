@@ -16,11 +16,11 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fgrlhf.config_errors import Mistakes, explain, hider_of, secrets_in
-from fgrlhf.config_schema import keys_of
-from fgrlhf.config_text import Environment, apply_override
-from fgrlhf.config_yaml import dump_yaml, read_yaml
-from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.base.errors import UserError, first_problems, shorten
+from fgrlhf.configs.messages import Mistakes, explain, hider_of, secrets_in
+from fgrlhf.configs.overrides import Environment, apply_override
+from fgrlhf.configs.schema import keys_of
+from fgrlhf.configs.yaml_files import dump_yaml, read_yaml
 
 Model = TypeVar("Model", bound="StrictModel")
 

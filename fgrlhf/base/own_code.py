@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fgrlhf.working_folder import search_working_folder
+from fgrlhf.base.working_folder import search_working_folder
 
 
 def own_modules(config: Any) -> list[str]:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, shorten
 
 BYTE_ORDER_MARK = "\ufeff"
 

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from fgrlhf.runs.shared_messages import print_once
+from fgrlhf.base.shared_messages import print_once
 
 VARIABLE = "FGRLHF_PIPELINE"
 SECONDS = 0.5  # between two checks

@@ -1,0 +1,3 @@
+"""What everything else rests on: errors, files, seeds, secrets, signals.
+
+It imports no other package of ours."""

@@ -1,0 +1,1 @@
+"""Strict configs: typed classes, YAML files, overrides and the messages for mistakes in them."""
