@@ -28,6 +28,8 @@ setup(
     name="fgrlhf",
     version="0.1.0",
     description="Reinforcement learning from fine-grained human feedback",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
     python_requires=">=3.11",
     packages=find_packages(
         include=["fgrlhf*", "sft*", "reward_modeling*", "interface_html*", "tasks*"]
