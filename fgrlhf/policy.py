@@ -12,14 +12,12 @@ models/causal.py. Other modules import them from here.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
-    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -34,8 +32,10 @@ from fgrlhf.models.loading import (
     SAFE,
     check_vocabulary,
     load_config,
+    load_generation_config,
     load_tokenizer,
     load_weights,
+    name_decoder_start,
 )
 from fgrlhf.models.lora import add_adapters
 from fgrlhf.models.saving import ignored_settings, note_ignored
@@ -142,6 +142,8 @@ def _load_model_and_tokenizer(
                 " generate text."
             )
         config.get_text_config()  # raises ValueError if there are several (MusicGen)
+        if config.is_encoder_decoder:
+            name_decoder_start(ckpt, config)
         tokenizer = load_tokenizer(ckpt)
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         if empty:
@@ -221,8 +223,7 @@ def _without_weights(
         raise ValueError(
             f"its config describes no language model ({type(error).__name__}: {shorten(error)})."
         ) from None
-    with suppress(OSError):  # as `from_pretrained` does: it has the tokens that end a response
-        model.generation_config = GenerationConfig.from_pretrained(ckpt)
+    model.generation_config = load_generation_config(ckpt)  # the tokens that end a response
     return model
 
 

@@ -491,21 +491,53 @@ def test_an_encoder_decoder_with_two_configs(tmp_path):
     assert load_policy(tmp_path / "saved").decoder_start_ids == policy.decoder_start_ids
 
 
-def test_the_start_token_may_stand_in_generation_config_json_only(tmp_path):
+# The start token and the beginning of a text in generation_config.json (None: no such file) and in
+# config.json, and the token that the decoder starts with.
+START_TOKENS = {
+    "both files": ((3, 4), (5, 6), 3),
+    "generation_config.json only": ((3, None), (None, None), 3),
+    "beginning of a text before config.json": ((None, 4), (5, 6), 4),
+    "config.json": (None, (5, 6), 5),
+    "beginning of a text in config.json": (None, (None, 6), 6),
+    "generation_config.json with neither": ((None, None), (5, 6), 5),
+}
+
+
+@pytest.mark.parametrize("form", START_TOKENS)
+def test_the_decoder_starts_with_the_token_of_generate(tmp_path, form):
+    generation, config, expected = START_TOKENS[form]
     tiny.t5().save(tmp_path)
+    keys = ("decoder_start_token_id", "bos_token_id")
     written = read_json(tmp_path / "config.json")
-    start = written.pop("decoder_start_token_id")
-    write_json(tmp_path / "config.json", written)
-    generation = read_json(tmp_path / "generation_config.json")
-    with pytest.raises(UserError, match="decoder_start_token_id"):
-        write_json(
-            tmp_path / "generation_config.json", {**generation, "decoder_start_token_id": None}
-        )
-        load_policy(tmp_path)
-    write_json(tmp_path / "generation_config.json", {**generation, "decoder_start_token_id": start})
+    write_json(tmp_path / "config.json", {**written, **dict(zip(keys, config))})
+    path = tmp_path / "generation_config.json"
+    if generation is None:
+        path.unlink()
+    else:
+        write_json(path, {**read_json(path), **dict(zip(keys, generation))})
     policy = load_policy(tmp_path)
-    assert policy.decoder_start_ids == [start]
+    assert policy.decoder_start_ids == [expected]
     check_logprobs(policy)
+    assert load_policy(tmp_path, empty=True).decoder_start_ids == [expected]
+    policy.save(tmp_path / "saved")
+    if generation != (None, None):  # `generate` refuses this form
+        assert _first_of_generate(tmp_path) == expected
+    assert _first_of_generate(tmp_path / "saved") == expected
+
+
+def _first_of_generate(folder) -> int:
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    return int(model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=1)[0, 0])
+
+
+def test_an_encoder_decoder_without_any_start_token_is_refused(tmp_path):
+    tiny.t5().save(tmp_path)
+    for name in ("config.json", "generation_config.json"):
+        written = read_json(tmp_path / name)
+        written["decoder_start_token_id"] = written["bos_token_id"] = None
+        write_json(tmp_path / name, written)
+    with pytest.raises(UserError, match="decoder_start_token_id"):
+        load_policy(tmp_path)
 
 
 # ---- sizes ---------------------------------------------------------------------------------------

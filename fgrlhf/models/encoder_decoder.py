@@ -67,6 +67,9 @@ class EncoderDecoderPolicy(Policy):
                 " prompt: set it to right, or leave it out"
             )
         _freeze_unread(model)
+        start = getattr(model.config, "decoder_start_token_id", None)
+        assert model.generation_config is not None
+        model.generation_config.decoder_start_token_id = start  # is saved, and read by `generate`
         share_prompts(model)
         super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
         stored = stored_prefix(model.config)

@@ -9,7 +9,7 @@ adds the setting that names the folder and the way out.
 import json
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,22 +73,44 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
         config.attention_type = "original_full"
     if hasattr(config, "max_seq_len") and not hasattr(config, "max_position_embeddings"):
         config.max_position_embeddings = config.max_seq_len
-    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
-        config.decoder_start_token_id = _other_decoder_start(path, config)
     return config
 
 
-def _other_decoder_start(path: str | Path, config: PretrainedConfig) -> int | None:
-    """The decoder's first token if config.json does not name it, in the order of `generate`.
+def load_generation_config(path: str | Path) -> GenerationConfig:
+    """The generation config of a folder or hub name; without such a file, that of config.json.
 
-    It may be in generation_config.json only. Configs of T5Gemma have no such key: the decoder
-    starts with its own beginning of a text.
+    A model that transformers loads has the same.
+
+    Raises:
+      ValueError: the reason.
     """
-    with suppress(OSError):  # there is no such file
-        start = getattr(GenerationConfig.from_pretrained(path), "decoder_start_token_id", None)
-        if start is not None:
-            return start
-    return getattr(getattr(config, "decoder", None), "bos_token_id", None)
+    with _reason_in_one_sentence(path):
+        try:
+            return GenerationConfig.from_pretrained(path)
+        except OSError:  # there is no such file
+            return GenerationConfig.from_pretrained(
+                path, config_file_name="config.json", _from_model_config=True
+            )
+
+
+def name_decoder_start(path: str | Path, config: PretrainedConfig) -> None:
+    """Set `decoder_start_token_id` of an encoder-decoder's config as `generate` starts a decoder.
+
+    It takes the start token of the generation config, or else its beginning of a text. The class's
+    own config has the token only if both are missing there: as its start token or, in T5Gemma, as
+    the decoder's beginning of a text. It stays None if there is none at all.
+
+    Raises:
+      ValueError: the reason why the generation config cannot be read.
+    """
+    generation = load_generation_config(path)
+    candidates = (
+        generation.decoder_start_token_id,
+        generation.bos_token_id,
+        getattr(config, "decoder_start_token_id", None),
+        getattr(getattr(config, "decoder", None), "bos_token_id", None),
+    )
+    config.decoder_start_token_id = next((c for c in candidates if c is not None), None)
 
 
 def check_vocabulary(tokenizer, model: Any) -> None:

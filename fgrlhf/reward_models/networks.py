@@ -23,7 +23,12 @@ from fgrlhf.base.errors import shorten
 from fgrlhf.kernels.install import share_cache, share_prompts, speed_up
 from fgrlhf.models.decoder_prefix import CONFIG_KEY
 from fgrlhf.models.encoder_decoder import can_pack
-from fgrlhf.models.loading import load_config, load_weights, width_of_states
+from fgrlhf.models.loading import (
+    load_config,
+    load_weights,
+    name_decoder_start,
+    width_of_states,
+)
 from fgrlhf.models.logprobs import logprobs_and_margins, project_states
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import TopLayers, layers_of, names_below, train_top_layers
@@ -217,11 +222,14 @@ class LanguageModelScorer(PreTrainedModel):
         whole_config = load_config(ckpt)
         check_stacks(whole_config, shape)
         trunk_config = whole_config.get_text_config() if shape == "causal" else whole_config
-        if shape == "seq2seq" and getattr(trunk_config, "decoder_start_token_id", None) is None:
-            raise ValueError(
-                "neither its config nor its generation config has a decoder_start_token_id, the"
-                " token that a decoder starts with: add it to config.json"
-            )
+        if shape == "seq2seq":
+            name_decoder_start(ckpt, trunk_config)
+            if trunk_config.decoder_start_token_id is None:
+                raise ValueError(
+                    "neither its config nor its generation config has a decoder_start_token_id, the"
+                    " token that a decoder starts with, or a bos_token_id in its place: add it to"
+                    " config.json"
+                )
         if lm_logprob_feature:
             _check_feature(trunk_config)
             if trunk_config is not whole_config:
