@@ -39,11 +39,11 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import AspectReward, CombinedReward
-from fgrlhf.reward_models.http_reward import HttpReward
-from fgrlhf.reward_models.kind import RewardContext
-from fgrlhf.reward_models.kinds import Http, Length
-from fgrlhf.reward_models.reward_protocol import sent_prefix
-from fgrlhf.reward_models.reward_server import Limits, ServedReward, create_app, model_sha256
+from fgrlhf.rewards.client import HttpReward
+from fgrlhf.rewards.kinds import Http, Length
+from fgrlhf.rewards.protocol import sent_prefix
+from fgrlhf.rewards.server import Limits, ServedReward, create_app, model_sha256
+from fgrlhf.scorers.context import RewardContext
 from fgrlhf.utils import seeded
 from tasks.qa_feedback.feedback import rm_prefix
 

@@ -17,7 +17,7 @@ from fgrlhf.base.seeds import derive_seed
 from fgrlhf.models.causal import CausalPolicy
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
-from fgrlhf.reward_models.text_scorers import TextScorer, score_texts
+from fgrlhf.scorers.base import TextScorer, score_texts
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Response
 

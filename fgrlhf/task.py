@@ -18,13 +18,15 @@ from pydantic import create_model, model_validator
 
 from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.base.working_folder import import_module
+from fgrlhf.configs.unions import any_kind
 from fgrlhf.data.formats import read_prompts
 from fgrlhf.report.display import Display
 from fgrlhf.reward import CombinedReward
-from fgrlhf.reward_models.kind import RewardContext, RewardKind
-from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind, build_aspects
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, text_prefix
+from fgrlhf.rewards.kind import RewardKind
+from fgrlhf.rewards.kinds import LIBRARY_REWARDS, build_aspects
 from fgrlhf.runs.rl_config import RLConfig
+from fgrlhf.scorers.context import RewardContext
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:

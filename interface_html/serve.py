@@ -19,7 +19,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.names import name_key
 from fgrlhf.data.problems import counted
-from fgrlhf.reward_models.remote import is_local
+from fgrlhf.scorers.service import is_local
 from interface_html.checks import Plan, gold_tell
 from interface_html.database import Database
 from interface_html.format import Item

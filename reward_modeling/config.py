@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from fgrlhf.configs.older_configs import Earlier
 from fgrlhf.configs.strict import (
     BatchSize,
     Count,
@@ -19,7 +20,6 @@ from fgrlhf.reward_models.rm_input import Shape
 from fgrlhf.reward_models.spec import with_current_names
 from fgrlhf.runs import hf_config
 from fgrlhf.runs.hf_config import Decay, Epochs, Warmup
-from fgrlhf.runs.older_configs import Earlier
 from fgrlhf.runs.rl_config import LoggingConfig, ParallelConfig
 
 TOP_LAYERS_KEY = "model.train_top_layers"

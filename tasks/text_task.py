@@ -10,7 +10,7 @@ from pathlib import Path
 from fgrlhf.data.published import Part, PublishedSet
 from fgrlhf.metrics.base import Metric
 from fgrlhf.report.display import Display
-from fgrlhf.reward_models.kind import RewardKind
+from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.task import Task, no_metrics, whole_text
 from fgrlhf.text_types import Prompt
 

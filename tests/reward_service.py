@@ -11,15 +11,16 @@ import rm_helpers as rm
 import torch
 import uvicorn
 
-from fgrlhf.reward_models.http_reward import HttpReward
-from fgrlhf.reward_models.kind import RewardContext, RewardKind
-from fgrlhf.reward_models.kinds import Http, SegmentClassifier, SequenceScorer
 from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.prefix import text_prefix
-from fgrlhf.reward_models.reward_protocol import sent_prefix
-from fgrlhf.reward_models.reward_server import Limits, ServedReward, create_app, model_sha256
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, load_segmenter
+from fgrlhf.rewards.client import HttpReward
+from fgrlhf.rewards.kind import RewardKind
+from fgrlhf.rewards.kinds import Http, SegmentClassifier, SequenceScorer
+from fgrlhf.rewards.protocol import sent_prefix
+from fgrlhf.rewards.server import Limits, ServedReward, create_app, model_sha256
+from fgrlhf.scorers.context import RewardContext
 
 TOKEN = "secret-token-of-the-tests-0123456789"
 VARIABLE = "FGRLHF_REWARD_TOKEN"

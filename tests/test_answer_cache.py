@@ -2,7 +2,7 @@
 
 import json
 
-from fgrlhf.reward_models.answer_cache import AnswerCache, content_hash
+from fgrlhf.scorers.answer_cache import AnswerCache, content_hash
 
 
 def is_list(value) -> bool:

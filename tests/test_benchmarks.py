@@ -29,8 +29,8 @@ from benchmarks import (
     workload,
 )
 from fgrlhf.base.errors import UserError
-from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.prefix import text_prefix
+from fgrlhf.scorers.context import RewardContext
 from fgrlhf.text_types import Prompt
 
 ROOT = Path(__file__).parents[1]

@@ -34,10 +34,10 @@ from fgrlhf.pipeline.compare import CompareSettings, runs_of
 from fgrlhf.pipeline.experiment_settings import split_arguments
 from fgrlhf.pipeline.experiments import Experiment
 from fgrlhf.reward import CombinedReward
-from fgrlhf.reward_models.kind import RewardContext
-from fgrlhf.reward_models.kinds import Length
-from fgrlhf.reward_models.reward_server import model_sha256
+from fgrlhf.rewards.kinds import Length
+from fgrlhf.rewards.server import model_sha256
 from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.scorers.context import RewardContext
 from fgrlhf.task import Task, load_task, rl_config
 from fgrlhf.text_types import Prompt
 from interface_html.row_format import RowFormat

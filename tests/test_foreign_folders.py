@@ -21,11 +21,11 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.saving import check_written, ignored_settings
 from fgrlhf.models.trunk import require_trained
 from fgrlhf.policy import load_policy
-from fgrlhf.reward_models.classifier import LabelScorer
 from fgrlhf.reward_models.conversation import ConversationReader
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.prefix import text_prefix
-from fgrlhf.reward_models.text_scorers import ClassifierScorer
+from fgrlhf.scorers.classifier import LabelScorer
+from fgrlhf.scorers.kinds import ClassifierScorer
 from fgrlhf.text_types import Prompt
 
 TEXT = "the red cat sees"

@@ -31,8 +31,8 @@ from fgrlhf.base.files import write_text
 from fgrlhf.base.secrets import mask_tree
 from fgrlhf.configs.strict import to_yaml, validate
 from fgrlhf.reward import AtEnd, CombinedReward
-from fgrlhf.reward_models.kinds import Length, Repetition
-from fgrlhf.reward_models.reward_server import Limits
+from fgrlhf.rewards.kinds import Length, Repetition
+from fgrlhf.rewards.server import Limits
 from fgrlhf.runs.stage import digest, stored_result
 from fgrlhf.task import Task, rl_config
 from fgrlhf.text_types import Prompt, SegmentScore
@@ -269,7 +269,7 @@ def test_a_wrong_answer_stops_the_run_at_once(server, fault, message):
 
 
 def test_an_answer_that_is_too_long_is_not_read(server, monkeypatch):
-    monkeypatch.setattr("fgrlhf.reward_models.remote.LARGEST_ANSWER", 1000)
+    monkeypatch.setattr("fgrlhf.scorers.service.LARGEST_ANSWER", 1000)
     server.faults = [status(200, b" " * 1001)]
     with pytest.raises(UserError, match="the answer has more than 1,000 bytes"):
         client(server).segment_scores(ASKED, TEXTS)

@@ -9,12 +9,13 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import validate
-from fgrlhf.reward_models.increment import IncrementReward, growing_texts
-from fgrlhf.reward_models.kind import RewardContext
-from fgrlhf.reward_models.kinds import build_aspects
-from fgrlhf.reward_models.linear import fit_linear_scorer
 from fgrlhf.reward_models.scoring import SegmentLabels
-from fgrlhf.reward_models.text_scorers import Standardized, WithoutError, score_texts
+from fgrlhf.rewards.increment import IncrementReward, growing_texts
+from fgrlhf.rewards.kinds import build_aspects
+from fgrlhf.scorers.base import score_texts
+from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.linear import fit_linear_scorer
+from fgrlhf.scorers.models import Standardized, WithoutError
 from fgrlhf.task import Task, rl_config
 from fgrlhf.text_types import Prompt, ResponseTokens
 

@@ -8,9 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.reward_models.judge import JudgeClient, JudgeReward, JudgeScorer
-from fgrlhf.reward_models.kinds import Judge
-from fgrlhf.reward_models.text_scorers import JudgeScorerKind
+from fgrlhf.rewards.judge import JudgeReward
+from fgrlhf.rewards.kinds import Judge
+from fgrlhf.scorers.judge import JudgeClient, JudgeScorer
+from fgrlhf.scorers.kinds import JudgeScorerKind
 from fgrlhf.text_types import Prompt, SegmentScore
 
 TOKEN = "judge-token-0123456789"

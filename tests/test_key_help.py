@@ -103,7 +103,7 @@ def config_classes() -> list[type[StrictModel]]:
 NOT_CONFIGS = (
     *("interface_html.schema", "interface_html.server", "interface_html.guard"),
     "interface_html.lead",
-    "fgrlhf.reward_models.reward_protocol",
+    "fgrlhf.rewards.protocol",
 )
 
 

@@ -9,13 +9,13 @@ import tiny
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
+from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.reward_models.inputs import RMInputs, join_segments, sees_line_breaks
 from fgrlhf.reward_models.prefix import Prefix, RMText, spaces_before_words, text_prefix
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from fgrlhf.reward_models.spec import RewardModelSpec, spec_problems
 from fgrlhf.reward_utils import MULTILINGUAL, load_segmenter
-from fgrlhf.runs.older_configs import with_new_keys
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 from reward_modeling import run_fg_rm, run_pref_rm

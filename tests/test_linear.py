@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
-from fgrlhf.reward_models.linear import (
+from fgrlhf.scorers.linear import (
     INVERSE_L2,
     INVERSE_L2_TRIED,
     SPEC_FILE,

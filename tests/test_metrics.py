@@ -292,7 +292,7 @@ def test_a_task_decides_what_a_scoring_reward_model_reads(monkeypatch):
         seen.append(context.prefix)
         return Vowels()
 
-    monkeypatch.setattr("fgrlhf.reward_models.text_scorers.SequenceModelScorer.build", build)
+    monkeypatch.setattr("fgrlhf.scorers.kinds.SequenceModelScorer.build", build)
     config = MetricConfig(name="score", scorer={"kind": "sequence_scorer", "ckpt": "r"})
     build_metrics([config], prefix=len)
     assert seen == [len]

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
+from fgrlhf.configs.older_configs import Earlier, with_new_keys
 from fgrlhf.configs.strict import StrictModel
-from fgrlhf.runs.older_configs import Earlier, with_new_keys
 from fgrlhf.runs.stage import stored_result
 
 

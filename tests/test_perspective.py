@@ -16,9 +16,6 @@ import pytest
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import validate
-from fgrlhf.reward_models.answer_cache import AnswerCache, content_hash
-from fgrlhf.reward_models.kind import RewardContext
-from fgrlhf.reward_models.kinds import build_aspects
 from fgrlhf.reward_models.perspective import (
     KEY_VARIABLE,
     MOST_BYTES,
@@ -28,8 +25,11 @@ from fgrlhf.reward_models.perspective import (
     message_of,
     score_in,
 )
-from fgrlhf.reward_models.remote import retry_after
-from fgrlhf.reward_models.text_scorers import PerspectiveScorerKind
+from fgrlhf.rewards.kinds import build_aspects
+from fgrlhf.scorers.answer_cache import AnswerCache, content_hash
+from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.kinds import PerspectiveScorerKind
+from fgrlhf.scorers.service import retry_after
 from fgrlhf.task import Task, rl_config
 from fgrlhf.text_types import Prompt
 
@@ -308,7 +308,7 @@ def test_several_queries_wait_at_the_same_time(server, tmp_path):
 
 WRITER = """
 import sys
-from fgrlhf.reward_models.answer_cache import AnswerCache
+from fgrlhf.scorers.answer_cache import AnswerCache
 cache = AnswerCache(sys.argv[1], "score", lambda score: True)
 for number in range(300):
     cache.add(f"{sys.argv[2]}-{number}", number / 1000)

@@ -13,7 +13,7 @@ from fgrlhf.base.files import read_json, write_json, write_jsonl
 from fgrlhf.cli import linear_scorer
 from fgrlhf.cli.published import Settings, write_prompts
 from fgrlhf.data.published import Part, PublishedSet, part_rows, prompt_files
-from fgrlhf.reward_models.linear import LinearScorer
+from fgrlhf.scorers.linear import LinearScorer
 from fgrlhf.task import Task
 
 SIZES = {"train": 10, "validation": 4, "test": 3}

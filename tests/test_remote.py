@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fgrlhf.base.background import wait_for
 from fgrlhf.base.errors import UserError
-from fgrlhf.reward_models.remote import (
+from fgrlhf.scorers.service import (
     GivenUp,
     Outages,
     Refused,
@@ -219,7 +219,7 @@ def test_a_query_has_the_address_the_token_and_the_body(monkeypatch, body, token
         sent.append(request)
         return b"7"
 
-    monkeypatch.setattr("fgrlhf.reward_models.remote.send", send)
+    monkeypatch.setattr("fgrlhf.scorers.service.send", send)
     settings = RemoteSettings(url="http://127.0.0.1:80/v1", timeout_s=5)
     service = Service(settings, token_env, "the test", text_of, lambda seconds: None, wait_for)
     assert service.query("/path", body, int) == 7

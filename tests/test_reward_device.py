@@ -8,9 +8,9 @@ from test_reward_models import save, scorer
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.cli.reward_serve import settings_from
-from fgrlhf.reward_models.kind import RewardContext
-from fgrlhf.reward_models.kinds import LIBRARY_REWARDS
-from fgrlhf.reward_models.reward_server import model_sha256
+from fgrlhf.rewards.kinds import LIBRARY_REWARDS
+from fgrlhf.rewards.server import model_sha256
+from fgrlhf.scorers.context import RewardContext
 from tasks.qa_feedback.training.reward import Factuality, Preference
 
 PROMPTS = [rm.prompt(), rm.prompt("a dog")]

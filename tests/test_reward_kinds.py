@@ -18,15 +18,17 @@ from transformers import (
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
+from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.configs.strict import validate
 from fgrlhf.reward import AtEnd, CombinedReward
-from fgrlhf.reward_models import kinds, loading
-from fgrlhf.reward_models.classifier import ClassifierReward
-from fgrlhf.reward_models.kind import RewardContext, RewardKind
-from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, build_aspects
-from fgrlhf.reward_models.text_rewards import LengthReward, RegexReward, RepetitionReward
-from fgrlhf.runs.older_configs import with_new_keys
+from fgrlhf.reward_models import loading
+from fgrlhf.rewards import kinds
+from fgrlhf.rewards.classifier import ClassifierReward
+from fgrlhf.rewards.kind import RewardKind
+from fgrlhf.rewards.kinds import LIBRARY_REWARDS, build_aspects
+from fgrlhf.rewards.text_rewards import LengthReward, RegexReward, RepetitionReward
 from fgrlhf.runs.step_metrics import InputCounts, input_counts
+from fgrlhf.scorers.context import RewardContext
 from fgrlhf.task import Task, rl_config
 from fgrlhf.text_types import Prompt, ResponseTokens
 from tasks.qa_feedback.task import TASK as QA

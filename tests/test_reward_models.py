@@ -21,8 +21,6 @@ from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.models.logprobs import logprobs_and_margins
 from fgrlhf.reward_models.collate import batches_by_prompt
 from fgrlhf.reward_models.inputs import RMInputs, join_segments, last_tokens, segment_mark
-from fgrlhf.reward_models.kind import RewardContext
-from fgrlhf.reward_models.kinds import LIBRARY_REWARDS
 from fgrlhf.reward_models.loading import load_reward_model, load_tokenizer
 from fgrlhf.reward_models.networks import (
     LanguageModelScorer,
@@ -39,6 +37,8 @@ from fgrlhf.reward_models.scoring import (
 )
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, PUBLISHED, load_segmenter
+from fgrlhf.rewards.kinds import LIBRARY_REWARDS
+from fgrlhf.scorers.context import RewardContext
 from fgrlhf.text_types import Prompt
 from reward_modeling.data import read_segment_rows
 from tasks.qa_feedback.training.reward import Relevance

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.reward_models.answer_cache import content_hash
 from fgrlhf.reward_models.prefix import Prefix
-from fgrlhf.reward_models.reward_protocol import (
+from fgrlhf.rewards.protocol import (
     prompts_of,
     read_request,
     read_scores,
@@ -15,6 +14,7 @@ from fgrlhf.reward_models.reward_protocol import (
     request_of,
     sent_prefix,
 )
+from fgrlhf.scorers.answer_cache import content_hash
 from fgrlhf.text_types import Prompt, SegmentScore
 
 MODEL = "a" * 64

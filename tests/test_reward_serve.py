@@ -20,14 +20,8 @@ from fgrlhf.cli.reward_serve import (
     settings_from,
     token_of,
 )
-from fgrlhf.reward_models.kinds import (
-    LIBRARY_REWARDS,
-    Http,
-    Length,
-    SegmentClassifier,
-    SequenceScorer,
-)
-from fgrlhf.reward_models.reward_server import model_sha256
+from fgrlhf.rewards.kinds import LIBRARY_REWARDS, Http, Length, SegmentClassifier, SequenceScorer
+from fgrlhf.rewards.server import model_sha256
 from fgrlhf.text_types import Prompt
 
 ROOT = Path(__file__).parents[1]

@@ -15,11 +15,11 @@ from fgrlhf.base.background import Background
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.configs.strict import validate
-from fgrlhf.reward_models.kinds import Increment, Length, MissingEos, SegmentClassifier
 from fgrlhf.reward_models.prefix import text_prefix
-from fgrlhf.reward_models.reward_protocol import request_of
-from fgrlhf.reward_models.reward_server import Limits, ServedReward, model_sha256
-from fgrlhf.reward_models.text_scorers import SegmentModelScorer
+from fgrlhf.rewards.kinds import Increment, Length, MissingEos, SegmentClassifier
+from fgrlhf.rewards.protocol import request_of
+from fgrlhf.rewards.server import Limits, ServedReward, model_sha256
+from fgrlhf.scorers.kinds import SegmentModelScorer
 from fgrlhf.text_types import Prompt, SegmentScore
 
 BREVITY = Length(value=-1.0, max_words=1)

@@ -44,13 +44,13 @@ from transformers import (
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
-from fgrlhf.reward_models.classifier import LabelScorer
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.scoring import shape_of
 from fgrlhf.reward_models.shapes import check_padding, reads_ahead, shape_of_config
-from fgrlhf.reward_models.text_scorers import ClassifierScorer
+from fgrlhf.scorers.classifier import LabelScorer
+from fgrlhf.scorers.kinds import ClassifierScorer
 from reward_modeling.config import ModelSection
 from reward_modeling.network import load_network
 from reward_modeling.run_fg_rm import train

@@ -15,7 +15,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_jsonl
 from fgrlhf.evaluation import check_metrics_fit, metric_columns
 from fgrlhf.reward import CombinedReward
-from fgrlhf.reward_models.kind import RuleReward
+from fgrlhf.rewards.kind import RuleReward
 from fgrlhf.runs.notes import note_changed_code
 from fgrlhf.task import Task, code_of, data_of, load_task, rl_config
 from fgrlhf.text_types import Prompt, SegmentScore

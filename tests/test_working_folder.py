@@ -7,7 +7,7 @@ import pytest
 
 from fgrlhf.algorithms.registry import import_algorithm
 from fgrlhf.base.working_folder import import_module
-from fgrlhf.reward_models.kind import make_object
+from fgrlhf.configs.user_class import make_object
 from fgrlhf.task import load_task
 
 REWARD = """

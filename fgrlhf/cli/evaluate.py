@@ -34,12 +34,12 @@ from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
-from fgrlhf.reward_models.kind import RewardContext
-from fgrlhf.reward_models.text_scorers import AnyTextScorer
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog, say
 from fgrlhf.runs.stage import begin, changes_since, finish, folder_of, hold, stored_result
+from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.kinds import AnyTextScorer
 from fgrlhf.step_search import StepSearch
 from fgrlhf.task import Task, build_reward, code_of, data_of, rl_config
 

@@ -1,4 +1,4 @@
-"""Trains a linear text scorer for every label of a file (fgrlhf/reward_models/linear.py).
+"""Trains a linear text scorer for every label of a file (fgrlhf/scorers/linear.py).
 
     python -m fgrlhf.cli.linear_scorer texts=labelled.json output_dir=outputs/scorers
 
@@ -16,7 +16,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.checks import refuse_rows, text_problem, type_name
 from fgrlhf.data.read import read_rows
-from fgrlhf.reward_models.linear import LinearScorer, fit_linear_scorer
+from fgrlhf.scorers.linear import LinearScorer, fit_linear_scorer
 
 USAGE = "usage: python -m fgrlhf.cli.linear_scorer texts=... output_dir=..."
 

@@ -36,13 +36,15 @@ from fgrlhf.configs.strict import (
     refuse,
     unread_keys,
 )
+from fgrlhf.configs.unions import any_kind
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.reward_models.kind import OnDevice, RewardContext, RewardKind
-from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind
-from fgrlhf.reward_models.remote import VariableName, is_local, read_token
-from fgrlhf.reward_models.reward_protocol import sent_prefix
-from fgrlhf.reward_models.reward_server import Limits, ServedReward, create_app, model_sha256
 from fgrlhf.reward_models.spec import SPEC_FILE, RewardModelSpec
+from fgrlhf.rewards.kind import RewardKind
+from fgrlhf.rewards.kinds import LIBRARY_REWARDS
+from fgrlhf.rewards.protocol import sent_prefix
+from fgrlhf.rewards.server import Limits, ServedReward, create_app, model_sha256
+from fgrlhf.scorers.context import OnDevice, RewardContext
+from fgrlhf.scorers.service import VariableName, is_local, read_token
 from fgrlhf.task import load_task
 
 USAGE = """\

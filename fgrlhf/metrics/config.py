@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from fgrlhf.base.errors import suggestion
+from fgrlhf.configs.older_configs import Earlier
 from fgrlhf.configs.strict import Amount, FilePath, Name, StrictModel, refuse, unread_keys
-from fgrlhf.reward_models.text_scorers import AnyTextScorer
 from fgrlhf.reward_utils import MULTILINGUAL, PUBLISHED, SEGMENTER_HELP, SegmenterName
-from fgrlhf.runs.older_configs import Earlier
+from fgrlhf.scorers.kinds import AnyTextScorer
 
 TOKENIZER = frozenset({"tokenizer"})
 

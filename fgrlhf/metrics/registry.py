@@ -15,9 +15,9 @@ from fgrlhf.metrics.base import CountedMetric, NamedMetric, ReferenceMetric, Tex
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.score import Score
 from fgrlhf.metrics.scripts import bleu_tokenizer, ter_tokenizer
-from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.prefix import PrefixFn, text_prefix
 from fgrlhf.reward_utils import load_segmenter
+from fgrlhf.scorers.context import RewardContext
 
 
 def build_metrics(

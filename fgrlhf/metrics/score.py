@@ -3,8 +3,8 @@
 from fgrlhf.metrics.base import Columns, NamedMetric
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.pooled import ANY, MAX
-from fgrlhf.reward_models.kind import RewardContext
-from fgrlhf.reward_models.text_scorers import score_texts
+from fgrlhf.scorers.base import score_texts
+from fgrlhf.scorers.context import RewardContext
 
 
 class Score(NamedMetric):

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json
-from fgrlhf.reward_models.answer_cache import AnswerCache, content_hash
-from fgrlhf.reward_models.remote import (
+from fgrlhf.runs.progress import progress_bar
+from fgrlhf.scorers.answer_cache import AnswerCache, content_hash
+from fgrlhf.scorers.service import (
     GivenUp,
     Refused,
     TooLong,
@@ -35,10 +36,9 @@ from fgrlhf.reward_models.remote import (
     with_attempts,
     without,
 )
-from fgrlhf.runs.progress import progress_bar
 
 if TYPE_CHECKING:
-    from fgrlhf.reward_models.text_scorers import PerspectiveScorerKind
+    from fgrlhf.scorers.kinds import PerspectiveScorerKind
     from fgrlhf.text_types import Prompt
 
 KEY_VARIABLE = "PERSPECTIVE_API_KEY"

@@ -34,11 +34,11 @@ from torch.distributed.tensor import DTensor
 from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.files import read_json, sha256, sync, write_json
 from fgrlhf.base.secrets import mask_tree
+from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.configs.strict import Place, places_without_effect
 from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.models.sharding import like, load_whole, whole
 from fgrlhf.runs.distributed import stop_together
-from fgrlhf.runs.older_configs import with_new_keys
 from fgrlhf.runs.runlog import BEST_FILE
 from fgrlhf.runs.stage import recover
 

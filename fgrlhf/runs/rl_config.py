@@ -42,7 +42,7 @@ from fgrlhf.metrics.config import (
 from fgrlhf.metrics.pooled import NOT_REWARDS
 from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.reward_models.kind import RewardKind
+from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
 from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig, VllmSamplerConfig
 

@@ -25,9 +25,9 @@ from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.files import read_json, sha256, sync, write_json
 from fgrlhf.base.program import why_refused
 from fgrlhf.base.secrets import mask_secrets, mask_tree
+from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.configs.yaml_files import read_yaml
-from fgrlhf.runs.older_configs import with_new_keys
 from fgrlhf.runs.runlog import command_line, is_main_rank
 
 LOCK = ".lock"

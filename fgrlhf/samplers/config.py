@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from fgrlhf.configs.strict import FilePath, Positive, StrictModel, refuse
-from fgrlhf.reward_models.kind import kind_of
-from fgrlhf.reward_models.remote import ServiceSettings, VariableName
+from fgrlhf.configs.unions import kind_of
+from fgrlhf.scorers.service import ServiceSettings, VariableName
 
 
 class LocalSamplerConfig(StrictModel):

@@ -37,10 +37,10 @@ from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
-from fgrlhf.reward_models.remote import GivenUp, Refused, Service, TooLong, openai_message
 from fgrlhf.samplers.config import VllmSamplerConfig
 from fgrlhf.samplers.sampler import SavePolicy
 from fgrlhf.samplers.shared_weights import publish_weights
+from fgrlhf.scorers.service import GivenUp, Refused, Service, TooLong, openai_message
 from fgrlhf.types import Response
 
 NO_ROUTE = (404, 405)

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from fgrlhf.configs.strict import Amount
-from fgrlhf.reward_models.kind import RuleReward
+from fgrlhf.rewards.kind import RuleReward
 from fgrlhf.text_types import Prompt, SegmentScore
 
 LINE = re.compile(r"\S.*\n?")  # from the first character that is not white space

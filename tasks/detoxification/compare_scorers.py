@@ -21,14 +21,9 @@ from fgrlhf.base.files import read_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.reward_models.kind import RewardContext
-from fgrlhf.reward_models.text_scorers import (
-    LinearScorerKind,
-    SegmentModelScorer,
-    SequenceModelScorer,
-    TextScorer,
-    score_texts,
-)
+from fgrlhf.scorers.base import TextScorer, score_texts
+from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.kinds import LinearScorerKind, SegmentModelScorer, SequenceModelScorer
 from fgrlhf.stats import Interval
 from fgrlhf.text_types import Prompt
 from tasks.detoxification.scorers import EXAMPLES

@@ -2,7 +2,7 @@
 
     python -m tasks.detoxification.scorers data_dir=FOLDER output_dir=FOLDER
 
-Writes <output_dir>/reward_scorer and <output_dir>/judge (fgrlhf/reward_models/linear.py), and
+Writes <output_dir>/reward_scorer and <output_dir>/judge (fgrlhf/scorers/linear.py), and
 prints the area under the ROC curve of both, each on held-out texts of both kinds of labels.
 """
 
@@ -16,7 +16,7 @@ from fgrlhf.base.files import read_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.reward_models.linear import LinearScorer, area_under_roc, fit_linear_scorer
+from fgrlhf.scorers.linear import LinearScorer, area_under_roc, fit_linear_scorer
 
 # scorer -> its labelled texts, written by data/prepare.py
 EXAMPLES = {"reward_scorer": "span_sentences.json", "judge": "rated_texts.json"}

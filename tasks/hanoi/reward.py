@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from fgrlhf.configs.strict import Amount
-from fgrlhf.reward_models.kind import RuleReward
+from fgrlhf.rewards.kind import RuleReward
 from fgrlhf.text_types import Prompt, SegmentScore
 from tasks.hanoi.puzzle import moves_to, read_moves
 

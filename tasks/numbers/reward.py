@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from fgrlhf.configs.strict import Count
-from fgrlhf.reward_models.kind import RuleReward
+from fgrlhf.rewards.kind import RuleReward
 from fgrlhf.text_types import Prompt, SegmentScore
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

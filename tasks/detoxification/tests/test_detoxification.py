@@ -10,7 +10,7 @@ from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl, wr
 from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.configs.strict import load_config
 from fgrlhf.data.split import hash_share
-from fgrlhf.reward_models.linear import LinearScorer
+from fgrlhf.scorers.linear import LinearScorer
 from fgrlhf.task import rl_config
 from tasks.detoxification.data.prepare import (
     RATED_FILE,

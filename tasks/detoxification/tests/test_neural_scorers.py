@@ -12,9 +12,9 @@ from fgrlhf.cli import tiny_model
 from fgrlhf.configs.strict import load_config
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.split import hash_share
-from fgrlhf.reward_models.kind import RewardContext
-from fgrlhf.reward_models.text_scorers import SegmentModelScorer
 from fgrlhf.reward_utils import BLANK, load_segmenter
+from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.kinds import SegmentModelScorer
 from fgrlhf.stats import Interval
 from fgrlhf.task import rl_config
 from fgrlhf.text_types import Prompt

@@ -15,8 +15,9 @@ from pydantic import Field, model_validator
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import Amount, FilePath, refuse
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
-from fgrlhf.reward_models.kind import OnDevice, RewardContext, RewardKind
-from fgrlhf.reward_models.kinds import SequenceScorer, model_facts
+from fgrlhf.rewards.kind import RewardKind
+from fgrlhf.rewards.kinds import SequenceScorer, model_facts
+from fgrlhf.scorers.context import OnDevice, RewardContext
 
 
 class _OneLevelReward(SegmentClassifierReward):

@@ -8,54 +8,18 @@ A text scorer gives each response, or the beginning of one, a number: `score(pro
 reward `increment` turns it into a reward per segment, the metric `score` reports it.
 """
 
-import math
 import urllib.parse
-from collections.abc import Callable, Sequence
-from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.configs.strict import Amount, Count, FilePath, Positive, StrictModel, refuse
-from fgrlhf.reward_models.kind import ClassPath, OnDevice, RewardContext, kind_of, make_object
-from fgrlhf.reward_models.remote import Address, RemoteSettings, VariableName, is_local
-
-if TYPE_CHECKING:
-    from fgrlhf.text_types import Prompt
-
-# how a process reward model's probabilities become one score: name -> (p_1, ..., p_S) -> score
-AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
-    "product": math.prod,
-    "min": min,
-    "mean": fmean,
-    "last": lambda probabilities: probabilities[-1],
-}
-
-
-class TextScorer(Protocol):
-    """Gives texts numbers. To add your own, write a class with this method."""
-
-    def score(self, prompts: "Sequence[Prompt]", texts: Sequence[str]) -> Sequence[float]:
-        """One number for each text, which responds to the prompt with the same index.
-
-        A text may be empty.
-        """
-        ...
-
-
-class TextScorerKind(StrictModel):
-    """Base class of the kinds of text scorers. A subclass declares `kind: Literal[...]`."""
-
-    kind: str
-
-    def build(self, context: RewardContext) -> TextScorer:
-        """Build the scorer and load its model."""
-        raise NotImplementedError(f"the scorer kind {type(self).__name__} needs a method `build`")
-
-    def model_folders(self) -> tuple[str, ...]:
-        """Folders and hub names of models that the scorer uses; stages record their digests."""
-        return ()
+from fgrlhf.configs.strict import Amount, Count, FilePath, Positive, refuse
+from fgrlhf.configs.unions import kind_of
+from fgrlhf.configs.user_class import ClassPath, make_object
+from fgrlhf.scorers.base import TextScorer, TextScorerKind
+from fgrlhf.scorers.context import OnDevice, RewardContext
+from fgrlhf.scorers.models import AGGREGATES, Standardized, WithoutError
+from fgrlhf.scorers.service import Address, RemoteSettings, VariableName, is_local
 
 
 class ClassifierSettings(OnDevice):
@@ -90,7 +54,7 @@ class ClassifierScorer(ClassifierSettings, TextScorerKind):
     kind: Literal["classifier"] = "classifier"
 
     def build(self, context: RewardContext) -> TextScorer:
-        from fgrlhf.reward_models.classifier import LabelScorer
+        from fgrlhf.scorers.classifier import LabelScorer
 
         context = self.placed(context)
         return LabelScorer.load(self, context.device, context.dtype)
@@ -150,7 +114,7 @@ class LinearScorerKind(TextScorerKind):
     ckpt: FilePath = Field(description="folder of the scorer, with linear_scorer.json")
 
     def build(self, context: RewardContext) -> TextScorer:
-        from fgrlhf.reward_models.linear import LinearScorer
+        from fgrlhf.scorers.linear import LinearScorer
 
         return LinearScorer.load(self.ckpt)
 
@@ -249,7 +213,7 @@ class JudgeScorerKind(JudgeSettings, TextScorerKind):
     kind: Literal["judge"] = "judge"
 
     def build(self, context: RewardContext) -> TextScorer:
-        from fgrlhf.reward_models.judge import JudgeScorer
+        from fgrlhf.scorers.judge import JudgeScorer
 
         return JudgeScorer(self)
 
@@ -275,94 +239,3 @@ AnyTextScorer = Annotated[
     | Annotated[SequenceModelScorer, Tag("sequence_scorer")],
     Discriminator(kind_of),
 ]
-
-
-class WithoutError:
-    """Aggregated probabilities of segments without an error, by a segment reward model."""
-
-    def __init__(self, model: Any, aggregate: Callable[[Sequence[float]], float]):
-        self.model = model
-        self.aggregate = aggregate
-
-    def score(self, prompts: "Sequence[Prompt]", texts: Sequence[str]) -> list[float]:
-        """The score of each text, from 0 to 1; 1 for a text without segments.
-
-        Raises:
-          UserError: the model's input was cut so short that it read no segment of a text.
-        """
-        scores = []
-        for judged in self.model.score(prompts, texts):
-            ok_S = judged.probabilities_SC[:, -1].tolist()  # the ok label is the last one
-            known = [ok for ok, is_judged in zip(ok_S, judged.judged) if is_judged]
-            if judged.spans and not known:
-                raise UserError(
-                    "a reward model's input was cut before the end of the response's first segment,"
-                    " so it has no score: shorten the prompts, or use a model with a larger"
-                    " model.max_length"
-                )
-            scores.append(self.aggregate(known) if known else 1.0)
-        return scores
-
-
-class Standardized:
-    """(s - mean) / std of another scorer's score s."""
-
-    def __init__(self, scorer: Any, mean: float, std: float):
-        self.scorer = scorer
-        self.mean = mean
-        self.std = std
-
-    def score(self, prompts: "Sequence[Prompt]", texts: Sequence[str]) -> list[float]:
-        scores = self.scorer.score(prompts, texts).tolist()
-        return [(score - self.mean) / self.std for score in scores]
-
-
-def score_texts(
-    scorer: TextScorer, prompts: "Sequence[Prompt]", texts: Sequence[str]
-) -> list[float]:
-    """The score of each text. Equal texts of one prompt are scored once, all texts in one call.
-
-    Raises:
-      UserError: the scorer does not return one finite number per text.
-    """
-    # prompts of different files may have the same id
-    keys = [(prompt.id, prompt.text, text) for prompt, text in zip(prompts, texts, strict=True)]
-    first_place: dict[tuple[str, str, str], int] = {}
-    different_prompts = []
-    different_texts = []
-    for key, prompt, text in zip(keys, prompts, texts):
-        if key not in first_place:
-            first_place[key] = len(different_texts)
-            different_prompts.append(prompt)
-            different_texts.append(text)
-    if not different_texts:
-        return []
-    scores = _checked_scores(scorer, different_prompts, different_texts)
-    return [scores[first_place[key]] for key in keys]
-
-
-def _checked_scores(
-    scorer: TextScorer, prompts: "Sequence[Prompt]", texts: Sequence[str]
-) -> list[float]:
-    """The scores of the texts. Raises `UserError` if they are not one finite number for each."""
-    name = type(scorer).__name__
-    returned: Any = scorer.score(prompts, texts)
-    try:
-        scores = [float(score) for score in returned]
-    except (TypeError, ValueError, RuntimeError):  # the last if a tensor holds several numbers
-        raise UserError(
-            f"the scorer {name} returned {shorten(repr(returned), 80)} for {len(texts)} texts:"
-            " `score` must return a list of numbers, one for each text"
-        ) from None
-    if len(scores) != len(texts):
-        raise UserError(
-            f"the scorer {name} returned {len(scores)} scores for {len(texts)} texts: `score` must"
-            " return one number for each text"
-        )
-    for score, text in zip(scores, texts):
-        if not math.isfinite(score):
-            raise UserError(
-                f"the scorer {name} gave {score} to the text {text[:60]!r}: a finite number is"
-                " needed. Check its weights, or what it computes"
-            )
-    return scores

@@ -15,13 +15,15 @@ seconds, and reading a config does not need them.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.older_configs import Earlier
 from fgrlhf.configs.strict import Amount, Count, FilePath, Positive, refuse
+from fgrlhf.configs.user_class import ClassPath, make_object
 from fgrlhf.metrics.config import MetricConfig, models_of
 from fgrlhf.metrics.registry import build_metric
 from fgrlhf.reward import (
@@ -30,27 +32,6 @@ from fgrlhf.reward import (
     SegmentClassifierReward,
     SequenceScorerReward,
 )
-from fgrlhf.reward_models.http_reward import HttpReward
-from fgrlhf.reward_models.increment import IncrementReward
-from fgrlhf.reward_models.judge import JudgeReward
-from fgrlhf.reward_models.kind import (
-    ClassPath,
-    OnDevice,
-    RewardContext,
-    RewardKind,
-    kind_of,
-    make_object,
-)
-from fgrlhf.reward_models.remote import RemoteSettings, VariableName
-from fgrlhf.reward_models.reward_protocol import Sha256
-from fgrlhf.reward_models.text_rewards import (
-    LengthReward,
-    MetricReward,
-    MissingEndReward,
-    RegexReward,
-    RepetitionReward,
-)
-from fgrlhf.reward_models.text_scorers import AnyTextScorer, ClassifierSettings, JudgeSettings
 from fgrlhf.reward_utils import (
     DIVIDED_LEVELS,
     MULTILINGUAL,
@@ -59,10 +40,24 @@ from fgrlhf.reward_utils import (
     Level,
     SegmenterName,
 )
-from fgrlhf.runs.older_configs import Earlier
+from fgrlhf.rewards.client import HttpReward
+from fgrlhf.rewards.increment import IncrementReward
+from fgrlhf.rewards.judge import JudgeReward
+from fgrlhf.rewards.kind import RewardKind
+from fgrlhf.rewards.protocol import Sha256
+from fgrlhf.rewards.text_rewards import (
+    LengthReward,
+    MetricReward,
+    MissingEndReward,
+    RegexReward,
+    RepetitionReward,
+)
+from fgrlhf.scorers.context import OnDevice, RewardContext
+from fgrlhf.scorers.kinds import AnyTextScorer, ClassifierSettings, JudgeSettings
+from fgrlhf.scorers.service import RemoteSettings, VariableName
 
 if TYPE_CHECKING:
-    from fgrlhf.reward_models.classifier import ClassifierReward
+    from fgrlhf.rewards.classifier import ClassifierReward
 
 Value = Annotated[Amount, AfterValidator(lambda value: _not_zero(value))]
 Label = Annotated[str, Field(min_length=1)]
@@ -198,7 +193,8 @@ class Classifier(ClassifierSettings, DividesText):
     threshold: Amount = Field(default=0.0, description="subtracted from the score before scaling")
 
     def build(self, context: RewardContext) -> "ClassifierReward":
-        from fgrlhf.reward_models.classifier import ClassifierReward, LabelScorer
+        from fgrlhf.rewards.classifier import ClassifierReward
+        from fgrlhf.scorers.classifier import LabelScorer
 
         context = self.placed(context)
         return ClassifierReward(LabelScorer.load(self, context.device, context.dtype), self)
@@ -412,12 +408,6 @@ LIBRARY_REWARDS: dict[str, type[RewardKind]] = {
     "judge": Judge,
     "python": Python,
 }
-
-
-def any_kind(kinds: Sequence[type[RewardKind]]) -> Any:
-    """The type of a section that is one of `kinds`, as selected by its key `kind`."""
-    tagged = tuple(Annotated[kind, Tag(kind.model_fields["kind"].default)] for kind in kinds)
-    return Annotated[Union[tagged], Discriminator(kind_of)]  # noqa: UP007
 
 
 def build_aspects(

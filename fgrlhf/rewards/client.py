@@ -1,4 +1,4 @@
-"""A reward from a server: `kind: http`; fgrlhf/reward_models/reward_protocol.py has the protocol.
+"""A reward from a server: `kind: http`; fgrlhf/rewards/protocol.py has the protocol.
 
 Every value is an answer of the pinned model. A query that fails for a transient reason is
 repeated; any other fault, and a query that fails too often, stops the run.
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from fgrlhf.base.background import wait_for
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json
-from fgrlhf.reward_models.answer_cache import AnswerCache
 from fgrlhf.reward_models.prefix import PrefixFn
-from fgrlhf.reward_models.remote import GivenUp, Refused, Service, TooLong, text_of
-from fgrlhf.reward_models.reward_protocol import PROTOCOL, Scores, read_scores, request_of
+from fgrlhf.rewards.protocol import PROTOCOL, Scores, read_scores, request_of
+from fgrlhf.scorers.answer_cache import AnswerCache
+from fgrlhf.scorers.service import GivenUp, Refused, Service, TooLong, text_of
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
-    from fgrlhf.reward_models.kinds import Http
+    from fgrlhf.rewards.kinds import Http
 
 
 class HttpReward:

@@ -18,22 +18,13 @@ from typing import TYPE_CHECKING, Any
 from fgrlhf.base.background import run_parallel, wait_for
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json
-from fgrlhf.reward_models.answer_cache import AnswerCache, content_hash
-from fgrlhf.reward_models.remote import (
-    GivenUp,
-    Refused,
-    Service,
-    TooLong,
-    openai_message,
-    text_of,
-)
 from fgrlhf.reward_models.spec import is_finite_number
-from fgrlhf.reward_utils import load_segmenter
-from fgrlhf.text_types import Prompt, SegmentScore
+from fgrlhf.scorers.answer_cache import AnswerCache, content_hash
+from fgrlhf.scorers.service import GivenUp, Refused, Service, TooLong, openai_message, text_of
+from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
-    from fgrlhf.reward_models.kinds import Judge
-    from fgrlhf.reward_models.text_scorers import JudgeSettings
+    from fgrlhf.scorers.kinds import JudgeSettings
 
 INSTRUCTIONS = """\
 You judge a response to a prompt. The criterion: {criterion}.
@@ -190,42 +181,6 @@ class JudgeClient:
             if not low <= number <= high:
                 return f"the judge's score {number:g} is not from {low:g} to {high:g}"
         return None
-
-
-class JudgeReward:
-    """scale * (score - threshold) for each segment of a response.
-
-    A response without segments, such as a blank one, is not sent and has no reward; at the level
-    `whole` the reward is given at the end.
-    """
-
-    remote = True
-
-    def __init__(self, config: "Judge", client: JudgeClient | None = None):
-        self.config = config
-        self.client = client or JudgeClient(config)
-        self.segmenter = load_segmenter(config.segmenter)
-
-    def segment_scores(
-        self, prompts: Sequence[Prompt], texts: Sequence[str]
-    ) -> list[list[SegmentScore]]:
-        level = self.config.level
-        spans_of_texts = [self.segmenter.segments(text, level) for text in texts]
-        asked = [place for place, spans in enumerate(spans_of_texts) if spans]
-        parts = []
-        for place in asked:
-            segments = [texts[place][start:end] for start, end in spans_of_texts[place]]
-            parts.append([] if level == "whole" else segments)
-        scores = self.client.scores(
-            [prompts[place] for place in asked], [texts[place] for place in asked], parts
-        )
-        results: list[list[SegmentScore]] = [[] for _ in texts]
-        for place, numbers in zip(asked, scores):
-            for (start, end), number in zip(spans_of_texts[place], numbers, strict=True):
-                value = self.config.scale * (number - self.config.threshold)
-                last = None if level == "whole" else end
-                results[place].append(SegmentScore(start, last, value, f"{number:g}"))
-        return results
 
 
 class JudgeScorer:

@@ -23,17 +23,11 @@ from fgrlhf.base.files import sha256
 from fgrlhf.base.secrets import mask_secrets
 from fgrlhf.configs.strict import places_without_effect
 from fgrlhf.reward import AspectReward, checked_scores
-from fgrlhf.reward_models.answer_cache import content_hash
-from fgrlhf.reward_models.kind import RewardKind
-from fgrlhf.reward_models.reward_protocol import (
-    PROTOCOL,
-    ScoreRequest,
-    prompts_of,
-    read_request,
-    read_scores,
-)
+from fgrlhf.rewards.kind import RewardKind
+from fgrlhf.rewards.protocol import PROTOCOL, ScoreRequest, prompts_of, read_request, read_scores
 from fgrlhf.runs.stage import model_files
 from fgrlhf.runs.step_metrics import segment_rows
+from fgrlhf.scorers.answer_cache import content_hash
 
 BODY_SECONDS = 60.0  # in which the body of a request must arrive
 ANSWERS_KEPT = 16  # of the last requests, which may be repeated

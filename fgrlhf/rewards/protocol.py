@@ -23,9 +23,9 @@ from pydantic import AfterValidator, Field
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json
 from fgrlhf.configs.strict import StrictModel, validate
-from fgrlhf.reward_models.answer_cache import content_hash
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn
 from fgrlhf.reward_models.spec import is_finite_number
+from fgrlhf.scorers.answer_cache import content_hash
 from fgrlhf.text_types import Prompt, SegmentScore
 
 PROTOCOL = 1

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from fgrlhf.reward_models.text_scorers import TextScorer, score_texts
 from fgrlhf.reward_utils import MULTILINGUAL, Level, SegmenterName, load_segmenter
+from fgrlhf.scorers.base import TextScorer, score_texts
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 
 

@@ -1,0 +1,53 @@
+"""The base class of reward kinds, without heavy imports."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from fgrlhf.configs.strict import Amount, StrictModel
+from fgrlhf.scorers.context import RewardContext
+
+if TYPE_CHECKING:
+    from fgrlhf.reward import AspectReward
+    from fgrlhf.text_types import Prompt, SegmentScore
+
+
+class RewardKind(StrictModel):
+    """Base class of all kinds. A subclass declares `kind: Literal[...]` and its own keys."""
+
+    kind: str
+    weight: Amount = Field(
+        default=1.0,
+        description="factor of the reward; below 0: a penalty; 0 disables the reward",
+    )
+    place: Literal["segment", "end"] = Field(
+        default="segment", description="end: the sum of all values on the last token"
+    )
+
+    def build(self, context: RewardContext) -> "AspectReward":
+        """Build the reward and load its models."""
+        raise NotImplementedError(f"the reward kind {type(self).__name__} needs a method `build`")
+
+    def model_folders(self) -> tuple[str, ...]:
+        """Folders and hub names of models that the reward uses; stages record their digests."""
+        return ()
+
+
+class RuleReward(RewardKind):
+    """Base class of kinds that need no model: a rule scores each response by itself.
+
+    A subclass declares its keys and writes `score`; the config is the reward.
+    """
+
+    def score(self, prompt: "Prompt", text: str) -> "list[SegmentScore] | None":
+        """The values of a response's segments, or None where the reward does not apply."""
+        raise NotImplementedError(f"the reward kind {type(self).__name__} needs a method `score`")
+
+    def segment_scores(
+        self, prompts: "Sequence[Prompt]", texts: Sequence[str]
+    ) -> "list[list[SegmentScore] | None]":
+        return [self.score(prompt, text) for prompt, text in zip(prompts, texts)]
+
+    def build(self, context: RewardContext) -> "AspectReward":
+        return self
