@@ -1,0 +1,296 @@
+"""The size and the connections of this code, as a table: python scripts/structure.py [--run].
+
+Every figure is computed from the files that git knows or would add, so two people with the same
+tree see the same numbers. `--run` adds two figures of a small PPO run of `tasks/numbers`, which
+takes a minute. Left out are the complexity of functions and what tests cover: neither says whether
+the parts fit together.
+"""
+
+import argparse
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RL = ("fgrlhf.train_rl", "fgrlhf.cli.rl")  # `fgrlhf rl` reads its config before it imports the rest
+SMALL_TASK = "tasks.hanoi.task"
+Graph = Mapping[str, set[str]]
+
+# ---- lines ---------------------------------------------------------------------------------------
+
+
+def kind_of_file(name: str) -> str | None:
+    """The row of the table that counts the lines of a file; None if none does.
+
+    `findings/` is left out: its scripts show what other packages do, and use nothing of ours.
+    """
+    path = Path(name)
+    if path.parts[0] == "findings":
+        return None
+    if path.suffix == ".py":
+        return "tests" if "tests" in path.parts else "python"
+    return {".yml": "yaml", ".yaml": "yaml", ".sh": "shell"}.get(path.suffix)
+
+
+def lines_by_kind(texts: Mapping[str, str]) -> dict[str, int]:
+    """The number of lines of each kind of file, blank ones and comments included."""
+    lines = dict.fromkeys(("python", "yaml", "shell", "tests"), 0)
+    for name, text in texts.items():
+        kind = kind_of_file(name)
+        if kind is not None:
+            lines[kind] += len(text.splitlines())
+    return lines
+
+
+# ---- imports -------------------------------------------------------------------------------------
+
+
+def module_name(file: str) -> str:
+    """`fgrlhf/cli/rl.py` -> `fgrlhf.cli.rl`; a package has the name of its folder."""
+    return ".".join(Path(file).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_names(source: str, module: str, is_package: bool, typing_too: bool) -> set[str]:
+    """What Python imports together with a module: `a.b` for `from a import b` and `import a.b`.
+
+    Args:
+      is_package: whether the source is an `__init__.py`, where `from . import x` means its folder.
+      typing_too: whether imports under `if TYPE_CHECKING` count. Those inside functions never do.
+    """
+    names = set()
+    nodes: list[ast.AST] = list(ast.parse(source).body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            nodes += node.orelse + (node.body if typing_too else [])
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parts = module.split(".")
+            package = parts[: len(parts) - node.level + is_package] if node.level else []
+            base = ".".join([*package, *filter(None, [node.module])])
+            names |= {f"{base}.{alias.name}" for alias in node.names}
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            children = ast.iter_child_nodes(node)
+            nodes += [
+                child for child in children if isinstance(child, ast.stmt | ast.excepthandler)
+            ]
+    return names
+
+
+def import_graph(texts: Mapping[str, str], typing_too: bool = False) -> dict[str, set[str]]:
+    """Each module -> the modules among the files that its import statements name.
+
+    `from a import b` names `a.b` if that is a module, and `a` otherwise. Packages that Python
+    imports on the way count only if they are named.
+    """
+    files = {module_name(file): file for file in texts if file.endswith(".py")}
+    graph = {}
+    for module, file in files.items():
+        is_package = Path(file).name == "__init__.py"
+        names = imported_names(texts[file], module, is_package, typing_too)
+        named = {name if name in files else name.rpartition(".")[0] for name in names}
+        graph[module] = named & files.keys() - {module}
+    return graph
+
+
+def reached(graph: Graph, starts: Iterable[str]) -> set[str]:
+    """The starts and all modules that they import, directly or not."""
+    found = set(starts)
+    waiting = list(found)
+    while waiting:
+        new = graph[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
+
+
+def longest_chain(graph: Graph, starts: Iterable[str]) -> list[str]:
+    """The longest chain of imports that begins at a start.
+
+    Raises:
+      ValueError: the imports below the starts form a circle.
+    """
+    chains: dict[str, list[str]] = {}
+    on_the_way: set[str] = set()
+
+    def chain(module: str) -> list[str]:
+        if module in on_the_way:
+            raise ValueError(f"{module} imports itself through others")
+        if module not in chains:
+            on_the_way.add(module)
+            below = [chain(name) for name in sorted(graph[module])]
+            on_the_way.remove(module)
+            chains[module] = [module, *max(below, key=len, default=[])]
+        return chains[module]
+
+    return max((chain(start) for start in starts), key=len)
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Groups of modules each of which reaches all others of its group, largest first."""
+    below = {module: reached(graph, graph[module]) for module in graph}
+    groups = []
+    grouped: set[str] = set()
+    for module in sorted(graph):
+        if module in grouped:
+            continue
+        group = sorted(name for name in below[module] if module in below[name])
+        grouped.update(group)
+        if len(group) > 1:
+            groups.append(group)
+    return sorted(groups, key=len, reverse=True)
+
+
+# ---- keys of a config ----------------------------------------------------------------------------
+
+
+def config_classes(model: Any) -> set[Any]:
+    """The class of a config, those of its sections and of all kinds that a section may have."""
+    found = set()
+    waiting = [model]
+    while waiting:
+        found.add(section := waiting.pop())
+        for field in section.model_fields.values():
+            waiting += [below for below in sections_in(field.annotation) if below not in found]
+    return found
+
+
+def n_keys(model: Any) -> int:
+    """How many keys of a config have a value, not a section.
+
+    A section counts once, however many places of the config it may have, and each of its kinds
+    counts with all its keys.
+    """
+    fields = [field for section in config_classes(model) for field in section.model_fields.values()]
+    return sum(not sections_in(field.annotation) for field in fields)
+
+
+def sections_in(annotation: Any) -> list[Any]:
+    """The config classes in an annotation such as `dict[str, A | B]`."""
+    if hasattr(annotation, "model_fields"):
+        return [annotation]
+    return [part for inner in typing.get_args(annotation) for part in sections_in(inner)]
+
+
+# ---- calls of a run ------------------------------------------------------------------------------
+
+# A program of its own, since torch and its threads must start below the profiler.
+PROFILED = '''
+import json, sys
+root, output, *arguments = sys.argv[1:]
+depth = deepest = 0
+files = set()
+
+def watch(frame, event, value):
+    """Count the frames of our files on the stack; note those that have a `config`."""
+    global depth, deepest
+    code = frame.f_code
+    if not code.co_filename.startswith(root):
+        return
+    if event == "call":
+        depth += 1
+        deepest = max(deepest, depth)
+        if "config" in code.co_varnames + code.co_freevars + code.co_names:
+            files.add(code.co_filename.removeprefix(root))
+    elif event == "return":
+        depth -= 1
+
+from fgrlhf.cli.rl import main
+import fgrlhf.train_rl
+sys.setprofile(watch)
+main(arguments)
+sys.setprofile(None)
+json.dump({"deepest": deepest, "files": sorted(files)}, open(output, "w"))
+'''
+
+
+def calls_of_a_run(folder: Path) -> dict[str, Any]:
+    """The deepest chain of calls of our functions in a small PPO run, and where a config goes.
+
+    Returns:
+      `deepest`: the largest number of frames of our files on the stack of the main thread;
+      `files`: those with a called function that has a variable or an attribute `config`.
+    """
+    words = [str(number) for number in range(1, 32)]
+    model = [f"output_dir={folder}/base_model", f"words={' '.join(words)}"]
+    settings = ["tasks/numbers/mini_rl_config.yml", "train.total_episodes=128"]
+    output = folder / "calls.json"
+    environment = {**os.environ, "OUTPUT_DIR": str(folder), "PYTHONPATH": str(ROOT)}
+    for command in (
+        ["-m", "fgrlhf.cli.tiny_model", "tasks.numbers", *model],
+        ["-c", PROFILED, f"{ROOT}{os.sep}", str(output), "tasks.numbers", *settings],
+    ):
+        subprocess.run(
+            [sys.executable, *command], cwd=ROOT, env=environment, check=True, stdout=sys.stderr
+        )
+    return json.loads(output.read_text(encoding="utf-8"))
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def files_of_the_tree() -> dict[str, str]:
+    """The text of each file that git knows or would add, and the table counts or reads."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    names = sorted({name for name in listed.split("\0") if name and kind_of_file(name)})
+    return {
+        name: (ROOT / name).read_text(encoding="utf-8") for name in names if (ROOT / name).is_file()
+    }
+
+
+def figures(texts: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The rows of the table that need no run: (what is counted, the number)."""
+    lines = lines_by_kind(texts)
+    product = {name: text for name, text in texts.items() if kind_of_file(name) == "python"}
+    graph = import_graph(product)
+    with_typing = import_graph(product, typing_too=True)
+    groups = circles(with_typing)
+    chain = longest_chain(graph, RL)
+    return [
+        ("lines of Python without tests", f"{lines['python']:,}"),
+        ("lines of YAML", f"{lines['yaml']:,}"),
+        ("lines of shell", f"{lines['shell']:,}"),
+        ("lines of tests", f"{lines['tests']:,}"),
+        ("modules that `fgrlhf rl` imports", _both(graph, with_typing, RL)),
+        ("its longest chain of imports", f"{len(chain)}: {' -> '.join(chain)}"),
+        (f"modules that {SMALL_TASK} imports", _both(graph, with_typing, [SMALL_TASK])),
+        ("modules in circles, typing included", " + ".join(map(str, map(len, groups))) or "0"),
+        *((f"  a circle of {len(group)}", ", ".join(group)) for group in groups),
+    ]
+
+
+def _both(graph: Graph, with_typing: Graph, starts: Sequence[str]) -> str:
+    typing_too = len(reached(with_typing, starts))
+    return f"{len(reached(graph, starts))} ({typing_too} with imports for typing)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", action="store_true", help="also profile a small PPO run")
+    arguments = parser.parse_args()
+    rows = figures(files_of_the_tree())
+    sys.path.insert(0, str(ROOT))
+    from fgrlhf.task import load_task, rl_config
+
+    keys = n_keys(rl_config(load_task("qa_feedback")))
+    rows.append(("keys of `fgrlhf rl qa_feedback`", str(keys)))
+    if arguments.run:
+        with tempfile.TemporaryDirectory() as folder:
+            calls = calls_of_a_run(Path(folder))
+        rows.append(("deepest chain of our calls in a small PPO run", str(calls["deepest"])))
+        rows.append(("files whose functions have a `config` in that run", str(len(calls["files"]))))
+    for name, value in rows:
+        print(f"{name:50} {value}")
+
+
+if __name__ == "__main__":
+    main()
