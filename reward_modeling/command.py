@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.cli import linear_scorer
 from reward_modeling import run_fg_rm, run_pref_rm, span_files, step_files
 
 PROGRAMS = {
@@ -11,14 +12,17 @@ PROGRAMS = {
     "sequence": run_pref_rm,
     "span_files": span_files,
     "step_files": step_files,
+    "linear": linear_scorer,
 }
 USAGE = """usage: fgrlhf rm KIND [TASK] config.yml [section.key=value ...]
        fgrlhf rm span_files|step_files TASK source=... output=... [key=value ...]
+       fgrlhf rm linear texts=... output_dir=... [key=value ...]
 
   segment      a label for every segment, from files of words and tags
   sequence     one score for the whole response, from comparisons
   span_files   write a file for `segment` from responses with marked spans
   step_files   write a file for `segment` from solutions with judged steps
+  linear       a linear scorer for every label of a file of texts; no network
 
 TASK determines what the model reads before a response; the default is the prompt's text.
 `fgrlhf rm KIND --help` lists the keys."""
@@ -33,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     kind, *rest = arguments
     if kind not in PROGRAMS:
         raise UserError(
-            f"`{kind}` is not a kind of reward model: use segment or sequence;"
+            f"`{kind}` is not a kind of reward model: use segment, sequence or linear;"
             " span_files and step_files prepare a file"
         )
     PROGRAMS[kind].main(rest)

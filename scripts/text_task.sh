@@ -1,7 +1,7 @@
 # The stages of the text tasks (docs/text_tasks.md). The run.sh of a task sources env.sh, then this file:
 #   bash tasks/$TASK/run.sh STAGE [key=value ...]
 #
-#   prepare    prompts from the published set; further arguments are those of fgrlhf.cli.published, such as source=FOLDER.
+#   prepare    prompts from the published set; further arguments are those of `fgrlhf prompts`, such as source=FOLDER.
 #              At mini scale: prompts from the fixture, a tiny random model, and scorers if the task has labelled texts
 #   sft        supervised fine-tuning; further arguments: key=value overrides of the YAML
 #   ppo, nlpo  RL from the supervised policy; likewise

@@ -162,8 +162,8 @@ class Programs:
             self.run_script(arguments, command.variables)
         elif program == "make":
             self.run_make(arguments)
-        elif arguments[:2] == ["-m", "fgrlhf.cli.torchrun"]:
-            first = arguments.index("-m", 2)  # the options of the launcher come before
+        elif arguments[:2] == ["-m", "fgrlhf.cli.torchrun"]:  # as scripts call it
+            first = arguments.index("-m", 2)
             self.run_module(arguments[first + 1], arguments[first + 2 :])
         elif arguments[0] == "-m":
             self.run_module(arguments[1], arguments[2:])
@@ -178,6 +178,11 @@ class Programs:
                 self.run_fgrlhf([command, *rest], is_abbreviated)
             return
         assert name in COMMANDS
+        if name == "launch" and rest != ["--help"]:
+            # the options of the launcher come before the command
+            first = next(i for i, word in enumerate(rest) if word in COMMANDS)
+            self.run_fgrlhf(rest[first:], is_abbreviated)
+            return
         config = CONFIGS.get(rest[0] if name == "rm" and rest else name, "")
         rest = [config if word == "config.yml" else word for word in rest]
         with self.monkeypatch.context() as patch:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.run import parse_args
 
 from fgrlhf.base.orphan import parent_mark
 from fgrlhf.base.shared_messages import share_messages
@@ -96,3 +97,24 @@ def test_processes_without_a_gpu_train_together_on_the_cpu(gpus, on_cpu, monkeyp
     monkeypatch.setattr(module, "run", lambda _: seen.append(os.environ.get("ACCELERATE_USE_CPU")))
     module.torchrun(["--standalone", "--nproc_per_node", "2", "-m", "fgrlhf.cli.rl"])
     assert seen == [on_cpu]
+
+
+def test_a_command_of_fgrlhf_stands_for_its_program():
+    settings = module.with_command(parse_args(["--nproc_per_node=2", "rl", "numbers", "a.yml"]))
+    assert settings.module and settings.training_script == "fgrlhf.cli.main"
+    assert settings.training_script_args == ["rl", "numbers", "a.yml"]
+    script = module.with_command(parse_args(["-m", "rl", "a.yml"]))  # a module with this name
+    assert script.training_script == "rl" and script.training_script_args == ["a.yml"]
+
+
+def test_launch_runs_the_command_in_every_process(tmp_path):
+    command = [sys.executable, "-m", "fgrlhf.cli.main", "launch", "--standalone"]
+    done = subprocess.run(
+        [*command, "--nproc_per_node", "2", "completion", "fish"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("name the shell") == 1  # once for both processes

@@ -1,6 +1,6 @@
 """Trains a linear text scorer for every label of a file (fgrlhf/scorers/linear.py).
 
-    python -m fgrlhf.cli.linear_scorer texts=labelled.json output_dir=outputs/scorers
+    fgrlhf rm linear texts=labelled.json output_dir=outputs/scorers
 
 The rows of the file are {text, label}. The scorer in <output_dir>/<label> gives the probability of
 its label, against all others.
@@ -18,7 +18,7 @@ from fgrlhf.data.checks import refuse_rows, text_problem, type_name
 from fgrlhf.data.read import read_rows
 from fgrlhf.scorers.linear import LinearScorer, fit_linear_scorer
 
-USAGE = "usage: python -m fgrlhf.cli.linear_scorer texts=... output_dir=..."
+USAGE = "usage: fgrlhf rm linear texts=... output_dir=..."
 
 
 class Settings(StrictModel):

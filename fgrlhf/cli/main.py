@@ -25,6 +25,16 @@ COMMANDS = {
     "dpo": ("fgrlhf.cli.dpo", "TASK config.yml", "DPO on comparisons, without reward models"),
     "generate": ("fgrlhf.cli.generate", "TASK", "sample responses to annotate"),
     "evaluate": ("fgrlhf.cli.evaluate", "TASK", "all metrics of a policy, with intervals"),
+    "best-of-n": (
+        "fgrlhf.pipeline.best_of_n",
+        "output_dir=DIR source=NAME",
+        "choose the best of several evaluated responses",
+    ),
+    "summary": (
+        "fgrlhf.pipeline.summary",
+        "TASK output_dir=DIR",
+        "all policies and their gains, as text and as summary.json",
+    ),
     "report": ("fgrlhf.report.page", "OUTPUT_DIR", "report.html with the results of all stages"),
     "compare": (
         "fgrlhf.pipeline.compare",
@@ -41,6 +51,21 @@ COMMANDS = {
         "fgrlhf.cli.data",
         "show|check|convert|import|export|...",
         "check, convert, import or export rows; fetch a small pretrained model",
+    ),
+    "prompts": (
+        "fgrlhf.cli.published",
+        "TASK data_dir=DIR",
+        "write the prompts of the published data set of a task",
+    ),
+    "tiny-model": (
+        "fgrlhf.cli.tiny_model",
+        "TASK output_dir=DIR",
+        "write a tiny random model with the words of a task",
+    ),
+    "launch": (
+        "fgrlhf.cli.torchrun",
+        "--nproc_per_node N COMMAND ...",
+        "run a command in several processes",
     ),
     "new-task": (
         "fgrlhf.cli.new_task",

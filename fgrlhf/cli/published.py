@@ -1,6 +1,6 @@
 """Writes the prompts of a published data set, which the task names (`Task.published`).
 
-    python -m fgrlhf.cli.published TASK data_dir=FOLDER [source=FOLDER_OR_FILE] [subset_size=1000]
+    fgrlhf prompts TASK data_dir=FOLDER [source=FOLDER_OR_FILE] [subset_size=1000]
 
 Without `source` the set is fetched from the Hugging Face hub; fgrlhf/data/published.py lists the
 other sources. Writes train.json, dev.json and test.json, for some tasks also sft.json (the
@@ -20,7 +20,7 @@ from fgrlhf.configs.strict import Count, FilePath, StrictModel
 from fgrlhf.data.published import FIXTURE, prompt_files
 from fgrlhf.task import Task
 
-USAGE = "usage: python -m fgrlhf.cli.published TASK data_dir=... [key=value ...]"
+USAGE = "usage: fgrlhf prompts TASK data_dir=... [key=value ...]"
 
 
 class Settings(StrictModel):

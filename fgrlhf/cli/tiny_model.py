@@ -1,6 +1,6 @@
 """Writes a tiny random model with a task's words as its tokens, for runs at mini scale.
 
-    python -m fgrlhf.cli.tiny_model TASK output_dir=outputs/numbers/mini/base_model
+    fgrlhf tiny-model TASK output_dir=outputs/numbers/mini/base_model
 
 Every word and punctuation mark of the task's training prompts, of their references and of the
 demonstrations is a token. The model is decoder-only, or with `shape=seq2seq` an encoder-decoder
@@ -31,7 +31,7 @@ from fgrlhf.runs.runlog import is_main_rank
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 
-USAGE = "usage: python -m fgrlhf.cli.tiny_model TASK output_dir=... [key=value ...]"
+USAGE = "usage: fgrlhf tiny-model TASK output_dir=... [key=value ...]"
 
 
 class Settings(StrictModel):

@@ -1,18 +1,21 @@
 """Run a program in several processes: `torchrun`, with short errors.
 
-    python -m fgrlhf.cli.torchrun --nproc_per_node 2 -m sft.run_sft config.yml
+    fgrlhf launch --nproc_per_node 2 sft config.yml
+    fgrlhf launch --nproc_per_node 2 -m my.module ...
 
-The arguments are those of `torchrun`. If a process fails, the others are stopped, and this program
-ends with the exit code of the failed one. The message of the failed process is the last thing that
-is printed, once if all processes have the same message; torchrun itself would add its log and a
-traceback. If this program is killed, its processes end. Without a GPU, the processes train on the
-CPU (ACCELERATE_USE_CPU=true).
+The options are those of `torchrun`; a command of `fgrlhf` or a program of Python follows. If a
+process fails, the others are stopped, and this program ends with the exit code of the failed one.
+The message of the failed process is the last thing that is printed, once if all processes have the
+same message; torchrun itself would add its log and a traceback. If this program is killed, its
+processes end. Without a GPU, the processes train on the CPU (ACCELERATE_USE_CPU=true).
 """
 
 import logging
 import os
 import signal
 import sys
+from argparse import Namespace
+from collections.abc import Sequence
 
 import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -26,8 +29,15 @@ from fgrlhf.base.interrupts import Terminated
 from fgrlhf.base.orphan import parent_mark
 from fgrlhf.base.program import run_main
 from fgrlhf.base.shared_messages import share_messages
+from fgrlhf.cli.main import COMMANDS
 from fgrlhf.cli.rendezvous import wait_at
 
+USAGE = """usage: fgrlhf launch [option of torchrun ...] COMMAND [argument ...]
+
+  fgrlhf launch --nproc_per_node 2 rl TASK config.yml         a command of fgrlhf
+  fgrlhf launch --nproc_per_node 2 -m my.module config.yml    a module of Python
+
+`torchrun --help` lists the options."""
 CONTINUE = "Run the same command again: a training run continues from its last complete checkpoint"
 
 
@@ -44,7 +54,7 @@ def torchrun(arguments: list[str]) -> None:
     if not torch.accelerator.is_available():  # else accelerate would run each process alone
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     logging.disable(logging.ERROR)  # of torchrun, which repeats what is said here
-    settings = parse_args(arguments)
+    settings = with_command(parse_args(arguments))
     _, machines = parse_min_max_nnodes(settings.nnodes)
     if machines > 1 and settings.rdzv_backend == "c10d" and not settings.standalone:
         wait_at(settings.rdzv_endpoint, machines, join_timeout(settings.rdzv_conf))
@@ -62,6 +72,16 @@ def torchrun(arguments: list[str]) -> None:
         ) from None
     except SignalException as stopped:
         raise (KeyboardInterrupt if stopped.sigval == signal.SIGINT else Terminated) from None
+
+
+def with_command(settings: Namespace) -> Namespace:
+    """The settings, with a command of `fgrlhf` in place of a program replaced by its module."""
+    command = settings.training_script
+    if command in COMMANDS and not settings.module and not os.path.exists(command):
+        settings.module = True
+        settings.training_script = "fgrlhf.cli.main"
+        settings.training_script_args = [command, *settings.training_script_args]
+    return settings
 
 
 def join_timeout(options: str) -> float:
@@ -87,5 +107,13 @@ def killed_message(rank: int, number: int) -> str:
     return f"process {rank} was ended by {name}{reason}; the others were stopped. {CONTINUE}"
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        sys.exit(0 if arguments else 2)
+    torchrun(arguments)
+
+
 if __name__ == "__main__":
-    run_main(lambda: torchrun(sys.argv[1:]))
+    run_main(main)

@@ -1,6 +1,6 @@
 """Best-of-n: of several evaluated responses to a prompt, keep the one with the highest reward.
 
-    python -m fgrlhf.pipeline.best_of_n output_dir=DIR source=sft_samples [split=test]
+    fgrlhf best-of-n output_dir=DIR source=sft_samples [split=test]
 
 It reads the evaluation of a policy with `num_samples` responses per prompt, and writes an
 evaluation of the chosen responses, as if they were those of another policy. Nothing is trained or
@@ -27,6 +27,8 @@ from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, folder_of, hold, stored_result
+
+USAGE = "usage: fgrlhf best-of-n output_dir=DIR source=NAME [split=test] [metric=reward]"
 
 
 class Settings(StrictModel):
@@ -102,5 +104,9 @@ def choose(settings: Settings) -> Path:
     return folder
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    choose(settings_from(Settings, argv, USAGE))
+
+
 if __name__ == "__main__":
-    run_main(lambda: choose(settings_from(Settings)))
+    run_main(main)

@@ -1,6 +1,6 @@
 """Summarises a whole pipeline: writes `summary.json` and prints it as a table.
 
-    python -m fgrlhf.pipeline.summary TASK output_dir=outputs/small [split=test]
+    fgrlhf summary TASK output_dir=outputs/small [split=test]
 
 Reads an outputs folder: the evaluations of the policies (`eval/<policy>-<split>/rows.jsonl`), the
 reward models' metrics on dev, seconds and memory of each stage.
@@ -39,7 +39,7 @@ from fgrlhf.reward_models.spec import SPEC_FILE
 from fgrlhf.runs.runlog import versions
 from fgrlhf.task import load_task
 
-USAGE = "usage: python -m fgrlhf.pipeline.summary TASK output_dir=DIR [split=test]"
+USAGE = "usage: fgrlhf summary TASK output_dir=DIR [split=test]"
 Rows = Sequence[Mapping[str, Any]]
 
 

@@ -354,7 +354,7 @@ def _why_outdated(summary: Summary, by_split: Mapping[str, Mapping[str, Path]]) 
         return ""
     return (
         "summary.json is older than the evaluations, so its figures are left out. Run the command"
-        " that wrote it (python -m fgrlhf.pipeline.summary) and the report again."
+        " that wrote it (fgrlhf summary) and the report again."
     )
 
 
