@@ -135,6 +135,7 @@ class TRPO(ActorCriticAlgorithm):
             for rows_B in trainer.minibatches(len(rollout), epoch):
                 critic_metrics.append(self.critic_step(trainer, rollout, advantages, rows_B))
 
+        # the policy moves last; its advantages were computed before, with the old critic
         step = TrustRegionStep(self.config, trainer, rollout, advantages)
         only_critic_learns = trainer.step < train.n_critic_warmup_steps
         policy = step.measure() if only_critic_learns else step.take()
@@ -194,6 +195,7 @@ class TrustRegionStep:
         self.temperature = trainer.config.logprob_temperature
         self.policy = trainer.actor_critic.policy
         self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
+        # the KL is measured from these weights; `self.policy` changes in place
         self.old_policy = copy.deepcopy(self.policy).requires_grad_(False)
         self.n_tokens = rollout.response_mask_BT.sum().clamp(min=1)
         self.batches = self._batches(rollout, advantages)
@@ -208,6 +210,7 @@ class TrustRegionStep:
             old = rollout.rows(micro_B)
             with torch.no_grad():
                 output, _ = self.old_policy(*_batch(old), temperature=self.temperature)
+            # The rollout's may be in bf16: then the ratio would differ from 1 before any step.
             old = replace(old, logprobs_BT=output.logprobs_BT)
             batches.append((old, advantages.rows(micro_B, old.response_ids_BT.shape[1])))
         return batches

@@ -58,6 +58,7 @@ def _goes_to_onednn(x: Tensor, weight_NK: Tensor) -> bool:
         return False
     if x.dtype != torch.float32 or weight_NK.dtype != torch.float32:
         return False
+    # autocast chooses the dtype inside PyTorch's own function
     if torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled:
         return False
     multiplications = x.numel() * len(weight_NK)
@@ -155,6 +156,7 @@ class _ReluDropout(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         (y,) = ctx.saved_tensors
+        # y > 0 exactly where x > 0 and the entry was kept, so y serves as the mask
         return torch.ops.aten.threshold_backward(grad * ctx.scale, y, 0), None
 
 
@@ -210,6 +212,7 @@ class _RMSNorm(torch.autograd.Function):
         D = len(weight_D)
         r = _inverse_rms(x, ctx.eps)
         xr = x * r
+        # g_d x_d r is in both gradients: summed over rows for the weight, over columns for x
         products = grad * xr
         dweight_D = products.flatten(0, -2).sum(0) if needs_weight else None
         dx = None

@@ -98,6 +98,7 @@ def banded_attention(
     band_QK = mask_to_bias(distance_QK > window, dtype)
     bias_BL = mask_to_bias(masked_BL, dtype)
 
+    # Blocks of `window` queries; the last one may be shorter.
     outputs = []
     for start in range(0, L, window):
         stop = min(start + window, L)
@@ -107,8 +108,10 @@ def banded_attention(
         last = min(start + 2 * window, L)
         key = key_BHLD[:, :, first:last]
         value = value_BHLD[:, :, first:last]
+        # the part of the band that these rows and columns of the input have
         block_band_QK = band_QK[: stop - start, first - first_column : last - first_column]
         bias_BQK = block_band_QK + bias_BL[:, None, first:last]
+        # global keys come first, without a band: every query reads them
         if global_kv is not None:
             global_key_BHGD, global_value_BHGD, masked_BG = global_kv
             key = torch.cat([global_key_BHGD, key], 2)
@@ -174,6 +177,7 @@ class BandedSelfAttention(LongformerSelfAttention):
         global_output_BGE = self._global_outputs(
             hidden_states, hidden_states[rows_B1, index_BG], padded_BL, dropout
         )
+        # global tokens read the whole input instead of a window, with projections of their own
         output_BLE[global_BL] = global_output_BGE[exists_BG].to(output_BLE.dtype)
         return (output_BLE,)
 
@@ -215,6 +219,7 @@ class BandedSelfAttention(LongformerSelfAttention):
         probs_BNL = nn.functional.dropout(torch.softmax(scores_BNL, -1), dropout)
 
         # outputs: W (sum p x) + b (sum p)
+        # with dropout, sum p is not 1, so it is computed and not assumed
         mean_BHGE = (probs_BNL @ hidden_BLE).view_as(query_BHGE)
         sum_BHG1 = probs_BNL.sum(-1).view(query_BHGE.shape[:3])[..., None]
         output_BHGD = mean_BHGE @ value_HDE.mT + sum_BHG1 * value_HD[:, None]

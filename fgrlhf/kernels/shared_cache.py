@@ -84,6 +84,8 @@ class LayerCache:
     def append(self, key_BH1D: Tensor, value_BH1D: Tensor) -> None:
         """Store the keys and values of one token per response."""
         if self.slot is not None:
+            # `index_copy_` reads the place from a tensor, so a recorded step can be replayed. Unlike
+            # the assignment below, it converts no dtypes.
             key_BH1D = key_BH1D.to(self.response_key_BHTD.dtype)
             value_BH1D = value_BH1D.to(self.response_value_BHTD.dtype)
             self.response_key_BHTD.index_copy_(2, self.slot.index_1, key_BH1D)
@@ -96,6 +98,7 @@ class LayerCache:
     def keep(self, groups: Tensor, rows: Tensor, hidden_G11P: Tensor | None) -> None:
         """Keep only these prompts and responses. Not with a slot, where `length` is not counted."""
         assert self.slot is None
+        # drop prompts whose responses have all ended; without one, nothing is copied
         if len(groups) < len(self.prompt_key_GHPD):
             self.prompt_key_GHPD = self.prompt_key_GHPD[groups]
             self.prompt_value_GHPD = self.prompt_value_GHPD[groups]
@@ -105,6 +108,7 @@ class LayerCache:
 
     def _kept_rows(self, stored_BHTD: Tensor, rows: Tensor) -> Tensor:
         kept_BHTD = stored_BHTD.new_empty(len(rows), *stored_BHTD.shape[1:])
+        # what lies after `length` has not been written, so it is not copied
         kept_BHTD[:, :, : self.length] = stored_BHTD[rows, :, : self.length]
         return kept_BHTD
 
@@ -159,6 +163,7 @@ class SharedCache(Cache):
 
     def keep(self, rows: Tensor) -> None:
         """Keep only these responses: the same number for each prompt that is kept."""
+        # the K responses of a prompt are consecutive: row // K is its prompt
         groups = (rows // self.num_samples).unique_consecutive()
         self.num_samples = len(rows) // len(groups)
         self.prompt_mask_GP = self.prompt_mask_GP[groups]
@@ -201,6 +206,7 @@ def shared_cache_attention(
     Returns:
       (outputs (B, L, heads, D), None), as transformers expects it.
     """
+    # the prompts' own pass, training and scoring have ordinary keys and values
     if not isinstance(key, LayerCache):
         assert isinstance(value, Tensor)
         if shared_rows is not None:
@@ -234,6 +240,7 @@ def attend_to_shared_cache(query_BND: Tensor, cache: LayerCache) -> Tensor:
     if cache.hidden_G11P is not None:
         prompt_scores = prompt_scores.view(G, H, K * Q, P)
         prompt_scores = prompt_scores.masked_fill_(cache.hidden_G11P, -torch.inf).flatten(0, 1)
+    # a response's keys are its own: one product per response and key-value head
     response_scores = query_BND.reshape(B * H, Q, D) @ response_key.mT
     if cache.slot is not None:
         response_scores = response_scores.masked_fill_(cache.slot.unwritten_T, -torch.inf)
@@ -243,6 +250,7 @@ def attend_to_shared_cache(query_BND: Tensor, cache: LayerCache) -> Tensor:
     probs = torch.cat([prompt_scores, response_scores], -1).softmax(-1, dtype=torch.float32)
     prompt_probs, response_probs = probs.to(query_BND.dtype).split([P, t], -1)
 
+    # the weighted sum splits like the scores: the prompt's values once, then each response's own
     prompt_out = prompt_probs @ cache.prompt_value_GHPD.flatten(0, 1)
     response_out = _by_response(response_probs, G, K, H, Q) @ response_value
     out = _by_response(prompt_out, G, K, H, Q) + response_out

@@ -83,6 +83,7 @@ class SharedRows:
         K = self.num_responses
         T, S = self.response_sees_G1TS.shape[2:]
         repeats = _repeats(query_GNLD, key_GHLD)
+        # GPUs: copied heads with a mask are faster than grouped heads
         options = _options(query_GNLD, key_GHLD, repeats, dropout, scale)
         prompt_bias, response_bias = self._biases(query_GNLD.dtype)
 
@@ -91,6 +92,7 @@ class SharedRows:
         key_GHPD, key_GHRD = _split(key_GHLD, P)
         value_GHPD, value_GHRD = _split(value_GHLD, P)
 
+        # Without padding the prompt is causal, for which the kernels need no mask.
         prompt_out_GNPD = scaled_dot_product_attention(
             query_GNPD,
             _repeated(key_GHPD, repeats),
@@ -99,6 +101,7 @@ class SharedRows:
             is_causal=prompt_bias is None,
             **options,
         )
+        # The K responses of a row become K rows, each with the prompt's keys before its own.
         response_out_BNTD = scaled_dot_product_attention(
             query_GNRD.unflatten(2, (K, T)).transpose(1, 2).flatten(0, 1),
             _with_prompt(key_GHPD, key_GHRD, K, repeats),
@@ -106,6 +109,7 @@ class SharedRows:
             attn_mask=response_bias,
             **options,
         )
+        # back to the order of the row: the prompt, then the responses one after the other
         prompt_out_GPND = prompt_out_GNPD.transpose(1, 2)
         response_out_GKTND = response_out_BNTD.transpose(1, 2).unflatten(0, (-1, K))
         return torch.cat([prompt_out_GPND, response_out_GKTND.flatten(1, 2)], 1)
@@ -141,6 +145,7 @@ class RaggedRows:
         sees_TS = {}
         for prompt, *responses in lengths:
             for T in responses:
+                # token t sees the prompt and its own response up to t: a triangle shifted by P
                 all_TS = torch.ones(T, prompt + T, dtype=torch.bool, device=device)
                 sees_TS[prompt, T] = all_TS.tril(prompt)
         return cls(tuple(tuple(parts) for parts in lengths), sees_TS)
@@ -183,6 +188,7 @@ class RaggedRows:
                 **options,
             )
             parts.append(prompt_out_1NPD)
+        # each response: the prompt's keys, then its own; nothing of the other responses
         begin = P
         for T in responses:
             own = slice(begin, begin + T)
@@ -195,6 +201,7 @@ class RaggedRows:
             )
             parts.append(response_out_1NTD)
             begin += T
+        # rows of a batch are as long as the longest one
         padding = query_1NLD.shape[2] - begin
         if padding > 0:
             N, D = query_1NLD.shape[1], value_1HLD.shape[3]
