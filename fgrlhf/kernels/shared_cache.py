@@ -84,8 +84,8 @@ class LayerCache:
     def append(self, key_BH1D: Tensor, value_BH1D: Tensor) -> None:
         """Store the keys and values of one token per response."""
         if self.slot is not None:
-            # `index_copy_` reads the place from a tensor, so a recorded step can be replayed. Unlike
-            # the assignment below, it converts no dtypes.
+            # `index_copy_` reads the place from a tensor, so a recorded step can be replayed;
+            # unlike the assignment below, it converts no dtypes
             key_BH1D = key_BH1D.to(self.response_key_BHTD.dtype)
             value_BH1D = value_BH1D.to(self.response_value_BHTD.dtype)
             self.response_key_BHTD.index_copy_(2, self.slot.index_1, key_BH1D)
