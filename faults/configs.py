@@ -19,6 +19,7 @@ from faults.child import run
 from faults.verdicts import BAD, GOOD, call
 from faults.world import ROOT
 from fgrlhf.configs.strict import load_config
+from fgrlhf.configs.yaml_files import dump_yaml, read_config
 
 RUNS = 60  # accepted settings to run, at scale 1
 NESTED = 3_000
@@ -57,7 +58,7 @@ def config_class(path: Path):
     from reward_modeling.run_pref_rm import PreferenceRMConfig
     from sft.config import SFTConfig
 
-    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    tree = read_config(path)
     if "reward" in tree:
         return rl_config(load_task(f"tasks.{path.relative_to(ROOT / 'tasks').parts[0]}"))
     if "labels" in tree:
@@ -343,8 +344,8 @@ def misspelt(tree: Any, rng: random.Random) -> Iterator[Mutation]:
 
 def mutations(path: Path, rng: random.Random) -> list[Mutation]:
     """Every mutation of a shipped YAML, shuffled, with the few that are not per key first."""
-    text = path.read_text(encoding="utf-8")
-    tree = yaml.safe_load(text)
+    tree = read_config(path)
+    text = dump_yaml(tree)
     few = [*whole_files(text), *override_forms()]
     many = [*misspelt(tree, rng), *values_of_keys(tree)]
     rng.shuffle(few)

@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditional
 
 from faults.child import Command, run
 from fgrlhf.base.files import read_json, write_json, write_text
+from fgrlhf.configs.yaml_files import read_config
 from tasks.qa_feedback.data import mini_model, mini_world
 from tasks.qa_feedback.data.annotator import annotate
 from tasks.qa_feedback.data.language import TOY, ErrorRates
@@ -232,7 +233,7 @@ def write_causal_policy(folder: Path, data: Path, seed: int) -> None:
 
 def shrunk(shipped: Path, changes: dict[str, Any]) -> dict[str, Any]:
     """A shipped mini config with changes by dotted key; None removes a key."""
-    tree = yaml.safe_load(shipped.read_text(encoding="utf-8"))
+    tree = read_config(shipped)
     for path, value in changes.items():
         *parents, leaf = path.split(".")
         node = tree

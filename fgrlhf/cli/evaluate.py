@@ -22,6 +22,7 @@ from fgrlhf.base.own_code import own_code
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.configs.strict import FilePath, StrictModel, load_config, refuse
+from fgrlhf.configs.yaml_files import config_files
 from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, reference_notes
 from fgrlhf.evaluators import RougeLsum
@@ -172,7 +173,7 @@ def inputs_of(task: Task, settings: Settings, config: RLConfig) -> list[str | Pa
         *code_of(task).values(),
         *own_code([settings, config]).values(),
         settings.policy,
-        settings.config,
+        *config_files(settings.config),
         config.model.policy_model.ckpt,
     ]
     inputs += models_of(metrics_of(settings, config))

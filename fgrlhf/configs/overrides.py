@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.secrets import looks_secret
 from fgrlhf.configs.schema import holds_only_text, types_at
-from fgrlhf.configs.yaml_files import DEEPEST, MOST_CHARACTERS, parse_yaml
+from fgrlhf.configs.yaml_files import BASE, DEEPEST, MOST_CHARACTERS, parse_yaml
 
 
 def value_from_text(model: type[BaseModel], path: Sequence[str], text: str) -> Any:
@@ -58,6 +58,11 @@ def apply_override(model: type[BaseModel], tree: dict, override: str) -> str:
             " train.lr=1e-5, in quotes if it contains spaces or braces"
         )
     parts = path.split(".")
+    if path == BASE and BASE not in model.model_fields:
+        raise UserError(
+            f"`{shorten(override)}` cannot be an override: a config names its base in the file, as"
+            f" `{BASE}: other.yml`"
+        )
     if len(parts) > DEEPEST:
         raise UserError(
             f"`{shorten(override)}` names a key {len(parts)} levels deep: no config has one"

@@ -4,11 +4,11 @@ A config is a frozen pydantic model. Unknown, missing and mistyped keys are coll
 together, each with its path, a suggestion and a fix. Environment variables in strings of a YAML
 file (`${DATA_DIR}`) are expanded.
 
-config_yaml.py reads and writes YAML, config_text.py reads overrides and environment variables,
-config_schema.py finds what a config class allows at a path, and config_errors.py writes the
-messages.
+yaml_files.py reads and writes YAML, overrides.py reads overrides and environment variables,
+schema.py finds what a config class allows at a path, and messages.py writes the messages.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.configs.messages import Mistakes, explain, hider_of, secrets_in
 from fgrlhf.configs.overrides import Environment, apply_override
 from fgrlhf.configs.schema import keys_of
-from fgrlhf.configs.yaml_files import dump_yaml, read_yaml
+from fgrlhf.configs.yaml_files import config_files, dump_yaml, read_config
 
 Model = TypeVar("Model", bound="StrictModel")
 
@@ -123,13 +123,13 @@ def unread_keys(section: StrictModel, keys: Iterable[str], reason: str) -> list[
 
 
 def load_config(model: type[Model], path: str | Path, overrides: Sequence[str] = ()) -> Model:
-    """Read `path`, expand its environment variables, apply `overrides` ("a.b=c"), validate.
+    """Read `path` and its bases, expand their variables, apply `overrides` ("a.b=c"), validate.
 
     Raises:
       UserError: the file cannot be read, or the config has mistakes; the message lists all of them.
     """
     environment = Environment(model)
-    tree = environment.expand(read_yaml(path))
+    tree = environment.expand(read_config(path))
     overridden = [apply_override(model, tree, override) for override in overrides]
     unset = []
     for key, variable in environment.unset:
@@ -139,7 +139,9 @@ def load_config(model: type[Model], path: str | Path, overrides: Sequence[str] =
             )
     if unset:
         raise UserError(_message(f"{shorten(path)}:", unset))
-    source = f"{path} with the overrides of the command line" if overrides else str(path)
+    source = _with_bases(path)
+    if overrides:
+        source += " with the overrides of the command line"
     return validate(
         model,
         tree,
@@ -147,6 +149,15 @@ def load_config(model: type[Model], path: str | Path, overrides: Sequence[str] =
         secrets=environment.secrets,
         way_to_add=lambda key: f"give {key}=... on the command line, or set it in the config file",
     )
+
+
+def _with_bases(path: str | Path) -> str:
+    """`x.yml`, or `x.yml with its base y.yml`, with the path from the folder of x.yml."""
+    _, *bases = config_files(path)
+    if not bases:
+        return str(path)
+    names = ", ".join(os.path.relpath(base, Path(path).parent) for base in bases)
+    return f"{path} with its {'base' if len(bases) == 1 else 'bases'} {names}"
 
 
 def _is_overridden(key: str, overridden: Sequence[str]) -> bool:

@@ -1,10 +1,13 @@
 """YAML for configs: a strict reader, and a writer whose output the reader reads back.
 
+A config may start from another one: `base: other.yml` (`read_config`).
+
 The reader follows YAML 1.2: `1e-5` is a number; `no`, `1:30` and `2026-01-31` are text. It rejects
 duplicate keys, anchors, tags, and files that are too large or too deeply nested for a config.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,14 @@ MOST_CHARACTERS = 200_000
 MOST_VALUES = 2_000
 DEEPEST = 50
 MOST_DIGITS = 40
+
+BASE = "base"  # the key of a config that names the config it starts from
+KIND_KEYS = ("name", "kind")  # the keys that tell what a section is
+
+PATH_WAY_OUT = "Give the path of a YAML file, from the folder in which the command runs"
+BASE_WAY_OUT = (
+    "Write the path from the folder of the file that names it; ${...} and `~` are not expanded"
+)
 
 LONGEST_REASON = 400  # characters of PyYAML's message that are shown
 
@@ -155,8 +166,11 @@ def parse_yaml(text: str) -> Any:
 
 def read_yaml(path: str | Path) -> dict:
     """Read a YAML mapping. Raises `UserError` naming the file, the line and the reason."""
+    return _parsed_file(path, _read_text(path))
+
+
+def _parsed_file(path: str | Path, text: str) -> dict:
     name = shorten(path)
-    text = _read_text(path)
     if len(text) > MOST_CHARACTERS:
         raise UserError(
             f"the config {name} has more than {MOST_CHARACTERS:,} characters: this is not a config"
@@ -181,24 +195,113 @@ def _what_it_has(value: Any) -> str:
     return "is a list" if isinstance(value, list) else f"has only the value {shorten(value, 60)}"
 
 
-def _read_text(path: str | Path) -> str:
-    """The text of a file; of a file that is too long, one character more than is allowed."""
-    name = shorten(path)
+def _read_text(path: str | Path, place: str = "", way_out: str = PATH_WAY_OUT) -> str:
+    """The text of a file; of a file that is too long, one character more than is allowed.
+
+    Args:
+      place: where the file is named, for the message: "x.yml, line 2: "; "" for the command line.
+      way_out: the end of the message about a file that cannot be opened.
+    """
+    name = f"{place}the config {shorten(path)}"
     try:
         with open(path, encoding="utf-8") as stream:
             return stream.read(MOST_CHARACTERS + 1)
     except OSError as error:
-        raise UserError(
-            f"the config {name} cannot be read: {error.strerror}. Give the path of a YAML file,"
-            " from the folder in which the command runs"
-        ) from None
+        raise UserError(f"{name} cannot be read: {error.strerror}. {way_out}") from None
     except UnicodeDecodeError as error:
         raise UserError(
-            f"the config {name} is not UTF-8 text: byte {error.start} cannot be read. Save it as"
-            " UTF-8"
+            f"{name} is not UTF-8 text: byte {error.start} cannot be read. Save it as UTF-8"
         ) from None
     except ValueError as error:  # a NUL in the file's name
-        raise UserError(f"the config {name} cannot be read: {error}") from None
+        raise UserError(f"{name} cannot be read: {error}") from None
+
+
+# ---- a config that starts from another -----------------------------------------------------------
+
+
+def read_config(path: str | Path) -> dict:
+    """Read a config together with the configs that it starts from.
+
+    `base: other.yml` names a config whose values hold unless this one sets them. The path is
+    relative to the folder of the file that has the key, and `other.yml` may have a base as well.
+    Sections are merged key by key. Lists and single values replace those of the base, and so does a
+    section whose `name` or `kind` differs from the base's, since its keys mean something else.
+
+    Raises:
+      UserError: a file cannot be read, or is its own base; the message names file and line.
+    """
+    tree: dict = {}
+    for _, own in reversed(_chain(path)):
+        tree = merged(tree, own)
+    return tree
+
+
+def config_files(path: str | Path) -> list[Path]:
+    """The file of a config and those of its bases, which it starts from.
+
+    Raises:
+      UserError: as `read_config`.
+    """
+    return [file for file, _ in _chain(path)]
+
+
+def merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `base` with those of `own` over them, as `read_config` says."""
+    tree = dict(base)
+    for key, value in own.items():
+        before = base.get(key)
+        if isinstance(value, dict) and isinstance(before, dict) and not _differs(before, value):
+            tree[key] = merged(before, value)
+        else:
+            tree[key] = value
+    return tree
+
+
+def _differs(before: Mapping[str, Any], section: Mapping[str, Any]) -> bool:
+    """Whether two sections are of different kinds; a section without the key is of any."""
+    for key in KIND_KEYS:
+        if key in before and key in section and before[key] != section[key]:
+            return True
+    return False
+
+
+def _chain(path: str | Path) -> list[tuple[Path, dict]]:
+    """The file and its bases, each with the values in it."""
+    text = _read_text(path)
+    chain = [(Path(path), _parsed_file(path, text))]
+    while BASE in chain[-1][1]:
+        file, tree = chain[-1]
+        base = tree.pop(BASE)
+        place = f"{shorten(file)}, line {_line_of(text, BASE)}: `{BASE}`"
+        if not isinstance(base, str) or not base.strip():
+            raise UserError(
+                f"{place} must be the path of the config that this one starts from (got"
+                f" {shorten(repr(base))}): write `{BASE}: other.yml`"
+            )
+        above = file.parent / base
+        if any(_is_same_file(above, earlier) for earlier, _ in chain):
+            names = [shorten(name) for name in (*(earlier for earlier, _ in chain), above)]
+            raise UserError(
+                f"{place} names a config that itself starts from this one ({' -> '.join(names)}):"
+                " name another one, or remove the key"
+            )
+        text = _read_text(above, f"{place}: ", BASE_WAY_OUT)
+        chain.append((above, _parsed_file(above, text)))
+    return chain
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.resolve() == other.resolve()
+    except (OSError, ValueError, RuntimeError):  # a name that no file can have
+        return False
+
+
+def _line_of(text: str, key: str) -> int:
+    """The line of a key at the top of a YAML mapping."""
+    node = yaml.compose(text, Loader=_Loader)
+    assert isinstance(node, yaml.MappingNode)
+    return next(name.start_mark.line + 1 for name, _ in node.value if name.value == key)
 
 
 def dump_yaml(tree: dict) -> str:

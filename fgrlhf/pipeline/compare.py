@@ -23,7 +23,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
 from fgrlhf.configs.schema import types_at
 from fgrlhf.configs.strict import Count, FilePath
-from fgrlhf.configs.yaml_files import read_yaml
+from fgrlhf.configs.yaml_files import read_config
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.source import read_source
 from fgrlhf.pipeline.comparison import Comparison, compare_runs
@@ -217,7 +217,7 @@ def _check_names(runs: Sequence[Run], settings_file: str | None) -> None:
         )
     if settings_file is None:
         return
-    for name in read_yaml(settings_file):
+    for name in read_config(settings_file):
         if name not in names:
             raise UserError(
                 f"{settings_file}: there is no run `{shorten(name)}`; {suggestion(name, names)}"
@@ -232,7 +232,7 @@ def with_settings(run: Run, file: str | None) -> Run:
     """
     if file is None:
         return run
-    settings = read_yaml(file).get(run.name) or {}
+    settings = read_config(file).get(run.name) or {}
     if not isinstance(settings, dict):
         raise UserError(f"{file}: `{run.name}` must be a mapping of keys to values")
     return replace(run, overrides=(*run.overrides, *_overrides_of(settings)))

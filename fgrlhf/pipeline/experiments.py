@@ -18,7 +18,7 @@ from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.own_code import own_modules
 from fgrlhf.configs.overrides import parsed_or_text
 from fgrlhf.configs.strict import StrictModel, load_config
-from fgrlhf.configs.yaml_files import read_yaml
+from fgrlhf.configs.yaml_files import read_config
 from fgrlhf.data.problems import counted
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
@@ -249,7 +249,7 @@ class Experiment:
             needs=needs,
             outputs=(output,),
             reads=tuple(reads),
-            modules=(*modules, *own_modules(read_yaml(plan.config))),
+            modules=(*modules, *own_modules(read_config(plan.config))),
             variables=self.variables(plan.config),
         )
 
@@ -346,7 +346,7 @@ def overridden(config: str, overrides: Iterable[str]) -> dict[str, Any]:
     Raises:
       UserError: the config cannot be read.
     """
-    tree = read_yaml(config)
+    tree = read_config(config)
     for override in overrides:
         name, _, text = override.partition("=")
         parsed = parsed_or_text(text)
@@ -374,7 +374,7 @@ def input_files(path: str | Path) -> list[str]:
 
 def _config_texts(config: str) -> Iterable[str]:
     """The texts in a config, without those of its section `logging`."""
-    tree = read_yaml(config)
+    tree = read_config(config)
     tree.pop("logging", None)
     return _texts(tree)
 

@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 
 import fgrlhf
+from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import sha256
+from fgrlhf.configs.yaml_files import config_files
 from fgrlhf.runs.runlog import versions
 
 LIBRARY = Path(fgrlhf.__file__).parents[1]  # the folder of the library's packages
@@ -30,7 +32,7 @@ def fingerprint(
 
     Args:
       reads: glob patterns in `root`; an absolute path is a file elsewhere, such as a model of
-        another pipeline.
+        another pipeline. The bases of a config count with it.
       modules: the modules that the command runs; their imports are followed.
       upstream: digests of the stages that the command needs.
       variables: `NAME=value` of environment variables that affect the result.
@@ -42,6 +44,8 @@ def fingerprint(
             files.add(file)
         else:
             files |= set(root.glob(pattern))
+    for path in list(files):
+        files |= _bases(_Version.of(path))
     file_digests = {}
     for path in sorted(files):
         file_digests[str(path).replace(str(root), "")] = _file_digest(_Version.of(path))
@@ -143,6 +147,16 @@ def _code_digest(file: _Version) -> str:
 
 def _is_docstring(statement: ast.AST) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _bases(file: _Version) -> set[Path]:
+    """The configs that a config starts from; none if the file is no config or is a wrong one."""
+    if file.path.suffix not in (".yml", ".yaml"):
+        return set()
+    try:
+        return set(config_files(file.path)[1:])
+    except UserError:  # the stage that reads it says what is wrong
+        return set()
 
 
 @cache
