@@ -15,6 +15,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -557,6 +558,20 @@ def test_a_trained_policy_is_used_as_the_document_says(monkeypatch, tmp_path, ca
     write_json(Path("outputs/qa_feedback/mini/data/dev.json"), [{"text": "question: Who?"}])
     exec(code, {})
     assert len(capsys.readouterr().out.strip().split("\n")) == 1
+
+
+def test_the_config_with_a_base_is_valid(tmp_path, monkeypatch):
+    """The example of docs/runs.md, in a folder beside `tasks`."""
+    text = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
+    example = re.search(r"^    base: (?:.*\n)(?:    .*\n)+", text, flags=re.M)
+    for name in ("OUTPUT_DIR", "DATA_DIR"):
+        monkeypatch.setenv(name, "outputs")
+    (tmp_path / "tasks").symlink_to(ROOT / "tasks")
+    (tmp_path / "mine").mkdir()
+    path = tmp_path / "mine" / "config.yml"
+    path.write_text(textwrap.dedent(example[0]), encoding="utf-8")
+    config = load_config(rl_config(load_task("qa_feedback")), path)
+    assert (config.train.lr, config.train.seed, config.algorithm.name) == (1e-4, 1, "ppo")
 
 
 def test_the_yaml_of_the_rewards_is_valid():
