@@ -31,6 +31,8 @@ from tasks.qa_feedback.summary_table import (
     table,
     targets,
 )
+from tasks.qa_feedback.target_spread import spread_of
+from tasks.qa_feedback.target_spread import table as spread_table
 
 PROMPTS = [Prompt("0", "a"), Prompt("0", "a"), Prompt("0", "a"), Prompt("1", "b"), Prompt("1", "b")]
 
@@ -335,6 +337,38 @@ def test_targets_at_their_bounds():
     }
     assert measured == {"peak memory in GB": pytest.approx(5000 / 1024)}
     assert ABOVE_ZERO > 0
+
+
+def summary_with(gain: float, memory_mb: float) -> dict:
+    """A summary with every figure of the mini targets: .7, but for a gain and the memory."""
+    tree: dict = {"scale": "mini", "stages": {"a": {"seconds": 1.0, "peak_mb": memory_mb}}}
+    for name, path, _, _ in MINI_TARGETS[:-1]:
+        *sections, key = path.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[key] = gain if name == "fine-grained over SFT, gold" else 0.7
+    return tree
+
+
+def test_a_target_within_three_deviations_is_named():
+    """Gains of .1 and .2: mean .15, sd .0707, three of them below it -.062; the target is .02."""
+    runs = [summary_with(0.1, 1024), summary_with(0.2, 3072)]
+    rows = {row["name"]: row for row in spread_of(runs, "mini")}
+    gain = rows["fine-grained over SFT, gold"]
+    assert gain["values"] == [0.1, 0.2] and not gain["safe"]
+    assert gain["below"] == pytest.approx(0.15 - 3 * 0.05 * 2**0.5)
+    assert rows["holistic over SFT, gold"]["safe"]  # .7 twice, above 0
+    assert rows["SFT relevance"]["safe"]  # between .5 and .85
+    assert not rows["sub-sentences of gold answers"]["safe"]  # .7, the target is 6 to 10
+    memory = rows["peak memory in GB"]  # 1 and 3 GB: mean 2, sd 1.41; the target is at most 4
+    assert memory["above"] == pytest.approx(2 + 3 * 2**0.5) and not memory["safe"]
+    assert "WITHIN 3 SD" in spread_table(list(rows.values()))
+    with pytest.raises(UserError, match="at least two runs"):
+        spread_of(runs[:1], "mini")
+    del runs[1]["gains"]
+    with pytest.raises(UserError, match="1 of the runs have no figure of `fine-grained over SFT"):
+        spread_of(runs, "mini")
 
 
 def test_reward_models_are_judged_on_sampled_answers_if_there_are_any(outputs):
