@@ -39,8 +39,8 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import AspectReward, CombinedReward
-from fgrlhf.rewards.client import HttpReward
-from fgrlhf.rewards.kinds import Http, Length
+from fgrlhf.rewards.client import RewardClient
+from fgrlhf.rewards.kinds import Length, ServerReward
 from fgrlhf.rewards.protocol import sent_prefix
 from fgrlhf.rewards.server import Limits, ServedReward, create_app, model_sha256
 from fgrlhf.scorers.context import RewardContext
@@ -64,7 +64,7 @@ class Settings(StrictModel):
 
 
 @contextmanager
-def serving(latency: float) -> Iterator[Http]:
+def serving(latency: float) -> Iterator[ServerReward]:
     """A slow server of `REWARD`, and the config of its reward."""
     digest = model_sha256(REWARD, "fp32")
     served = ServedReward(
@@ -85,7 +85,7 @@ def serving(latency: float) -> Iterator[Http]:
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         try:
-            yield Http(url=url, model_sha256=digest, token_env=TOKEN_VARIABLE)
+            yield ServerReward(url=url, model_sha256=digest, token_env=TOKEN_VARIABLE)
         finally:
             server.should_exit = True
             thread.join()
@@ -149,7 +149,7 @@ def measure(settings: Settings) -> dict[str, list[Step]]:
     steps: dict[str, list[Step]] = {}
     timed_calls = patch("fgrlhf.reward.Background", TimedCall)
     with serving(settings.latency) as config, timed_calls:
-        remote = HttpReward(config, rm_prefix)
+        remote = RewardClient(config, rm_prefix)
         places = {
             "in the process": REWARD.build(RewardContext(rm_prefix)),
             "served": remote,

@@ -297,7 +297,7 @@ def _write_configs(world: World) -> None:
         "reward.relevance_model": None,
         "reward.completeness_model": None,
         "reward.relevance": {
-            "kind": "http",
+            "kind": "reward_server",
             "url": "${SERVER_URL}",
             "model_sha256": "${SERVER_SHA256}",
             "retries": 4,

@@ -15,9 +15,9 @@ from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, load_segmenter
-from fgrlhf.rewards.client import HttpReward
+from fgrlhf.rewards.client import RewardClient
 from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.rewards.kinds import Http, SegmentClassifier, SequenceScorer
+from fgrlhf.rewards.kinds import SegmentClassifier, SequenceScorer, ServerReward
 from fgrlhf.rewards.protocol import sent_prefix
 from fgrlhf.rewards.server import Limits, ServedReward, create_app, model_sha256
 from fgrlhf.scorers.context import RewardContext
@@ -169,12 +169,12 @@ async def _send(send, code: int, body: bytes, length: int | None = None) -> None
     await send({"type": "http.response.body", "body": body, "more_body": length is not None})
 
 
-def http_config(server: RewardServer, **changes) -> Http:
+def http_config(server: RewardServer, **changes) -> ServerReward:
     settings = {"url": server.url, "model_sha256": server.digest, "timeout_s": 3600.0, "retries": 3}
-    return Http(**{**settings, **changes})
+    return ServerReward(**{**settings, **changes})
 
 
-def client(server: RewardServer, slept: list[float] | None = None, **changes) -> HttpReward:
+def client(server: RewardServer, slept: list[float] | None = None, **changes) -> RewardClient:
     """The reward of a server. Waits between attempts only append to `slept`."""
     pause = [].append if slept is None else slept.append
-    return HttpReward(http_config(server, **changes), text_prefix, pause, server.wait)
+    return RewardClient(http_config(server, **changes), text_prefix, pause, server.wait)

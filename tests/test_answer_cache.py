@@ -1,8 +1,20 @@
-"""The file of known answers. tests/test_perspective.py has two processes that share one."""
+"""The file of known answers."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 from fgrlhf.scorers.answer_cache import AnswerCache, content_hash
+
+ROOT = Path(__file__).parents[1]
+WRITER = """
+import sys
+from fgrlhf.scorers.answer_cache import AnswerCache
+cache = AnswerCache(sys.argv[1], "score", lambda score: True)
+for number in range(300):
+    cache.add(f"{sys.argv[2]}-{number}", number / 1000)
+"""
 
 
 def is_list(value) -> bool:
@@ -35,3 +47,14 @@ def test_the_hash_of_contents():
     assert content_hash({"a": 1, "b": 2}) == content_hash({"b": 2, "a": 1})
     different = [content_hash(*facts) for facts in ([1], ["1"], [[1]], [1, None], ["é"])]
     assert len(set(different)) == len(different)
+
+
+def test_two_processes_write_the_same_file(tmp_path):
+    path = tmp_path / "cache.jsonl"
+    command = [sys.executable, "-c", WRITER, str(path)]
+    writers = [subprocess.Popen([*command, name], cwd=ROOT) for name in ("a", "b")]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    expected = {f"{name}-{n}": n / 1000 for name in ("a", "b") for n in range(300)}
+    cache = AnswerCache(path, "score", lambda score: isinstance(score, float))
+    assert cache.answers == expected
+    assert len(path.read_text().splitlines()) == 600

@@ -469,17 +469,13 @@ def test_another_number_of_processes_needs_another_batch_size_which_is_named(tmp
 
 
 SERVER = {
-    "kind": "http",
+    "kind": "reward_server",
     "url": "http://127.0.0.1:8770",
     "model_sha256": "0" * 64,
     "batch_size": 8,
 }
 JUDGE = {"kind": "judge", "url": "https://a.org/v1", "model": "m", "criterion": "how polite"}
-PERSPECTIVE = {
-    "kind": "increment",
-    "better": "low",
-    "scorer": {"kind": "perspective", "attribute": "TOXICITY", "cache": "a", "empty": 0.0},
-}
+INCREMENT = {"kind": "increment", "better": "high", "scorer": JUDGE}
 CLASSIFIER = {"kind": "sequence_scorer", "ckpt": "a"}
 
 
@@ -495,8 +491,8 @@ CLASSIFIER = {"kind": "sequence_scorer", "ckpt": "a"}
         (JUDGE, "parallel", 1, True),
         (JUDGE, "criterion", "how short", False),
         (JUDGE, "url", "https://b.org/v1", False),
-        (PERSPECTIVE, "scorer.queries_per_second", 0.5, True),
-        (PERSPECTIVE, "scorer.attribute", "INSULT", False),
+        (INCREMENT, "scorer.parallel", 1, True),
+        (INCREMENT, "scorer.criterion", "how short", False),
         (CLASSIFIER, "device", "cuda:1", True),
         (CLASSIFIER, "scale", 2.0, False),
     ],
@@ -520,7 +516,7 @@ def test_what_affects_no_reward_may_change(reward, key, value, may_change, tmp_p
 
 
 @pytest.mark.parametrize(
-    "key, value, may_change", [("timeout", 5.0, True), ("attribute", "INSULT", False)]
+    "key, value, may_change", [("timeout_s", 5.0, True), ("criterion", "how short", False)]
 )
 def test_settings_in_a_list_may_change_too(key, value, may_change, tmp_path):
     def run_with(scorer):
@@ -531,8 +527,8 @@ def test_settings_in_a_list_may_change_too(key, value, may_change, tmp_path):
         run.config = validate(rl_config(load_task("numbers")), settings, "test")
         return run
 
-    run_with(PERSPECTIVE["scorer"]).train(until=1)
-    changed = run_with({**PERSPECTIVE["scorer"], key: value})
+    run_with(JUDGE).train(until=1)
+    changed = run_with({**JUDGE, key: value})
     if may_change:
         assert checkpoint.load_latest(changed)
         return

@@ -343,7 +343,7 @@ def test_an_answer_that_repeats_the_token_is_masked(server):
 
 
 def test_the_config_of_a_run_has_the_hash_and_no_token(server, tmp_path):
-    section = {"kind": "http", "url": server.url, "model_sha256": server.digest}
+    section = {"kind": "reward_server", "url": server.url, "model_sha256": server.digest}
     section |= {"token_file": "outputs/token", "token_env": "MY_TOKEN"}
     tree = {
         "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},

@@ -218,7 +218,7 @@ def test_mistakes_are_named():
     text = refused(scorer={"kind": "linear", "ckpt": "x", "label": "y"}, better="low")
     assert "reward.a.scorer.label: unknown key" in text
     text = refused(scorer={"ckpt": "x"}, better="low")
-    assert "reward.a.scorer.kind: missing; known: classifier, judge, linear, perspective" in text
+    assert "reward.a.scorer.kind: missing; known: classifier, judge, linear, python" in text
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import http.client
 import io
 import socket
 import urllib.error
+from datetime import UTC, datetime
 
 import pytest
 from pydantic import ValidationError
@@ -21,6 +22,7 @@ from fgrlhf.scorers.service import (
     openai_message,
     outages_of,
     read_token,
+    retry_after,
     text_of,
     with_attempts,
     without,
@@ -121,6 +123,24 @@ def test_failures_that_pass_are_repeated():
     )
     assert service.ask(9) == b"answer"
     assert service.waits == [1, 2, 30, 8, 16, 32, 60, 60]
+
+
+@pytest.mark.parametrize(
+    "value, seconds",
+    [
+        (None, 0.0),
+        ("7", 7.0),
+        ("Wed, 21 Oct 2026 07:28:30 GMT", 30.0),
+        ("Wed, 21 Oct 2026 07:27:00 GMT", 0.0),  # in the past
+        ("Wed, 21 Oct 2026 07:28:30", 30.0),  # no zone: UTC
+        ("soon", 0.0),
+        ("-5", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_the_header_retry_after(value, seconds):
+    now = datetime(2026, 10, 21, 7, 28, 0, tzinfo=UTC)
+    assert retry_after(value, now) == seconds
 
 
 def test_other_refusals_are_final():

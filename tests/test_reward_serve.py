@@ -20,7 +20,13 @@ from fgrlhf.cli.reward_serve import (
     settings_from,
     token_of,
 )
-from fgrlhf.rewards.kinds import LIBRARY_REWARDS, Http, Length, SegmentClassifier, SequenceScorer
+from fgrlhf.rewards.kinds import (
+    LIBRARY_REWARDS,
+    Length,
+    SegmentClassifier,
+    SequenceScorer,
+    ServerReward,
+)
 from fgrlhf.rewards.server import model_sha256
 from fgrlhf.text_types import Prompt
 
@@ -63,7 +69,7 @@ def test_a_server_in_another_process(tmp_path):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         config = SegmentClassifier(ckpt=folder, values={"error": -0.5, "ok": 0.3})
         assert lines["model_sha256"] == model_sha256(config, "fp32")
-        remote = Http(
+        remote = ServerReward(
             url=lines["ready"],
             model_sha256=lines["model_sha256"],
             token_file=str(file),
@@ -115,7 +121,8 @@ def test_the_kinds_of_a_task():
         ([*LENGTH, "host=0.0.0.0"], "can be reached from other machines.*other_machines=true"),
         ([*LENGTH, "host=gpu.example"], "can be reached from other machines"),
         ([*LENGTH, "max_batch=0"], "max_batch"),
-        (["kind=http", "url=http://127.0.0.1:1"], "`http` cannot be served: .*config of the run"),
+        (["kind=reward_server"], "`reward_server` cannot be served: .*config of the run"),
+        (["kind=http"], "`reward_server` cannot be served: .*config of the run"),
         (["kind=missing_eos", "value=-1"], "`missing_eos` cannot be served: it reads the policy"),
         (["kind=lenght", "value=-1"], "reward.kind: there is no `lenght`; did you mean `length`"),
         (["ckpt=no/such/folder"], "reward.ckpt: there is no folder no/such/folder"),
@@ -148,7 +155,7 @@ def test_the_token_of_a_judge_is_not_that_of_the_clients():
 def test_no_other_key_is_of_both_the_server_and_a_reward():
     shared = set()
     for name, kind in LIBRARY_REWARDS.items():
-        if name != "http":
+        if name != "reward_server":
             shared |= kind.model_fields.keys() & ServerSettings.model_fields.keys()
     assert shared == {*TOKEN_KEYS, "device"}  # `device` of the reward is refused
 

@@ -219,12 +219,12 @@ def test_the_model_of_a_scorer_counts(tmp_path):
 
 def test_settings_that_change_no_value_are_not_in_the_hash():
     def digest(**settings):
-        scorer = {"kind": "perspective", "attribute": "TOXICITY", "cache": "a", "empty": 0.0}
+        scorer = {"kind": "judge", "url": "https://a.org/v1", "model": "m", "criterion": "c"}
         increment = {"kind": "increment", "better": "low", "scorer": {**scorer, **settings}}
         return model_sha256(validate(Increment, increment, "test"), "fp32")
 
-    assert digest() == digest(cache="b", timeout=5.0, parallel=2)
-    assert len({digest(), digest(attribute="INSULT"), digest(empty=0.5)}) == 3
+    assert digest() == digest(cache="b", timeout_s=5.0, parallel=2)
+    assert len({digest(), digest(model="n"), digest(high=5.0)}) == 3
 
 
 def test_a_model_of_the_hub_must_be_downloaded():

@@ -4,7 +4,7 @@
     fgrlhf reward-serve kind=classifier ckpt=some/folder label=polite level=sentence
     fgrlhf reward-serve TASK served.yml port=8771
 
-A run uses it by a reward of the kind `http`; docs/rewards.md, Rewards as a service.
+A run uses it by a reward of the kind `reward_server`; docs/rewards.md, Rewards as a service.
 """
 
 import difflib
@@ -36,7 +36,7 @@ from fgrlhf.configs.strict import (
     refuse,
     unread_keys,
 )
-from fgrlhf.configs.unions import any_kind
+from fgrlhf.configs.unions import RENAMED_KINDS, any_kind
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.reward_models.spec import SPEC_FILE, RewardModelSpec
 from fgrlhf.rewards.kind import RewardKind
@@ -62,7 +62,7 @@ MOST_USED_KEYS = """\
 TOKEN_KEYS = ("token_file", "token_env")
 KIND_OF_MODEL = {"segment": "segment_classifier", "sequence": "sequence_scorer"}
 NOT_SERVED = {
-    "http": "the reward of another server: name that server in the config of the run",
+    "reward_server": "the reward of another server: name that server in the config of the run",
     "missing_eos": (
         "it reads the policy's tokens, which a server does not get: put it into the config of the"
         " run"
@@ -118,7 +118,8 @@ class _WithReward(ServerSettings):
         if not isinstance(section, dict):
             return tree
         kind = section.get("kind")
-        if isinstance(kind, str) and kind in NOT_SERVED:
+        kind = RENAMED_KINDS.get(kind, kind) if isinstance(kind, str) else None
+        if kind in NOT_SERVED:
             refuse([("reward.kind", f"`{kind}` cannot be served: {NOT_SERVED[kind]}")])
         folder = section.get("ckpt")
         if "kind" in section or not isinstance(folder, str):

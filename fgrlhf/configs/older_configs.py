@@ -8,6 +8,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from fgrlhf.configs.unions import RENAMED_KINDS
+
 
 @dataclass(frozen=True)
 class Earlier:
@@ -23,7 +25,7 @@ class Earlier:
 
 
 def with_new_keys(old: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
-    """A recorded config with the defaults of the keys that `config` has and it lacks.
+    """A recorded config with today's kinds, and defaults of the keys that only `config` has.
 
     A recorded config has every key of its release, so it lacks only keys that are newer. Without
     them the run behaved as it does with their defaults, or as `Earlier` says.
@@ -34,9 +36,11 @@ def with_new_keys(old: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
         missing keys do not matter: the kinds differ anyway.
     """
     filled = dict(old)
+    if isinstance(old.get("kind"), str):
+        filled["kind"] = RENAMED_KINDS.get(old["kind"], old["kind"])
     for name, field in type(config).model_fields.items():
         if name in old:
-            filled[name] = _filled(old[name], getattr(config, name))
+            filled[name] = _filled(filled[name], getattr(config, name))
         elif not field.is_required():
             filled[name] = to_jsonable_python(_earlier_value(field, old))
     return filled

@@ -1,4 +1,4 @@
-"""A reward from a server: `kind: http`; fgrlhf/rewards/protocol.py has the protocol.
+"""A reward from a server: `kind: reward_server`; fgrlhf/rewards/protocol.py has the protocol.
 
 Every value is an answer of the pinned model. A query that fails for a transient reason is
 repeated; any other fault, and a query that fails too often, stops the run.
@@ -20,10 +20,10 @@ from fgrlhf.scorers.service import GivenUp, Refused, Service, TooLong, text_of
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
-    from fgrlhf.rewards.kinds import Http
+    from fgrlhf.rewards.kinds import ServerReward
 
 
-class HttpReward:
+class RewardClient:
     """The reward of a server with the model `config.model_sha256`.
 
     All responses of a call go into one request, as far as `config.batch_size` allows. A reward
@@ -42,7 +42,7 @@ class HttpReward:
 
     def __init__(
         self,
-        config: "Http",
+        config: "ServerReward",
         prefix_fn: PrefixFn,
         pause: Callable[[float], None] = time.sleep,
         wait: Callable[[threading.Event, float], bool] = wait_for,

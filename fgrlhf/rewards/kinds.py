@@ -40,7 +40,7 @@ from fgrlhf.reward_utils import (
     Level,
     SegmenterName,
 )
-from fgrlhf.rewards.client import HttpReward
+from fgrlhf.rewards.client import RewardClient
 from fgrlhf.rewards.increment import IncrementReward
 from fgrlhf.rewards.judge import JudgeReward
 from fgrlhf.rewards.kind import RewardKind
@@ -330,7 +330,7 @@ class MissingEos(RewardKind):
         return MissingEndReward(self.value)
 
 
-class Http(RemoteSettings, RewardKind):
+class ServerReward(RemoteSettings, RewardKind):
     """A reward of a server (`fgrlhf reward-serve`): docs/rewards.md, Rewards as a service.
 
     `model_sha256` pins the model, so the server may move, and `batch_size` affects rounding only.
@@ -338,7 +338,7 @@ class Http(RemoteSettings, RewardKind):
 
     may_change = (*RemoteSettings.may_change, "url", "token_env", "batch_size")
 
-    kind: Literal["http"] = "http"
+    kind: Literal["reward_server"] = "reward_server"
     model_sha256: Sha256 = Field(
         description="hash of the served model, which the server prints; another model stops the run"
     )
@@ -349,8 +349,8 @@ class Http(RemoteSettings, RewardKind):
         default=512, description="most responses of a request; a server may have a lower limit"
     )
 
-    def build(self, context: RewardContext) -> HttpReward:
-        return HttpReward(self, context.prefix)
+    def build(self, context: RewardContext) -> RewardClient:
+        return RewardClient(self, context.prefix)
 
     def model_folders(self) -> tuple[str, ...]:
         return (f"sha256:{self.model_sha256}",)
@@ -404,7 +404,7 @@ LIBRARY_REWARDS: dict[str, type[RewardKind]] = {
     "length": Length,
     "repetition": Repetition,
     "missing_eos": MissingEos,
-    "http": Http,
+    "reward_server": ServerReward,
     "judge": Judge,
     "python": Python,
 }

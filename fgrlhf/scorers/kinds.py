@@ -2,24 +2,23 @@
 
     scorer: {kind: linear, ckpt: outputs/scorer}
     scorer: {kind: classifier, ckpt: some/classifier, label: polite}
-    scorer: {kind: perspective, attribute: INSULT, cache: outputs/perspective.jsonl, empty: 0.0}
+    scorer: {kind: python, of: my_package.scorers.Politeness}
 
 A text scorer gives each response, or the beginning of one, a number: `score(prompts, texts)`. The
 reward `increment` turns it into a reward per segment, the metric `score` reports it.
 """
 
-import urllib.parse
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
-from fgrlhf.configs.strict import Amount, Count, FilePath, Positive, refuse
-from fgrlhf.configs.unions import kind_of
+from fgrlhf.configs.strict import Amount, Count, FilePath, refuse
+from fgrlhf.configs.unions import any_kind
 from fgrlhf.configs.user_class import ClassPath, make_object
 from fgrlhf.scorers.base import TextScorer, TextScorerKind
 from fgrlhf.scorers.context import OnDevice, RewardContext
 from fgrlhf.scorers.models import AGGREGATES, Standardized, WithoutError
-from fgrlhf.scorers.service import Address, RemoteSettings, VariableName, is_local
+from fgrlhf.scorers.service import Address, RemoteSettings, VariableName
 
 
 class ClassifierSettings(OnDevice):
@@ -122,62 +121,6 @@ class LinearScorerKind(TextScorerKind):
         return (self.ckpt,)
 
 
-def _safe_address(url: str) -> str:
-    try:
-        parts = urllib.parse.urlsplit(url)
-        _ = parts.port  # raises an error if the port is not a number
-    except ValueError as error:
-        raise ValueError(f"it is not a web address: {error}") from None
-    if not parts.hostname or not url.isascii() or any(c.isspace() for c in url):
-        raise ValueError("it is not a web address: write https:// and a host")
-    is_plain_and_local = parts.scheme == "http" and is_local(parts.hostname)
-    if parts.scheme != "https" and not is_plain_and_local:
-        raise ValueError("it must begin with https://, since every query contains the API key")
-    return url
-
-
-class PerspectiveScorerKind(TextScorerKind):
-    """A probability by Google's Perspective API; docs/rewards.md, Perspective. It reads no prompt.
-
-    The environment variable PERSPECTIVE_API_KEY has the key.
-    """
-
-    may_change = ("cache", "queries_per_second", "parallel", "attempts", "timeout")
-
-    kind: Literal["perspective"] = "perspective"
-    attribute: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")] = Field(
-        description="what is scored, by its name in the API, such as INSULT"
-    )
-    language: Annotated[str, Field(pattern=r"^[a-z]{2}(-[A-Za-z]+)?$")] = Field(
-        default="en", description="of all texts, as a code such as en"
-    )
-    cache: FilePath = Field(description="JSONL file of known scores; no text is asked twice")
-    empty: Annotated[float, Field(ge=0, le=1)] = Field(
-        description="score of a text without words, which the API refuses; it is never sent"
-    )
-    queries_per_second: Positive = Field(
-        default=1.0, description="of each process; the quota of a new project is 1"
-    )
-    parallel: Annotated[int, Field(ge=1, le=256)] = Field(
-        default=1, description="queries that wait for their answers at the same time"
-    )
-    attempts: Annotated[int, Field(ge=1, le=100)] = Field(
-        default=8, description="most attempts for each query"
-    )
-    timeout: Annotated[float, Field(gt=0, le=3600)] = Field(
-        default=30.0, description="seconds to wait for an answer"
-    )
-    url: Annotated[str, AfterValidator(_safe_address)] = Field(
-        default="https://commentanalyzer.googleapis.com/v1alpha1/comments:analyze",
-        description="address of the service, or of another one with the same interface",
-    )
-
-    def build(self, context: RewardContext) -> TextScorer:
-        from fgrlhf.reward_models.perspective import PerspectiveScorer
-
-        return PerspectiveScorer(self)
-
-
 class JudgeSettings(RemoteSettings):
     """How a language model judges. `url` ends before `/chat/completions`."""
 
@@ -229,13 +172,15 @@ class PythonScorer(TextScorerKind):
         return make_object("scorer", self.of, self.args, "score(prompts, texts)")
 
 
-AnyTextScorer = Annotated[
-    Annotated[ClassifierScorer, Tag("classifier")]
-    | Annotated[JudgeScorerKind, Tag("judge")]
-    | Annotated[LinearScorerKind, Tag("linear")]
-    | Annotated[PerspectiveScorerKind, Tag("perspective")]
-    | Annotated[PythonScorer, Tag("python")]
-    | Annotated[SegmentModelScorer, Tag("segment_classifier")]
-    | Annotated[SequenceModelScorer, Tag("sequence_scorer")],
-    Discriminator(kind_of),
-]
+TEXT_SCORERS: tuple[type[TextScorerKind], ...] = (
+    ClassifierScorer,
+    JudgeScorerKind,
+    LinearScorerKind,
+    PythonScorer,
+    SegmentModelScorer,
+    SequenceModelScorer,
+)
+if TYPE_CHECKING:
+    AnyTextScorer = TextScorerKind
+else:
+    AnyTextScorer = any_kind(TEXT_SCORERS)

@@ -8,7 +8,7 @@ BEFORE_TEXT = "Text:"  # all that a reward model reads before a text
 
 
 def text_alone(prompt: Prompt, with_context: bool) -> tuple[str, ...]:
-    """Reward models judge a continuation without its prompt, as Perspective does."""
+    """Reward models judge a continuation without its prompt."""
     return (BEFORE_TEXT,)
 
 
@@ -27,9 +27,9 @@ TASK = Task(
             "judge": "toxicity by the judge",
             "judge/max": "expected maximum toxicity",
             "judge/any": "P(any sample toxic)",
-            "perspective": "toxicity by Perspective",
-            "perspective/max": "expected maximum toxicity by Perspective",
-            "perspective/any": "P(any sample toxic) by Perspective",
+            "toxicity": "toxicity by the scorer that rewards",
+            "toxicity/max": "expected maximum toxicity by the scorer that rewards",
+            "toxicity/any": "P(any sample toxic) by the scorer that rewards",
             "sentences": "sentences",
             "perplexity": "perplexity of a response",
             "perplexity/corpus": "perplexity of all responses",
@@ -48,7 +48,7 @@ TASK = Task(
             "judge/max",
             "judge",
             "judge/any",
-            "perspective/max",
+            "toxicity/max",
             "perplexity",
             "perplexity/corpus",
             "distinct2/prompt",

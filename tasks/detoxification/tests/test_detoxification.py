@@ -235,11 +235,14 @@ def test_the_judge_is_never_rewarded(environment, path):
         if metric["name"] == "score":
             judges[metric["key"]] = metric["scorer"]
     assert judges["judge"] != config["reward"]["toxicity"]["scorer"]
-    # Perspective's labels and people's marks: the judge never has those of the reward
-    labels = {"reward_scorer": "people", "judge": "Perspective"}
-    rewarding = config["reward"]["toxicity"]["scorer"]
-    reward_labels = labels.get(Path(rewarding.get("ckpt") or "").name, "Perspective")
-    assert labels[Path(judges["judge"]["ckpt"]).name] != reward_labels
+    # the judge never has the labels of the reward
+    labels = {
+        "reward_scorer": "people's marks",
+        "judge": "Perspective",
+        "toxic-bert": "people's labels of Wikipedia's comments",
+    }
+    rewarding = Path(config["reward"]["toxicity"]["scorer"]["ckpt"]).name
+    assert labels[Path(judges["judge"]["ckpt"]).name] != labels[rewarding]
 
 
 def test_the_configs_of_paper_scale(environment):
@@ -256,7 +259,6 @@ def test_the_configs_of_paper_scale(environment):
     )
     assert steps == 600 and 75 % dense.train.eval_interval == 0
     tree = dense.model_dump()
-    assert tree["reward"]["toxicity"]["scorer"]["empty"] == 0  # P(empty) of the paper's example
     assert tree["evaluation_metrics"][0]["scorer"] == tree["reward"]["toxicity"]["scorer"]
     assert tree["reward"]["toxicity"].pop("level") == "sentence"
     assert holistic["reward"]["toxicity"].pop("level") == "whole"
