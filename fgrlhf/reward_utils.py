@@ -45,6 +45,11 @@ def is_level(value: object) -> bool:
     return value in LEVELS or (value.startswith(SEPARATED) and value != SEPARATED)
 
 
+def is_step(level: str | None) -> bool:
+    """Whether the segments of a level are steps: lines, or parts between separators."""
+    return level is not None and (level == "step" or level.startswith(SEPARATED))
+
+
 def _check_level(value: str) -> str:
     if not is_level(value):
         raise ValueError(f"`{shorten(value, 60)}` is not a level of segments: {LEVEL_HELP}")

@@ -69,9 +69,8 @@ class ModelSection(StrictModel):
     line_breaks: Annotated[bool | None, Earlier(False)] = Field(
         default=None,
         description=(
-            "seq2seq and causal: read responses with their line breaks and indentation, not as"
-            " words joined by spaces; null: if the tokenizer has tokens for them and the files the"
-            " white space"
+            "read prompts and responses with their line breaks and indentation, not as words joined"
+            " by spaces; null: if the tokenizer has tokens for them and the files the white space"
         ),
     )
     kernels: Kernels = "auto"

@@ -2,8 +2,8 @@
 
 A segment file has JSON lines {id, text: [words], feedback_tags: [tags]}. A `</s>` before each
 segment carries its tag; the words before the first `</s>` are the prefix. The key `spaces` has
-the white space before the words of the response: place in `text` -> white space, where it is not a
-single space ("" before the first one). Files without it have words only.
+the white space before the words: place in `text` -> white space, where it is not a single space
+("" before the first word of the prompt and of the response). Files without it have words only.
 `cluster`, which may be missing too, names what rows share, such as a document.
 
 A pair file has comparisons (fgrlhf/data/formats.py): a prompt, K >= 2 responses, and any pairs of
@@ -12,7 +12,7 @@ them. A task may read pair files in its own format (`Task.rm_pairs`).
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.read import read_rows
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.reward_models.inputs import RMInputs
-from fgrlhf.reward_models.prefix import Prefix, RMText
+from fgrlhf.reward_models.prefix import Prefix, RMText, unless_single
 from fgrlhf.reward_models.rm_input import RMInput
-from fgrlhf.reward_utils import SEGMENT_MARK, WHOLE_LEVELS
+from fgrlhf.reward_utils import SEGMENT_MARK, WHOLE_LEVELS, is_step
 from fgrlhf.runs.runlog import say
 from fgrlhf.utils import IGNORED
 
@@ -47,12 +47,14 @@ PairReader = Callable[[str | Path], list[Comparison]]
 class SegmentRow:
     """A tagged response. A segment's label is its index among the label names, or IGNORED.
 
-    Rows with the same `cluster` share a document, and are one unit of intervals.
+    Rows with the same `cluster` share a document, and are one unit of intervals. `has_spaces`:
+    whether the row has the white space of its prompt and, unless it has steps, of its response.
     """
 
     text: RMText
     labels: tuple[int, ...]
     cluster: str | None = None
+    has_spaces: bool = False
 
 
 def read_segment_rows(
@@ -82,13 +84,18 @@ def read_segment_rows(
             problems.append(f"row {number}, {problem}")
             continue
         marks = _marks(row)
+        has_spaces = _has_spaces(row, marks, level)
         words, segments = split_at(row["text"], marks)
+        text = RMText(prefix_of_words(words), segments)
+        if has_spaces:
+            text = _with_spaces(text, row, marks, level)
         tags = [row["feedback_tags"][mark] for mark in marks]
         rows.append(
             SegmentRow(
-                RMText(prefix_of_words(words), segments, _spaces(row, marks)),
+                text,
                 tuple(IGNORED if tag == ignore_label else labels.index(tag) for tag in tags),
                 None if row.get(CLUSTER) is None else str(row[CLUSTER]),
+                has_spaces=has_spaces,
             )
         )
     refuse_rows(path, problems)
@@ -114,16 +121,22 @@ def split_at(
     return tuple(words[: marks[0]]), segments
 
 
-def _spaces(row: Mapping[str, Any], marks: Sequence[int]) -> tuple[tuple[str, ...], ...] | None:
-    """The white space before the words of each segment; None if the row does not have it."""
-    if "spaces" not in row:
-        return None
-    spaces = row["spaces"]
-    ends = [*marks[1:], len(row["text"])]
-    result = []
-    for mark, end in zip(marks, ends):
-        result.append(tuple(spaces.get(str(place), " ") for place in range(mark + 1, end)))
-    return tuple(result)
+def _has_spaces(row: Mapping[str, Any], marks: Sequence[int], level: str | None) -> bool:
+    """Whether a row has its white space: that before the prompt's and the response's first word."""
+    needed = [0] if marks[0] > 0 else []
+    if not is_step(level):
+        of_segments = set(range(marks[0], len(row["text"]))) - set(marks)
+        needed += sorted(of_segments)[:1]
+    return "spaces" in row and all(str(place) in row["spaces"] for place in needed)
+
+
+def _with_spaces(
+    text: RMText, row: Mapping[str, Any], marks: Sequence[int], level: str | None
+) -> RMText:
+    every = [row["spaces"].get(str(place), " ") for place in range(len(row["text"]))]
+    of_prompt, of_response = split_at(every, marks)
+    prefix = replace(text.prefix, spaces=unless_single(of_prompt[: len(text.prefix.words)]))
+    return replace(text, prefix=prefix, spaces=None if is_step(level) else of_response)
 
 
 def _spaces_problem(row: Mapping[str, Any]) -> str | None:

@@ -72,7 +72,7 @@ def load_network(
 
 
 def reads_line_breaks(model: ModelSection, shape: Shape, tokenizer, lacking: str = "") -> bool:
-    """Whether the network reads responses with their line breaks: `model.line_breaks`.
+    """Whether the network reads texts with their line breaks: `model.line_breaks`.
 
     If it is null, it does wherever it can.
 
@@ -83,9 +83,7 @@ def reads_line_breaks(model: ModelSection, shape: Shape, tokenizer, lacking: str
       UserError: it is true and the network cannot.
     """
     reason = lacking
-    if shape == "encoder":
-        reason = "an encoder reads words"
-    elif not sees_line_breaks(tokenizer):
+    if not sees_line_breaks(tokenizer, shape):
         reason = f"the tokenizer of `{model.ckpt}` has no tokens for them"
     if model.line_breaks and reason:
         raise UserError(f"model.line_breaks=true, but {reason}. Set it to false or leave it out")

@@ -347,7 +347,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "segment", dict(enumerate(names)))
-    has_spaces = all(row.text.spaces is not None for row in [*rows, *dev_rows])
+    has_spaces = all(row.has_spaces for row in [*rows, *dev_rows])
     spec = _untrained_spec(config, network, tokenizer, has_spaces)
     inputs = inputs_of(network, tokenizer, spec)
     examples, texts, _ = encode(inputs, rows, names)
@@ -385,7 +385,7 @@ def _untrained_spec(
     """The spec before training.
 
     Args:
-      has_spaces: whether every row of the files has the white space of its response.
+      has_spaces: whether every row of the files has its white space.
     """
     names = config.labels.names
     return RewardModelSpec(
@@ -402,16 +402,9 @@ def _untrained_spec(
             config.model,
             shape_of(network),
             tokenizer,
-            "" if has_spaces else _without_spaces(config.data.level),
+            "" if has_spaces else "not every row of the files has `spaces`: write them again",
         ),
     )
-
-
-def _without_spaces(level: str) -> str:
-    """Why the files have no white space, for a message."""
-    if level.partition(":")[0] == "step":
-        return "at the level step the segments are read one by line already"
-    return "the segment files do not have the key `spaces`: write them again"
 
 
 def _require_labels(path: str, examples: Sequence[Example], max_length: int) -> None:

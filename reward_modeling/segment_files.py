@@ -7,7 +7,8 @@ of the prompt, with a `</s>` before each segment, which carries the segment's ta
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.reward_models.prefix import Prefix, spaces_before_words
@@ -15,6 +16,7 @@ from fgrlhf.reward_utils import SEGMENT_MARK, Span, rm_words
 
 OK, IGNORE = "O", "Ignore"
 
+WhiteSpace = Literal["none", "prompt", "prompt and response"]
 LabelledSpan = tuple[int, int, str]  # half-open characters of a response, label
 
 
@@ -23,15 +25,15 @@ class TaggedWords:
     """A line of a segment file: words, one tag for each, and the places of the `</s>`.
 
     Attributes:
-      spaces: place -> white space before the word there, where it is not a single space; None: the
-        line has words only.
+      spaces: place -> white space before the word there, where it is not a single space: of the
+        prompt if it has the place 0, of the response if it has that of its first word.
       cluster: names what the row shares with others, such as a document.
     """
 
     words: list[str]
     tags: list[str]
     marks: list[int]
-    spaces: dict[int, str] | None = None
+    spaces: dict[int, str] = field(default_factory=dict)
     cluster: str | None = None
 
     def row(self) -> dict:
@@ -41,7 +43,7 @@ class TaggedWords:
         # `</s>` can also be a word of the prompt or the response: then readers need the places
         if self.words.count(SEGMENT_MARK) != len(self.marks):
             row["marks"] = self.marks
-        if self.spaces is not None:
+        if self.spaces:
             row["spaces"] = self.spaces  # JSON makes texts of the places
         return row
 
@@ -80,7 +82,7 @@ def tagged_words(
     segments: Sequence[Span],
     tags: Sequence[str],
     ignore: str = IGNORE,
-    with_spaces: bool = False,
+    white_space: WhiteSpace = "none",
     cluster: str | None = None,
 ) -> TaggedWords | None:
     """The words of a prompt and its response with their tags.
@@ -89,23 +91,24 @@ def tagged_words(
     has no segment.
 
     Args:
-      with_spaces: whether the line keeps the white space of the response.
+      white_space: what the line keeps it of.
       cluster: names what the row shares with others, such as a document.
     """
     if all(tag == ignore for tag in tags):
         return None
-    words, marks = rm_words(Prefix.of(prefix).all_words, response, segments)
+    prefix = Prefix.of(prefix)
+    words, marks = rm_words(prefix.all_words, response, segments)
     word_tags = [ignore] * len(words)
     for mark, tag in zip(marks, tags, strict=True):
         word_tags[mark] = tag
-    spaces = None
-    if with_spaces:
-        spaces = {}
+    spaces: dict[int, str] = {}
+    if white_space != "none" and prefix.all_words:
+        spaces = dict(enumerate(prefix.spaces or ("",)))
+    if white_space == "prompt and response":
         for mark, of_segment in zip(marks, spaces_before_words(response, segments)):
-            for place, space in enumerate(of_segment, mark + 1):
-                if space != " ":
-                    spaces[place] = space
-    return TaggedWords(words, word_tags, marks, spaces, cluster)
+            spaces |= dict(enumerate(of_segment, mark + 1))
+    kept = {place: space for place, space in spaces.items() if space != " "}
+    return TaggedWords(words, word_tags, marks, kept, cluster)
 
 
 def segment_file(examples: Iterable[TaggedWords | None], ignore: str = IGNORE) -> tuple[str, str]:

@@ -36,6 +36,7 @@ from fgrlhf.reward_utils import (
     Segmenter,
     SegmenterName,
     Span,
+    is_step,
     load_segmenter,
 )
 from fgrlhf.task import Task
@@ -84,14 +85,13 @@ def tagged_response(
     spans = [(span.start, span.end, span.label) for span in feedback.spans if span.side == RESPONSE]
     tags = segment_tags(segments, spans, settings.tags)
     prefix = task.rm_prefix(feedback.prompt, settings.with_context)
-    # the separator of the level `step` is no white space, and its segments are lines already
-    with_spaces = settings.level.partition(":")[0] != "step"
     return tagged_words(
         prefix,
         feedback.response,
         segments,
         tags,
-        with_spaces=with_spaces,
+        # the separator of steps need not be white space, and they are lines already
+        white_space="prompt" if is_step(settings.level) else "prompt and response",
         cluster=cluster_of(feedback.prompt),
     )
 

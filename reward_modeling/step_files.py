@@ -94,7 +94,8 @@ def tagged_solution(task: Task, feedback: StepFeedback, tags: Sequence[str]) -> 
     lines = [" ".join(step.text.split()) for step in feedback.steps]
     text = "\n".join(lines)
     segments = load_segmenter().segments(text, "step")
-    return tagged_words(task.rm_prefix(feedback.prompt, False), text, segments, tags)
+    prefix = task.rm_prefix(feedback.prompt, False)
+    return tagged_words(prefix, text, segments, tags, white_space="prompt")
 
 
 def share_cut_at_error(tags: Sequence[Sequence[str]]) -> float:

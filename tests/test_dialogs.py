@@ -202,7 +202,8 @@ def test_the_context_of_a_dialog_are_its_earlier_turns():
     ]
     assert text_prefix(DIALOG, False).words == ("Human:", "a", "bird", "Assistant:")
     one_turn = Prompt("1", "\n\nHuman: a\n\nAssistant:", messages=(("user", "a"),))
-    assert text_prefix(one_turn, True) == Prefix(("Human:", "a", "Assistant:"))
+    words = ("Human:", "a", "Assistant:")
+    assert text_prefix(one_turn, True) == Prefix(words, spaces=("", " ", "\n\n"))
     assert text_prefix(Prompt("2", "no dialog"), False) == Prefix(("no", "dialog"))
 
 

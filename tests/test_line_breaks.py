@@ -1,7 +1,8 @@
-"""Reward models that read responses with their line breaks and indentation."""
+"""Reward models that read prompts and responses with their line breaks and indentation."""
 
 import json
 import random
+from copy import deepcopy
 
 import pytest
 import rm_helpers as rm
@@ -11,6 +12,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
 from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.reward_models.inputs import RMInputs, join_segments, sees_line_breaks
 from fgrlhf.reward_models.prefix import Prefix, RMText, spaces_before_words, text_prefix
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
@@ -24,7 +26,8 @@ from reward_modeling.data import read_segment_rows
 from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.span_files import Settings, write_span_file
 
-PROMPT = Prompt("0", "the red cat")
+PROMPT = Prompt("0", "the red cat\n\n  sees")
+SHAPES = ["causal", "seq2seq", "encoder"]
 CODE = "the red cat\n    sees:\n        a dog\n\nand likes one"
 LIST = "Steps:\n\n1. the red cat sees.\n2. A dog likes one bird.\n\nThat is all. 东京很大。它很热。"
 
@@ -57,10 +60,36 @@ def test_the_text_is_that_of_the_response():
                 assert joined[first:last] == text[start:end].strip()
 
 
-def test_tokenizers_that_see_line_breaks():
-    assert sees_line_breaks(tiny.tokenizer("bpe"))
-    assert not sees_line_breaks(tiny.tokenizer("unigram"))
-    assert not sees_line_breaks(tiny.tokenizer("word"))
+def byte_level(shape):
+    """A tokenizer as `load_tokenizer` prepares it."""
+    tokenizer = deepcopy(tiny.tokenizer("bpe"))
+    tokenizer.backend_tokenizer.pre_tokenizer.add_prefix_space = shape == "encoder"
+    return tokenizer
+
+
+def test_spaces_of_a_prompt_by_hand():
+    assert Prefix.of_text(" a\n\n  b c ") == Prefix(("a", "b", "c"), spaces=("", "\n\n  ", " "))
+    assert Prefix.of_text("a b") == Prefix(("a", "b")) and Prefix.of_text(" ") == Prefix(())
+    for spaces in (("",), ("", "x"), ("", " ", " ")):
+        with pytest.raises(ValueError, match="the white space before each of the 2 words"):
+            Prefix(("a", "b"), spaces=spaces)
+
+
+def test_spaces_of_a_dialog():
+    turns = (("user", "a\nb"), ("assistant", "c"), ("user", "d\n\ne"))
+    prompt = Prompt("0", dialog_text(turns), messages=turns)
+    last = Prefix(("Human:", "d", "e", "Assistant:"), spaces=("", " ", "\n\n", "\n\n"))
+    assert text_prefix(prompt, False) == last
+    whole = text_prefix(prompt, True)
+    assert whole.words[5:] == last.words and whole.context == (range(5),) and whole.keeps_end
+    assert whole.spaces == ("", " ", "\n", "\n\n", " ", "\n\n", *last.spaces[1:])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_tokenizers_that_see_line_breaks(shape):
+    assert sees_line_breaks(byte_level(shape), shape)
+    assert not sees_line_breaks(tiny.tokenizer("unigram"), shape)
+    assert not sees_line_breaks(tiny.tokenizer("word"), shape)
 
 
 # ---- scores --------------------------------------------------------------------------------------
@@ -78,30 +107,67 @@ def sequence_scorer(folder, line_breaks, shape="causal") -> SequenceScorer:
     return SequenceScorer(network, tokenizer, spec, text_prefix)
 
 
-@pytest.mark.parametrize("shape", ["causal", "seq2seq"])
+def spelled(scorer, texts, prompts=(PROMPT,)) -> list[str]:
+    """What a scorer reads of each text: its prompt and its response."""
+    result = []
+    for one in scorer.encode([*prompts] * (len(texts) // len(prompts)), texts):
+        ids = [*one.input_ids, *(one.decoder_input_ids or ())]
+        read = scorer.inputs.tokenizer.decode(ids, skip_special_tokens=True)
+        # an encoder's tokenizer puts a space before every word
+        result.append(read.replace(" \n", "\n"))
+    return result
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_moved_paragraph_of_the_prompt_changes_the_score_of_the_new_form_only(tmp_path, shape):
+    new = sequence_scorer(tmp_path, True, shape)
+    old = sequence_scorer(tmp_path, False, shape)
+    texts = ["def f():\n    a\n    b", "def f():\n    a\nb", "def f(): a b"]
+    prompts = [Prompt(str(i), text) for i, text in enumerate(texts)]
+    new_scores = new.score(prompts, ["the cat"] * 3).tolist()
+    old_scores = old.score(prompts, ["the cat"] * 3).tolist()
+    assert len({round(score, 6) for score in new_scores}) == 3
+    assert len({round(score, 6) for score in old_scores}) == 1
+    read = spelled(new, ["the cat"] * 3, prompts)
+    assert all(text in one for text, one in zip(texts, read))
+    assert spelled(old, ["the cat"] * 3, prompts) == [read[2]] * 3
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_context_is_cut_with_the_white_space_before_its_words(shape):
+    tokenizer = byte_level(shape)
+    prefix = Prefix.of_text("a\n\nred dog\n\ncat", (range(1, 3),))
+    text = RMText.of(prefix, "bird", [(0, 4)])
+    cut = []
+    for limit in range(40, 1, -1):
+        inputs = RMInputs(tokenizer, shape, "sequence", limit, 1, line_breaks=True)
+        (one,) = inputs.encode([text])
+        if one.cut_context and not one.cut_core and not one.cut_response:
+            cut.append(tokenizer.decode(one.input_ids, skip_special_tokens=True))
+    read = cut[-1].replace(" ", "")
+    assert read.removesuffix("bird") == "a\n\ncat"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_moved_paragraph_changes_the_score_of_the_new_form_only(tmp_path, shape):
     texts = ["the red cat\n\nsees a dog", "the red\n\ncat sees a dog", "the red cat sees a dog"]
     new = sequence_scorer(tmp_path, True, shape)
     old = sequence_scorer(tmp_path, False, shape)
     new_scores = new.score([PROMPT] * 3, texts).tolist()
     old_scores = old.score([PROMPT] * 3, texts).tolist()
-    assert len({round(score, 4) for score in new_scores}) == 3
+    assert len({round(score, 6) for score in new_scores}) == 3
     assert len({round(score, 6) for score in old_scores}) == 1
-    (ids,) = new.encode([PROMPT], [CODE])
-    read = ids.decoder_input_ids or ids.input_ids
-    assert new.inputs.tokenizer.decode(read).endswith(CODE)
+    (read,) = spelled(new, [CODE])
+    assert read.endswith(CODE) and PROMPT.text in read
     # the published form: words joined by spaces
-    (ids,) = old.encode([PROMPT], [CODE])
-    read = ids.decoder_input_ids or ids.input_ids
-    assert old.inputs.tokenizer.decode(read).endswith(" ".join(CODE.split()))
+    (read,) = spelled(old, [CODE])
+    assert read.endswith(" ".join(CODE.split())) and " ".join(PROMPT.text.split()) in read
 
 
 def test_folders_of_earlier_releases_read_words():
     facts = {"kind": "sequence", "shape": "causal", "level": "sequence", "with_context": False}
     facts |= {"max_length": 64, "mean": 0.0, "std": 1.0}
     assert not spec_problems(facts) and RewardModelSpec(**facts).line_breaks is False
-    problems = spec_problems({**facts, "line_breaks": True, "shape": "encoder"})
-    assert problems == ["line_breaks: an encoder reads words, so it must be false"]
     recorded = {"ckpt": "x"}  # of a run that began before the key existed
     assert with_new_keys(recorded, ModelSection(ckpt="x"))["line_breaks"] is False
 
@@ -134,12 +200,16 @@ def segment_file(folder, level="sentence"):
     return str(folder / "train.json")
 
 
-@pytest.mark.parametrize("level", ["sentence", "word"])
-def test_segments_are_trained_on_what_is_scored(tmp_path, level):
-    network, tokenizer = load_network(section(tmp_path), "segment", {0: "ERROR", 1: "O"})
+@pytest.mark.parametrize(
+    ("level", "shape"),
+    [("sentence", "causal"), ("word", "seq2seq"), ("sentence", "encoder"), ("step", "causal")],
+)
+def test_segments_are_trained_on_what_is_scored(tmp_path, level, shape):
+    model = section(tmp_path, shape=shape)
+    network, tokenizer = load_network(model, "segment", {0: "ERROR", 1: "O"})
     spec = RewardModelSpec(
         "segment",
-        "causal",
+        shape,
         level,
         False,
         200,
@@ -151,10 +221,14 @@ def test_segments_are_trained_on_what_is_scored(tmp_path, level):
     )
     scorer = SegmentScorer(network, tokenizer, spec, text_prefix)
     rows = read_segment_rows(segment_file(tmp_path, level), ("ERROR", "O"), "Ignore", level)
+    assert all(row.has_spaces for row in rows)
     trained = scorer.inputs.encode([row.text for row in rows])
     served = scorer.encode([PROMPT] * 2, [CODE, LIST])
-    for one, other, text in zip(trained, served, (CODE, LIST), strict=True):
-        assert (one.input_ids, one.positions) == (other.input_ids, other.positions)
+    assert trained == served
+    for one, text in zip(trained, (CODE, LIST), strict=True):
+        assert PROMPT.text in tokenizer.decode(one.input_ids).replace(" \n", "\n")
+        if shape != "causal" or level == "step":  # marks between segments; lines without blanks
+            continue
         assert tokenizer.decode(one.input_ids).endswith(f" {text}")
         spans = scorer.segmenter.segments(text, level)
         for (_, end), position in zip(spans, one.positions, strict=True):
@@ -177,9 +251,16 @@ def test_files_without_spaces_are_read_as_words(tmp_path):
         for value in (False, True)
     )
     assert old == new
-    file.write_text(json.dumps({**line, "spaces": {"2": "", "5": "\n\n"}}))
+    file.write_text(json.dumps({**line, "spaces": {"0": "", "2": "", "5": "\n\n"}}))
     (row,) = read_segment_rows(file, ("ERROR", "O"), "Ignore")
-    assert row.text.spaces == (("", " "), ("\n\n",))
+    assert row.text.spaces == (("", " "), ("\n\n",)) and row.has_spaces
+    # white space of the response only, or of the prompt only
+    for spaces in ({"2": "", "5": "\n\n"}, {"0": ""}):
+        file.write_text(json.dumps({**line, "spaces": spaces}))
+        (row,) = read_segment_rows(file, ("ERROR", "O"), "Ignore")
+        assert row.text.spaces is None and not row.has_spaces
+    (row,) = read_segment_rows(file, ("ERROR", "O"), "Ignore", "step")
+    assert row.has_spaces
     for spaces in ({"9": " "}, {"2": "x"}, [" "]):
         file.write_text(json.dumps({**line, "spaces": spaces}))
         with pytest.raises(UserError, match="`spaces`: must map places"):
@@ -195,11 +276,10 @@ def test_new_models_keep_line_breaks_where_they_can(tmp_path):
     model = ModelSection(ckpt="x")
     assert reads_line_breaks(model, "causal", seen)
     assert not reads_line_breaks(model, "causal", unseen)
-    assert not reads_line_breaks(model, "encoder", seen)
     assert not reads_line_breaks(model, "causal", seen, "no spaces")
     assert not reads_line_breaks(ModelSection(ckpt="x", line_breaks=False), "causal", seen)
     wanted = ModelSection(ckpt="x", line_breaks=True)
-    for arguments in (("encoder", seen), ("causal", unseen), ("causal", seen, "no spaces")):
+    for arguments in (("encoder", unseen), ("causal", unseen), ("causal", seen, "no spaces")):
         with pytest.raises(UserError, match="model.line_breaks=true, but"):
             reads_line_breaks(wanted, *arguments)
 

@@ -26,7 +26,8 @@ DIALOG = Prompt(
 def prefix_fn(prompt: Prompt, with_context: bool):
     if not with_context:
         return ["short"]
-    return Prefix(("a", "long", "one"), (range(1, 2),), ("answer:",), keeps_end=True)
+    spaces = ("", "\n", " ")
+    return Prefix(("a", "long", "one"), (range(1, 2),), ("answer:",), keeps_end=True, spaces=spaces)
 
 
 def encoded(request) -> bytes:
@@ -50,6 +51,7 @@ def test_a_request_by_hand():
             "context": [[1, 2]],
             "response_mark": ["answer:"],
             "keeps_end": True,
+            "spaces": ["", "\n", " "],
         },
         "without_context": {
             "words": ["short"],

@@ -42,8 +42,8 @@ class RMInputs:
       text_features: whether the network reads hand-made features of the segments.
       between: what a language model reads between two segments: a line break if segments are lines,
         as in the texts that it has learned.
-      line_breaks: whether a language model reads a response with its own white space, line breaks
-        and indentation included; else with `between`, and one space between words.
+      line_breaks: whether the network reads prompt and response with their own white space, line
+        breaks and indentation included; else with `between`, and one space between words.
 
     Attributes:
       collate: inputs -> the arguments of the network's forward pass.
@@ -103,13 +103,15 @@ class RMInputs:
         all_words: list[list[str]] = []
         all_bounds: list[list[int]] = []  # the first word of each segment, and the end
         for text in texts:
-            words = text.prefix.all_words
+            words = [*self._pieces(text.prefix.words, text.prefix.spaces)]
+            words += text.prefix.response_mark
             bounds = []
-            for segment in text.segments:
+            for place, segment in enumerate(text.segments):
                 bounds.append(len(words))
                 if self.kind == "segment":
                     words.append(self.mark)
-                words += segment
+                spaces = None if text.spaces is None else text.spaces[place]
+                words += self._pieces(segment, spaces)
             bounds.append(len(words))
             all_words.append(words)
             all_bounds.append(bounds)
@@ -120,6 +122,12 @@ class RMInputs:
             word_ids = batch.word_ids(i)
             inputs.append(self._cut_encoder_input(ids, word_ids, text.prefix, all_bounds[i]))
         return inputs
+
+    def _pieces(self, words: Sequence[str], spaces: Sequence[str] | None) -> list[str]:
+        """What an encoder's tokenizer gets as words: with the white space that is no single one."""
+        if spaces is None or not self.line_breaks:
+            return list(words)
+        return [spaced_word(word, space) for word, space in zip(words, spaces, strict=True)]
 
     def _cut_encoder_input(
         self,
@@ -260,7 +268,10 @@ class RMInputs:
         The samples of one prompt share their prefix.
         """
         unique = list(dict.fromkeys(prefixes))
-        texts = [" ".join(prefix.words) for prefix in unique]
+        all_spaces = [prefix.spaces if self.line_breaks else None for prefix in unique]
+        texts = []
+        for prefix, spaces in zip(unique, all_spaces):
+            texts.append(join_segments([prefix.words], spaces=spaces and [spaces])[0])
         batch = self.tokenizer(texts, return_offsets_mapping=True, verbose=False)
         tokens = {}
         for i, prefix in enumerate(unique):
@@ -271,8 +282,10 @@ class RMInputs:
                     content_end = position + 1
             context: list[int] = []
             for part in prefix.context:
-                first = _token_of_word(prefix.words, part.start, offsets, content_end)
-                stop = _token_of_word(prefix.words, part.stop, offsets, content_end)
+                first, stop = (
+                    _token_of_word(prefix.words, all_spaces[i], word, offsets, content_end)
+                    for word in (part.start, part.stop)
+                )
                 context += range(first, stop)
             if prefix.keeps_end:
                 context.reverse()
@@ -365,18 +378,25 @@ def _without(ids: Sequence[int], positions: Iterable[int]) -> list[int]:
 
 
 def _token_of_word(
-    words: Sequence[str], word: int, offsets: Sequence[tuple[int, int]], content_end: int
+    words: Sequence[str],
+    spaces: Sequence[str] | None,
+    word: int,
+    offsets: Sequence[tuple[int, int]],
+    content_end: int,
 ) -> int:
-    """The first token of a word among words joined by spaces; `content_end` after the last word.
+    """The first token of a word, or of the white space before it; `content_end` after the last one.
 
     Args:
+      spaces: the white space before each word; None: single spaces.
       word: the index of the word.
       offsets: the characters of each token in the joined text.
       content_end: where the special tokens at the end begin.
     """
-    begin_of_word = sum(len(text) + 1 for text in words[:word])
     # the space before a word may be part of its token
-    earliest = begin_of_word - 1
+    if spaces is None:
+        earliest = sum(len(text) + 1 for text in words[:word]) - 1
+    else:
+        earliest = sum(map(len, words[:word])) + sum(map(len, spaces[:word]))
     for position, (start, end) in enumerate(offsets):
         has_characters = start < end
         if has_characters and start >= earliest:
@@ -429,14 +449,21 @@ def longest_input(network: PreTrainedModel) -> int | None:
     return positions
 
 
-def sees_line_breaks(tokenizer) -> bool:
+def spaced_word(word: str, space: str) -> str:
+    """A word as an encoder's tokenizer gets it, which puts a single space before it by itself."""
+    return word if space in ("", " ") else space + word
+
+
+def sees_line_breaks(tokenizer, shape: Shape) -> bool:
     """Whether a tokenizer has other tokens for line breaks and indentation than for one space.
 
-    Those of T5 and BERT have not.
+    Those of T5, BERT and XLM-R have not.
     """
     read = []
     for space in (" ", "\n", "\n\n", "\n    "):
-        ids = tokenizer(f"a{space}b", add_special_tokens=False)["input_ids"]
+        is_encoder = shape == "encoder"
+        text = ["a", spaced_word("b", space)] if is_encoder else f"a{space}b"
+        ids = tokenizer(text, is_split_into_words=is_encoder, add_special_tokens=False)["input_ids"]
         if tokenizer.unk_token_id in ids:
             return False
         read.append(ids)

@@ -20,12 +20,14 @@ class Prefix:
         else it is cut from its end.
       response_mark: words that announce the response to an encoder, such as `answer:`. A language
         model reads the response directly after `words`, as it does in sampling.
+      spaces: the white space before each of `words`; "" before the first one. None: single spaces.
     """
 
     words: tuple[str, ...]
     context: tuple[range, ...] = ()
     response_mark: tuple[str, ...] = ()
     keeps_end: bool = False
+    spaces: tuple[str, ...] | None = None
 
     def __post_init__(self):
         end = 0
@@ -36,6 +38,20 @@ class Prefix:
                     " words that do not overlap"
                 )
             end = part.stop
+        spaces = self.spaces
+        if spaces is not None and (len(spaces) != len(self.words) or "".join(spaces).strip()):
+            raise ValueError(
+                f"`spaces` must have the white space before each of the {len(self.words)} words"
+            )
+
+    @classmethod
+    def of_text(
+        cls, text: str, context: tuple[range, ...] = (), keeps_end: bool = False
+    ) -> "Prefix":
+        """The words of a text with its white space. `context`: ranges of its words."""
+        (spaces,) = spaces_before_words(text, [(0, len(text))])
+        words = tuple(text.split())
+        return cls(words, context, keeps_end=keeps_end, spaces=unless_single(spaces))
 
     @classmethod
     def of(cls, words: "Prefix | Sequence[str]") -> "Prefix":
@@ -86,6 +102,11 @@ def spaces_before_words(text: str, spans: Sequence[tuple[int, int]]) -> tuple[tu
     return tuple(result)
 
 
+def unless_single(spaces: tuple[str, ...]) -> tuple[str, ...] | None:
+    """White space before words; None if it is one space between any two words."""
+    return None if spaces == ("", *" " * (len(spaces) - 1))[: len(spaces)] else spaces
+
+
 # (prompt, with_context) -> the words before the response; a task's `rm_prefix`
 PrefixFn = Callable[[Prompt, bool], Prefix | Sequence[str]]
 
@@ -95,9 +116,13 @@ def text_prefix(prompt: Prompt, with_context: bool) -> Prefix:
 
     In a dialog, the context is every turn before the last one. The oldest turns are cut first.
     """
-    words = tuple(prompt.text.split())
-    last_turn = len(dialog_text(prompt.messages[-1:]).split()) if prompt.messages else len(words)
-    start = max(0, len(words) - last_turn)
-    if not with_context:
-        return Prefix(words[start:])
-    return Prefix(words, (range(start),), keeps_end=True) if start else Prefix(words)
+    whole = Prefix.of_text(prompt.text)
+    words = len(whole.words)
+    last_turn = len(dialog_text(prompt.messages[-1:]).split()) if prompt.messages else words
+    start = max(0, words - last_turn)
+    if with_context and start:
+        return Prefix.of_text(prompt.text, (range(start),), keeps_end=True)
+    if start:
+        spaces = None if whole.spaces is None else unless_single(("", *whole.spaces[start + 1 :]))
+        return Prefix(whole.words[start:], spaces=spaces)
+    return whole

@@ -16,7 +16,7 @@ Bring your own model
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.rm_input import Kind, RMInput, Shape
 from fgrlhf.reward_models.spec import RewardModelSpec
-from fgrlhf.reward_utils import PUBLISHED, Span, load_segmenter
+from fgrlhf.reward_utils import PUBLISHED, Span, is_step, load_segmenter
 from fgrlhf.text_types import Prompt
 
 BATCH_TOKENS_ON_GPU = 32_768
@@ -174,7 +174,9 @@ class SegmentScorer(_Scorer):
 
     def _read(self, prompt: Prompt, text: str) -> tuple[RMText, list[Span]]:
         spans = self.segmenter.segments(text, self.spec.level)
-        return RMText.of(self._prefix(prompt), text, spans), spans
+        read = RMText.of(self._prefix(prompt), text, spans)
+        # as in training files: a step is a line, and its separator need not be white space
+        return replace(read, spaces=None) if is_step(self.spec.level) else read, spans
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[SegmentLabels]:
         """Judge each text's segments. A text without words has none.

@@ -38,8 +38,9 @@ class RewardModelSpec:
       segmenter: name and version of the segmenter that split the training responses; None: the
         published one, as in folders of earlier releases and in published ones.
       mean, std: of a sequence scorer's raw scores over its training data.
-      line_breaks: whether a language model reads responses with their line breaks and indentation,
-        or as words joined by single spaces, as in folders of earlier releases and published ones.
+      line_breaks: whether the network reads prompts and responses with their line breaks and
+        indentation, or as words joined by single spaces, as in folders of earlier releases and
+        published ones.
       metrics: on its dev data at the end of training.
 
     Raises:
@@ -152,8 +153,6 @@ def is_finite_number(value: Any) -> bool:
 
 def _contradictions(row: Mapping[str, Any]) -> list[str]:
     """Fields that are valid individually but not together."""
-    if row.get("line_breaks") and row["shape"] == "encoder":
-        return ["line_breaks: an encoder reads words, so it must be false"]
     if row["kind"] == "segment":
         return [shorten(problem) for problem in _label_problems(row)]
     problems = []

@@ -52,21 +52,24 @@ class PrefixRow(StrictModel):
     context: tuple[tuple[int, int], ...]
     response_mark: tuple[str, ...]
     keeps_end: bool
+    spaces: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, words: Prefix | Sequence[str]) -> dict[str, Any]:
         prefix = Prefix.of(words)
-        return {
+        row = {
             "words": list(prefix.words),
             "context": [[part.start, part.stop] for part in prefix.context],
             "response_mark": list(prefix.response_mark),
             "keeps_end": prefix.keeps_end,
         }
+        # servers of earlier releases do not have the key
+        return row if prefix.spaces is None else {**row, "spaces": list(prefix.spaces)}
 
     def prefix(self) -> Prefix:
-        """Raises `ValueError` if the context is not a part of the words."""
+        """Raises `ValueError` if context or white space do not fit the words."""
         context = tuple(range(start, stop) for start, stop in self.context)
-        return Prefix(self.words, context, self.response_mark, self.keeps_end)
+        return Prefix(self.words, context, self.response_mark, self.keeps_end, self.spaces)
 
 
 class PromptRow(StrictModel):

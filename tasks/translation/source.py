@@ -2,6 +2,7 @@
 
 import re
 
+from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.text_types import Prompt
 
 _LANGUAGE = re.compile(r"<2\w+>\s+")
@@ -13,6 +14,6 @@ def source_of(prompt: Prompt) -> str:
     return prompt.text if language is None else prompt.text[language.end() :]
 
 
-def source_words(prompt: Prompt, with_context: bool) -> tuple[str, ...]:
+def source_words(prompt: Prompt, with_context: bool) -> Prefix:
     """What a reward model reads before a translation."""
-    return tuple(source_of(prompt).split())
+    return Prefix.of_text(source_of(prompt))

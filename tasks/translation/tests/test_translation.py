@@ -14,6 +14,7 @@ from fgrlhf.base.files import read_json, read_jsonl, write_jsonl
 from fgrlhf.configs.strict import load_config
 from fgrlhf.data.formats import COMPARISONS, LabelledSpan
 from fgrlhf.reward import AtEnd, SegmentClassifierReward
+from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.task import rl_config
 from fgrlhf.text_types import Prompt
@@ -474,7 +475,7 @@ def test_the_same_sum_as_one_scalar():
 def test_the_language_of_madlad_is_no_part_of_the_source():
     assert source_of(Prompt("", "<2de> I am <2b> .")) == "I am <2b> ."
     assert source_of(Prompt("", "I am <2de>")) == "I am <2de>"
-    assert source_words(Prompt("", "<2pt_BR> a b"), False) == ("a", "b")
+    assert source_words(Prompt("", "<2pt_BR> a b"), False) == Prefix(("a", "b"))
 
 
 # ---- spans of a reward model ---------------------------------------------------------------------
