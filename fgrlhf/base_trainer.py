@@ -14,10 +14,10 @@ from tqdm import tqdm
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
+from fgrlhf.models.base import Policy
 from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.models.sharding import clip_grad_norm, unsharded, whole
 from fgrlhf.models.trunk import require_trained
-from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import check_launcher, shard_over_processes, shards_models
 from fgrlhf.runs.optimizer import make_optimizer

@@ -31,8 +31,8 @@ from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.data.comparisons import Comparison, ComparisonSource
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.token_comparisons import ComparisonBatch, TokenComparison, collate
+from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded
-from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.batching import shuffled_batches
 from fgrlhf.runs.distributed import share_of

@@ -16,8 +16,8 @@ from fgrlhf.metrics.base import Metric, MetricFunction, NamedMetric, ReferenceMe
 from fgrlhf.metrics.clusters import CLUSTER, cluster_of
 from fgrlhf.metrics.config import RESERVED_COLUMNS
 from fgrlhf.metrics.summary import summarize
+from fgrlhf.models.base import Policy
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import Policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.reward_utils import Segmenter
 from fgrlhf.rollout import (

@@ -9,9 +9,9 @@ from tqdm import tqdm
 
 from fgrlhf.alignment import decode, texts_of
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.models.base import Policy
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.logprobs import check_logprobs
-from fgrlhf.policy import Policy
 from fgrlhf.samplers.sampler import LocalSampler, Sampler
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import PolicyOutput, Response, Rollout

@@ -14,9 +14,9 @@ from torch import Tensor
 from fgrlhf.alignment import texts_of
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.models.base import Policy
 from fgrlhf.models.causal import CausalPolicy
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import Policy
 from fgrlhf.scorers.base import TextScorer, score_texts
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Response

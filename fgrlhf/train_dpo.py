@@ -12,9 +12,10 @@ from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.dpo import DPOTrainer, load_comparisons
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models import frozen_layers
+from fgrlhf.models.base import Policy
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.models.trunk import text_config
-from fgrlhf.policy import Policy, load_policy
+from fgrlhf.policy import load_policy
 from fgrlhf.runs.distributed import (
     shard_over_processes,
     shards_models,

@@ -10,9 +10,10 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.models.base import Policy
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.lora import AdapterFree
-from fgrlhf.policy import Policy, load_policy
+from fgrlhf.policy import load_policy
 from fgrlhf.runs.distributed import shards_models, stop_together, strategy_notes
 from fgrlhf.runs.notes import dtype_notes, note_changed_code, start_line
 from fgrlhf.runs.occupied import check_own_run

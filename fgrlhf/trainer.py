@@ -18,8 +18,9 @@ from fgrlhf.algorithms.registry import algorithm_class
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
+from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded, whole
-from fgrlhf.policy import Policy, cut_prompts
+from fgrlhf.policy import cut_prompts
 from fgrlhf.reward import BasicReward, normalized
 from fgrlhf.rollout import collect, response_seeds
 from fgrlhf.runs import checkpoint

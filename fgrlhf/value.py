@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.models.base import Policy
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import has_adapters
-from fgrlhf.policy import Policy, load_policy
+from fgrlhf.policy import load_policy
 from fgrlhf.types import PolicyOutput
 
 

@@ -21,7 +21,7 @@ from fgrlhf.types import Rollout
 
 if TYPE_CHECKING:
     from fgrlhf.masked_policy import MaskedPolicy
-    from fgrlhf.policy import Policy
+    from fgrlhf.models.base import Policy
     from fgrlhf.runs.rl_config import RLConfig
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from accelerate import Accelerator
 
-    from fgrlhf.policy import Policy
+    from fgrlhf.models.base import Policy
     from fgrlhf.runs.rl_config import RLConfig
     from fgrlhf.value import ActorCritic
 

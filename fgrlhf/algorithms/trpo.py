@@ -34,7 +34,7 @@ from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 from fgrlhf.utils import check_same_shape, masked_sum
 
 if TYPE_CHECKING:
-    from fgrlhf.policy import Policy
+    from fgrlhf.models.base import Policy
     from fgrlhf.runs.rl_config import RLConfig
 
 TOLERANCE = 1e-10  # of conjugate gradients, relative to |b|^2

@@ -32,8 +32,9 @@ from fgrlhf.metrics.config import EvaluationMetrics, models_of
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows, read_summary
 from fgrlhf.metrics.summary import summarize
+from fgrlhf.models.base import Policy
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import Policy, load_policy
+from fgrlhf.policy import load_policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.rl_config import RLConfig

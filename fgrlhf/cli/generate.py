@@ -23,8 +23,9 @@ from fgrlhf.cli.evaluate import policy_name
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.models.base import Policy
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import Policy, load_policy
+from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.progress import progress_bar

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.models.base import Policy
 from fgrlhf.models.dialogs import dialog_text
-from fgrlhf.policy import Policy, checked_lengths
+from fgrlhf.policy import checked_lengths
 from fgrlhf.text_types import SYSTEM, Prompt
 
 

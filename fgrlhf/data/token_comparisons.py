@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.comparisons import Comparison
-from fgrlhf.policy import Policy
+from fgrlhf.models.base import Policy
 from fgrlhf.text_types import Message, Prompt
 
 PROMPTS_AT_ONCE = 64

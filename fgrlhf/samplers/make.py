@@ -1,7 +1,8 @@
 """The sampler of a config."""
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.policy import CausalPolicy, Policy
+from fgrlhf.models.base import Policy
+from fgrlhf.models.causal import CausalPolicy
 from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig
 from fgrlhf.samplers.one_step_behind import OneStepBehind
 from fgrlhf.samplers.sampler import LocalSampler, Sampler

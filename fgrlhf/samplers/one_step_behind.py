@@ -22,8 +22,8 @@ from torch.nn.utils.rnn import pad_sequence
 from fgrlhf.base.background import Background
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.models.base import Policy
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import Policy
 from fgrlhf.samplers.sampler import SavePolicy
 from fgrlhf.samplers.vllm import VllmSampler
 from fgrlhf.types import Response

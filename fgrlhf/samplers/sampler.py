@@ -6,8 +6,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from fgrlhf.models.base import Policy
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import Policy
 from fgrlhf.types import Response
 
 # writes the policy into a folder, in the format of transformers

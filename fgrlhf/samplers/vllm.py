@@ -35,8 +35,8 @@ from torch import Tensor
 from fgrlhf.base.background import run_parallel, wait_for
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json
+from fgrlhf.models.base import Policy
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import Policy
 from fgrlhf.samplers.config import VllmSamplerConfig
 from fgrlhf.samplers.sampler import SavePolicy
 from fgrlhf.samplers.shared_weights import publish_weights
