@@ -114,6 +114,7 @@ class Policy(nn.Module, ABC):
         self.tokenizer = tokenizer
         self.max_input_len = max_input_len
         tokenizer.padding_side = padding_side or self.default_padding_side
+        # a prompt begins with its request, so its end is cut
         tokenizer.truncation_side = "right"
         self.chat = load_chat_template(tokenizer, chat_template, max_input_len)
         self.turn_end_ids = self.chat.end_ids if self.chat else []
@@ -166,6 +167,7 @@ class Policy(nn.Module, ABC):
                 " could end: set `eos_token` in its tokenizer_config.json, or `eos_token_id` in"
                 " its generation_config.json"
             )
+        # a base model's end of text also ends a response if only the end of a turn is configured
         special = sorted(special_ids(self.tokenizer))
         names = self.tokenizer.convert_ids_to_tokens(special)
         ends_of_text = [i for i, name in zip(special, names) if name in ENDS_OF_TEXT]
@@ -205,6 +207,7 @@ class Policy(nn.Module, ABC):
         """
         if not has_adapters(self.model):
             train_top_layers(self.model, n, "train_top_layers")
+        # with all layers trained, there is nothing below them to keep
         if n < count_layers(self.model) and self._can_split:
             self.frozen_layers = FrozenLayers(n)
 
@@ -225,6 +228,7 @@ class Policy(nn.Module, ABC):
         for prompt in map(_as_prompt, prompts):
             texts.append(self.chat.write(prompt) if self.chat else prompt.text)
         lengths = []
+        # a tokenizer's batch is held in memory as Python lists; data sets have many prompts
         for start in range(0, len(texts), COUNTED_AT_ONCE):
             lengths += self._lengths(texts[start : start + COUNTED_AT_ONCE])
         return lengths
@@ -344,6 +348,7 @@ class Policy(nn.Module, ABC):
                 f"num_samples is {num_samples}, but beam search (num_beams={sampling.num_beams})"
                 " finds one response per prompt: set num_samples=1, or num_beams=1"
             )
+        # refused before anything is computed, rather than at the token that has no position
         self.check_fits(prompt_ids_GP.shape[1], sampling.max_new_tokens)
         uniform_BT = _uniform_numbers(sampling, row_seeds, len(prompt_ids_GP) * num_samples)
         was_training = self.model.training
@@ -397,6 +402,7 @@ class Policy(nn.Module, ABC):
         ids_BT = output[:, first:]
         mask_BT = response_mask(ids_BT, self.eos_ids)
         ids_BT = ids_BT * mask_BT + self.tokenizer.pad_token_id * (1 - mask_BT)
+        # the beams' own scores are normalised by length: score the tokens as any other response
         scored, _ = self(prompt_ids_GP, prompt_mask_GP, ids_BT, mask_BT, temperature)
         return Response(ids_BT, mask_BT, scored.logprobs_BT)
 
@@ -433,6 +439,7 @@ class Policy(nn.Module, ABC):
             temperature,
             entropy_gradient=entropy_gradient,
         )
+        # back from the N real tokens to (B, T), with 0 on padding
         zeros_BT = torch.zeros(real_BT.shape, device=hidden_BTD.device)
         log_kept_mass_BT = None
         if truncation is not None:
@@ -461,6 +468,7 @@ class Policy(nn.Module, ABC):
         Raises:
           UserError: transformers wrote no weights.
         """
+        # other programs read a whole model, without peft
         if has_adapters(self.model):
             weights = merged_weights(self.model, weights)
         generation = generation_settings(

@@ -61,6 +61,7 @@ class CausalPolicy(Policy):
     def tokenize_responses(self, prompts, texts, offsets=False):
         if self.chat is None:
             return super().tokenize_responses(prompts, texts, offsets)
+        # a template may change the answer's first tokens, so prompt and answer are written together
         answers = self.chat.answers(prompts, texts, offsets)
         end = self.turn_end_ids
         return [a if end and a.ids[-1:] == end else self._with_end(a) for a in answers]
@@ -103,6 +104,7 @@ class CausalPolicy(Policy):
         response_mask_BT: Tensor,
     ) -> Tensor:
         first_G, group_B = group_equal_prompts(prompt_ids_BP, prompt_mask_BP)
+        # K is None if prompts have different numbers of responses: a row for each response then
         K = uniform_group_size(group_B)
         G = len(first_G)
         P = prompt_ids_BP.shape[1]
@@ -150,6 +152,7 @@ class CausalPolicy(Policy):
         if shares_cache(self.model):  # its attention reads the layout instead of the mask
             layout["shared_rows"] = SharedRows.of(prompt_mask_GP, K, T)
 
+        # positions count real tokens: the padding on the left has none of its own
         prompt_positions_GP = (prompt_mask_GP.cumsum(1) - 1).clamp(min=0)
         prompt_length_G11 = prompt_mask_GP.sum(1)[:, None, None]
         # padding repeats the last position: the next one may be beyond the model's last
@@ -223,6 +226,7 @@ class CausalPolicy(Policy):
         prompt_GPD, response_GKTD = self.frozen_layers.states(
             prompt_ids_GP, prompt_mask_GP, response_ids_GKT, response_mask_GKT, lower_states
         )
+        # the same row as `inputs` describe, with states in place of token ids
         lower_GLD = torch.cat([prompt_GPD, response_GKTD.flatten(1, 2)], 1)
         return run_upper(self.model, n_trained, lower_GLD, **inputs, use_cache=False)
 
@@ -284,6 +288,7 @@ class CausalSteps:
         return hidden_GD.repeat_interleave(self.num_samples, 0)
 
     def next(self, ids_B: Tensor) -> Tensor:
+        # the next position is the number of real tokens so far, since positions begin at 0
         positions_B1 = self.mask_BL.sum(1, keepdim=True)
         self.mask_BL = torch.cat([self.mask_BL, torch.ones_like(positions_B1)], 1)
         return self._read(ids_B[:, None], positions_B1)

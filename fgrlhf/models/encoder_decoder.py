@@ -120,11 +120,13 @@ class EncoderDecoderPolicy(Policy):
         start_BM = response_ids_BT.new_tensor(self.decoder_start_ids).expand(B, -1)
         input_ids_BI = torch.cat([start_BM, response_ids_BT[:, :-1]], 1)
         if self._can_pack:
+            # start token and prefix are real; the last response token is read by no column
             input_mask_BI = torch.cat([response_mask_BT.new_ones(B, n), response_mask_BT], 1)
             packing = pack_responses(input_mask_BI, group_B)
             ids_RL = packing.pack(input_ids_BI)
             hidden_RLD = self._decode(ids_RL, encoded_GPD, mask_GP, packing.mask())
             return packing.unpack(hidden_RLD)[:, n:]
+        # the decoder needs as many rows per encoder state: without that, one state per row
         if uniform_group_size(group_B) is None:
             encoded_GPD = encoded_GPD[group_B]
             mask_GP = mask_GP[group_B]
@@ -259,6 +261,7 @@ def encode_prompts(model: PreTrainedModel, ids_GP: Tensor, mask_GP: Tensor) -> T
     """
     P = ids_GP.shape[1]
     limit = ids_GP.numel() if communicates(model) else encoded_at_once(P, ids_GP.device)
+    # prompts of similar length together: the padding within a pass is short
     encoder = model.get_encoder()
     lengths_G = mask_GP.sum(1)
     order_G = lengths_G.argsort(stable=True)
@@ -272,6 +275,7 @@ def encode_prompts(model: PreTrainedModel, ids_GP: Tensor, mask_GP: Tensor) -> T
             input_ids=ids_GP[rows, start:end],
             attention_mask=mask_GP[rows, start:end],
         ).last_hidden_state
+        # back to P columns, so that all parts can be joined
         encoded_parts.append(nn.functional.pad(encoded, (0, 0, start, P - end)))
     back_to_G = order_G.argsort()
     return torch.cat(encoded_parts)[back_to_G]

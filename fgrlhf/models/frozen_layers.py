@@ -80,6 +80,7 @@ class FrozenLayers:
         prompts = _keys(prompt_ids_GP, prompt_mask_GP)
         responses = []
         for prompt, ids_KT, mask_KT in zip(prompts, response_ids_GKT, response_mask_GKT):
+            # the state of a response depends on its prompt, so its key includes it
             responses += [prompt + b"|" + key for key in _keys(ids_KT, mask_KT)]
         # a response is never looked up without its prompt, so the prompt stays as recent
         known = all(key in self._states for key in (*prompts, *responses))
@@ -98,9 +99,11 @@ class FrozenLayers:
             earlier = self._states.pop(key, None)
             if earlier is not None:
                 self._bytes -= earlier.nbytes
+            # padding differs between batches and is not kept
             real_LD = states_LD[mask_L]
             self._states[key] = real_LD
             self._bytes += real_LD.nbytes
+        # the oldest first, but never those of the present batch
         while self._bytes > CAPACITY and len(self._states) > len(keys):
             _, forgotten = self._states.popitem(last=False)
             self._bytes -= forgotten.nbytes
@@ -109,6 +112,7 @@ class FrozenLayers:
         for key in keys:
             self._states.move_to_end(key)
         real_ND = torch.cat([self._states[key] for key in keys])
+        # the kept rows have their real tokens only: put them where this batch has them
         zeros_RLD = real_ND.new_zeros(*mask_RL.shape, real_ND.shape[-1])
         return zeros_RLD.masked_scatter(mask_RL.bool()[..., None], real_ND)
 
@@ -160,6 +164,7 @@ def run_lower(model: PreTrainedModel, n_trained: int, **inputs) -> Tensor:
     model.eval()
     handle = lower_layers[-1].register_forward_hook(remember)
     try:
+        # The final norm still runs, above the wrong layers; its output is not used.
         with _layers_replaced(model, lower_layers):
             trunk_of(model)(**inputs)
     finally:

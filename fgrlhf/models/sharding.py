@@ -57,6 +57,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, dtype: torch.dtype = torch.float3
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     is_first = mesh.get_local_rank() == 0
     first_tensors = {name: tensor.detach() for name, tensor in _tensors(module)} if is_first else {}
+    # Layers one by one: a process never holds more than one whole layer on its device.
     for layer in layers:
         _allocate(layer)
         fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
@@ -110,6 +111,7 @@ def _send(module: nn.Module, first_tensors: dict[str, Tensor], mesh: DeviceMesh)
     """Send each process its part of the first process's tensors, one tensor at a time."""
     for name, tensor in _tensors(module):
         full = first_tensors.pop(name, None)
+        # the other processes receive into memory with the same shape
         if full is None:
             full = torch.empty(tensor.shape, dtype=tensor.dtype)
         full = full.to(tensor.device)
@@ -187,6 +189,7 @@ def unsharded(*roots: nn.Module) -> Iterator[None]:
 @contextmanager
 def _unsharded(root: nn.Module) -> Iterator[None]:
     parts = _parts(root)
+    # keep the gathered weights after each forward pass, or every pass would communicate
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
         part.unshard()
@@ -216,6 +219,7 @@ def whole(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         full = tensor
         if isinstance(tensor, DTensor):
+            # all processes gather, in the same order; only some keep the result
             if id(tensor) not in gathered:
                 part: Any = tensor.detach()
                 full = part.full_tensor()

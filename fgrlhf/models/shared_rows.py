@@ -40,6 +40,7 @@ def block_mask(part_GL: Tensor, real_GL: Tensor) -> Tensor:
     not_later_LL = column_L <= row_L1
     in_prompt_G1L = part_GL[:, None] == 0
     same_part_GLL = part_GL[:, None] == part_GL[:, :, None]
+    # the prompt comes first, so "not later" also keeps prompt tokens from seeing responses
     sees_GLL = not_later_LL & (in_prompt_G1L | same_part_GLL)
     itself_LL = column_L == row_L1
     return ((sees_GLL & real_GL[:, None]) | itself_LL)[:, None]
@@ -53,6 +54,7 @@ def can_share(model: PreTrainedModel) -> bool:
     """
     config = text_config(model)
     layer_types = set(getattr(config, "layer_types", None) or ())
+    # a window counts columns, and in a shared row responses are further away than they are
     has_window = getattr(config, "sliding_window", None) or layer_types - {"full_attention"}
     has_alibi = getattr(config, "alibi", False)
     uses_mask = model.config._attn_implementation in ("sdpa", SHARED_CACHE)

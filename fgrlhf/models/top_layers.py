@@ -132,6 +132,7 @@ def _below(model: PreTrainedModel, n: int) -> list[nn.Parameter]:
     """The trained parameters on which the input of the lowest of the top n layers depends."""
     *encoders, decoder = _stacks(model)
     decoder_layers = layers_of(decoder)
+    # layers are counted from the decoder's last one down, then on into the encoder
     trained_in_decoder = min(n, len(decoder_layers))
     trained_in_encoder = n - trained_in_decoder
     frozen: list[nn.Parameter] = []
@@ -144,6 +145,7 @@ def _below(model: PreTrainedModel, n: int) -> list[nn.Parameter]:
             frozen += encoder.parameters()
     for state in _inputs_of(model, lowest):
         frozen += _parameters_behind(state)
+    # tied parameters and those below both stacks occur twice
     unique = {id(parameter): parameter for parameter in frozen}
     return [parameter for parameter in unique.values() if parameter.requires_grad]
 
@@ -151,6 +153,7 @@ def _below(model: PreTrainedModel, n: int) -> list[nn.Parameter]:
 def names_below(model: PreTrainedModel, n: int) -> list[str]:
     """Names of all parameters on which the input of the top n layers depends, trained or not."""
     trained = {name: p.requires_grad for name, p in model.named_parameters()}
+    # autograd records only what needs a gradient, so all parameters ask for one meanwhile
     model.requires_grad_(True)
     below = {id(parameter) for parameter in _below(model, n)}
     for name, parameter in model.named_parameters():
