@@ -6,8 +6,10 @@
 Reads rows of the format `spans` (docs/data_formats.md), which is also what the feedback pages write
 for most tasks. A segment gets the tag of a span that overlaps it. `tags` names the labels that this
 reward model judges: spans with other labels belong to other reward models, and a segment with only
-such spans is right for this one. No segment gets the tag of a span in the source (an omission) or
-of a span between segments (blanks, separators). The program prints how many such spans there are.
+such spans is right for this one. `Fact.major` names the spans with the label `Fact` and the
+severity `major`, `Fact` those of any severity. No segment gets the tag of a span in the source (an
+omission) or of a span between segments (blanks, separators). The program prints how many such spans
+there are.
 """
 
 from collections import Counter
@@ -23,7 +25,7 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.cli.data_inspect import print_counts
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.data.format import RESPONSE, SpanFeedback
+from fgrlhf.data.format import RESPONSE, SOURCE, LabelledSpan, SpanFeedback
 from fgrlhf.data.formats import SPANS
 from fgrlhf.data.quotes import Offsets
 from fgrlhf.data.read import check_not_input
@@ -62,7 +64,8 @@ class Settings(StrictModel):
     tags: dict[str, str] = Field(
         min_length=1,
         description="label of a span -> tag of the segments that it overlaps, such as"
-        " {wrong: ERROR}; where several labels meet, the first one here decides",
+        " {wrong: ERROR}; {wrong.major: ERROR}: only of this severity; where several meet, the"
+        " first one here decides",
     )
     with_context: bool = Field(
         False, description="write the prompt with its context before the response"
@@ -82,7 +85,11 @@ def tagged_response(
     task: Task, feedback: SpanFeedback, settings: Settings, segments: Sequence[Span]
 ) -> TaggedWords | None:
     """The line of a segment file for a response with these segments; None if it has none."""
-    spans = [(span.start, span.end, span.label) for span in feedback.spans if span.side == RESPONSE]
+    spans = []
+    for span in feedback.spans:
+        name = named(span, settings.tags)
+        if span.side == RESPONSE and name is not None:
+            spans.append((span.start, span.end, name))
     tags = segment_tags(segments, spans, settings.tags)
     prefix = task.rm_prefix(feedback.prompt, settings.with_context)
     return tagged_words(
@@ -96,6 +103,19 @@ def tagged_response(
     )
 
 
+def named(span: LabelledSpan, tags: Mapping[str, str]) -> str | None:
+    """The first name in `tags` of a span: its label, or `label.severity`; None if it has none."""
+    names = _names(span)
+    return next((name for name in tags if name in names), None)
+
+
+def _names(span: LabelledSpan) -> set[str]:
+    names = {span.label}
+    if span.severity is not None:
+        names.add(f"{span.label}.{span.severity}")
+    return names
+
+
 def spans_left_out(
     rows: Sequence[SpanFeedback], segments: Sequence[Sequence[Span]], tags: Mapping[str, str]
 ) -> Counter[str]:
@@ -107,13 +127,27 @@ def spans_left_out(
     counts: Counter[str] = Counter()
     for row, segments_of_row in zip(rows, segments, strict=True):
         for span in row.spans:
-            if span.label not in tags:
-                counts[f"label {span.label!r}"] += 1
+            if named(span, tags) is None:
+                of = "" if span.severity is None else f", severity {span.severity!r}"
+                known = any(name.startswith(f"{span.label}.") for name in tags)
+                counts[f"label {span.label!r}{of if known else ''}"] += 1
             elif span.side != RESPONSE:
                 counts["on the source side"] += 1
             elif not any(span.start < end and start < span.end for start, end in segments_of_row):
                 counts["between segments"] += 1
     return counts
+
+
+def ignored_severities(rows: Sequence[SpanFeedback], tags: Mapping[str, str]) -> Counter[str]:
+    """`label.severity` of spans whose tag is that of all severities, if their label has several."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        for span in row.spans:
+            if span.severity is not None and named(span, tags) == span.label:
+                counts[span.label, span.severity] += 1
+    severities = Counter(label for label, _ in counts)
+    several = {f"{label}.{one}": n for (label, one), n in counts.items() if severities[label] > 1}
+    return Counter(several)
 
 
 def write_span_file(task: Task, settings: Settings) -> None:
@@ -131,12 +165,12 @@ def write_span_file(task: Task, settings: Settings) -> None:
     rows = SPANS.read(
         settings.source, settings.columns, counts=counts, reading=settings.offsets.reading
     )
-    labels = {span.label for row in rows for span in row.spans}
-    missing = [label for label in settings.tags if label not in labels]
+    names = set().union(*(_names(span) for row in rows for span in row.spans))
+    missing = [name for name in settings.tags if name not in names]
     if missing:
         raise UserError(
             f"tags: no span of {settings.source} has the label {missing[0]!r}; its labels are:"
-            f" {', '.join(map(repr, sorted(labels))) or 'none'}"
+            f" {', '.join(map(repr, sorted(names))) or 'none'}"
         )
     segmenter = load_segmenter(settings.segmenter)
     segments = [segmenter.segments(row.response, settings.level) for row in rows]
@@ -154,6 +188,23 @@ def write_span_file(task: Task, settings: Settings) -> None:
     print_counts(counts)
     for reason, count in spans_left_out(rows, segments, settings.tags).most_common():
         print(f"  spans left out, {reason}: {count:,}", flush=True)
+    ignored = ignored_severities(rows, settings.tags)
+    if ignored:
+        found = ", ".join(f"{name} {count:,}" for name, count in ignored.most_common())
+        print(f"  severities with the same tag: {found}; `tags` may name them", flush=True)
+    _note_sources(rows)
+
+
+def _note_sources(rows: Sequence[SpanFeedback]) -> None:
+    """Print how to read the source texts of rows that have no prompts."""
+    if all(not row.prompt.text.strip() for row in rows):
+        sources = sum(isinstance(row.prompt.meta.get(SOURCE), str) for row in rows)
+        if sources:
+            print(
+                f"  note: no row has a prompt, but {sources:,} have a `source`, which the reward"
+                f" model will not read: with columns.prompt={SOURCE}, it is the prompt",
+                flush=True,
+            )
 
 
 def _description(path: Path, segmenter: Segmenter, level: str) -> dict[str, Any]:

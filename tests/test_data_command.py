@@ -241,7 +241,10 @@ def test_pairs_of_conversations_stay_conversations(tmp_path, capsys):
         write_json(tmp_path / "in.json", rows)
         to_pairs = ("format=comparisons", "to=pairs", *arguments)
         printed(capsys, "convert", tmp_path / "in.json", out, *to_pairs)
-        return [(row["prompt"], row["chosen"], row["rejected"]) for row in read_rows(out)]
+        by_convert = read_rows(out)
+        printed(capsys, "export", tmp_path / "in.json", out, "to=trl_preference", *arguments)
+        assert read_rows(out) == by_convert
+        return [(row["prompt"], row["chosen"], row["rejected"]) for row in by_convert]
 
     for row, prompt in ((single, asked), (dialog, start), (many, start)):
         assert converted([row, plain]) == [(prompt, *answers), (asked, *answers)]

@@ -146,6 +146,47 @@ def test_the_first_label_of_the_tags_decides(spans):
         assert first.labels == labels
 
 
+def graded(tmp_path, **parts):
+    """A response whose sentences have marks of a label and different severities."""
+    text = "One is 7. Another is 8. Both are small."
+    marks = [("Fact", 0, 3, "minor"), ("Fact", 10, 17, "major"), ("Style", 24, 28, "minor")]
+    keys = ("label", "start", "end", "severity")
+    spans = [dict(zip(keys, mark)) for mark in marks]
+    write_jsonl(tmp_path / "spans.jsonl", [{"response": text, "spans": spans, **parts}])
+    return tmp_path / "spans.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("tags", "labels", "lines"),
+    [
+        ("Fact.major: A", (2, 0, 2), {"label 'Fact', severity 'minor': 1", "label 'Style': 1"}),
+        ("Fact.major: A, Fact.minor: B", (1, 0, 2), {"label 'Style': 1"}),
+        ("Fact.major: A, Fact: B", (1, 0, 2), {"label 'Style': 1"}),
+        ("Fact: A, Style.minor: B", (0, 0, 1), {"with the same tag: Fact.minor 1, Fact.major 1;"}),
+    ],
+)
+def test_severities_are_names_of_tags_or_counted(tmp_path, capsys, tags, labels, lines):
+    out = write(graded(tmp_path), "level=sentence", f"tags={{{tags}}}")
+    (row,) = read_segment_rows(out, ("A", "B", "O"), "Ignore", "sentence")
+    assert row.labels == labels
+    printed = capsys.readouterr().out
+    assert all(line in printed for line in lines)
+    assert printed.count("spans left out") + printed.count("same tag") == len(lines)
+
+
+def test_sources_that_are_not_read_are_noted(tmp_path, capsys):
+    note = "no row has a prompt, but 1 have a `source`, which the reward model will not read"
+    prompts = {"columns.prompt=source": {}, "segmenter=multilingual": {"prompt": "Say it."}}
+    write(graded(tmp_path, source="Es ist so."), "level=sentence", "tags={Fact: A}")
+    assert note in capsys.readouterr().out
+    for key, parts in prompts.items():
+        spans = graded(tmp_path, source="Es ist so.", **parts)
+        write(spans, "level=sentence", "tags={Fact: A}", key)
+        assert "note:" not in capsys.readouterr().out
+    write(graded(tmp_path), "level=sentence", "tags={Fact: A}")
+    assert "note:" not in capsys.readouterr().out
+
+
 def test_words_and_renamed_columns(tmp_path):
     row = {
         "q": "Name a prime.",

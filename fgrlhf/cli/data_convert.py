@@ -11,13 +11,13 @@ from fgrlhf.cli.data_inspect import FormatSettings, print_counts
 from fgrlhf.configs.strict import refuse
 from fgrlhf.data import span_rows
 from fgrlhf.data.comparisons import Comparison, join_pairs
-from fgrlhf.data.exporters import trl_preference_rows
+from fgrlhf.data.exporters import Rows, trl_preference_rows
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import FORMATS, SPANS
 from fgrlhf.data.judgements import JUDGEMENTS, Losses
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
-from fgrlhf.data.rows import Row, key_list
+from fgrlhf.data.rows import Columns, Row, key_list
 from fgrlhf.data.shapes import AFTER_MARKS, text_after_marks
 from fgrlhf.data.step_rows import STEP_ROWS, step_rows
 from fgrlhf.text_types import Prompt
@@ -31,6 +31,11 @@ TARGETS = {
 
 # format -> the keys of its elements; each element is an object
 ELEMENT_KEYS = {"spans": (*span_rows.SPAN_KEYS, "quote"), "steps": ("text", "label", "score")}
+
+CONVERSATIONS_HELP = (
+    "whether prompts and responses are lists of messages, which TRL puts into the chat template;"
+    " null: if the prompt or a response of a row is such a list"
+)
 
 # rows of spans, read as judgements
 SPAN_JUDGEMENTS = Format(
@@ -52,10 +57,7 @@ class ConvertSettings(FormatSettings):
     )
     conversations: bool | None = Field(
         default=None,
-        description=(
-            "to=pairs: whether prompts and responses are lists of messages, which TRL puts into the"
-            " chat template; null: if the prompt or a response of a row is such a list"
-        ),
+        description=(f"to=pairs: {CONVERSATIONS_HELP}"),
     )
     task: str | None = Field(
         default=None, description="of comparisons: the task that reads the file"
@@ -109,15 +111,10 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
 
     losses = Losses()
     if settings.to == "pairs":
-        as_conversations = settings.conversations
-        if as_conversations is None:
-            as_conversations = settings.task is None and _has_conversations(source, settings)
-        rows, losses = trl_preference_rows(items, as_conversations)
-        if settings.conversations is False and any(type(row["prompt"]) is list for row in rows):
-            raise UserError(
-                f"conversations is false, but the text of a prompt in {shorten(source)} would lose"
-                " its messages (two of one speaker in a row, for example): leave conversations out"
-            )
+        wanted = settings.conversations
+        if wanted is None and settings.task is not None:  # of a file in the task's own format
+            wanted = False
+        rows, losses = preference_rows(source, items, wanted, settings.columns, settings.limit)
     elif settings.to == "joined":
         losses = _lost_by_joining(items)
         rows = [row_format.to_row(item) for item in join_pairs(items)]
@@ -136,10 +133,38 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
         print(f"  lost, {what}: {count:,}")
 
 
-def _has_conversations(source: str, settings: ConvertSettings) -> bool:
+def preference_rows(
+    source: str,
+    items: Sequence[Comparison],
+    conversations: bool | None,
+    columns: Columns,
+    limit: int | None,
+) -> Rows:
+    """Decided pairs in TRL's format, as conversations if the file they come from has some.
+
+    Args:
+      source: the file, with `columns` and `limit` as it was read.
+      conversations: whether rows are conversations; None: if the file has some.
+
+    Raises:
+      UserError: they are not wanted, and a text would lose messages.
+    """
+    if conversations is None:
+        conversations = _has_conversations(source, columns, limit)
+        return trl_preference_rows(items, conversations)
+    rows, losses = trl_preference_rows(items, conversations)
+    if not conversations and any(type(row["prompt"]) is list for row in rows):
+        raise UserError(
+            f"conversations is false, but the text of a prompt in {shorten(source)} would lose"
+            " its messages (two of one speaker in a row, for example): leave conversations out"
+        )
+    return rows, losses
+
+
+def _has_conversations(source: str, columns: Columns, limit: int | None) -> bool:
     """Whether a row of comparisons has a prompt or a response that is a list of messages."""
-    for values in read_rows(source)[: settings.limit]:
-        row = Row(values, settings.columns)
+    for values in read_rows(source)[:limit]:
+        row = Row(values, columns)
         texts = [row.get(name) for name in ("prompt", "chosen", "rejected")]
         responses = row.get("responses")
         if isinstance(responses, list):

@@ -10,12 +10,13 @@ from pydantic import Field, model_validator
 
 from fgrlhf.base.errors import UserError, first_problems, shorten, suggestion
 from fgrlhf.base.files import write_json, write_text
+from fgrlhf.cli.data_convert import CONVERSATIONS_HELP, preference_rows
 from fgrlhf.cli.data_inspect import fits_format, print_counts
 from fgrlhf.configs.strict import Count, StrictModel, refuse
 from fgrlhf.data import span_rows
 from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.format import Format
-from fgrlhf.data.formats import SPANS
+from fgrlhf.data.formats import COMPARISONS, SPANS
 from fgrlhf.data.importers.registry import IMPORTERS, check_keys, import_items
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JUDGEMENTS, FeedbackRows, JudgedResponse, Losses
@@ -90,6 +91,9 @@ class ExportSettings(StrictModel):
     offsets: Literal["utf16", "code_points"] | None = Field(
         default=None, description="doccano: what its page counts; null: utf16, its default"
     )
+    conversations: bool | None = Field(
+        default=None, description=f"trl_preference: {CONVERSATIONS_HELP}"
+    )
 
     @model_validator(mode="after")
     def _annotators_are_combined(self):
@@ -152,6 +156,7 @@ def export_file(source: str, out: str, settings: ExportSettings) -> None:
     is_format = settings.to in EXPORTERS  # otherwise it is a task
     if is_format:
         exporter = EXPORTERS[settings.to]
+        items: list[Any]
         if exporter.format is JUDGEMENTS:
             items = read_judgements(source, settings.limit)
         else:
@@ -160,7 +165,12 @@ def export_file(source: str, out: str, settings: ExportSettings) -> None:
         check_keys(settings.to, exporter.keys, keys)
         if settings.to == SPANS.name:
             items, counts = combined(items, settings.annotators)
-        rows, losses = exporter.write(items, **keys)
+        if exporter.format is COMPARISONS:
+            rows, losses = preference_rows(
+                source, items, settings.conversations, {}, settings.limit
+            )
+        else:
+            rows, losses = exporter.write(items, **keys)
     else:
         check_keys(settings.to, (), _given(settings, "to", "limit", "annotators"))
         rows, losses, counts = _as_feedback(source, settings)

@@ -488,5 +488,5 @@ EXPORTERS: dict[str, Exporter] = {
     "doccano": Exporter(doccano_rows, keys=("offsets",)),
     "spans": Exporter(span_rows),
     "trl_stepwise": Exporter(trl_stepwise_rows),
-    "trl_preference": Exporter(trl_preference_rows, COMPARISONS),
+    "trl_preference": Exporter(trl_preference_rows, COMPARISONS, ("conversations",)),
 }
