@@ -1,11 +1,11 @@
-"""`fgrlhf rm segment|sequence [TASK] config.yml`: train a reward model, or prepare its file."""
+"""`fgrlhf rm segment|sequence [TASK] config.yml`: train a reward model; its files, its export."""
 
 import sys
 from collections.abc import Sequence
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.cli import linear_scorer
-from reward_modeling import run_fg_rm, run_pref_rm, span_files, step_files
+from reward_modeling import export, run_fg_rm, run_pref_rm, span_files, step_files
 
 PROGRAMS = {
     "segment": run_fg_rm,
@@ -13,16 +13,19 @@ PROGRAMS = {
     "span_files": span_files,
     "step_files": step_files,
     "linear": linear_scorer,
+    "export": export,
 }
 USAGE = """usage: fgrlhf rm KIND [TASK] config.yml [section.key=value ...]
        fgrlhf rm span_files|step_files TASK source=... output=... [key=value ...]
        fgrlhf rm linear texts=... output_dir=... [key=value ...]
+       fgrlhf rm export FOLDER output_dir=...
 
   segment      a label for every segment, from files of words and tags
   sequence     one score for the whole response, from comparisons
   span_files   write a file for `segment` from responses with marked spans
   step_files   write a file for `segment` from solutions with judged steps
   linear       a linear scorer for every label of a file of texts; no network
+  export       write a model of `sequence`, shape causal, as a classifier of transformers
 
 TASK determines what the model reads before a response; the default is the prompt's text.
 `fgrlhf rm KIND --help` lists the keys."""
@@ -38,6 +41,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     if kind not in PROGRAMS:
         raise UserError(
             f"`{kind}` is not a kind of reward model: use segment, sequence or linear;"
-            " span_files and step_files prepare a file"
+            " span_files and step_files prepare a file, export writes one for other programs"
         )
     PROGRAMS[kind].main(rest)

@@ -116,7 +116,7 @@ def test_completion_knows_the_programs_of_feedback_and_of_reward_models(capsys):
     script = capsys.readouterr().out
     feedback = script.partition("feedback:2)")[2].partition(";;")[0]
     assert set(feedback.split('"')[1].split()) == set(PROGRAMS)
-    assert "segment sequence span_files step_files" in script
+    assert "segment sequence span_files step_files linear export" in script
 
 
 COMPLETED = {

@@ -30,7 +30,7 @@ _fgrlhf() {
                 sed 's|^tasks/\(.*\)/task.py$|tasks.\1|')" -- "$current"))
             return ;;
         rm:2)
-            COMPREPLY=($(compgen -W "segment sequence span_files step_files linear" -- "$current"))
+            COMPREPLY=($(compgen -W "segment sequence span_files step_files linear export" -- "$current"))
             return ;;
         feedback:2)
             words="items select suggest pages serve collect export submissions merge reliability
