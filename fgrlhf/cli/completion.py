@@ -30,8 +30,8 @@ _fgrlhf() {
                 sed 's|^tasks/\(.*\)/task.py$|tasks.\1|')" -- "$current"))
             return ;;
         rm:2)
-            COMPREPLY=($(compgen -W "segment sequence span_files step_files linear export" -- "$current"))
-            return ;;
+            words="segment sequence span_files step_files linear export"
+            COMPREPLY=($(compgen -W "$words" -- "$current")); return ;;
         feedback:2)
             words="items select suggest pages serve collect export submissions merge reliability
                 adjudicate agreement anchoring task_pages"
