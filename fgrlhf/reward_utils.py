@@ -25,6 +25,7 @@ from pydantic import AfterValidator
 
 from fgrlhf import segmentation
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.shared_messages import print_once
 from fgrlhf.segmentation import MIN_WORDS as MIN_WORDS
 from fgrlhf.segmentation import Span as Span
 from fgrlhf.segmentation import clause_starts
@@ -314,11 +315,46 @@ class Segmenter:
         return asdict(self)
 
 
+# before the name of a segmenter, where a program lists its inputs
+SEGMENTER_INPUT = "segmenter:"
+
+
+def segmenter_input(name: str) -> str:
+    """The name under which a run records a segmenter among its inputs."""
+    return f"{SEGMENTER_INPUT}{name}"
+
+
+def installed_segmenter(name: str) -> str:
+    """The segmenter that `name` stands for here, and its version, without loading it.
+
+    >>> installed_segmenter("multilingual")
+    'multilingual 1'
+    """
+    name = _resolved(name)
+    if name == MULTILINGUAL:
+        return f"{name} {RULES_VERSION}"
+    package = "spacy" if name == BLANK else name
+    return f"{name} {version_of(package) if _is_installed(package) else 'is not installed'}"
+
+
+def _resolved(name: str) -> str:
+    """The segmenter that a name stands for: `published` is the one of two that is installed."""
+    if name != PUBLISHED:
+        return name
+    return TRAINED if _is_installed(TRAINED) else BLANK
+
+
+@cache
+def _print_choice(name: str) -> None:
+    """Say once which segmenter `published` is here, since it depends on what is installed."""
+    print_once(f"note: the segmenter `{PUBLISHED}` is {name} here; name it to choose it yourself")
+
+
 def load_segmenter(name: str | Mapping[str, str] = MULTILINGUAL) -> Segmenter:
     """Load a segmenter by its name, or by the output of `Segmenter.describe`.
 
     `published` is `en_core_web_sm` if that is installed, else `blank_en_sentencizer`, which always
-    is. Warns if the version here is not the described one.
+    is; a note says which. Warns if the version here is not the described one.
 
     Raises:
       UserError: the pipeline is not installed, or the name is not that of a segmenter.
@@ -334,7 +370,8 @@ def load_segmenter(name: str | Mapping[str, str] = MULTILINGUAL) -> Segmenter:
             f" {shorten(repr(name))}"
         )
     if pipeline_name == PUBLISHED:
-        pipeline_name = TRAINED if _is_installed(TRAINED) else BLANK
+        pipeline_name = _resolved(PUBLISHED)
+        _print_choice(pipeline_name)
     version = _version(pipeline_name)
     if described_version not in (None, version):
         message = (

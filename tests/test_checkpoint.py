@@ -216,7 +216,8 @@ def test_inputs_of_a_run_are_its_data_and_models(monkeypatch):
     rl = load_config(
         rl_config(load_task("qa_feedback")), f"{training}/small_fine_grained_config.yml", changes
     )
-    assert rl.inputs == ["out/sft", "out/rel_rm", "out/comp_rm", "data/train.json", "data/dev.json"]
+    models = ["out/sft", "out/rel_rm", "segmenter:published", "out/comp_rm"]
+    assert rl.inputs == [*models, "data/train.json", "data/dev.json"]
     dpo = load_config(DPOConfig, f"{training}/small_dpo_config.yml")
     assert dpo.inputs[0] == "out/sft" and "data/train_feedback.json" in dpo.inputs
 

@@ -14,7 +14,13 @@ from pydantic import AfterValidator, Field, model_validator
 from fgrlhf.base.errors import suggestion
 from fgrlhf.configs.older_configs import Earlier
 from fgrlhf.configs.strict import Amount, FilePath, Name, StrictModel, refuse, unread_keys
-from fgrlhf.reward_utils import MULTILINGUAL, PUBLISHED, SEGMENTER_HELP, SegmenterName
+from fgrlhf.reward_utils import (
+    MULTILINGUAL,
+    PUBLISHED,
+    SEGMENTER_HELP,
+    SegmenterName,
+    segmenter_input,
+)
 from fgrlhf.scorers.kinds import AnyTextScorer
 
 TOKENIZER = frozenset({"tokenizer"})
@@ -217,13 +223,15 @@ def is_higher_better(metric: str, metrics: Sequence[MetricConfig] = ()) -> bool 
 
 
 def models_of(metrics: Sequence[MetricConfig]) -> list[str]:
-    """Folders and hub names of the models that the metrics load: inputs of a stage."""
+    """Folders and hub names of models that the metrics load, and segmenters: inputs of a stage."""
     models = []
     for metric in metrics:
         if metric.model is not None:
             models.append(metric.model)
         if metric.scorer is not None:
             models += metric.scorer.model_folders()
+        if metric.name == "sentences":
+            models.append(segmenter_input(metric.segmenter))
     return models
 
 

@@ -39,15 +39,21 @@ from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.rm_input import Cuts, Shape
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, decoder_start, shape_of
 from fgrlhf.reward_models.shapes import check_padding, other_shape, reads_ahead, shape_of_config
-from fgrlhf.reward_models.spec import NOT_ERRORS, SPEC_FILE, RewardModelSpec
+from fgrlhf.reward_models.spec import (
+    NOT_ERRORS,
+    SPEC_FILE,
+    RewardModelSpec,
+    described_segmenter,
+)
 from fgrlhf.reward_models.taggers import Reading, TaggerScorer, load_tagger, reading_of
+from fgrlhf.reward_utils import PUBLISHED
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PUBLISHED_LENGTH = 2048  # tokens that the published reward models read
 CHANGE_OF_SCORE = 1e-3  # a smaller relative difference is rounding
 SMALL_SCORE = 0.01  # smaller ones are differences of larger terms, which are rounded too
 # facts that are missing from a published checkpoint
-FACTS = ("level", "error_label", "with_context", "mean", "std")
+FACTS = ("level", "segmenter", "error_label", "with_context", "mean", "std")
 
 
 def load_reward_model(
@@ -64,7 +70,7 @@ def load_reward_model(
     """Load a reward model's folder, or a published checkpoint by folder or hub name.
 
     Args:
-      facts: level, error_label, with_context, mean, std of a checkpoint without
+      facts: level, segmenter, error_label, with_context, mean, std of a checkpoint without
         `reward_model.json`. If the folder has that file, a fact must equal its value.
       defaults: values for facts that are neither in the folder nor in `facts`. They never
         contradict the folder.
@@ -366,7 +372,9 @@ def _refuse_other_facts(path: str | Path, spec: RewardModelSpec, facts: Mapping[
     """Raise `UserError` for facts that contradict the folder, since they would have no effect."""
     problems = []
     for name, value in facts.items():
-        saved = getattr(spec, name, None)
+        saved: Any = getattr(spec, name, None)
+        if name == "segmenter":
+            saved = (saved or {}).get("name", PUBLISHED)
         if value != saved:
             problems.append(
                 f"{name}={shorten(value, 60)} was given, but its {SPEC_FILE} has"
@@ -493,7 +501,8 @@ def published_spec(
         "max_length": PUBLISHED_LENGTH,
     }
     if architecture.endswith("ForSequenceClassification") and config.num_labels == 1:
-        _refuse_unused_facts(path, given, "a score of the whole answer", {"error_label", "level"})
+        unused = {"error_label", "level", "segmenter"}
+        _refuse_unused_facts(path, given, "a score of the whole answer", unused)
         return RewardModelSpec(
             "sequence", level="sequence", mean=facts.get("mean"), std=facts.get("std"), **common
         )
@@ -519,7 +528,13 @@ def published_spec(
             )
         error = errors[0]
     return RewardModelSpec(
-        "segment", level=facts["level"], labels=labels, error_label=error, ok_label="O", **common
+        "segment",
+        level=facts["level"],
+        labels=labels,
+        error_label=error,
+        ok_label="O",
+        segmenter=described_segmenter(facts),
+        **common,
     )
 
 

@@ -29,7 +29,14 @@ from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.rm_input import Kind, RMInput, Shape
 from fgrlhf.reward_models.spec import RewardModelSpec
-from fgrlhf.reward_utils import PUBLISHED, Span, is_step, load_segmenter
+from fgrlhf.reward_utils import (
+    DIVIDED_LEVELS,
+    MULTILINGUAL,
+    PUBLISHED,
+    Span,
+    is_step,
+    load_segmenter,
+)
 from fgrlhf.text_types import Prompt
 
 BATCH_TOKENS_ON_GPU = 32_768
@@ -168,7 +175,8 @@ class SegmentScorer(_Scorer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.segmenter = load_segmenter(self.spec.segmenter or PUBLISHED)
+        default = PUBLISHED if self.spec.level in DIVIDED_LEVELS else MULTILINGUAL
+        self.segmenter = load_segmenter(self.spec.segmenter or default)
         self.labels = self.spec.judged_labels
         self.columns = [self.spec.labels.index(name) for name in self.labels]
 

@@ -12,7 +12,15 @@ from typing import Any, get_args
 from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.reward_models.rm_input import Kind, Shape
-from fgrlhf.reward_utils import LEVEL_HELP, is_level, is_segmenter_name
+from fgrlhf.reward_utils import (
+    DIVIDED_LEVELS,
+    LEVEL_HELP,
+    PUBLISHED,
+    is_level,
+    is_segmenter_name,
+    load_segmenter,
+    segmenter_input,
+)
 
 SPEC_FILE = "reward_model.json"
 NOT_ERRORS = ("O", "Ignore")  # labels that do not mark an error
@@ -140,6 +148,34 @@ def spec_problems(row: Any) -> list[str]:
         if reason is not None:
             problems.append(f"{key}: {reason} (it is {shorten(repr(row[key]), 80)})")
     return problems or _contradictions(row)
+
+
+def described_segmenter(facts: Mapping[str, Any]) -> dict[str, str] | None:
+    """The segmenter of a folder without reward_model.json; None if its segments need none.
+
+    Args:
+      facts: its level and, if it is not the published one, its segmenter.
+    """
+    if facts["level"] not in DIVIDED_LEVELS:
+        return None
+    return load_segmenter(facts.get("segmenter", PUBLISHED)).describe()
+
+
+def segmenters_of(
+    folder: str, level: str | None = None, name: str | None = None
+) -> tuple[str, ...]:
+    """The segmenter of a segment reward model as an input; () if its segments need none.
+
+    Args:
+      level, name: for a folder without reward_model.json.
+    """
+    if (Path(folder) / SPEC_FILE).exists():
+        try:
+            spec = RewardModelSpec.read(folder)
+        except UserError:  # which loading the model shows
+            return ()
+        level, name = spec.level, (spec.segmenter or {}).get("name")
+    return (segmenter_input(name or PUBLISHED),) if level in DIVIDED_LEVELS else ()
 
 
 def is_finite_number(value: Any) -> bool:

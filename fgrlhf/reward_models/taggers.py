@@ -29,7 +29,7 @@ from fgrlhf.reward_models.prefix import PrefixFn
 from fgrlhf.reward_models.rm_input import Cuts
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer
 from fgrlhf.reward_models.shapes import check_padding, shape_of_config
-from fgrlhf.reward_models.spec import RewardModelSpec
+from fgrlhf.reward_models.spec import RewardModelSpec, described_segmenter
 from fgrlhf.reward_utils import Span
 from fgrlhf.text_types import Prompt
 
@@ -162,8 +162,8 @@ def load_tagger(
     """Load a token classifier of another program.
 
     Args:
-      facts: level, error_label (of its tokens, without `B-` and `I-`), with_context: whether it
-        reads the prompt as a first text (`tokens` only).
+      facts: level, segmenter, error_label (of its tokens, without `B-` and `I-`), with_context:
+        whether it reads the prompt as a first text (`tokens` only).
 
     Raises:
       UserError: its labels do not say what an error is, or padding changes what it computes.
@@ -185,6 +185,7 @@ def load_tagger(
         labels=(error, OUTSIDE),
         error_label=error,
         ok_label=OUTSIDE,
+        segmenter=described_segmenter(facts),
     )
     scorer = TaggerScorer(model, tokenizer, spec, prefix_fn)
     scorer.reading = reading

@@ -30,7 +30,10 @@ class RewardKind(StrictModel):
         raise NotImplementedError(f"the reward kind {type(self).__name__} needs a method `build`")
 
     def model_folders(self) -> tuple[str, ...]:
-        """Folders and hub names of models that the reward uses; stages record their digests."""
+        """Folders and hub names of models that the reward uses, and its segmenters.
+
+        Stages and checkpoints record their digests.
+        """
         return ()
 
 

@@ -32,6 +32,7 @@ from fgrlhf.reward import (
     SegmentClassifierReward,
     SequenceScorerReward,
 )
+from fgrlhf.reward_models.spec import segmenters_of
 from fgrlhf.reward_utils import (
     DIVIDED_LEVELS,
     MULTILINGUAL,
@@ -39,6 +40,7 @@ from fgrlhf.reward_utils import (
     SEGMENTER_HELP,
     Level,
     SegmenterName,
+    segmenter_input,
 )
 from fgrlhf.rewards.client import RewardClient
 from fgrlhf.rewards.increment import IncrementReward
@@ -89,6 +91,14 @@ class DividesText(RewardKind):
             refuse([("segmenter", reason)])
         return self
 
+    def segmenters(self) -> tuple[str, ...]:
+        """The segmenter as an input of a run; () if the level needs none."""
+        level = getattr(self, "level", None)
+        return (segmenter_input(self.segmenter),) if level in DIVIDED_LEVELS else ()
+
+    def model_folders(self) -> tuple[str, ...]:
+        return self.segmenters()
+
 
 class SegmentClassifier(OnDevice, RewardKind):
     """A reward model that labels every segment; each label has a value."""
@@ -100,6 +110,9 @@ class SegmentClassifier(OnDevice, RewardKind):
     )
     level: Level | None = Field(
         default=None, description="only for a folder without reward_model.json"
+    )
+    segmenter: SegmenterName | None = Field(
+        default=None, description=f"likewise; null: {PUBLISHED}; {SEGMENTER_HELP}"
     )
     error_label: Label | None = Field(default=None, description="likewise")
     with_context: bool | None = Field(default=None, description="likewise")
@@ -126,12 +139,12 @@ class SegmentClassifier(OnDevice, RewardKind):
             context.prefix,
             device=context.device,
             dtype=context.dtype,
-            **model_facts(self, "level", "error_label", "with_context", "reads"),
+            **model_facts(self, "level", "segmenter", "error_label", "with_context", "reads"),
         )
         return SegmentClassifierReward(scorer, self.values)
 
     def model_folders(self) -> tuple[str, ...]:
-        return (self.ckpt,)
+        return (self.ckpt, *segmenters_of(self.ckpt, self.level, self.segmenter))
 
 
 class SequenceScorer(OnDevice, RewardKind):
@@ -200,7 +213,7 @@ class Classifier(ClassifierSettings, DividesText):
         return ClassifierReward(LabelScorer.load(self, context.device, context.dtype), self)
 
     def model_folders(self) -> tuple[str, ...]:
-        return (self.ckpt,)
+        return (self.ckpt, *self.segmenters())
 
 
 class Increment(DividesText):
@@ -224,7 +237,7 @@ class Increment(DividesText):
         return IncrementReward(self.scorer.build(context), scale, self.level, self.segmenter)
 
     def model_folders(self) -> tuple[str, ...]:
-        return self.scorer.model_folders()
+        return (*self.scorer.model_folders(), *self.segmenters())
 
 
 class Metric(RewardKind):

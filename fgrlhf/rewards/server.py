@@ -23,9 +23,10 @@ from fgrlhf.base.files import sha256
 from fgrlhf.base.secrets import mask_secrets
 from fgrlhf.configs.strict import places_without_effect
 from fgrlhf.reward import AspectReward, checked_scores
+from fgrlhf.reward_utils import SEGMENTER_INPUT
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.rewards.protocol import PROTOCOL, ScoreRequest, prompts_of, read_request, read_scores
-from fgrlhf.runs.stage import model_files
+from fgrlhf.runs.stage import digest, model_files
 from fgrlhf.runs.step_metrics import segment_rows
 from fgrlhf.scorers.answer_cache import content_hash
 
@@ -42,7 +43,7 @@ class Limits:
 
 
 def model_sha256(config: RewardKind, dtype: str) -> str:
-    """SHA-256 of all that a reward's values depend on: its files, its settings, and the dtype.
+    """SHA-256 of all that a reward's values depend on: files, settings, segmenters and dtype.
 
     The files are those whose digests stages record (`model_files`). Where a folder lies does not
     count, nor do keys in `StrictModel.may_change`, such as a device or a timeout, and neither do
@@ -54,6 +55,9 @@ def model_sha256(config: RewardKind, dtype: str) -> str:
     folders = config.model_folders()
     files: list[dict[str, str]] = []
     for folder in folders:
+        if folder.startswith(SEGMENTER_INPUT):
+            files.append({folder: digest(folder)})
+            continue
         if not Path(folder).is_dir():
             raise UserError(
                 f"{shorten(folder)} is not a folder. The hash of a served model covers its files,"

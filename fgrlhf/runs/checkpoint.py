@@ -40,7 +40,7 @@ from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.models.sharding import like, load_whole, whole
 from fgrlhf.runs.distributed import stop_together
 from fgrlhf.runs.runlog import BEST_FILE
-from fgrlhf.runs.stage import recover
+from fgrlhf.runs.stage import input_change, recover
 
 CHECKPOINTS_KEPT = 2
 FILES = ("model.safetensors", "optimizer.safetensors")
@@ -383,7 +383,7 @@ def _check_same_inputs(trainer, state: dict, folder: Path) -> None:
     changed = []
     for path, now in trainer.input_digests.items():
         if before.get(path, now) != now:
-            changed.append(f"{path}: its contents have changed since")
+            changed.append(input_change(path, before[path], now))
     if changed:
         raise _another_run(trainer, folder, "inputs", changed)
 

@@ -28,6 +28,7 @@ from fgrlhf.base.secrets import mask_secrets, mask_tree
 from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.configs.yaml_files import read_yaml
+from fgrlhf.reward_utils import SEGMENTER_INPUT, installed_segmenter
 from fgrlhf.runs.runlog import command_line, is_main_rank
 
 LOCK = ".lock"
@@ -295,8 +296,12 @@ def model_files(folder: Path) -> list[Path]:
 def digest(path: str | Path) -> str:
     """Digest of a file, of a checkpoint's files (`model_files`), or of a hub name.
 
+    Of a segmenter (`segmenter_input`), it is name and version.
+
     This process does not read files again that have not changed.
     """
+    if str(path).startswith(SEGMENTER_INPUT):
+        return installed_segmenter(str(path).removeprefix(SEGMENTER_INPUT))
     path = Path(path)
     if not path.exists():
         return f"name:{path}"
@@ -327,6 +332,13 @@ def digest(path: str | Path) -> str:
 def digests(inputs: Iterable[str | Path]) -> dict[str, str]:
     """The digest of each file, checkpoint or hub name; secrets in names and digests are masked."""
     return {mask_secrets(str(path)): mask_secrets(digest(path)) for path in inputs}
+
+
+def input_change(name: str, before: str, now: str) -> str:
+    """The line of a message about an input whose digest has changed."""
+    if name.startswith(SEGMENTER_INPUT):
+        return f"{name}: texts were divided by {shorten(before, 80)}, and are by {now} now"
+    return f"{name}: its contents have changed since"
 
 
 def stored_result(
@@ -569,9 +581,10 @@ def _input_changes(path: Path, inputs: Iterable[str | Path]) -> list[str]:
     changes = []
     for name, value in now.items():
         if name not in recorded:
-            changes.append(f"{name}: is an input now")
+            if not name.startswith(SEGMENTER_INPUT):  # earlier releases recorded none
+                changes.append(f"{name}: is an input now")
         elif recorded[name] != value:
-            changes.append(f"{name}: its contents have changed since")
+            changes.append(input_change(name, recorded[name], value))
     changes += [f"{name}: was an input" for name in recorded if name not in now]
     return changes
 

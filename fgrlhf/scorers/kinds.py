@@ -103,7 +103,9 @@ class SegmentModelScorer(OnDevice, TextScorerKind):
         return WithoutError(model, AGGREGATES[self.aggregate])
 
     def model_folders(self) -> tuple[str, ...]:
-        return (self.ckpt,)
+        from fgrlhf.reward_models.spec import segmenters_of  # loads torch
+
+        return (self.ckpt, *segmenters_of(self.ckpt))
 
 
 class LinearScorerKind(TextScorerKind):

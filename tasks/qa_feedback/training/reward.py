@@ -15,6 +15,8 @@ from pydantic import Field, model_validator
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import Amount, FilePath, refuse
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
+from fgrlhf.reward_models.spec import segmenters_of
+from fgrlhf.reward_utils import SegmenterName
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.rewards.kinds import SequenceScorer, model_facts
 from fgrlhf.scorers.context import OnDevice, RewardContext
@@ -69,6 +71,9 @@ class _SegmentKind(OnDevice, RewardKind):
     level: Literal["subsentence", "sentence"] | None = Field(
         default=None, description="only for a folder without reward_model.json"
     )
+    segmenter: SegmenterName | None = Field(
+        default=None, description="only for a folder without reward_model.json; null: published"
+    )
     error_label: str | None = Field(
         default=None, description="only for a folder without reward_model.json"
     )
@@ -96,12 +101,13 @@ class _SegmentKind(OnDevice, RewardKind):
             device=context.device,
             dtype=context.dtype,
             defaults=self.published,
-            **model_facts(self, "level", "error_label", "with_context"),
+            **model_facts(self, "level", "segmenter", "error_label", "with_context"),
         )
         return self.reward(scorer, self.positive_reward, self.negative_reward)
 
     def model_folders(self) -> tuple[str, ...]:
-        return (self.ckpt,)
+        level = self.level or self.published["level"]
+        return (self.ckpt, *segmenters_of(self.ckpt, level, self.segmenter))
 
 
 class Relevance(_SegmentKind):
