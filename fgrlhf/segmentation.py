@@ -3,14 +3,16 @@
 1. The text is divided into blocks: lines, except that a line which was only wrapped continues the
    one before it. Fenced code, a heading, a table row and a formula on lines of its own are one
    block and one sentence. The number or bullet of a list item belongs to its item.
-2. A block is divided into sentences after the terminal marks of its script, with the closing quotes
-   and brackets that follow. Marks within code and formulas do not count, nor does the stop of an
-   abbreviation, an initial, a number or an ellipsis that the sentence continues.
+2. A block is divided into sentences after the terminal marks of its script, with the closing
+   quotes, brackets, notes and HTML tags that follow. Marks within code, formulas and links do not
+   count, nor does the stop of an abbreviation, an initial, a number or an ellipsis that the
+   sentence continues.
 3. A sentence is divided into sub-sentences after commas and semicolons, and at the spaces of Thai,
    Lao, Myanmar and Khmer, which separate clauses there (`clause_starts`).
 
 Thai has no mark that ends a sentence, so a Thai sentence is a line (or ends in `.`, `!` or `?`).
-A piece without any letter or digit, such as a quote, a rule or an emoji, joins the piece before it.
+A piece without any letter or digit, such as a quote, a rule, an emoji or an HTML tag, joins the
+piece before it.
 The spans are in order, do not overlap, and have no white space around them. They cover every other
 character of the text.
 """
@@ -30,16 +32,44 @@ _CLOSERS = "\"'”’»›)]}」』）】》〉〕］｝〗*_`"
 _OPENERS = "\"'“‘«‹„([{「『（【《〈〔［*_`¿¡–—-"
 _ALWAYS = "。！？．｡।॥۔؟።፧។៕။։‼⁇⁈⁉"  # need no space after them
 _TERMINALS = re.compile(rf"[.!?…;\u037e{_ALWAYS}]+")
-_CLOSING = re.compile(rf"(?:[{re.escape(_CLOSERS)}]|\s?[»›]|“(?=\s|$)|\[\d{{1,3}}\])+")
+_CLOSING = re.compile(
+    rf"""
+    (?: [{re.escape(_CLOSERS)}]
+      | \s? [»›]
+      | “ (?=\s|$)
+      | \[ \^? \d{{1,3}} (?:[,–-]\s?\d{{1,3}})* \]    # notes: [1], [2, 3], [^4], ¹ and 【5】
+      | [\u00b2\u00b3\u00b9\u2070-\u2079]+
+      | 【 [^【】\n]{{1,60}} 】
+      | </ [A-Za-z][A-Za-z0-9]* > | <br\s?/?>
+      | [\u200b\u200e\u200f\u2060\ufeff]            # that nobody sees
+    )+
+    """,
+    re.VERBOSE,
+)
+_TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>")
+_BLOCK_TAG = re.compile(r"</?(?:br|p|li|ul|ol|div|h[1-6]|tr|td|th|table|blockquote)\b")
+# what continues a quoted sentence in Japanese and Chinese: 「...」と言った, （...）は, “...”他说。
+_PARTICLE = re.compile(
+    r"""
+    と(?!ころ|にかく|ても) | っ | が(?!ん) | を | の(?!ち) | に(?!ん) | は(?![いじっ])
+    | も(?![うしち]) | で(?![もは]) | な[のど] | だ(?!か|が)
+    | [^\s，。！？：“”「」『』]{1,6} (?<!知)[说說问問道答喊叫想] [，。！]
+    """,
+    re.VERBOSE,
+)
 _SPACED_CLAUSES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\uaa60-\uaa7f]")
 _NEWLINE = re.compile(r"\r\n|[\n\r\v\f\x85\u2028\u2029]")
 
 # what has no boundary inside, in the order in which they are searched
 _FENCE = re.compile(
     r"""
-    ^ [^\S\n]* (```+|~~~+) [^\n]*         # the line that begins it
-    (?: \n (?![^\S\n]*\1) [^\n]* )*       # lines
-    (?: \n [^\S\n]* \1 [`~]* )?          # the line that ends it, if the text has it
+    ^ [^\S\n]* (?: (?: > | [-*+•] | \d{1,3}[.)] ) [^\S\n]* )*   # of a quote or an item
+    (?P<fence> ```+ (?=[^`\n]*$) | ~~~+ ) [^\n]*                # the line that begins it
+    (?: \n (?! (?:>|[^\S\n])* (?P=fence) [`~]* [^\S\n]* $ ) [^\n]* )*
+    (?: \n (?:>|[^\S\n])* (?P=fence) [`~]* [^\S\n]* $ )?        # that ends it, if it is there
+    | ^ [^`\n]+ (?P<glued>```+) [\w+\#-]* [^\S\n]*              # behind a text: it has an end
+    (?: \n (?! [^\S\n]* (?P=glued) [^\S\n]* $ ) [^\n]* ){0,60}
+    \n [^\S\n]* (?P=glued) [^\S\n]* $
     """,
     re.VERBOSE | re.MULTILINE,
 )
@@ -48,15 +78,25 @@ _UNITS = re.compile(
     \$\$ [^$]{1,2000} \$\$            # formulas
     | \\\[ (?: (?!\\[\[\]]) . ){1,2000} \\\]
     | \\\( (?: (?!\\[()]) . ){1,1000} \\\)
+    | \\begin\{ (?P<env> (?:equation|align|aligned|gather|gathered|multline|eqnarray|split|cases
+        |array|tabular|[bpvBV]?matrix) \*? ) \}
+      (?: (?!\\(?:begin|end)\{(?P=env)\}) . ){1,2000} \\end\{(?P=env)\}
     | \$ (?=[^\s$]) [^$\n]{1,500} (?<=\S) \$ (?!\d)
     | `` [^\n]{1,500}? ``             # code
     | ` [^`\n]{1,500} `
+    | !? \[ [^\[\]\n]{0,300} \]       # links
+      (?: \( [^\s()]{0,500} (?: \( [^\s()]{0,200} \) [^\s()]{0,200} )? (?: \ "[^"\n]{0,200}" )? \)
+        | \[ [^\[\]\n]{1,40} \] )
+    | <!-- (?: (?!-->) . ){0,2000} -->
     | ។ល។                             # Khmer "et cetera"
     """,
     re.VERBOSE | re.DOTALL,
 )
+_LINK_END = re.compile(r"[\"'”’*_]*\](?=[(\[])")
 
-_NUMERAL = r"(?:\d{1,4}|[A-Za-z]|[ivxIVX]{1,6})"
+# letters that number items: Latin, Cyrillic, Hebrew, Arabic, Thai and Korean
+_LETTERS = "A-Za-zА-Яа-яא-תأ-يก-ฮ가나다라마바사아자차카타파하"
+_NUMERAL = rf"(?:\d{{1,4}}(?:\.\d{{1,3}}){{0,3}}|[{_LETTERS}]|[ivxIVX]{{1,6}})"
 _ITEM = re.compile(
     rf"""
     \s* (?: [>]\s* )*
@@ -66,10 +106,15 @@ _ITEM = re.compile(
       | [（(] (?:\d{{1,4}}|[一二三四五六七八九十]+) [）)]
       | [一二三四五六七八九十]+ [、．]
       | [\u2460-\u2473]
+      | [0-9#*]\ufe0f?\u20e3                              # signs: keycaps, arrows, emoji
+      | [\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2900-\u297f\u2b00-\u2bff\U0001f000-\U0001faff]
+      | (?:Step|STEP|Schritt|Paso|Étape|Passo|Шаг)\s\d{{1,3}}\s?[.:)]
     )
     """,
     re.VERBOSE,
 )
+_BOLD_LINE = re.compile(r"\*\*[^*\n]+\*\*:?|__[^_\n]+__:?")
+_UNDERLINE = re.compile(r"={2,}|-{2,}")
 _BARE_NUMBER = re.compile(rf"[\W_]*{_NUMERAL}[.)．]\**")
 _NUMBER_AFTER_COLON = re.compile(r"[:：]\s+\d{1,3}\.$")
 _HEADING = re.compile(r"[^\S\n]{0,3}#{1,6}\s")
@@ -77,9 +122,12 @@ _TABLE_ROW = re.compile(r"\s*\|.*\|")
 _TABLE_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*")
 _WORD_BEFORE = re.compile(r"[^\s(\[{\"“'‘«„/–—]{1,24}$")
 _FIRST_WORD = re.compile(rf"[{re.escape(_OPENERS)}\s]*([^\W\d_]+(?:['’][^\W\d_]+)?|\d)?")
+_DASH = re.compile(r"\s*(?:[–—―]|--?\s)")
+_LETTER_FOLLOWS = re.compile(r"\s?[^\W\d_]\.")
 
 SHORT_LINE = 40  # characters; shorter lines are not wrapped ones
 FULL_LINE = 60
+LONGEST_LINE = 120  # of a text with wrapped lines
 
 
 def _words_in(text: str) -> frozenset[str]:
@@ -90,24 +138,36 @@ def _words_in(text: str) -> frozenset[str]:
 # what belongs to them; those before a number end a sentence unless a number follows; the others end
 # a sentence if the next word looks like the beginning of one.
 _BEFORE_NAME = _words_in(
-    """mr mrs ms dr prof st rev hon sen rep gov pres gen col maj capt cmdr lt sgt messrs mt ft
+    """mr mrs ms dr prof rev hon sen rep gov pres gen col maj capt cmdr lt sgt messrs
     mme mlle sr.a sra srta dra ing lic hr fr frau dott sig e.g i.e eg ie cf viz vs v resp z.b d.h
-    u.a bzw ca approx p.ej p.ex т.е напр см ср им ул пл пр акад проф д-р г-н г-жа
-    डॉ प्रो पं श्री सं"""
+    u.a bzw ca approx p.ej p.ex bijv d.w.z o.a dhr mevr t.ex bl.a d.v.s f.eks np tj tzn tzw m.in
+    ul św např tzv esim jl tp örn κ т.е напр см ср им ул пл пр акад проф д-р г-н г-жа
+    डॉ प्रो पं श्री सं вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร"""
 )
 _BEFORE_NUMBER = _words_in(
     """no nos nr num núm fig figs eq eqs sec secs ch chap vol vols art ex pp p par para tab tbl app
-    op lines ver v abb kap bd s стр рис гл табл п пп ст вып"""
+    op lines ver v abb kap bd s min max tel rs रु стр рис гл табл п пп ст вып"""
 )
 _MAY_END = _words_in(
-    """al etc inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c est
-    dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu fri
-    sat sun usw etc ff bzgl т.д т.п др пр г гг в вв руб коп тыс млн млрд чел"""
+    """al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c
+    est dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu
+    fri sat sun usw etc itd itp enz osv atd ecc st mt ft av ff bzgl т.д т.п др пр г гг в вв руб коп
+    тыс млн млрд чел"""
 )
+_AND_SO_ON = _words_in("etc usw itd itp enz osv atd ecc")
 _MONTHS = _words_in(
     """januar februar märz april mai juni juli august september oktober november dezember
-    jahrhundert"""
+    jahrhundert weltkrieg auflage"""
 )
+_AFTER_TIME = _words_in(
+    "monday tuesday wednesday thursday friday saturday sunday est edt pst pdt cst gmt utc et pt ct"
+)
+# words before a letter that is no initial: "plan B. Call me." and "for all x. Let"
+_BEFORE_LETTER = _words_in(
+    "answer option choice vitamin plan type class grade group hepatitis point letter case variable"
+)
+_CHOICES = _words_in("answer option choice correct")
+_VARIABLES = frozenset("xyznkijtwqr")
 _STARTERS = _words_in(
     """i you he she it we they the a an this that these those there then here now in on at by to of
     for from with as after before since but and or so yet if when while where who what which why
@@ -146,9 +206,10 @@ def odd_kind(segment: str) -> str | None:
     It is `a bare number` (as of a list item), `only marks` (no letter or digit), or `code` (a
     fenced block).
     """
-    if _FENCE.match(segment):
+    fence = _FENCE.match(segment)
+    if fence is not None and fence["fence"]:
         return "code"
-    if not any(character.isalnum() for character in segment):
+    if not _has_word(segment):
         return "only marks"
     numeral = segment.strip(_OPENERS + _CLOSERS + ".．。、 ")
     return "a bare number" if numeral.isdigit() else None
@@ -194,8 +255,10 @@ class _Units:
 
 
 def _units(text: str) -> _Units:
-    fences = [match.span() for match in _FENCE.finditer(text)]
-    fences = [_trimmed(text, start, end) for start, end in fences]
+    fences = []
+    for match in _FENCE.finditer(text):
+        start = match.start() if match["fence"] else match.start("glued")
+        fences.append(_trimmed(text, start, match.end()))
     spans = []
     begin = 0
     for start, end in [*fences, (len(text), len(text))]:
@@ -231,23 +294,45 @@ def _lines(text: str, units: _Units) -> list[Span]:
 def _blocks(text: str, units: _Units) -> list[tuple[int, int, bool]]:
     """The blocks as start, end, and whether the block is one sentence."""
     lines = _lines(text, units)
-    rows = _table_rows([text[start:end] for start, end in lines])
+    texts = [text[start:end] for start, end in lines]
+    rows = _table_rows(texts)
+    is_unit = [units.is_unit(start, end) for start, end in lines]
+    width = max(
+        (len(texts[n]) for n in range(len(lines)) if not is_unit[n] and n not in rows), default=0
+    )
     blocks: list[tuple[int, int, bool]] = []
     continues = False  # whether the last block may continue
     for n, (start, end) in enumerate(lines):
-        if start == end:
+        line = texts[n]
+        if not line:  # the number of an item may be alone above it
+            continues = (
+                continues and _BARE_NUMBER.fullmatch(text[slice(*blocks[-1][:2])]) is not None
+            )
+            continue
+        if n and _underlines(texts[n - 1], line) and blocks[-1][1] == lines[n - 1][1]:
+            blocks[-1] = (blocks[-1][0], end, True)
             continues = False
             continue
-        line = text[start:end]
-        is_unit = units.is_unit(start, end)
-        is_whole = is_unit or n in rows or _HEADING.match(line) is not None
-        begins = is_whole or _ITEM.match(line) is not None
-        if continues and not begins and _is_wrapped(text, *lines[n - 1], line):
+        is_heading = _HEADING.match(line) is not None or _BOLD_LINE.fullmatch(line) is not None
+        is_whole = is_unit[n] or n in rows or _HEADING.match(line) is not None
+        begins = is_whole or is_heading or _ITEM.match(line) is not None
+        if continues and not begins and _is_wrapped(text[slice(*blocks[-1][:2])], line, width):
             blocks[-1] = (blocks[-1][0], end, False)
         else:
             blocks.append((start, end, is_whole))
-        continues = not is_whole
+        continues = not is_whole and not is_heading
     return blocks
+
+
+def _underlines(title: str, line: str) -> bool:
+    """Whether a line of `=` or `-` makes a heading of the line before it.
+
+    A line of `-` behind a whole sentence is a rule.
+    """
+    if not title or _UNDERLINE.fullmatch(line) is None:
+        return False
+    is_item = _ITEM.match(title) is not None or title.startswith(">")
+    return line[0] == "=" or not (is_item or _has_ended(title))
 
 
 def _table_rows(lines: Sequence[str]) -> set[int]:
@@ -264,20 +349,29 @@ def _table_rows(lines: Sequence[str]) -> set[int]:
     return rows
 
 
-def _is_wrapped(text: str, start: int, end: int, following: str) -> bool:
-    """Whether the line [start, end) of a text goes on in the `following` line.
+def _has_ended(line: str) -> bool:
+    """Whether a line ends in a terminal mark or a colon, apart from closing marks."""
+    last = line.rstrip(_CLOSERS)[-1:]
+    return not last or last in ":：" or _TERMINALS.fullmatch(last) is not None
+
+
+def _is_wrapped(line: str, following: str, width: int) -> bool:
+    """Whether a line goes on in the `following` line of a text whose lines have up to `width`.
 
     It does after a comma and after the bare number of a list item. A longer line without a mark at
-    its end does if the next one begins in lower case, or if it is as long as a full line.
+    its end does if the next one begins in lower case. It also does if the first word of the next
+    line would not have fitted, in a text whose lines are as short as wrapped ones.
     """
-    line = text[start:end]
     if _BARE_NUMBER.fullmatch(line) or line[-1] in COMMAS:
         return True
+    line = line[line.rfind("\n") + 1 :]
     last = line.rstrip(_CLOSERS)[-1:]
-    ended = not last or last in ":：" or _TERMINALS.fullmatch(last) is not None
-    if ended or len(line) < SHORT_LINE or is_unspaced(last):
+    if _has_ended(line) or len(line) < SHORT_LINE or is_unspaced(last):
         return False
-    return following[0].islower() or len(line) >= FULL_LINE
+    if following[0].islower():
+        return True
+    word = following.split(maxsplit=1)[0]
+    return len(line) >= FULL_LINE and width <= LONGEST_LINE and len(line) + len(word) >= width
 
 
 # ---- sentences -----------------------------------------------------------------------------------
@@ -289,9 +383,10 @@ def _sentences_of_block(text: str, start: int, end: int, units: _Units) -> list[
     while (match := _TERMINALS.search(text, at, end)) is not None:
         at = match.end()
         inside = units.end_around(match.start() + 1)
-        if inside is not None:
+        if inside is not None and _LINK_END.match(text, at, end) is None:
             at = max(at, inside)
             continue
+        at = inside or at  # of a link whose text ends with the sentence
         closing = _CLOSING.match(text, at, end)
         if closing is not None and not _opens(text, closing.start(), closing.end(), start, end):
             at = closing.end()
@@ -311,7 +406,7 @@ def _opens(text: str, at: int, after: int, start: int, end: int) -> bool:
     They do if a letter follows directly and the sentence has no such mark before them.
     """
     follows = after < end and (text[after].isalnum() and not is_unspaced(text[after]))
-    return follows and text[at] not in text[start:at]
+    return follows and text[at] not in "<[【" and text[at] not in text[start:at]
 
 
 def _ends_sentence(text: str, start: int, match: re.Match, at: int, end: int) -> bool:
@@ -320,36 +415,56 @@ def _ends_sentence(text: str, start: int, match: re.Match, at: int, end: int) ->
     if at == end:
         return True
     following = text[at]
-    if any(mark in _ALWAYS for mark in marks):
-        return _full_mark_ends(text, match, at, following)
     before = text[match.start() - 1] if match.start() > start else " "
-    unspaced = is_unspaced(before) or is_unspaced(following)
-    if not following.isspace() and not (unspaced and (marks[-1] in "!?" or is_unspaced(before))):
-        return False
-    if not following.isspace() and marks[-1] in ".…" and not is_unspaced(following):
+    if any(mark in _ALWAYS for mark in marks):
+        return _full_mark_ends(text, start, match, at)
+    if not _is_spaced(text, match, at) and not _needs_no_space(marks[-1], before, following):
         return False
     word = _FIRST_WORD.match(text, at, end)
     first = (word[1] if word else None) or ""
-    if at > match.end() and first[:1].islower():  # "Why?" she asked
+    is_small = first[:1].islower()
+    if is_small and (at > match.end() or _DASH.match(text, at, end)):  # "Why?" she asked
         return False
     if marks[-1] in ";\u037e":
         return "\u0370" <= before <= "\u03ff"  # asks in Greek
     if "…" in marks or marks.endswith(".."):
-        return not first[:1].islower() and not is_unspaced(following)
+        return not is_small and not is_unspaced(following)
     if marks != ".":
         return True
     return _stop_ends(text, start, match.start(), first)
 
 
-def _full_mark_ends(text: str, match: re.Match, at: int, following: str) -> bool:
-    """Whether a mark that needs no space after it ends a sentence."""
+def _is_spaced(text: str, match: re.Match, at: int) -> bool:
+    """Whether white space follows the marks and their closers, or the tag of an HTML block."""
+    tags = _BLOCK_TAG.search(text, match.end(), at) or _BLOCK_TAG.match(text, at)
+    return text[at].isspace() or tags is not None
+
+
+def _needs_no_space(mark: str, before: str, following: str) -> bool:
+    """Whether `mark` can end a sentence between these characters, without a space after it.
+
+    In scripts without spaces, `!` and `?` do. A stop does in Chinese and Japanese; in the others it
+    belongs to an abbreviation.
+    """
+    if mark in "!?":
+        return is_unspaced(before) or is_unspaced(following)
+    if not is_unspaced(before) or _SPACED_CLAUSES.match(before) is not None:
+        return False
+    return mark not in ".…" or is_unspaced(following)
+
+
+def _full_mark_ends(text: str, start: int, match: re.Match, at: int) -> bool:
+    """Whether a mark that needs no space after it ends the sentence that begins at `start`."""
+    following = text[at]
     if following in COMMAS:
         return False
     before = text[match.start() - 1 : match.start()]
     if match[0] == "．" and before.isdecimal() and following.isdecimal():
         return False
-    quoted = at > match.end() and text[at - 1] in "」』"
-    return not (quoted and following in "とっ")  # Japanese: he said 「...」
+    if match[0] == "．" and _BARE_NUMBER.fullmatch(text[start : match.end()]):
+        return False
+    quoted = at > match.end() and text[at - 1] in "」』）】”"
+    return not (quoted and _PARTICLE.match(text, at) is not None)
 
 
 def _stop_ends(text: str, start: int, stop: int, first: str) -> bool:
@@ -365,24 +480,73 @@ def _stop_ends(text: str, start: int, stop: int, first: str) -> bool:
     match = _WORD_BEFORE.search(text, max(start, stop - 25), stop)
     word = match[0] if match else ""
     lowered = word.lower()
-    is_start = first.lower() in _STARTERS and not first[:1].islower()
+    is_start = _is_starter(first)
     if lowered.isdecimal():
-        return not (len(lowered) < 3 and first.lower() in _MONTHS)
+        return not _is_ordinal(lowered, first, sentence)
     if lowered in ("г", "в") and not text[:stop].rstrip("гв ")[-1:].isdecimal():
         return False
     if lowered in _BEFORE_NUMBER and (first.isdecimal() or word in ("pp", "p")):
         return False
     if lowered in _BEFORE_NAME and not (lowered == "v" and first.isdecimal()):
         return False
-    if len(word) == 1 and word.isalpha() and not is_unspaced(word):
-        return is_start
+    if _is_letter(word):
+        return _letter_ends(text, start, stop, first)
     if lowered in _MAY_END:
         if first[:1].islower() or first.isdecimal() or not first:
             return False
-        return is_start or lowered in ("etc", "a.m", "p.m", "am", "pm") or not word.isascii()
+        if lowered in ("a.m", "p.m", "am", "pm"):
+            return first.lower() not in _AFTER_TIME
+        return is_start or lowered in _AND_SO_ON or not word.isascii()
     if "." in word and re.fullmatch(r"(?:[^\W\d_]\.)+[^\W\d_]", word):  # an acronym
         return is_start
     return True
+
+
+def _is_starter(first: str) -> bool:
+    """Whether a word often begins sentences, and is written as their beginning."""
+    lowered = first.lower().replace("’", "'")
+    known = lowered in _STARTERS or lowered.partition("'")[0] in _STARTERS
+    return known and not first[:1].islower()
+
+
+def _is_ordinal(number: str, first: str, sentence: str) -> bool:
+    """Whether the stop behind a number makes it an ordinal, as in `3. Oktober`.
+
+    A short number before a word in lower case is one, unless the text has no capitals.
+    """
+    if len(number) > 2:
+        return False
+    capital = next((character for character in sentence if character.isalpha()), "").isupper()
+    return first.lower() in _MONTHS or (capital and first[:1].islower())
+
+
+def _is_letter(word: str) -> bool:
+    """Whether a word is one letter, which a stop can abbreviate. A Korean syllable is a word."""
+    if len(word) != 1 or not word.isalpha() or "\uac00" <= word <= "\ud7a3":
+        return False
+    return not is_unspaced(word) or _SPACED_CLAUSES.match(word) is not None
+
+
+def _letter_ends(text: str, start: int, stop: int, first: str) -> bool:
+    """Whether a stop behind a single letter ends the sentence that begins at `start`.
+
+    It is an initial, as in `J. A. Smith`, or part of an abbreviation, as in `z. B.`. But it ends
+    the sentence before a usual beginning, after `answer` and the like, and behind a variable.
+    """
+    if _LETTER_FOLLOWS.match(text, stop + 1) is not None or first == "Chr":  # 5 v. Chr.
+        return False
+    if _is_starter(first):
+        return True
+    letter = text[stop - 1]
+    *before, last = text[start : stop - 1].lower().split() or [""]
+    named = last in _BEFORE_LETTER or (last in ("is", "be", "are") and _CHOICES & {*before})
+    is_name = named or (letter in _VARIABLES and not last.endswith("."))
+    return bool(is_name) and first[:1].isupper()
+
+
+def _has_word(text: str) -> bool:
+    """Whether a text has a letter or digit outside HTML tags."""
+    return any(character.isalnum() for character in _TAG.sub("", text))
 
 
 def _without_wordless(text: str, spans: Sequence[Span]) -> list[Span]:
@@ -390,7 +554,7 @@ def _without_wordless(text: str, spans: Sequence[Span]) -> list[Span]:
     joined: list[Span] = []
     waiting: int | None = None  # where pieces begin that have nothing before them to join
     for start, end in spans:
-        has_word = any(character.isalnum() for character in text[start:end])
+        has_word = _has_word(text[start:end])
         if not has_word and joined:
             joined[-1] = (joined[-1][0], end)
         elif not has_word:

@@ -17,26 +17,62 @@ window.FG = window.FG || {};
   const TERMINAL = `[.!?…;\\u037e${ALWAYS}]+`;
   const TERMINALS = pattern(TERMINAL, "g"),
     ALL_TERMINAL = pattern(`^${TERMINAL}$`),
-    CLOSING = pattern(`(?:[${escaped(CLOSERS)}]|[${S}]?[»›]|“(?=[${S}]|$)|\\[\\p{Nd}{1,3}\\])+`, "y"),
+    CLOSING = pattern(
+      `(?: [${escaped(CLOSERS)}]
+         | [${S}]?[»›]
+         | “(?=[${S}]|$)
+         | \\[ \\^? \\p{Nd}{1,3} (?:[,–\\-][${S}]?\\p{Nd}{1,3})* \\]
+         | [\\u00b2\\u00b3\\u00b9\\u2070-\\u2079]+
+         | 【[^【】\\n]{1,60}】
+         | </[A-Za-z][A-Za-z0-9]*> | <br[${S}]?/?>
+         | [\\u200b\\u200e\\u200f\\u2060\\ufeff] )+`,
+      "y",
+    ),
+    SPACED_CLAUSES = /[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\uaa60-\uaa7f]/,
+    TAG = /<\/?[A-Za-z][^<>\n]{0,200}>/g,
+    BLOCK_TAG = pattern(
+      `</?(?:br|p|li|ul|ol|div|h[1-6]|tr|td|th|table|blockquote)(?![\\p{L}\\p{N}_])`,
+      "y",
+    ),
+    PARTICLE = pattern(
+      `と(?!ころ|にかく|ても) | っ | が(?!ん) | を | の(?!ち) | に(?!ん) | は(?![いじっ])
+       | も(?![うしち]) | で(?![もは]) | な[のど] | だ(?!か|が)
+       | [^${S}，。！？：“”「」『』]{1,6} (?<!知)[说說问問道答喊叫想] [，。！]`,
+      "y",
+    ),
     NEWLINE = /\r\n|[\n\r\v\f\x85\u2028\u2029]/g;
 
   const FENCE = pattern(
-    `(?<![^\\n]) [${BLANK}]* (\`\`\`+|~~~+) [^\\n]*
-     (?: \\n (?![${BLANK}]*\\1) [^\\n]* )*
-     (?: \\n [${BLANK}]* \\1 [\`~]* )?`,
+    `(?<![^\\n]) [${BLANK}]* (?: (?: > | [\\-*+•] | \\p{Nd}{1,3}[.\\)] ) [${BLANK}]* )*
+       (?<fence> \`\`\`+ (?=[^\`\\n]*(?![^\\n])) | ~~~+ ) [^\\n]*
+       (?: \\n (?! (?:>|[${BLANK}])* \\k<fence> [\`~]* [${BLANK}]* (?![^\\n]) ) [^\\n]* )*
+       (?: \\n (?:>|[${BLANK}])* \\k<fence> [\`~]* [${BLANK}]* (?![^\\n]) )?
+     | (?<![^\\n]) [^\`\\n]+ (?<glued>\`\`\`+) [\\p{L}\\p{N}_+#\\-]* [${BLANK}]*
+       (?: \\n (?! [${BLANK}]* \\k<glued> [${BLANK}]* (?![^\\n]) ) [^\\n]* ){0,60}
+       \\n [${BLANK}]* \\k<glued> [${BLANK}]* (?![^\\n])`,
     "g",
   );
   const UNITS = pattern(
     `\\$\\$ [^$]{1,2000} \\$\\$
      | \\\\\\[ (?: (?!\\\\[\\[\\]]) [^] ){1,2000} \\\\\\]
      | \\\\\\( (?: (?!\\\\[\\(\\)]) [^] ){1,1000} \\\\\\)
+     | \\\\begin\\{ (?<env> (?:equation|align|aligned|gather|gathered|multline|eqnarray|split|cases
+         |array|tabular|[bpvBV]?matrix) \\*? ) \\}
+       (?: (?!\\\\(?:begin|end)\\{\\k<env>\\}) [^] ){1,2000} \\\\end\\{\\k<env>\\}
      | \\$ (?=[^${S}$]) [^$\\n]{1,500} (?<=[^${S}]) \\$ (?!\\p{Nd})
      | \`\` [^\\n]{1,500}? \`\`
      | \` [^\`\\n]{1,500} \`
+     | !? \\[ [^\\[\\]\\n]{0,300} \\]
+       (?: \\( [^${S}\\(\\)]{0,500} (?: \\( [^${S}\\(\\)]{0,200} \\) [^${S}\\(\\)]{0,200} )?
+             (?: \\x20"[^"\\n]{0,200}" )? \\)
+         | \\[ [^\\[\\]\\n]{1,40} \\] )
+     | <\\x21-- (?: (?!-->) [^] ){0,2000} -->
      | ។ល។`,
     "g",
   );
-  const NUMERAL = "(?:\\p{Nd}{1,4}|[A-Za-z]|[ivxIVX]{1,6})";
+  const LINK_END = /["'”’*_]*\](?=[(\[])/uy;
+  const NUMERAL = `(?:\\p{Nd}{1,4}(?:\\.\\p{Nd}{1,3}){0,3}
+    |[A-Za-zА-Яа-яא-תأ-يก-ฮ가나다라마바사아자차카타파하]|[ivxIVX]{1,6})`;
   const ITEM = pattern(
     `^ [${S}]* (?: >[${S}]* )*
      (?: [\\-*+•‣▪●◦·–—] [${S}]
@@ -44,8 +80,15 @@ window.FG = window.FG || {};
        | \\p{Nd}{1,4} [.\\)．）、]
        | [（\\(] (?:\\p{Nd}{1,4}|[一二三四五六七八九十]+) [）\\)]
        | [一二三四五六七八九十]+ [、．]
-       | [\\u2460-\\u2473] )`,
+       | [\\u2460-\\u2473]
+       | [0-9#*]\\ufe0f?\\u20e3
+       | [\\u2190-\\u21ff\\u2300-\\u23ff\\u25a0-\\u27bf\\u2900-\\u297f\\u2b00-\\u2bff\\u{1f000}-\\u{1faff}]
+       | (?:Step|STEP|Schritt|Paso|Étape|Passo|Шаг)[${S}]\\p{Nd}{1,3}[${S}]?[.:\\)] )`,
   );
+  const BOLD_LINE = /^(?:\*\*[^*\n]+\*\*:?|__[^_\n]+__:?)$/u,
+    UNDERLINE = /^(?:={2,}|-{2,})$/,
+    DASH = pattern(`[${S}]*(?:[–—―]|--?[${S}])`, "y"),
+    LETTER_FOLLOWS = pattern(`[${S}]?[${LETTER}]\\.`, "y");
   const BARE_NUMBER = pattern(`^(?:[^\\p{L}\\p{N}])*${NUMERAL}[.\\)．]\\**$`),
     NUMBER_AFTER_COLON = pattern(`[:：][${S}]+\\p{Nd}{1,3}\\.$`),
     HEADING = pattern(`^[${BLANK}]{0,3}#{1,6}[${S}]`),
@@ -58,24 +101,33 @@ window.FG = window.FG || {};
     ),
     ACRONYM = pattern(`^(?:[${LETTER}]\\.)+[${LETTER}]$`);
   const SHORT_LINE = 40, // characters; shorter lines are not wrapped ones
-    FULL_LINE = 60;
+    FULL_LINE = 60,
+    LONGEST_LINE = 120; // of a text with wrapped lines
 
   const wordsIn = (text) => new Set(text.trim().split(/\s+/));
   const BEFORE_NAME = wordsIn(`
-    mr mrs ms dr prof st rev hon sen rep gov pres gen col maj capt cmdr lt sgt messrs mt ft
+    mr mrs ms dr prof rev hon sen rep gov pres gen col maj capt cmdr lt sgt messrs
     mme mlle sr.a sra srta dra ing lic hr fr frau dott sig e.g i.e eg ie cf viz vs v resp z.b d.h
-    u.a bzw ca approx p.ej p.ex т.е напр см ср им ул пл пр акад проф д-р г-н г-жа
-    डॉ प्रो पं श्री सं`);
+    u.a bzw ca approx p.ej p.ex bijv d.w.z o.a dhr mevr t.ex bl.a d.v.s f.eks np tj tzn tzw m.in
+    ul św např tzv esim jl tp örn κ т.е напр см ср им ул пл пр акад проф д-р г-н г-жа
+    डॉ प्रो पं श्री सं вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร`);
   const BEFORE_NUMBER = wordsIn(`
     no nos nr num núm fig figs eq eqs sec secs ch chap vol vols art ex pp p par para tab tbl app
-    op lines ver v abb kap bd s стр рис гл табл п пп ст вып`);
+    op lines ver v abb kap bd s min max tel rs रु стр рис гл табл п пп ст вып`);
   const MAY_END = wordsIn(`
-    al etc inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c est
+    al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c est
     dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu fri
-    sat sun usw etc ff bzgl т.д т.п др пр г гг в вв руб коп тыс млн млрд чел`);
+    sat sun usw etc itd itp enz osv atd ecc st mt ft av ff bzgl т.д т.п др пр г гг в вв руб коп тыс млн млрд чел`);
+  const AND_SO_ON = wordsIn("etc usw itd itp enz osv atd ecc");
   const MONTHS = wordsIn(`
     januar februar märz april mai juni juli august september oktober november dezember
-    jahrhundert`);
+    jahrhundert weltkrieg auflage`);
+  const AFTER_TIME = wordsIn(`
+    monday tuesday wednesday thursday friday saturday sunday est edt pst pdt cst gmt utc et pt ct`);
+  const BEFORE_LETTER = wordsIn(`
+    answer option choice vitamin plan type class grade group hepatitis point letter case variable`);
+  const CHOICES = wordsIn("answer option choice correct");
+  const VARIABLES = new Set("xyznkijtwqr");
   const STARTERS = wordsIn(`
     i you he she it we they the a an this that these those there then here now in on at by to of
     for from with as after before since but and or so yet if when while where who what which why
@@ -86,7 +138,18 @@ window.FG = window.FG || {};
     он она оно они это эта этот эти мы вы ты я в на но и а затем потом там тут как что когда если
     el la los las un una ella ellos es le les il elle ils elles un une c'est der die das er sie es
     wir ihr und aber dann`);
-  FG.SENTENCE_WORDS = { BEFORE_NAME, BEFORE_NUMBER, MAY_END, MONTHS, STARTERS };
+  FG.SENTENCE_WORDS = {
+    BEFORE_NAME,
+    BEFORE_NUMBER,
+    MAY_END,
+    AND_SO_ON,
+    MONTHS,
+    AFTER_TIME,
+    BEFORE_LETTER,
+    CHOICES,
+    VARIABLES,
+    STARTERS,
+  };
 
   const charAt = (text, at) => (at < text.length ? String.fromCodePoint(text.codePointAt(at)) : "");
   function charBefore(text, at) {
@@ -95,7 +158,7 @@ window.FG = window.FG || {};
   }
   const isLower = (c) => /^\p{Lowercase}$/u.test(c);
   const isDigit = (text) => /^\p{Nd}+$/u.test(text);
-  const hasWord = (text) => /[\p{L}\p{N}]/u.test(text);
+  const hasWord = (text) => /[\p{L}\p{N}]/u.test(text.replace(TAG, ""));
   const isUnspaced = (c) => c !== "" && FG.isUnspaced(c);
   const isSpace = (c) => c !== "" && FG.isSpace(c);
 
@@ -121,7 +184,10 @@ window.FG = window.FG || {};
 
   // ---- units without a boundary inside -----------------------------------------------------------------------
   function unitsOf(text) {
-    const fences = spansOf(FENCE, text).map(([start, end]) => trimmed(text, start, end)),
+    const fences = [...text.matchAll(FENCE)].map((match) => {
+        const start = match.index + (match.groups.fence ? 0 : match[0].indexOf("`"));
+        return trimmed(text, start, match.index + match[0].length);
+      }),
       spans = [];
     let begin = 0;
     for (const [start, end] of [...fences, [text.length, text.length]]) {
@@ -164,26 +230,43 @@ window.FG = window.FG || {};
   // The blocks as [start, end, whether the block is one sentence].
   function blocksOf(text, units) {
     const lines = linesOf(text, units),
-      rows = tableRows(lines.map(([start, end]) => text.slice(start, end))),
+      texts = lines.map(([start, end]) => text.slice(start, end)),
+      rows = tableRows(texts),
+      isUnit = lines.map(([start, end]) => {
+        const unit = unitAt(units, start);
+        return Boolean(unit) && unit[0] === start && unit[1] === end;
+      }),
+      width = Math.max(0, ...texts.map((line, n) => (isUnit[n] || rows.has(n) ? 0 : FG.points(line).length))),
       blocks = [];
     let continues = false; // whether the last block may continue
     lines.forEach(([start, end], n) => {
-      if (start === end) {
+      const line = texts[n],
+        last = blocks[blocks.length - 1],
+        lastText = last ? text.slice(last[0], last[1]) : "";
+      if (!line) {
+        continues = continues && BARE_NUMBER.test(lastText);
+        return;
+      }
+      if (n && underlines(texts[n - 1], line) && last[1] === lines[n - 1][1]) {
+        blocks[blocks.length - 1] = [last[0], end, true];
         continues = false;
         return;
       }
-      const line = text.slice(start, end),
-        unit = unitAt(units, start),
-        isUnit = Boolean(unit) && unit[0] === start && unit[1] === end,
-        isWhole = isUnit || rows.has(n) || HEADING.test(line),
-        begins = isWhole || ITEM.test(line);
-      if (continues && !begins && isWrapped(text.slice(...lines[n - 1]), line)) {
-        const last = blocks[blocks.length - 1];
-        blocks[blocks.length - 1] = [last[0], end, false];
-      } else blocks.push([start, end, isWhole]);
-      continues = !isWhole;
+      const isHeading = HEADING.test(line) || BOLD_LINE.test(line),
+        isWhole = isUnit[n] || rows.has(n) || HEADING.test(line),
+        begins = isWhole || isHeading || ITEM.test(line);
+      if (continues && !begins && isWrapped(lastText, line, width)) blocks[blocks.length - 1] = [last[0], end, false];
+      else blocks.push([start, end, isWhole]);
+      continues = !isWhole && !isHeading;
     });
     return blocks;
+  }
+
+  // Whether a line of `=` or `-` makes a heading of the line before it.
+  function underlines(title, line) {
+    if (!title || !UNDERLINE.test(line)) return false;
+    const isItem = ITEM.test(title) || title.startsWith(">");
+    return line[0] === "=" || !(isItem || hasEnded(title));
   }
 
   function tableRows(lines) {
@@ -197,15 +280,26 @@ window.FG = window.FG || {};
     return rows;
   }
 
-  function isWrapped(line, following) {
-    if (BARE_NUMBER.test(line) || COMMAS.includes(line.slice(-1))) return true;
+  // The last character before the closing marks of a line; "" if there is none.
+  function lastOf(line) {
     let end = line.length;
     while (end > 0 && CLOSERS.includes(line[end - 1])) end--;
-    const last = charBefore(line, end),
-      size = FG.points(line).length,
-      ended = !last || ":：".includes(last) || ALL_TERMINAL.test(last);
-    if (ended || size < SHORT_LINE || isUnspaced(last)) return false;
-    return isLower(charAt(following, 0)) || size >= FULL_LINE;
+    return charBefore(line, end);
+  }
+
+  function hasEnded(line) {
+    const last = lastOf(line);
+    return !last || ":：".includes(last) || ALL_TERMINAL.test(last);
+  }
+
+  function isWrapped(block, following, width) {
+    if (BARE_NUMBER.test(block) || COMMAS.includes(block.slice(-1))) return true;
+    const line = block.slice(block.lastIndexOf("\n") + 1),
+      size = FG.points(line).length;
+    if (hasEnded(line) || size < SHORT_LINE || isUnspaced(lastOf(line))) return false;
+    if (isLower(charAt(following, 0))) return true;
+    const word = pattern(`[^${S}]+`).exec(following)[0];
+    return FULL_LINE <= size && width <= LONGEST_LINE && size + FG.points(word).length >= width;
   }
 
   // ---- sentences ---------------------------------------------------------------------------------------------
@@ -217,10 +311,11 @@ window.FG = window.FG || {};
       const marks = { start: match.index, end: match.index + match[0].length, text: match[0] };
       at = marks.end;
       const inside = endAround(units, marks.start + 1);
-      if (inside !== null) {
+      if (inside !== null && !matchAt(LINK_END, head, at)) {
         at = Math.max(at, inside);
         continue;
       }
+      if (inside !== null) at = inside; // of a link whose text ends with the sentence
       const closing = matchAt(CLOSING, head, at);
       if (closing && !opens(head, at, at + closing[0].length, start)) at += closing[0].length;
       if (endsSentence(head, start, marks, at)) {
@@ -236,31 +331,45 @@ window.FG = window.FG || {};
   // Whether the marks [at, after) that could close a quote or emphasis open one instead.
   function opens(text, at, after, start) {
     const following = charAt(text, after);
-    return hasWord(following) && !isUnspaced(following) && !text.slice(start, at).includes(text[at]);
+    if (!hasWord(following) || isUnspaced(following) || "<[【".includes(text[at])) return false;
+    return !text.slice(start, at).includes(text[at]);
   }
 
   function endsSentence(text, start, marks, at) {
     if (at === text.length) return true;
-    const following = charAt(text, at);
-    if ([...marks.text].some((mark) => ALWAYS.includes(mark))) return fullMarkEnds(text, marks, at, following);
-    const before = marks.start > start ? charBefore(text, marks.start) : " ",
-      last = marks.text.slice(-1),
-      unspaced = isUnspaced(before) || isUnspaced(following);
-    if (!isSpace(following) && !(unspaced && ("!?".includes(last) || isUnspaced(before)))) return false;
-    if (!isSpace(following) && ".…".includes(last) && !isUnspaced(following)) return false;
+    const following = charAt(text, at),
+      before = marks.start > start ? charBefore(text, marks.start) : " ",
+      mark = marks.text.slice(-1);
+    if ([...marks.text].some((one) => ALWAYS.includes(one))) return fullMarkEnds(text, start, marks, at);
+    if (!isSpaced(text, marks, at) && !needsNoSpace(mark, before, following)) return false;
     const first = matchAt(FIRST_WORD, text, at)?.[1] || "",
       isSmall = isLower(charAt(first, 0));
-    if (at > marks.end && isSmall) return false; // "Why?" she asked
-    if (";\u037e".includes(last)) return before >= "\u0370" && before <= "\u03ff"; // asks in Greek
+    if (isSmall && (at > marks.end || matchAt(DASH, text, at))) return false; // "Why?" she asked
+    if (";\u037e".includes(mark)) return before >= "\u0370" && before <= "\u03ff"; // asks in Greek
     if (marks.text.includes("…") || marks.text.endsWith("..")) return !isSmall && !isUnspaced(following);
     return marks.text !== "." || stopEnds(text, start, marks.start, first);
   }
 
-  function fullMarkEnds(text, marks, at, following) {
+  // Whether white space follows the marks and their closers, or the tag of an HTML block.
+  function isSpaced(text, marks, at) {
+    for (let i = marks.end; i <= at; i++) if (matchAt(BLOCK_TAG, text, i)) return true;
+    return isSpace(text[at]);
+  }
+
+  // Whether `mark` can end a sentence between these characters, without a space after it.
+  function needsNoSpace(mark, before, following) {
+    if ("!?".includes(mark)) return isUnspaced(before) || isUnspaced(following);
+    if (!isUnspaced(before) || SPACED_CLAUSES.test(before)) return false;
+    return !".…".includes(mark) || isUnspaced(following);
+  }
+
+  function fullMarkEnds(text, start, marks, at) {
+    const following = charAt(text, at);
     if (COMMAS.includes(following)) return false;
-    if (marks.text === "．" && isDigit(charBefore(text, marks.start)) && isDigit(following)) return false;
-    const quoted = at > marks.end && "」』".includes(text[at - 1]);
-    return !(quoted && "とっ".includes(following));
+    if (marks.text === "．" && isDigit(charBefore(text, marks.start)))
+      if (isDigit(following) || BARE_NUMBER.test(text.slice(start, marks.end))) return false;
+    const quoted = at > marks.end && "」』）】”\"".includes(text[at - 1]);
+    return !(quoted && matchAt(PARTICLE, text, at));
   }
 
   // Whether a single `.` at `stop` ends the sentence that begins at `start`, before the word or digit `first`.
@@ -270,21 +379,54 @@ window.FG = window.FG || {};
     const word = WORD_BEFORE.exec(text.slice(Math.max(start, stop - 50), stop))?.[0] || "",
       lowered = word.toLowerCase(),
       initial = charAt(first, 0),
-      isStart = STARTERS.has(first.toLowerCase()) && !isLower(initial);
-    if (isDigit(lowered)) return !(FG.points(lowered).length < 3 && MONTHS.has(first.toLowerCase()));
+      isStart = isStarter(first);
+    if (isDigit(lowered)) return !isOrdinal(lowered, first, sentence);
     if ("гв".includes(lowered) && lowered.length === 1) {
       const shorter = text.slice(0, stop).replace(/[гв ]+$/, "");
       if (!isDigit(charBefore(shorter, shorter.length))) return false;
     }
     if (BEFORE_NUMBER.has(lowered) && (isDigit(first) || word === "pp" || word === "p")) return false;
     if (BEFORE_NAME.has(lowered) && !(lowered === "v" && isDigit(first))) return false;
-    if (/^\p{L}$/u.test(word) && !isUnspaced(word)) return isStart;
+    if (isLetter(word)) return letterEnds(text, start, stop, word, first);
     if (MAY_END.has(lowered)) {
       if (isLower(initial) || isDigit(first) || !first) return false;
-      const isAscii = /^[\x00-\x7f]*$/.test(word);
-      return isStart || ["etc", "a.m", "p.m", "am", "pm"].includes(lowered) || !isAscii;
+      if (["a.m", "p.m", "am", "pm"].includes(lowered)) return !AFTER_TIME.has(first.toLowerCase());
+      return isStart || AND_SO_ON.has(lowered) || !/^[\x00-\x7f]*$/.test(word);
     }
     return ACRONYM.test(word) ? isStart : true;
+  }
+
+  // Whether a word often begins sentences, and is written as their beginning.
+  function isStarter(first) {
+    const lowered = first.toLowerCase().replace("’", "'");
+    return (STARTERS.has(lowered) || STARTERS.has(lowered.split("'")[0])) && !isLower(charAt(first, 0));
+  }
+
+  function isOrdinal(number, first, sentence) {
+    if (FG.points(number).length > 2) return false;
+    const letter = /\p{L}/u.exec(sentence)?.[0] || "",
+      isCapital = /^\p{Uppercase}$/u.test(letter);
+    return MONTHS.has(first.toLowerCase()) || (isCapital && isLower(charAt(first, 0)));
+  }
+
+  // Whether a word is one letter, which a stop can abbreviate. A Korean syllable is a word.
+  function isLetter(word) {
+    if (!/^\p{L}$/u.test(word) || (word >= "\uac00" && word <= "\ud7a3")) return false;
+    return !isUnspaced(word) || SPACED_CLAUSES.test(word);
+  }
+
+  function letterEnds(text, start, stop, letter, first) {
+    if (matchAt(LETTER_FOLLOWS, text, stop + 1) || first === "Chr") return false;
+    if (isStarter(first)) return true;
+    const before = text
+        .slice(start, stop - letter.length)
+        .toLowerCase()
+        .split(pattern(`[${S}]+`))
+        .filter(Boolean),
+      last = before.pop() || "",
+      isChoice = ["is", "be", "are"].includes(last) && before.some((word) => CHOICES.has(word)),
+      isName = BEFORE_LETTER.has(last) || isChoice || (VARIABLES.has(letter) && !last.endsWith("."));
+    return isName && /^\p{Uppercase}$/u.test(charAt(first, 0));
   }
 
   // The spans, where those without a letter or digit have joined the one before, or after.
