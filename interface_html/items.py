@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
@@ -58,6 +58,11 @@ def read_items(
       UserError: a file cannot be read, all its rows are blank, or it has another known form.
     """
     check_file(path)
+    if prompts and task.schema.fields.reference is None:
+        raise UserError(
+            f"the pages of this task show no reference output, so prompts={shorten(prompts)} would"
+            " not be read: leave it out, or set `reference` in `fields` of the task's schema.js"
+        )
     references = References(prompts, task.format.references(prompts)) if prompts else None
     n_found = 0
     items: list[Item] = []

@@ -139,7 +139,7 @@ class RowFormat:
             texts[fields.context.key] = row.get("context")
         further: Sequence[str] = ()
         if fields.reference:
-            first, *further = row.get("references", references) or [""]
+            first, *further = _own_references(row) or references or [""]
             texts[fields.reference.key] = first
         item = {key: texts[key] for key in schema.row}
         item |= {key: row[key] for key in row if key not in _row_keys(schema)}
@@ -245,6 +245,12 @@ def _item_keys(schema: Schema) -> list[str]:
     if schema.fields.reference:
         keys.append(FURTHER_REFERENCES)
     return keys
+
+
+def _own_references(row: Mapping[str, Any]) -> Sequence[str]:
+    """The references in a row; [] if it has none, or only blank ones."""
+    own = row.get("references", [])
+    return own if any(text.strip() for text in own) else []
 
 
 def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:

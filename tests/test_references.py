@@ -40,6 +40,27 @@ def test_only_some_prompts(items):
     assert "references for 2 of 4 items" in printed
 
 
+@pytest.mark.parametrize("own", [[], [""], [" "]])
+def test_samples_with_empty_references_get_those_of_their_prompts(items, own):
+    found, printed = items([{**row, "references": own} for row in SAMPLES], PROMPTS)
+    assert found == [row["references"] for row in PROMPTS]
+    assert "references for 4 of 4 items" in printed
+
+
+def test_references_of_a_sample_stay(items):
+    found, _ = items([{**SAMPLES[0], "references": ["Nought."]}], PROMPTS)
+    assert found == [["Nought."]]
+
+
+def test_a_task_that_shows_no_reference_refuses_prompts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_json("s.json", SAMPLES)
+    write_json("p.json", PROMPTS)
+    with pytest.raises(UserError, match="prompts=p.json would not be read: leave it out"):
+        feedback(["items", "translation", "source=s.json", "prompts=p.json", "out=i.json"])
+    assert not (tmp_path / "i.json").exists()
+
+
 def test_an_id_of_another_prompt_is_refused(items):
     """As with the prompts of another split, which have the same ids."""
     wrong = [{"id": "7", **row} for row in SAMPLES[:1]]
