@@ -125,6 +125,75 @@ def test_paragraphs_become_lines():
     assert report.spans == {"exact offset": 1}
 
 
+def task(data, *annotations, **keys):
+    """A task of Label Studio; an annotation is its annotator and results."""
+    made = [{"completed_by": who, "result": results} for who, results in annotations]
+    return {"id": 1, "data": data, "annotations": made, **keys}
+
+
+def region(quote, kind="labels", **value):
+    value = {"text": quote, kind: ["wrong"], **value}
+    return {"id": "r", "from_name": "err", "to_name": "text", "type": kind, "value": value}
+
+
+def test_line_breaks_in_the_text_of_a_region_are_written_as_backslash_n(tmp_path):
+    lines = task({"text": "One.\nTwo is here."}, (1, [region("One.\\nTwo", start=0, end=8)]))
+    turns = [{"author": "A", "text": "Hi 🙂 there"}, {"author": "B", "text": "🙂🙂 yes it is"}]
+    of_turns = region("there\\n\\n🙂🙂 yes", "paragraphlabels", start="0", end="1")
+    of_turns["value"] |= {"startOffset": 6, "endOffset": 8}
+    paths = {"start": "/p[1]/text()[1]", "end": "/p[2]/text()[1]"}
+    of_html = region("One.\\n\\nTwo", "hypertextlabels", **paths)
+    of_html["value"]["globalOffsets"] = {"start": 0, "end": 7}
+    html = task({"text": "<p>One.</p><p>Two.</p>"}, (1, [of_html]))
+    path = tmp_path / "tasks.json"
+    write_json(path, [lines, task({"response": turns}, (1, [of_turns])), html])
+    items, report = import_items(path, "label_studio", {})
+    marked = []
+    for item in items:
+        (judgement,) = item.judgements
+        marked.append(item.response[judgement.span[0] : judgement.span[1]])
+    assert marked == ["One.\nTwo", "there\nB: 🙂🙂 yes", "One.</p><p>Two"]
+    assert report.spans == {"exact offset": 3}
+
+
+def test_a_person_who_annotates_a_task_twice_is_one_person(tmp_path):
+    mark = region("Two", start=0, end=3)
+    rows = [
+        task({"text": "Two is one."}, (1, [mark]), (1, [mark]), (1, []), (2, [])),
+        task({"text": "Two is odd."}, (1, []), (1, [])),
+    ]
+    path = tmp_path / "tasks.json"
+    write_json(path, rows)
+    (first, second), report = import_items(path, "label_studio", {})
+    wrong = Judgement("err", "wrong", 0, 3, annotator="1")
+    assert first.judgements == (wrong, Judgement("err", "no error", annotator="2"))
+    assert second.judgements == (Judgement("err", "no error", annotator="1"),)
+    assert report.notes["judgements that a person gave twice, or took back"] == 3
+
+
+def test_the_only_text_of_a_task_is_judged(tmp_path):
+    path = tmp_path / "tasks.json"
+    write_json(path, [task({"document": "Two is one.", "prompt": "Say it."}, drafts=[{}, {}])])
+    (item,), report = import_items(path, "label_studio", {})
+    assert (item.prompt.text, item.response) == ("Say it.", "Two is one.")
+    assert report.losses == {"drafts of annotations": 2}
+    write_json(path, [task({"answer1": "Two", "answer2": "One"})])
+    with pytest.raises(UserError, match="Rename the key of the judged text"):
+        import_items(path, "label_studio", {})
+
+
+def test_answers_with_other_results_but_no_mark_are_noted(tmp_path):
+    verdict = {"from_name": "tone", "to_name": "text", "type": "choices"}
+    verdict["value"] = {"choices": ["rude"]}
+    marked = task({"text": "Two is odd."}, (1, [region("Two", start=0, end=3), verdict]))
+    unmarked = task({"text": "Two is one."}, (1, [verdict]))
+    path = tmp_path / "tasks.json"
+    for rows, count in (([marked, unmarked], 1), ([unmarked], 0)):
+        write_json(path, rows)
+        _, report = import_items(path, "label_studio", {})
+        assert sum(n for note, n in report.notes.items() if "aspect=NAME" in note) == count
+
+
 def test_json_min_is_named():
     with pytest.raises(UserError, match="JSON-MIN, .* Export the project as JSON"):
         read("label_studio", "label_studio_json_min.json")

@@ -19,6 +19,7 @@ from fgrlhf.data.importers.tags import Mark, untag
 from fgrlhf.data.importers.toxic import runs
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement
 from fgrlhf.data.rows import Row
+from fgrlhf.text_types import Prompt
 
 
 def table_text(rows, delimiter=","):
@@ -1028,14 +1029,13 @@ def test_label_studio(tmp_path):
     assert item.judgements == (
         Judgement("label", "bad", 2, 3, "minor", annotator="4"),
         Judgement("label", "bad", 2, 3, annotator="4"),
-        Judgement("label", "bad", 2, 3, annotator="4"),
-        Judgement("label", "bad", 2, 3, annotator="4"),
         Judgement("tone", "rude", annotator="4"),
         Judgement("tone", "odd", annotator="4"),
         Judgement("stars", score=4.0, annotator="4"),
         Judgement("why", "comment", annotator="4", reason="so"),
         Judgement("label", "bad", 0, 1, origin="m"),
     )
+    assert report.notes == {"judgements that a person gave twice, or took back": 2}
     assert report.spans == {
         "exact offset": 2,
         "exact offset (UTF-16 code units)": 1,
@@ -1169,11 +1169,54 @@ def test_what_judgements_do_not_hold_of_argilla_is_counted(tmp_path):
     }
 
 
-@pytest.mark.parametrize("key", ["responses", "suggestions"])
-def test_records_of_argilla_1_are_named(tmp_path, key):
-    record = {"fields": {"text": "abc"}, key: [{"user_id": "u", "values": {"q": {"value": "a"}}}]}
-    message = malformed(tmp_path, "argilla", record)
-    assert f"`{key}`: must be an object, it is a list: this is a record of Argilla 1" in message
+def test_records_of_argilla_1(tmp_path):
+    """The same record, nested and as a data set on the hub has it."""
+    answers = [("u", "submitted", "good"), ("v", "discarded", "bad")]
+    made = [
+        {"user_id": user, "status": status, "values": {"q": {"value": value}}}
+        for user, status, value in answers
+    ]
+    suggestion = {"question_name": "q", "value": "good", "agent": "m", "score": 0.3}
+    own = {"fields": {"answer": "abc"}, "external_id": "7", "metadata": {"site": "x"}}
+    nested = {**own, "responses": made, "suggestions": [suggestion]}
+    column = [
+        {"user_id": user, "value": value, "status": status} for user, status, value in answers
+    ]
+    hub = {"answer": "abc", "q": column, "q-suggestion": "good", "external_id": "7"}
+    hub["q-suggestion-metadata"] = {"type": None, "score": 0.3, "agent": "m"}
+    hub["metadata"] = '{"site": "x"}'
+    as_lists = {key: [answer[key] for answer in column] for key in column[0]}
+    judged = []
+    for record in (nested, hub, {**hub, "q": as_lists}):
+        (item,), report = read_json(tmp_path, "argilla", [record])
+        assert report.losses == {"discarded answers": 1, "scores of suggestions": 1}
+        judged.append(item)
+    assert judged[0] == judged[1] == judged[2]
+    assert judged[0].prompt == Prompt("7", "", meta={"site": "x"})
+    good = Judgement("q", "good")
+    assert judged[0].judgements == (replace(good, annotator="u"), replace(good, origin="m"))
+
+
+@pytest.mark.parametrize(
+    "record, message",
+    [
+        ({"text": "abc", "annotation": "good", "annotation_agent": "u"}, "Migrate the data set"),
+        ({"text": "abc", "label": "good"}, "this is no record of Argilla"),
+        ({"a": "b", "c": "d", "q.responses": None}, "Rename the field of the judged text"),
+    ],
+)
+def test_rows_that_are_no_record_of_argilla_are_refused(tmp_path, record, message):
+    assert message in malformed(tmp_path, "argilla", record)
+
+
+@pytest.mark.parametrize("tool", ["argilla", "label_studio"])
+def test_a_prompt_of_a_tool_can_be_a_conversation(tmp_path, tool):
+    talk = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
+    shown = {"prompt": talk, "completion": "abc"}
+    row = {"data": shown} if tool == "label_studio" else {"fields": shown, "responses": {}}
+    (item,), _ = read_json(tmp_path, tool, [row])
+    assert item.response == "abc"
+    assert item.prompt.messages == (("system", "Be short."), ("user", "Hi"))
 
 
 def test_rows_of_another_tool_lack_the_key_of_label_studio(tmp_path):

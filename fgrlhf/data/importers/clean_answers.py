@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from fgrlhf.data.importers.report import Report
-from fgrlhf.data.judgements import JudgedResponse, Judgement
+from fgrlhf.data.judgements import NO_ERROR, JudgedResponse, Judgement
 
 UNMARKED = ""  # the aspect of an answer without marks, until all rows are read
 
@@ -34,8 +34,32 @@ def with_clean_answers(
             else:
                 report.losses["annotations without results, of no known aspect (aspect=NAME)"] += 1
             judgements += [replace(judgement, aspect=name) for name in aspects]
-        finished.append(replace(item, judgements=tuple(judgements)))
+        kept = _of_each_person(judgements)
+        if len(kept) < len(judgements):
+            report.notes["judgements that a person gave twice, or took back"] += len(
+                judgements
+            ) - len(kept)
+        finished.append(replace(item, judgements=kept))
     return finished
+
+
+def _of_each_person(judgements: list[Judgement]) -> tuple[Judgement, ...]:
+    """The judgements, where people who answered twice have each of theirs once.
+
+    `no error` is left out if the same person marked something of this aspect in another answer.
+    """
+    named = [judgement for judgement in judgements if judgement.annotator is not None]
+    marked = {(one.annotator, one.aspect) for one in named if one.span is not None}
+    kept: list[Judgement] = []
+    seen: set[Judgement] = set()
+    for judgement in judgements:
+        is_clean = judgement.label == NO_ERROR and judgement.span is None
+        if is_clean and (judgement.annotator, judgement.aspect) in marked:
+            continue
+        if judgement.annotator is None or judgement not in seen:
+            kept.append(judgement)
+        seen.add(judgement)
+    return tuple(kept)
 
 
 def _all_judgements(items: Iterable[JudgedResponse]) -> Iterator[Judgement]:

@@ -18,7 +18,7 @@ from fgrlhf.data.checks import type_name
 from fgrlhf.data.importers.report import Problem, Report
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import RowError, check_number, check_text
-from fgrlhf.data.shapes import PromptText
+from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.text_types import Prompt
 
@@ -247,6 +247,24 @@ def row_id(value: Any, number: int) -> str:
     """The id of a row as a text; the number of the row if it has no id, or a blank one."""
     text = "" if value is None else str(value)
     return text if text.strip() else str(number)
+
+
+def shown_prompt(
+    key: str, prompt_id: str, row: Mapping[str, Any], meta: Mapping[str, Any]
+) -> Prompt:
+    """The prompt under `prompt` of a row: a text, a conversation, or none.
+
+    Args:
+      key: of the prompt, for messages.
+
+    Raises:
+      RowError: it is neither.
+    """
+    value = row.get("prompt")
+    if not isinstance(value, list) or not value:
+        return text_prompt(prompt_id, optional_text(key, value or None) or "", meta)
+    prompt = conversation_prompt(key, messages_of(key, value))
+    return Prompt(prompt_id, prompt.text, meta=meta, messages=prompt.messages)
 
 
 def text_prompt(prompt_id: str, text: str, meta: Mapping[str, Any]) -> Prompt:

@@ -20,6 +20,9 @@ from fgrlhf.data.rows import RowError, check_object, check_text
 TURN_TEXTS = ("text", "content")  # keys of a turn of a dialog
 TURN_NAMES = ("author", "role", "name")
 TURN_BREAK = "\n"
+# how the editor of Label Studio writes a line break in the text of a region, where it also has
+# one between paragraphs and turns (`captureSelection` of its source)
+WRITTEN_BREAK = "\\n"
 
 Span = tuple[int, int]
 
@@ -74,11 +77,16 @@ class ShownText:
             quote = optional_text(f"{key}.value.text", value["text"])
         if self.turns:
             start, end = self._in_turns(f"{key}.value", value)
+            spoken = [self.text[max(start, first) : min(end, last)] for first, last in self.turns]
+            if quote is not None and _is_same(quote, "".join(spoken)):
+                quote = self.text[start:end]  # with the names between the turns
             return report.locate(number, key, self.text, quote, start, end)
         if "globalOffsets" in value or str(value["start"]).startswith("/"):
             return self._in_html(number, key, value, quote, report)
         start = whole_number(f"{key}.value.start", value["start"])
         end = whole_number(f"{key}.value.end", value.get("end"))
+        if quote is not None and quote not in self.text:
+            quote = quote.replace(WRITTEN_BREAK, "\n")
         return report.locate(number, key, self.text, quote, start, end, (CODE_POINTS, UTF16))
 
     def _in_turns(self, key: str, value: Mapping[str, Any]) -> Span:
@@ -108,8 +116,17 @@ class ShownText:
             end = whole_number(f"{key}.value.globalOffsets.end", places.get("end"))
         elif quote is None:
             raise RowError(f"{key}.value", "has neither globalOffsets nor the marked text")
+        if quote is not None and start is not None and end is not None:
+            marked = shown[max(start, 0) : max(end, 0)]
+            quote = marked if _is_same(quote, marked) else quote
         span = report.locate(number, key, shown, quote, start, end)
         return span and (starts[span[0]], ends[span[1] - 1])
+
+
+def _is_same(quote: str, marked: str) -> bool:
+    """Whether a quote has the marked characters, apart from white space and written breaks."""
+    in_quote = "".join(quote.replace(WRITTEN_BREAK, "\n").split())
+    return in_quote == "".join(marked.split())
 
 
 class _TextOfHtml(HTMLParser):

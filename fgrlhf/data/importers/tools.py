@@ -6,12 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.data.importers.argilla_forms import nested
 from fgrlhf.data.importers.clean_answers import UNMARKED, with_clean_answers
 from fgrlhf.data.importers.files import (
     optional_text,
     read_objects,
     row_id,
-    text_prompt,
+    shown_prompt,
     whole_number,
 )
 from fgrlhf.data.importers.report import Report
@@ -42,6 +43,11 @@ SUGGESTED = ("prediction", "prediction-changed")  # `origin` of a result that a 
 
 JSON_MIN_KEYS = ("annotator", "annotation_id", "lead_time")  # of a row of the form JSON-MIN
 
+MEDIA = ("image", "audio", "video", "pdf", "csv", "url")  # keys of what is no text
+OTHER_RESULTS = (
+    "annotations with other results but no mark, not read as `no error` (see aspect=NAME)"
+)
+
 NamedResult = tuple[str, Mapping[str, Any]]  # a result, with its key in the task for messages
 
 
@@ -67,11 +73,17 @@ def label_studio(
     the judgement `no error` of every aspect that other rows of the file mark. Whether one with
     other results but no mark is such an answer, only the project's owner knows: see `aspect`.
 
+    A person can annotate a task several times: these annotations count together, and one without a
+    mark only if the others have none.
+
     Predictions become judgements whose origin is the `model_version`. Some exports have only the
     numbers of the predictions, and each annotation has the prediction that it began with.
 
+    The judged text is under `response` or `text` of `data`, or under its only key with a text or a
+    dialog, beside `prompt`, `source` and `id`.
+
     A judgement has no place for a model's confidence, so scores of predictions are lost. So are
-    `meta` of a task and `ground_truth` of an annotation. All of these are counted.
+    `meta` of a task, `ground_truth` of an annotation and drafts. All of these are counted.
 
     Args:
       aspect: the control in which every annotator was asked to mark. Each submitted annotation
@@ -81,8 +93,10 @@ def label_studio(
     """
     names = {} if project is None else read_project(project).texts
     read = partial(_label_studio_task, aspect=aspect, names=names)
-    items = read_objects(path, read, report)
-    return with_clean_answers(items, aspect, report)
+    items = with_clean_answers(read_objects(path, read, report), aspect, report)
+    if all(judgement.span is None for item in items for judgement in item.judgements):
+        report.notes.pop(OTHER_RESULTS, None)  # a project in which nobody marks
+    return items
 
 
 def _label_studio_task(
@@ -100,9 +114,7 @@ def _label_studio_task(
             " answers. Export the project as JSON",
         )
     data = check_object("data", row.get("data"))
-    key = next((name for name in TEXT_KEYS if name in data), None)
-    if key is None:
-        raise RowError("data", f"has no text under {' or '.join(TEXT_KEYS)}")
+    key = _label_studio_text_key(data)
     response = ShownText.of(f"data.{key}", data[key])
     if not report.has_response(number, f"data.{key}", response.text):
         return None
@@ -119,12 +131,30 @@ def _label_studio_task(
         *_annotation_judgements(number, row, texts, report, aspect),
         *_prediction_judgements(number, row, texts, report),
     ]
-    prompt_text = optional_text("data.prompt", data.get("prompt")) or ""
     used = (key, SOURCE, "prompt", "id")
     meta = {name: value for name, value in data.items() if name not in used}
+    if row.get("drafts"):
+        report.losses["drafts of annotations"] += len(check_list("drafts", row["drafts"]))
     task_id = row.get("id") if data.get("id") is None else data["id"]
-    prompt = text_prompt(row_id(task_id, number), prompt_text, meta)
+    prompt = shown_prompt("data.prompt", row_id(task_id, number), data, meta)
     return JudgedResponse(prompt, response.text, tuple(judgements), source)
+
+
+def _label_studio_text_key(data: Mapping[str, Any]) -> str:
+    """The key of the judged text. Raises `RowError` if several could be it, or none."""
+    for key in TEXT_KEYS:
+        if key in data:
+            return key
+    others = [key for key in data if key not in (*MEDIA, "prompt", SOURCE, "id")]
+    shown = [key for key in others if isinstance(data[key], str | list)]
+    if len(shown) != 1:
+        keys = ", ".join(f"`{key}`" for key in others) or "none"
+        raise RowError(
+            "data",
+            f"has no text under {' or '.join(TEXT_KEYS)}, and not one other text (keys: {keys})."
+            " Rename the key of the judged text in the export",
+        )
+    return shown[0]
 
 
 def _annotation_judgements(
@@ -158,6 +188,9 @@ def _annotation_judgements(
         controls = [result.get("from_name") for result in results if isinstance(result, Mapping)]
         if aspect is not None and aspect not in controls and results:
             yield Judgement(UNMARKED, NO_ERROR, annotator=annotator)
+        types = [result.get("type") for result in results if isinstance(result, Mapping)]
+        if aspect is None and results and not any(kind in MARKS for kind in types):
+            report.notes[OTHER_RESULTS] += 1
 
 
 def _prediction_judgements(
@@ -361,24 +394,19 @@ def _lines(key: str, value: Any) -> str:
 VERDICT = " (verdict)"
 SCORE = " (score)"
 OF_SOURCE = " (source)"
-# ends of keys of a flattened record, behind the name of a query
-RESPONSES = ".responses"
-SUGGESTION = ".suggestion"
-FLAT_ENDS = tuple(
-    [f"{RESPONSES}.{part}" for part in ("users", "status")]
-    + [f"{SUGGESTION}.{part}" for part in ("agent", "score")]
-)
-OWN_KEYS = ("id", "status", "_server_id")
 UNSUBMITTED = {"discarded": "discarded answers", "draft": "drafts of answers"}  # by status
 
 
 def argilla(path: str | Path, report: Report) -> list[JudgedResponse]:
-    """Records of Argilla 2, as `to_json`, `to_list(flatten=True)` or `to_datasets` write them.
+    """Records of Argilla, as `to_json`, `to_list(flatten=True)` or `to_datasets` write them.
 
     Documented in docs.argilla.io/latest/how_to_guides/import_export. For each of the project's
     queries, `responses` has `[{value, user_id}, ...]` and `suggestions` has `{value, agent}`. The
     aspect is the name of the query. The judged text is the field `response` or `text`, or the only
     field.
+
+    Records of Argilla 1, also those of data sets on the hub, are read in the same way; the forms
+    are in fgrlhf/data/importers/argilla_forms.py.
 
     The flattened form has the keys `QUERY.responses`, `QUERY.responses.users`,
     `QUERY.responses.status`, `QUERY.suggestion` and `QUERY.suggestion.agent` beside the fields and
@@ -405,7 +433,7 @@ def argilla(path: str | Path, report: Report) -> list[JudgedResponse]:
 
 
 def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
-    row = _nested_record(row)
+    row = nested(row)
     fields = check_object("fields", row.get("fields"))
     response_key = _argilla_text_key(fields)
     response = check_text(f"fields.{response_key}", fields[response_key], may_be_blank=True)
@@ -450,52 +478,8 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
     used = (response_key, SOURCE, "prompt")
     meta = {key: value for key, value in fields.items() if key not in used}
     meta |= check_object("metadata", row.get("metadata") or {})
-    prompt_text = optional_text("fields.prompt", fields.get("prompt")) or ""
-    prompt = text_prompt(row_id(row.get("id"), number), prompt_text, meta)
+    prompt = shown_prompt("fields.prompt", row_id(row.get("id"), number), fields, meta)
     return JudgedResponse(prompt, response, tuple(judgements), source)
-
-
-def _nested_record(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A record with the keys `fields`, `responses` and `suggestions`, from the flattened form too.
-
-    In the flattened form, texts under `response`, `text`, `prompt` and `source` are the fields.
-    """
-    if "fields" in row or not any(key in row for key in TEXT_KEYS):
-        return row
-    fields: dict[str, Any] = {}
-    metadata: dict[str, Any] = {}
-    responses: dict[str, list[dict[str, Any]]] = {}
-    suggestions: dict[str, Any] = {}
-    for key, value in row.items():
-        query, dot, rest = key.rpartition(RESPONSES)
-        if dot and not rest and query:
-            responses[query] = _flat_answers(row, key)
-        elif key.endswith(SUGGESTION) and key != SUGGESTION:
-            if value is not None:
-                agent = {"agent": row.get(f"{key}.agent"), "score": row.get(f"{key}.score")}
-                suggestions[key.removesuffix(SUGGESTION)] = {"value": value, **agent}
-        elif key in (*TEXT_KEYS, "prompt", SOURCE):
-            fields[key] = value
-        elif value is not None and not key.endswith(FLAT_ENDS) and key not in OWN_KEYS:
-            metadata[key] = value
-    own = {key: row.get(key) for key in ("id", "status")}
-    records = {"fields": fields, "metadata": metadata}
-    return {**own, **records, "responses": responses, "suggestions": suggestions}
-
-
-def _flat_answers(row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """The answers to a query in a flattened record, with their users and status."""
-    values = check_list(key, row[key] if row[key] is not None else [])
-    columns = {}
-    for part in ("users", "status"):
-        column = check_list(f"{key}.{part}", row.get(f"{key}.{part}") or [None] * len(values))
-        if len(column) != len(values):
-            raise RowError(f"{key}.{part}", f"has {len(column)} values for {len(values)} answers")
-        columns[part] = column
-    answers = []
-    for value, user, status in zip(values, columns["users"], columns["status"], strict=True):
-        answers.append({"value": value, "user_id": user, "status": status})
-    return answers
 
 
 def _has_answers_without_status(row: Mapping[str, Any]) -> bool:
@@ -520,19 +504,19 @@ def _argilla_text_key(fields: Mapping[str, Any]) -> str:
     for key in TEXT_KEYS:
         if key in fields:
             return key
-    if len(fields) != 1:
-        raise RowError("fields", f"has no text under {' or '.join(TEXT_KEYS)}")
-    return next(iter(fields))
+    others = [key for key in fields if key not in ("prompt", SOURCE)]
+    if len(others) != 1:
+        names = ", ".join(f"`{key}`" for key in others) or "none"
+        raise RowError(
+            "fields",
+            f"has no text under {' or '.join(TEXT_KEYS)}, and not one other field (fields:"
+            f" {names}). Rename the field of the judged text in the file",
+        )
+    return others[0]
 
 
 def _by_name(key: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The answers or suggestions of a record, by the names of the project's queries."""
-    if isinstance(row.get(key), list) and row[key]:
-        raise RowError(
-            key,
-            "must be an object, it is a list: this is a record of Argilla 1, and those of Argilla 2"
-            " are read. Open the data set with Argilla 2 and export it again",
-        )
     return check_object(key, row.get(key) or {})
 
 
