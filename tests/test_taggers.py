@@ -8,6 +8,7 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForTokenClassification,
+    DataCollatorForTokenClassification,
 )
 
 from fgrlhf.base.errors import UserError
@@ -123,6 +124,43 @@ def test_steps_are_judged_at_their_separators(tmp_path, level, separator):
     assert labels[0].labels == ("LABEL_0", "O")
     assert labels[0].probabilities_SC[:, 0].tolist() == pytest.approx(expected, abs=1e-5)
     assert labels[1].probabilities_SC[:, 0].tolist() == pytest.approx(expected[:1], abs=1e-5)
+
+
+def trl_row(tokenizer, prompt, steps, right, separator):
+    """Ids and labels of `PRMTrainer`: a label at the last token of each separator, no end token."""
+    ids = [tokenizer.bos_token_id, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]
+    labels = [-100] * len(ids)
+    for step, is_right in zip(steps, right, strict=True):
+        step_ids = tokenizer(step, add_special_tokens=False)["input_ids"]
+        step_ids += tokenizer(separator, add_special_tokens=False)["input_ids"]
+        ids += step_ids
+        labels += [-100] * (len(step_ids) - 1) + [int(is_right)]
+    return {"input_ids": ids, "labels": labels}
+
+
+def test_a_judge_that_transformers_trained_tells_right_from_wrong_steps(tmp_path):
+    """Steps with `red` are wrong. The order of the labels is that of False and True."""
+    torch.manual_seed(0)
+    folder = step_judge(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForTokenClassification.from_pretrained(folder)
+    steps = ["a red dog", "the blue cat sees", "red bird", "two dogs", "one bird and red"]
+    rows = []
+    for shift in range(5):
+        order = steps[shift:] + steps[:shift]
+        rows.append(trl_row(tokenizer, "the cat", order, ["red" not in s for s in order], "\n\n"))
+    batch = DataCollatorForTokenClassification(tokenizer)(rows)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(80):
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        optimizer.step()
+    judge = saved(tmp_path / "trained", model, tokenizer)
+    scorer = load_segment_classifier(judge, text_prefix, level="step:\n\n")
+    (labels,) = scorer.score([Prompt("0", "the cat")], ["\n\n".join(steps)])
+    p_error = labels.probabilities_SC[:, 0]
+    assert (p_error > 0.5).tolist() == [True, False, True, False, True]
+    assert ((p_error - 0.5).abs() > 0.3).all()
 
 
 def test_a_kind_that_is_not_known_is_named(tmp_path, capsys):

@@ -11,8 +11,10 @@ Such a folder has no `reward_model.json`, and its network was trained without ma
 
       beginning-of-sequence token, prompt, step 1, separator, step 2, separator, ...
 
-  each part tokenised by itself, and labels every step at the last token of its separator:
-  `LABEL_1` for a right step, `LABEL_0` for a wrong one.
+  each part tokenised by itself, without other special tokens and without an end token, and labels
+  every step at the last token of its separator: 1 (`LABEL_1`) for a right step, 0 (`LABEL_0`) for
+  a wrong one. The separator is a line break by default, and is not saved with the model. Read in
+  TRL 0.13 to 1.13, the last release with it; texts are cut there to 1,024 tokens by default.
 """
 
 from collections.abc import Mapping, Sequence
