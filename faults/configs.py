@@ -71,13 +71,13 @@ def config_class(path: Path):
 
 
 def shipped() -> list[Path]:
-    """Every YAML of the task that is the config of a stage.
+    """Every YAML of the tasks that is the config of a stage.
 
-    mini_compare_config.yml is excluded: it is a table of compare.py.
+    Other files have what configs share (`base:`), and mini_compare_config.yml is a table of
+    compare.py.
     """
-    return [
-        path for path in sorted((ROOT / "tasks").rglob("*.yml")) if config_class(path) is not None
-    ]
+    paths = sorted((ROOT / "tasks").rglob("*_config.yml"))
+    return [path for path in paths if config_class(path) is not None]
 
 
 # ---- whole files ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl, write_text
 from fgrlhf.configs.strict import load_config
-from fgrlhf.configs.yaml_files import dump_yaml, read_yaml
+from fgrlhf.configs.yaml_files import dump_yaml, read_config, read_yaml
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.source import ModelSource
 from fgrlhf.pipeline import compare as pipeline_compare
@@ -170,7 +170,7 @@ def configs(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / "sft"))
     names = ("dense", "scalar")
     for name in names:
-        config = read_yaml(f"{T}/mini_fine_grained_config.yml")
+        config = read_config(f"{T}/mini_fine_grained_config.yml")
         config["model"]["policy_model"]["ckpt"] = "${BASE}"
         config["logging"]["run_name"] = name
         (tmp_path / f"{name}_config.yml").write_text(dump_yaml(config))

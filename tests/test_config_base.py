@@ -200,4 +200,4 @@ def test_an_evaluation_depends_on_the_bases_of_its_config(tmp_path):
         policy="p", config=str(own), output_dir=str(tmp_path), data_dir=None, reward=False
     )
     inputs = inputs_of(task, settings, load_config(rl_config(task), own))
-    assert own in inputs and base in inputs
+    assert str(own) in inputs and base in inputs

@@ -635,7 +635,7 @@ def test_the_default_variant_is_the_same_run_with_our_defaults(name, monkeypatch
 def test_both_variants_say_which_they_are(name):
     folder = REPOSITORY / "tasks/qa_feedback/training"
     ours, theirs = (
-        (folder / f"{prefix}{name}_config.yml").read_text().split("model:")[0]
+        (folder / f"{prefix}{name}_config.yml").read_text().split("\nbase:")[0]
         for prefix in ("", "published_")
     )
     assert (

@@ -12,6 +12,7 @@ from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.cli import evaluate, linear_scorer, rl, tiny_model
 from fgrlhf.cli.published import Settings, write_prompts
 from fgrlhf.configs.strict import load_config
+from fgrlhf.configs.yaml_files import config_files
 from fgrlhf.models.tiny import save_model, tiny_encoder_decoder, word_tokenizer
 from fgrlhf.task import Task, load_task, rl_config
 from interface_html.tasks import feedback_of
@@ -126,7 +127,8 @@ def test_the_translation_of_rl4lms_settings(name, stage, somewhere):
     config = load_config(rl_config(task_of(name)), path)
     train = config.train
     length = config.env.max_generated_len
-    text = path.read_text(encoding="utf-8")
+    # the comments are in the file that has the value
+    text = "".join(file.read_text(encoding="utf-8") for file in config_files(path))
     tokens = int(re.search(r"# ([\d,]+) tokens", text)[1].replace(",", ""))
     episodes = train.sampling_batch_size_per_card
     assert config.env.train_num_samples_per_input == 1

@@ -174,7 +174,8 @@ def inputs_of(task: Task, settings: Settings, config: RLConfig) -> list[str | Pa
         *code_of(task).values(),
         *own_code([settings, config]).values(),
         settings.policy,
-        *config_files(settings.config),
+        settings.config,
+        *config_files(settings.config)[1:],
         config.model.policy_model.ckpt,
     ]
     inputs += models_of(metrics_of(settings, config))
