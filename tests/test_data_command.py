@@ -19,6 +19,7 @@ from fgrlhf.data.rows import Row
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.comparisons import read_preferences
 
+TALK = "\n\nHuman: a\n\nAssistant:"
 PAIRS = [
     {"prompt": "a", "chosen": "b", "rejected": "c", "source": "x"},
     {"prompt": "d", "chosen": "", "rejected": "e", "source": None},
@@ -76,6 +77,22 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
                 "decided pairs: 2",
                 "pairs whose better response is blank: 1 (a policy would learn to write nothing;"
                 " remove these rows if that is not intended)",
+            ],
+        ),
+        (
+            [
+                {"prompt": "a", "chosen": "b", "rejected": "b "},
+                {"chosen": f"{TALK} c\n\nHuman: d\n\nAssistant: e", "rejected": f"{TALK} f"},
+            ],
+            "comparisons",
+            [
+                "different prompts: 2",
+                "with 2 responses: 2",
+                "decided pairs: 2",
+                "pairs of two equal responses: 1 (nothing can be learned from them; remove these"
+                " rows)",
+                "rows with a response that goes on with further turns of a dialog: 1 (a policy"
+                " would learn to write both speakers; remove these rows if that is not intended)",
             ],
         ),
         (
@@ -679,3 +696,12 @@ def test_rows_of_spans_are_to_be_converted_first(action, tmp_path):
     write_jsonl(tmp_path / "spans.jsonl", [row])
     with pytest.raises(UserError, match="spans.jsonl has rows of spans.*to=judgements"):
         data.main([name, str(tmp_path / "spans.jsonl"), *rest])
+
+
+@pytest.mark.parametrize("action", ["check", "convert"])
+def test_a_file_of_which_no_row_is_used_is_an_error(tmp_path, action):
+    source = tmp_path / "rows.jsonl"
+    write_jsonl(source, [{"prompt": "a", "completion": "b", "label": False}])
+    files = [str(source)] + [str(tmp_path / "out.jsonl")] * (action == "convert")
+    with pytest.raises(UserError, match=r"no row of demonstrations that is used \(rows with `lab"):
+        data.main([action, *files, "format=demonstrations"])

@@ -17,6 +17,7 @@ from fgrlhf.data.formats import (
     StepFeedback,
 )
 from fgrlhf.data.judgements import JUDGEMENTS, SOURCE, JudgedResponse
+from fgrlhf.models.dialogs import NEXT_TURN
 from fgrlhf.segmentation import odd_kind, sentences
 from fgrlhf.text_types import Prompt
 from fgrlhf.words import count_words
@@ -61,11 +62,23 @@ def _about_comparisons(comparisons: Sequence[Comparison]) -> list[str]:
     if pairs and first_is_better < len(pairs):
         share = first_is_better / len(pairs)
         lines.append(f"pairs whose first-listed response is better: {share:.1%}")
-    blank = 0
+    blank = equal = dialogs = 0
     for comparison in comparisons:
-        for better, _ in comparison.pairs:
-            if not comparison.answers[better].text.strip():
-                blank += 1
+        texts = [answer.text for answer in comparison.answers]
+        dialogs += any(NEXT_TURN in text for text in texts)
+        for better, worse in comparison.pairs:
+            blank += not texts[better].strip()
+            equal += texts[better].strip() == texts[worse].strip()
+    if equal:
+        lines.append(
+            f"pairs of two equal responses: {equal:,} (nothing can be learned from them; remove"
+            " these rows)"
+        )
+    if dialogs:
+        lines.append(
+            f"rows with a response that goes on with further turns of a dialog: {dialogs:,} (a"
+            " policy would learn to write both speakers; remove these rows if that is not intended)"
+        )
     if blank:
         lines.append(
             f"pairs whose better response is blank: {blank:,} (a policy would learn to write"

@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Generic, TypeVar
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.accepted import accepted
 from fgrlhf.data.checks import by_problem, refuse_rows, type_name
 from fgrlhf.data.locate import CODE_POINTS, Reading
@@ -126,8 +127,8 @@ class Format(Generic[Item]):
           separator: what is between the steps of a text.
 
         Raises:
-          UserError: the source cannot be read, or rows are malformed. The message lists the first
-            of them with number (from 0), key and reason.
+          UserError: the source cannot be read, rows are malformed, or all of them are left out.
+            The message lists the first of them with number (from 0), key and reason.
         """
         columns = columns or {}
         check_columns(columns, (*self.names, CLUSTER), str(source))
@@ -148,6 +149,12 @@ class Format(Generic[Item]):
                 missing.update(error.missing)
         way_out = self._way_out(source, missing)
         refuse_rows(source, by_problem(problems), f"read as {self.name}", way_out)
+        if not items and counts:
+            left_out = ", ".join(f"{what}: {count:,}" for what, count in counts.most_common())
+            raise UserError(
+                f"{shorten(str(source))} has no row of {self.name} that is used ({left_out}). Give"
+                " a file with others too"
+            )
         return items
 
     def _item(self, row: Row, number: int, counts: Counter[str] | None) -> Item | None:
