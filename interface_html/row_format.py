@@ -139,7 +139,7 @@ class RowFormat:
             texts[fields.context.key] = row.get("context")
         further: Sequence[str] = ()
         if fields.reference:
-            first, *further = _own_references(row) or references or [""]
+            first, *further = _references_to_show(row, references)
             texts[fields.reference.key] = first
         item = {key: texts[key] for key in schema.row}
         item |= {key: row[key] for key in row if key not in _row_keys(schema)}
@@ -247,10 +247,13 @@ def _item_keys(schema: Schema) -> list[str]:
     return keys
 
 
-def _own_references(row: Mapping[str, Any]) -> Sequence[str]:
-    """The references in a row; [] if it has none, or only blank ones."""
-    own = row.get("references", [])
-    return own if any(text.strip() for text in own) else []
+def _references_to_show(row: Mapping[str, Any], known: Sequence[str]) -> Sequence[str]:
+    """The references in a row, unless they are blank and those of its prompt are known.
+
+    There is at least one; it is blank if there is no reference.
+    """
+    own = row.get("references") or [""]
+    return known if known and not any(text.strip() for text in own) else own
 
 
 def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
@@ -339,7 +342,7 @@ def _outputs(row: Mapping[str, Any]) -> Any:
 
 
 def _is_text_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _document(schema: Schema, row: Mapping[str, Any]) -> dict[str, Any]:

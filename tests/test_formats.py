@@ -119,7 +119,6 @@ def test_prompts(row, expected):
             "`prompt[0].content`: must be a text, it is null or missing",
         ),
         ({"prompt": [{**USER, "content": ""}]}, "`prompt`: must be a text that is not empty"),
-        ({"prompt": "a", "references": []}, "`references`: must be a list of one or more texts"),
         ({"prompt": "a", "references": [1]}, "`references[0]`: must be a text, it is a number"),
         ({"prompt": "a", "answer": {"b": 1}}, "`answer`: must be a list, it is an object"),
         ({"prompt": "a", "id": True}, "`id`: must be a text, it is true or false"),
@@ -128,6 +127,18 @@ def test_prompts(row, expected):
 )
 def test_malformed_prompts(row, message):
     assert message in problem(PROMPTS, row)
+
+
+@pytest.mark.parametrize("none", [[], None])
+def test_rows_without_references(tmp_path, none):
+    """A column of Parquet has a value in every row: an empty list or null where there is none."""
+    rows = [{"prompt": "a", "references": none}, {"prompt": "b", "references": ["c"]}]
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(rows))
+    assert [prompt.references for prompt in PROMPTS.read(path)] == [(), ("c",)]
+    path.write_text(json.dumps([{"prompt": "a", "response": "b", "references": none}]))
+    (demonstration,) = DEMONSTRATIONS.read(path)
+    assert demonstration.prompt.references == ("b",)  # its response
 
 
 # ---- other keys ----------------------------------------------------------------------------------

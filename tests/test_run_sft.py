@@ -456,7 +456,7 @@ def test_bad_rows_are_all_named(world):
             r"row 1, `answer\[1\]`: must be a text that is not empty",
         ),
         ({"text": "a", "answer": [None]}, r"row 1, `answer\[0\]`: must be a text, it is null"),
-        ({"text": "a", "answer": []}, "row 1, `answer`: must be a list of one or more texts"),
+        ({"text": "a", "answer": []}, "row 1, `response`: missing; the row has text, answer"),
         ({"text": "a"}, "row 1, `response`: missing; the row has text"),
         ({"text": True, "answer": ["b"]}, "row 1, `text`: must be a text, it is true or false"),
         ([], "row 1: must be an object, it is a list"),

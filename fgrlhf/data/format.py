@@ -213,17 +213,18 @@ def prompt_text(row: Row, *names: str) -> PromptText:
 
 
 def references_of(row: Row, *names: str) -> tuple[str, ...]:
-    """The references, one text or several, under the first of these names that the row has."""
+    """The references, one text or several, under the first of these names that the row has.
+
+    An empty list means none, like null: files with columns, such as Parquet, have the key in every
+    row.
+    """
     name = row.first_given(*names)
     if name is None:
         return ()
     value = row.get(name)
     if isinstance(value, str):
         return (row.text(name),)
-    references = check_texts(row.key(name), value)
-    if not references:
-        raise RowError(row.key(name), "must be a list of one or more texts")
-    return references
+    return check_texts(row.key(name), value)
 
 
 def prompt_row(prompt: Prompt, values: Mapping[str, Any] | None = None) -> dict[str, Any]:

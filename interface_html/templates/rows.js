@@ -30,9 +30,9 @@ window.FG = window.FG || {};
 
   // Throws an Error unless the references are texts.
   function referencesOf({ references }) {
-    const isRight = Array.isArray(references) && references.length && references.every(isText);
+    const isRight = Array.isArray(references) && references.every(isText);
     if (!isRight) throw new Error(t("`{key}` must be a list of texts", { key: "references" }));
-    return references;
+    return references.length ? references : [""];
   }
 
   function without(values, ...keys) {
