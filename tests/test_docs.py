@@ -31,6 +31,7 @@ from fgrlhf.cli import command_line, new_task
 from fgrlhf.cli.main import COMMANDS
 from fgrlhf.cli.main import main as fgrlhf_main
 from fgrlhf.configs.strict import load_config, validate
+from fgrlhf.load import load_task
 from fgrlhf.pipeline.compare import CompareSettings, runs_of
 from fgrlhf.pipeline.experiment_settings import split_arguments
 from fgrlhf.pipeline.experiments import Experiment
@@ -39,7 +40,8 @@ from fgrlhf.rewards.kinds import Length
 from fgrlhf.rewards.server import model_sha256
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.scorers.context import RewardContext
-from fgrlhf.task import Task, load_task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt
 from interface_html.row_format import RowFormat
 from interface_html.schema import ASSIGNMENT, load_schema

@@ -16,7 +16,8 @@ from fgrlhf.scorers.base import score_texts
 from fgrlhf.scorers.context import RewardContext
 from fgrlhf.scorers.linear import fit_linear_scorer
 from fgrlhf.scorers.models import Standardized, WithoutError
-from fgrlhf.task import Task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt, ResponseTokens
 
 PROMPTS = [Prompt("0", "ask"), Prompt("1", "ask more")]

@@ -29,7 +29,8 @@ from fgrlhf.rewards.kinds import LIBRARY_REWARDS, build_aspects
 from fgrlhf.rewards.text_rewards import LengthReward, RegexReward, RepetitionReward
 from fgrlhf.runs.step_metrics import InputCounts, input_counts
 from fgrlhf.scorers.context import RewardContext
-from fgrlhf.task import Task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt, ResponseTokens
 from tasks.qa_feedback.task import TASK as QA
 

@@ -8,7 +8,8 @@ from fgrlhf.configs.strict import validate
 from fgrlhf.configs.unions import REMOVED_KINDS, RENAMED_KINDS
 from fgrlhf.rewards.kinds import LIBRARY_REWARDS
 from fgrlhf.scorers.kinds import TEXT_SCORERS
-from fgrlhf.task import Task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 
 CONFIG = {
     "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "v"}},

@@ -1,6 +1,6 @@
 """The user's own classes that a config names: rewards, scorers and algorithms of `kind: python`.
 
-Their files affect a result like the code of a task: `code_of` in fgrlhf/task.py.
+Their files affect a result like the code of a task: `code_of` in fgrlhf/load.py.
 """
 
 import importlib.util

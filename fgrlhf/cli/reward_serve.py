@@ -38,6 +38,7 @@ from fgrlhf.configs.strict import (
 )
 from fgrlhf.configs.unions import RENAMED_KINDS, any_kind
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.load import load_task
 from fgrlhf.reward_models.spec import SPEC_FILE, RewardModelSpec
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.rewards.kinds import LIBRARY_REWARDS
@@ -45,7 +46,6 @@ from fgrlhf.rewards.protocol import sent_prefix
 from fgrlhf.rewards.server import Limits, ServedReward, create_app, model_sha256
 from fgrlhf.scorers.context import OnDevice, RewardContext
 from fgrlhf.scorers.service import VariableName, is_local, read_token
-from fgrlhf.task import load_task
 
 USAGE = """\
 usage: fgrlhf reward-serve ckpt=FOLDER [key=value ...]

@@ -45,7 +45,7 @@ from fgrlhf.reward_utils import (
 from fgrlhf.rewards.client import RewardClient
 from fgrlhf.rewards.increment import IncrementReward
 from fgrlhf.rewards.judge import JudgeReward
-from fgrlhf.rewards.kind import RewardKind
+from fgrlhf.rewards.kind import RewardKind, Value
 from fgrlhf.rewards.protocol import Sha256
 from fgrlhf.rewards.text_rewards import (
     LengthReward,
@@ -61,14 +61,7 @@ from fgrlhf.scorers.service import RemoteSettings, VariableName
 if TYPE_CHECKING:
     from fgrlhf.rewards.classifier import ClassifierReward
 
-Value = Annotated[Amount, AfterValidator(lambda value: _not_zero(value))]
 Label = Annotated[str, Field(min_length=1)]
-
-
-def _not_zero(value: float) -> float:
-    if value == 0:
-        raise ValueError("0 makes the reward 0 for every response; set weight=0 to disable it")
-    return value
 
 
 def _is_divided(section: Mapping[str, Any]) -> bool:
