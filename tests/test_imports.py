@@ -285,3 +285,24 @@ def test_the_lowest_packages_import_only_those_below(package):
         if higher:
             wrong[path.name] = higher
     assert wrong == {}
+
+
+# Each imports only from those before it, and none of them from what uses rewards.
+LAYERS = ("base", "configs", "models", "reward_models", "scorers", "metrics", "rewards")
+ABOVE = ("algorithms", "cli", "pipeline", "report", "runs", "samplers", "task", "trainer")
+# a training of reward models that shows its progress; the reward server, which shares what runs do
+EXCEPTIONS = {"reward_models/precompute.py": {"runs"}, "rewards/server.py": {"runs"}}
+
+
+@pytest.mark.parametrize("package", LAYERS[2:])
+def test_scorers_are_below_metrics_and_metrics_below_rewards(package):
+    """Typing imports and imports within functions count too."""
+    above = {*LAYERS[LAYERS.index(package) + 1 :], *ABOVE}
+    wrong = {}
+    for path in sorted((ROOT / "fgrlhf" / package).glob("*.py")):
+        ours = {name for name in imported(path) if name.startswith("fgrlhf.")}
+        higher = {name.split(".")[1] for name in ours} & above
+        higher -= EXCEPTIONS.get(f"{package}/{path.name}", set())
+        if higher:
+            wrong[path.name] = sorted(higher)
+    assert wrong == {}

@@ -36,7 +36,7 @@ from fgrlhf.configs.strict import (
     refuse,
     unread_keys,
 )
-from fgrlhf.configs.unions import RENAMED_KINDS, any_kind
+from fgrlhf.configs.unions import any_kind, with_new_names
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.load import load_task
 from fgrlhf.reward_models.spec import SPEC_FILE, RewardModelSpec
@@ -117,8 +117,8 @@ class _WithReward(ServerSettings):
         section = tree.get("reward") if isinstance(tree, dict) else None
         if not isinstance(section, dict):
             return tree
-        kind = section.get("kind")
-        kind = RENAMED_KINDS.get(kind, kind) if isinstance(kind, str) else None
+        kind = with_new_names(section).get("kind")
+        kind = kind if isinstance(kind, str) else None
         if kind in NOT_SERVED:
             refuse([("reward.kind", f"`{kind}` cannot be served: {NOT_SERVED[kind]}")])
         folder = section.get("ckpt")
