@@ -11,13 +11,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from datasets import Dataset
 from torch import nn
 from transformers import GPT2ForSequenceClassification, PreTrainedModel, PrinterCallback, Trainer
-from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging as transformers_logging
 
 from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
@@ -32,12 +32,11 @@ from reward_modeling.data import PairCollator
 from reward_modeling.network import load_network
 from reward_modeling.run_pref_rm import (
     Example,
-    PairLoss,
     PairTrainer,
     PreferenceRMConfig,
     encode,
 )
-from reward_modeling.training import trainer_arguments
+from reward_modeling.training import start
 from tasks.qa_feedback.feedback import PAIRS, rm_prefix
 from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 
@@ -141,30 +140,32 @@ def _network(work: Work):
         return load_network(work.config.model, "sequence")
 
 
-def _arguments(work: Work, micro: int):
-    """The arguments of run_pref_rm.py without evaluation, checkpoints and logging.
+class OurTrainer(PairTrainer):
+    """The trainer of run_pref_rm.py, with the questions in the order of the file as in TRL."""
 
-    micro: questions per forward pass.
-    """
-    train = work.config.train.model_copy(update={"micro_batch_size": micro})
-    arguments = trainer_arguments(work.config.model_copy(update={"train": train}))
-    arguments.eval_strategy = IntervalStrategy.NO
-    arguments.save_strategy = IntervalStrategy.NO
-    arguments.logging_strategy = IntervalStrategy.NO
-    arguments.load_best_model_at_end = False
-    arguments.train_sampling_strategy = "sequential"  # the same pairs per step as TRL
-    return arguments
+    def epoch_batches(self, epoch: int) -> list[list[int]]:
+        size = self.config.train.batch_size
+        starts = range(0, len(self.rows), size)
+        return [list(range(start, start + size)) for start in starts]
 
 
-def our_trainer(work: Work, choice: Choice) -> Trainer:
+def our_trainer(work: Work, choice: Choice) -> OurTrainer:
+    """`choice["micro"]`: questions per forward pass."""
+    train = work.config.train.model_copy(update={"micro_batch_size": choice["micro"]})
+    config = work.config.model_copy(update={"train": train})
+    accelerator = start(config)
     network, tokenizer = _network(work)
-    return PairTrainer(
+    collator = PairCollator(work.inputs)
+    no_dev: Any = None
+    return OurTrainer(
+        config,
         network,
-        _arguments(work, choice["micro"]),
-        data_collator=PairCollator(work.inputs),
-        train_dataset=work.examples,
-        processing_class=tokenizer,
-        compute_loss_func=PairLoss(),
+        work.examples,
+        [],
+        collator,
+        tokenizer,
+        no_dev,
+        accelerator,
     )
 
 
@@ -203,15 +204,22 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
     """
     from trl import RewardConfig, RewardTrainer  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
 
-    same = _arguments(work, 1)
-    names = (
-        "max_steps learning_rate lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2"
-        " adam_epsilon max_grad_norm optim seed use_cpu dataloader_pin_memory eval_strategy"
-        " save_strategy logging_strategy"
-    )
+    train = work.config.train
     arguments = RewardConfig(
         output_dir=str(work.folder / "peer"),
-        **{name: getattr(same, name) for name in names.split()},
+        max_steps=train.max_steps,
+        learning_rate=train.lr,
+        warmup_steps=train.warmup,
+        weight_decay=train.weight_decay,
+        adam_beta2=train.adam_beta2,
+        max_grad_norm=train.max_grad_norm,
+        optim="adamw_torch_fused",
+        seed=train.seed,
+        use_cpu=not torch.accelerator.is_available(),
+        dataloader_pin_memory=torch.accelerator.is_available(),
+        eval_strategy="no",
+        save_strategy="no",
+        logging_strategy="no",
         per_device_train_batch_size=choice["micro"],
         gradient_accumulation_steps=work.pairs // choice["micro"],
         train_sampling_strategy=choice["sampling"],
@@ -233,7 +241,17 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
     )
 
 
-def _run(trainer: Trainer, work: Work) -> Measured:
+def _run_ours(trainer: OurTrainer, work: Work) -> Measured:
+    clock = Clock()
+    for step in range(work.size.steps):
+        trainer.update(trainer.batch_indices(step))
+        trainer.step += 1
+        clock.on_step_end()
+    pairs = work.pairs * (work.size.steps - 1)
+    return Measured(pairs, *clock.seconds(), loss=fmean(trainer.losses))
+
+
+def _run_peer(trainer: Trainer, work: Work) -> Measured:
     clock = Clock()
     trainer.add_callback(clock)
     trainer.remove_callback(PrinterCallback)
@@ -245,38 +263,51 @@ def _run(trainer: Trainer, work: Work) -> Measured:
 # ---- equal work ----------------------------------------------------------------------------------
 
 
-def _first_loss(trainer: Trainer, rows: int) -> tuple[float, int, int]:
-    """Loss of the first step's rows in one forward pass; its tokens with and without padding."""
+def _our_first_loss(trainer: OurTrainer) -> tuple[float, int]:
+    """Loss of the first step's questions in one forward pass; its tokens without padding."""
+    rows = [trainer.rows[i] for i in trainer.batch_indices(0)]
+    batch = trainer.on_device(trainer.collate(rows))
+    with torch.no_grad():
+        loss = trainer.mean_loss(trainer.module, batch)
+    return loss.item(), int(batch["attention_mask"].sum())
+
+
+def _peer_first_loss(trainer: Trainer, rows: int) -> tuple[float, int]:
+    """The same of the first step's pairs in TRL's trainer."""
     assert trainer.train_dataset is not None and isinstance(trainer.model, nn.Module)
     batch = trainer.data_collator([trainer.train_dataset[i] for i in range(rows)])
     batch = trainer._prepare_inputs(batch)
-    padded = batch["input_ids"].numel()
-    real = int(batch["attention_mask"].sum())
     with torch.no_grad():
         loss = trainer.compute_loss(trainer.model, batch)
     assert isinstance(loss, torch.Tensor)
-    return loss.item(), padded, real
+    return loss.item(), int(batch["attention_mask"].sum())
+
+
+def _mean_loss(measured: Measured) -> float:
+    assert measured.loss is not None
+    return measured.loss
 
 
 def check(work: Work) -> dict[str, Any]:
     """Check that the losses agree before training and over all steps."""
     size = work.size
-    trainers = {
-        "ours": our_trainer(work, {"micro": 1}),
-        "peer": trl_trainer(work, {"micro": 1, "sampling": "sequential"}),
-    }
+    ours = our_trainer(work, {"micro": 1})
+    peer = trl_trainer(work, {"micro": 1, "sampling": "sequential"})
     first_loss = {}
     tokens = {}
-    first_loss["ours"], _, tokens["ours"] = _first_loss(trainers["ours"], size.questions)
-    first_loss["peer"], _, tokens["peer"] = _first_loss(trainers["peer"], work.pairs)
-    mean_loss = {}
-    parameters = {}
-    for side, trainer in trainers.items():
-        mean_loss[side] = _run(trainer, work).loss
-        assert isinstance(trainer.model, PreTrainedModel)
-        if trainer.model.is_activation_checkpointing:
-            raise UserError(f"{side} recomputes its activations, so the rates cannot be compared")
-        parameters[side] = sum(p.numel() for p in trainer.model.parameters())
+    first_loss["ours"], tokens["ours"] = _our_first_loss(ours)
+    first_loss["peer"], tokens["peer"] = _peer_first_loss(peer, work.pairs)
+    mean_loss = {
+        "ours": _mean_loss(_run_ours(ours, work)),
+        "peer": _mean_loss(_run_peer(peer, work)),
+    }
+    assert isinstance(peer.model, PreTrainedModel)
+    if peer.model.is_activation_checkpointing:
+        raise UserError("TRL recomputes its activations, so the rates cannot be compared")
+    parameters = {
+        side: sum(p.numel() for p in model.parameters())
+        for side, model in (("ours", ours.network), ("peer", peer.model))
+    }
     losses = (("before training", first_loss), (f"over {size.steps} steps", mean_loss))
     for when, loss in losses:
         if not abs(loss["ours"] - loss["peer"]) <= TOLERANCE:
@@ -317,11 +348,11 @@ def comparison(size: Size = Size()) -> Comparison:
         prepare=lambda folder: prepare(folder, size),
         check=check,
         ours=Side(
-            lambda work, choice: _run(our_trainer(work, choice), work),
+            lambda work, choice: _run_ours(our_trainer(work, choice), work),
             [{"micro": m} for m in micros],
         ),
         peer=Side(
-            lambda work, choice: _run(trl_trainer(work, choice), work),
+            lambda work, choice: _run_peer(trl_trainer(work, choice), work),
             choices_of_trl,
         ),
     )

@@ -22,29 +22,26 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field, PositiveInt
-from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, TrainerCallback
-from transformers.trainer_utils import IntervalStrategy
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel, validate
-from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.tiny import save_model, tiny_encoder_decoder, word_tokenizer
-from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.reward_models.scoring import inputs_of, shape_of
 from fgrlhf.reward_models.spec import RewardModelSpec
+from fgrlhf.task import text_prefix
 from fgrlhf.utils import seeded
 from reward_modeling.data import PairCollator, read_pair_rows
 from reward_modeling.network import load_network
 from reward_modeling.run_pref_rm import (
-    PairLoss,
     PairTrainer,
     PreferenceRMConfig,
     encode,
     with_features,
 )
-from reward_modeling.training import trainer_arguments
+from reward_modeling.training import place, start
 
 WORDS = [f"w{i}" for i in range(900)]
 ANSWERS = 4
@@ -71,17 +68,6 @@ class BenchmarkConfig(StrictModel):
     work: Literal["mini", "causal"] = Field(default="mini", description="model and lengths")
     steps: PositiveInt = Field(default=12, description="optimiser steps; the first is not timed")
     threads: PositiveInt = Field(default=1, description="of PyTorch")
-
-
-class StepTimes(TrainerCallback):
-    def __init__(self):
-        self.ends: list[float] = []
-
-    def on_step_end(self, *_, **__):
-        self.ends.append(time.process_time())
-
-    def seconds(self) -> list[float]:
-        return [end - start for start, end in zip(self.ends, self.ends[1:])]
 
 
 def comparisons(work: Work, n: int) -> list[dict[str, Any]]:
@@ -120,8 +106,9 @@ def checkpoint(folder: Path, work: Work) -> Path:
     return folder / "start"
 
 
-def quiet_trainer(settings: PreferenceRMConfig) -> PairTrainer:
-    """The trainer of run_pref_rm.py without evaluation, checkpoints and logging."""
+def trainer_of(settings: PreferenceRMConfig) -> PairTrainer:
+    """The trainer of run_pref_rm.py, without dev rows."""
+    accelerator = start(settings)
     with seeded(settings.train.seed, "head"):
         network, tokenizer = load_network(settings.model, "sequence")
     spec = RewardModelSpec(
@@ -136,20 +123,12 @@ def quiet_trainer(settings: PreferenceRMConfig) -> PairTrainer:
     inputs = inputs_of(network, tokenizer, spec)
     rows = read_pair_rows(settings.data.train_file)
     examples = encode(inputs, rows, text_prefix, settings.data.with_context)
-    arguments = trainer_arguments(settings)
-    arguments.eval_strategy = IntervalStrategy.NO
-    arguments.save_strategy = IntervalStrategy.NO
-    arguments.logging_strategy = IntervalStrategy.NO
-    arguments.load_best_model_at_end = False
-    trainer: Any = PairTrainer(
-        network,
-        arguments,
-        data_collator=PairCollator(inputs),
-        train_dataset=with_features(network, inputs, examples),
-        processing_class=tokenizer,
-        compute_loss_func=PairLoss(),
+    place(network, settings, accelerator)
+    examples = with_features(network, inputs, examples)
+    no_dev: Any = None
+    return PairTrainer(
+        settings, network, examples, [], PairCollator(inputs), tokenizer, no_dev, accelerator
     )
-    return trainer
 
 
 def measure(config: BenchmarkConfig, folder: Path) -> list[float]:
@@ -169,13 +148,13 @@ def measure(config: BenchmarkConfig, folder: Path) -> list[float]:
         "logging": {"save_dir": str(folder / "out")},
     }
     settings = validate(PreferenceRMConfig, tree, "the benchmark's settings")
-    use_kernels()
-    trainer = quiet_trainer(settings)
-    clock = StepTimes()
-    trainer.add_callback(clock)
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    return clock.seconds()
+    trainer = trainer_of(settings)
+    ends = []
+    for step in range(config.steps):
+        trainer.update(trainer.batch_indices(step))
+        trainer.step += 1
+        ends.append(time.process_time())
+    return [end - begin for begin, end in zip(ends, ends[1:])]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -18,9 +18,9 @@ from faults.compare import compare, snapshot
 # stage -> the change before which it is interrupted: two checkpoints exist, a third has begun
 STAGES = {
     "oracle": r"checkpoints/.*step-4",
-    "sft": r"checkpoint-6",
-    "fg_rm": r"checkpoint-6",
-    "pref_rm": r"checkpoint-6",
+    "sft": r"checkpoints/.*step-6",
+    "fg_rm": r"checkpoints/.*step-6",
+    "pref_rm": r"checkpoints/.*step-6",
 }
 TITLES = {"oracle": "RL", "sft": "SFT", "fg_rm": "reward models", "pref_rm": "reward models"}
 
@@ -49,8 +49,7 @@ def weights_of(checkpoint: Path) -> Path:
 
 
 def state_of(checkpoint: Path) -> Path:
-    state = checkpoint / "state.json"
-    return state if state.exists() else checkpoint / "trainer_state.json"
+    return checkpoint / "state.json"
 
 
 def flip(path: Path, rng: random.Random) -> None:
@@ -110,11 +109,10 @@ def _state(change: Callable[[dict], None]) -> Callable:
 
 
 def _steps(tree: dict, value) -> None:
-    for key in ("step", "global_step", "max_steps", "best_global_step"):
-        if key in tree and value is None:
-            del tree[key]
-        elif key in tree and key != "max_steps":
-            tree[key] = value
+    if value is None:
+        del tree["step"]
+    else:
+        tree["step"] = value
 
 
 def _put_file(path: Path) -> None:
@@ -178,7 +176,7 @@ DAMAGES = (
     Damage("config gone", _state(lambda tree: tree.pop("config", None))),
     Damage("config a text", _state(lambda tree: tree.update({"config": "x"}))),
     Damage("groups gone", _state(lambda tree: tree.pop("optimizer_groups", None))),
-    Damage("history a number", _state(lambda tree: tree.update({"log_history": 3}))),
+    Damage("history a number", _state(lambda tree: tree.update({"dev_values": 3}))),
     Damage("a file for a checkpoint", _newest(_put_file)),
     Damage("files for all checkpoints", _all(_put_file)),
     Damage(
@@ -190,18 +188,18 @@ DAMAGES = (
         "a checkpoint of no number",
         lambda checkpoints, run, rng, foreign: shutil.copytree(
             checkpoints[-1],
-            checkpoints[-1].with_name(checkpoints[-1].name.partition("-")[0] + "-x"),
+            checkpoints[-1].with_name("step-x"),
         ),
     ),
     Damage(
         "a checkpoint under another number",
-        _newest(lambda path: move(path, path.name.partition("-")[0] + "-5")),
+        _newest(lambda path: move(path, "step-5")),
     ),
     Damage(
         "a checkpoint of step 0",
         lambda checkpoints, run, rng, foreign: shutil.copytree(
             checkpoints[-1],
-            checkpoints[-1].with_name(checkpoints[-1].name.partition("-")[0] + "-0"),
+            checkpoints[-1].with_name("step-0"),
         ),
     ),
     Damage("no checkpoints", _all(shutil.rmtree)),

@@ -30,14 +30,13 @@ STAGES = {  # with arguments that two processes can divide
     "grpo": (),
     "dpo": ("train.batch_size=4",),
 }
-ALL_WRITE = ("sft", "fg_rm", "pref_rm")  # every process writes its random state to a checkpoint
 STRATEGIES = ("ddp", "fsdp2")
 DEATHS = ("early", "half", "late", "checkpoint", "log", "full disk")
-BEGUN = r"checkpoints/.*(step|checkpoint)-2"
+BEGUN = r"checkpoints/.*step-2"
 CHECKPOINTS = (  # before its folder exists, when it is half written, before its last change
     BEGUN,
     rf"{BEGUN}.*/.*state\.json",
-    r"checkpoints/(step-2$|checkpoint-2/.*sha256)",
+    r"checkpoints/step-2$",
 )
 GRACE = 60.0  # seconds in which a process must end after the other one, if they have met
 MEETING = 5.0  # the same if they have not: it waits for the other one, and a launcher stops it
@@ -174,10 +173,8 @@ class Ranks(Kind):
         """The process that dies, and when."""
         rng = self.bench.rng(self.name, index)
         if case.death == "checkpoint":
-            near = rng.choice(CHECKPOINTS)
-            both_write = near == BEGUN and case.stage in ALL_WRITE
-            return rng.randrange(RANKS if both_write else 1), {"crash": CrashPoint(near=near)}
-        if case.death == "log":  # only the first process writes it
+            return 0, {"crash": CrashPoint(near=rng.choice(CHECKPOINTS))}
+        if case.death == "log":  # as checkpoints, only the first process writes it
             return 0, {"crash": CrashPoint(near=r"metrics\.jsonl")}
         low = {"early": 0.0, "half": 0.4, "late": 0.8}[case.death]
         rank = rng.randrange(RANKS)

@@ -6,12 +6,12 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from fgrlhf.base_trainer import DevEvaluation
 from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, reference_notes
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded
+from fgrlhf.policy_trainer import DevEvaluation
 from fgrlhf.reward import BasicReward
 from fgrlhf.runs.distributed import share_of, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig

@@ -27,14 +27,14 @@ from tqdm import tqdm
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.alignment import char_ends
 from fgrlhf.base.errors import UserError, suggestion
-from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.data.comparisons import Comparison, ComparisonSource
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.token_comparisons import ComparisonBatch, TokenComparison, collate
 from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded
+from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
 from fgrlhf.runs import checkpoint
-from fgrlhf.runs.batching import shuffled_batches
+from fgrlhf.runs.batching import micro_batches, shuffled_batches
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.progress import progress_bar
@@ -91,7 +91,7 @@ def load_comparisons(
     return comparisons
 
 
-class DPOTrainer(BaseTrainer):
+class DPOTrainer(PolicyTrainer):
     """Trains a policy on comparisons.
 
     Data order and dropout are pure functions of (seed, step), so a resumed run continues bit for
@@ -198,19 +198,20 @@ class DPOTrainer(BaseTrainer):
         train = self.config.train
         world = self.accelerator.num_processes
         self.actor_critic.train(train.dropout)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * self.lr_factor(self.step)
+        self.set_learning_rates()
         n_pairs = sum(len(self.comparisons[i].pairs) for i in indices)
-        micro_batches = self._micro_batches(indices)
+        parts = micro_batches(
+            indices, train.training_batch_size_per_card, self.accelerator.process_index, world
+        )
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
         wanted = self.config.logging.n_samples if self._samples_are_due() else 0
         samples: list[dict] = []
-        for i, (micro, weight) in enumerate(micro_batches):
+        for i, (micro, weight) in enumerate(parts):
             batch = self._collate(
                 [self.comparisons[j] for j in micro], [self.ref_logprobs[j] for j in micro]
             )
-            with self._no_sync(i + 1 < len(micro_batches)):
+            with self._no_sync(i + 1 < len(parts)):
                 with self.precision():
                     logprobs_BT = self._logprobs(self.model, batch)
                 losses_N, metrics = self.pair_losses(logprobs_BT, batch)
@@ -224,24 +225,6 @@ class DPOTrainer(BaseTrainer):
             self.log.samples(self.step, samples[:wanted])
         metrics = self._summed(totals) | self._clip_and_step()
         return metrics | {"lr": self.optimizer.param_groups[0]["lr"]}
-
-    def _micro_batches(self, indices: Sequence[int]) -> list[tuple[Sequence[int], float]]:
-        """The process's share of the comparisons of a step, in parts, each with its weight.
-
-        The weight is 1. Sharded models communicate in every pass, so all processes must make as
-        many passes as the one with most comparisons. The others add parts of the weight 0.
-        """
-        world = self.accelerator.num_processes
-        share = share_of(indices, self.accelerator.process_index, world)
-        size = self.config.train.training_batch_size_per_card
-        parts: list[tuple[Sequence[int], float]] = []
-        for start in range(0, len(share), size):
-            parts.append((share[start : start + size], 1.0))
-        if self.sharded:
-            largest_share = math.ceil(len(indices) / world)
-            missing = math.ceil(largest_share / size) - len(parts)
-            parts += [(indices[:1], 0.0)] * missing
-        return parts
 
     def pair_losses(
         self, logprobs_BT: Tensor, batch: ComparisonBatch

@@ -6,7 +6,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from fgrlhf.algorithms.ppo import PPO
-from fgrlhf.base_trainer import DevEvaluation
+from fgrlhf.policy_trainer import DevEvaluation
 from fgrlhf.reward import BasicReward
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.text_types import Prompt

@@ -17,10 +17,10 @@ from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.registry import algorithm_class
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
-from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.policy import cut_prompts
+from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
 from fgrlhf.reward import BasicReward, normalized
 from fgrlhf.rollout import collect, response_seeds
 from fgrlhf.runs import checkpoint
@@ -70,7 +70,7 @@ def make_trainer(
     )
 
 
-class OnPolicyTrainer(BaseTrainer):
+class OnPolicyTrainer(PolicyTrainer):
     """Trains a policy on its own samples.
 
     Everything random is a pure function of (seed, step). A resumed run therefore continues bit for

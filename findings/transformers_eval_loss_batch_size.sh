@@ -4,8 +4,8 @@
 #           lengths it changes with per_device_eval_batch_size, and only a single batch of all rows
 #           gives the mean over the tokens.
 # Seen:     transformers 5.23.0, torch 2.13.0, accelerate 1.15.0, 2026-11-29.
-# Here:     The dev loss is the sum over all labels by their number (`evaluation_loop`,
-#           fgrlhf/runs/hf_trainer.py).
+# Here:     The dev loss is the sum over all labels by their number (`mean_over_dev`,
+#           fgrlhf/supervised_trainer.py).
 set -euo pipefail
 
 folder="$(mktemp -d)"

@@ -23,16 +23,12 @@ SHOWN = {
 LABEL_F1 = "label_f1/"
 
 
-def choice_of(evaluations: Evaluations, made: int) -> dict[str, Any]:
+def choice_of(evaluations: Evaluations) -> dict[str, Any]:
     """How the checkpoint was chosen: the number of evaluations, and the optimism of its accuracy.
 
     The optimism is None if it cannot be estimated.
-
-    Args:
-      made: evaluations in all; those of an earlier release are not recorded.
     """
-    is_complete = made == len(evaluations.right)
-    return {"evaluations": made, "optimism": evaluations.optimism() if is_complete else None}
+    return {"evaluations": len(evaluations.right), "optimism": evaluations.optimism()}
 
 
 def notes_of(judged: Judged, choice: Mapping[str, Any]) -> list[str]:

@@ -18,9 +18,9 @@ from fgrlhf.configs.strict import (
 from fgrlhf.models.config import LoRAConfig, is_quantized
 from fgrlhf.reward_models.rm_input import Shape
 from fgrlhf.reward_models.spec import with_current_names
-from fgrlhf.runs import hf_config
-from fgrlhf.runs.hf_config import Decay, Epochs, Warmup
+from fgrlhf.runs import supervised_config
 from fgrlhf.runs.rl_config import LoggingConfig, ParallelConfig
+from fgrlhf.runs.supervised_config import Decay, Epochs, Warmup
 
 TOP_LAYERS_KEY = "model.train_top_layers"
 
@@ -76,7 +76,7 @@ class ModelSection(StrictModel):
     kernels: Kernels = "auto"
 
 
-class TrainSection(hf_config.TrainSection):
+class TrainSection(supervised_config.TrainSection):
     epochs: Epochs = Field(default=50.0, description="passes over the training rows")
     batch_size: BatchSize = Field(
         default=24,
@@ -91,7 +91,7 @@ class TrainSection(hf_config.TrainSection):
     weight_decay: Decay = Field(default=0.01, description="of AdamW")
 
 
-class EvaluationSection(hf_config.EvaluationSection):
+class EvaluationSection(supervised_config.EvaluationSection):
     batch_size: BatchSize = Field(
         default=16, description="responses (pair files: prompts) per forward pass"
     )

@@ -10,20 +10,17 @@ Axes here: N cases, Q prompts, K evaluations.
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from fgrlhf.auc import auc, auc_interval
-from fgrlhf.base.files import read_json, write_json
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.stats import Figure, Interval, paired_ratio_interval, ratio_interval
 from reward_modeling.metrics.span_errors import precision_recall_f1
 
 FEW_PROMPTS = 50  # fewer are too few to trust a figure
 SPLITS = 200  # of the dev prompts into halves
-RIGHT_FILE = "dev_right.json"  # in the folder of checkpoints
 
 CaseKind = Literal["segments", "pairs"]
 
@@ -162,31 +159,25 @@ def split_figures(figures: dict[str, Figure]) -> dict[str, Any]:
 class Evaluations:
     """How many cases of each prompt every evaluation on dev had right.
 
-    They are stored beside the checkpoints, so that a run that continues knows the earlier ones.
-
-    Args:
-      folder: of the checkpoints.
-      resume_step: the step from which the run continues; None: from the start.
+    A checkpoint holds them (`state`), so that a run that continues knows the earlier ones.
     """
 
-    def __init__(self, folder: Path, resume_step: int | None):
-        self.path = folder / RIGHT_FILE
+    def __init__(self):
         self.right: dict[int, list[float]] = {}  # step -> of each prompt
         self.cases: list[float] = []  # of each prompt
-        if resume_step is not None and self.path.exists():
-            stored = read_json(self.path)
-            self.cases = stored["cases"]
-            for step, right in stored["right"].items():
-                if int(step) <= resume_step:
-                    self.right[int(step)] = right
 
-    def add(self, step: int, judged: Judged, is_writer: bool) -> None:
-        """Record an evaluation; one process writes the file."""
+    def add(self, step: int, judged: Judged) -> None:
+        """Record an evaluation."""
         self.cases = np.bincount(judged.prompts_N).astype(float).tolist()
         self.right[step] = np.bincount(judged.prompts_N, weights=judged.right).tolist()
-        if is_writer:
-            right = {str(step): values for step, values in self.right.items()}
-            write_json(self.path, {"cases": self.cases, "right": right})
+
+    def state(self) -> dict[str, Any]:
+        """All of it as JSON; `restore` is the inverse."""
+        return {"cases": self.cases, "right": {str(k): row for k, row in self.right.items()}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.cases = state["cases"]
+        self.right = {int(step): row for step, row in state["right"].items()}
 
     def optimism(self) -> float | None:
         """By how much the best evaluation's accuracy is expected to be too high."""

@@ -11,13 +11,14 @@ its last complete checkpoint; a finished one is reused.
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
@@ -37,9 +38,9 @@ from fgrlhf.reward_utils import (
     SegmenterName,
     load_segmenter,
 )
-from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.stage import hold
 from fgrlhf.stats import Figure, ratio_interval
+from fgrlhf.supervised_trainer import reuse
 from fgrlhf.task import Task
 from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
@@ -51,7 +52,14 @@ from reward_modeling.judged import Judged, detection, prompts_of
 from reward_modeling.linear_start import start_with_segments
 from reward_modeling.metrics.span_errors import precision_recall_f1
 from reward_modeling.network import load_network, reads_line_breaks
-from reward_modeling.training import calibration, load_metric, reuse, sigmoid
+from reward_modeling.training import (
+    RewardTrainer,
+    calibration,
+    load_metric,
+    place,
+    sigmoid,
+    start,
+)
 
 # an input, and a label for each of its tokens
 Example = tuple[RMInput, list[int]]
@@ -150,22 +158,17 @@ def with_features(
     return [(rm_input, labels) for rm_input, (_, labels) in zip(rm_inputs, examples)]
 
 
-def segment_loss(
-    outputs, labels_BT: Tensor, num_items_in_batch: Tensor | int | None = None
-) -> Tensor:
-    """-sum_s log p(label_s) / n over the judged segments s of a batch.
+def segment_loss(outputs, labels_BT: Tensor) -> Tensor:
+    """-sum_s log p(label_s) / n over the n judged segments s of a batch.
 
     Args:
       outputs: `logits` (B, T, labels).
-      num_items_in_batch: n of the whole batch, of which this may be a part; None: n of this part.
     """
     logits_BTC = outputs.logits.float()
     total = nn.functional.cross_entropy(
         logits_BTC.flatten(0, 1), labels_BT.flatten(), ignore_index=IGNORED, reduction="sum"
     )
-    if num_items_in_batch is None:
-        return total / (labels_BT != IGNORED).sum().clamp(min=1)
-    return total / num_items_in_batch
+    return total / (labels_BT != IGNORED).sum().clamp(min=1)
 
 
 def error_probabilities(
@@ -254,7 +257,7 @@ class SegmentDev:
 
 
 class Metrics:
-    """The Trainer's `compute_metrics`: detection of errors, then metrics of each label.
+    """Metrics of all predictions and labels: detection of errors, then of each label.
 
     The first part is reward_modeling/metrics/span_errors.py over the judged segments. The second is
     computed if the model distinguishes several kinds of error.
@@ -264,14 +267,34 @@ class Metrics:
         self.names = names
         self.metric = load_metric("span_errors")
 
-    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        logits_BTC = np.asarray(prediction.predictions)
-        labels_BT = np.asarray(prediction.label_ids)
+    def __call__(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> dict[str, float]:
         probabilities, wrong = error_probabilities(logits_BTC, labels_BT)
         metrics: Any = self.metric.compute(predictions=probabilities, references=wrong.astype(int))
         if len(self.names) > 2:
             metrics |= label_metrics(self.names, logits_BTC, labels_BT)
         return metrics
+
+
+class SegmentTrainer(RewardTrainer):
+    """Trains a network that labels segments."""
+
+    config: SegmentRMConfig
+
+    @cached_property
+    def metrics_of(self) -> Metrics:
+        return Metrics(self.config.labels.names)
+
+    def length_of(self, row: Example) -> int:
+        return row[0].length
+
+    def labels_of(self, row: Example) -> int:
+        return sum(label != IGNORED for label in row[1])
+
+    def loss(self, outputs: Any, labels: Tensor) -> Tensor:
+        return segment_loss(outputs, labels)
+
+    def predictions(self, outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return outputs.logits, labels
 
 
 def check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Task) -> None:
@@ -345,6 +368,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
     folder = reuse(config)
     if folder is not None:
         return folder
+    accelerator = start(config)
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "segment", dict(enumerate(names)))
     has_spaces = all(row.has_spaces for row in [*rows, *dev_rows])
@@ -355,9 +379,6 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
     _require_labels(config.data.train_file, examples, spec.max_length)
     _require_labels(config.data.dev_file, dev_examples, spec.max_length)
 
-    def make_trainer(arguments: TrainingArguments) -> StageTrainer:
-        return _segment_trainer(config, network, inputs, examples, dev_examples, arguments)
-
     start_messages = [
         f"{len(examples)} training responses ({_share_of_errors(examples, names):.1%} of their"
         f" segments {' or '.join(config.labels.errors)}), {len(dev_examples)} dev responses,"
@@ -366,7 +387,22 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
     ]
     dev = SegmentDev(prompts, segment_baselines(texts, dev_texts, prompts), names)
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
-    return training.run_training(config, make_trainer, spec, dev, len(examples), start_messages)
+    place(network, config, accelerator)
+    examples = with_features(network, inputs, examples)
+    dev_examples = with_features(network, inputs, dev_examples)
+    start_with_segments(network, inputs, examples)
+    collator = SegmentCollator(inputs)
+    trainer = SegmentTrainer(
+        config,
+        network,
+        examples,
+        dev_examples,
+        collator,
+        tokenizer,
+        dev,
+        accelerator,
+    )
+    return training.run_training(trainer, spec, start_messages)
 
 
 def _read_rows(config: SegmentRMConfig, task: Task, path: str) -> list[SegmentRow]:
@@ -422,36 +458,6 @@ def _share_of_errors(examples: Sequence[Example], names: Sequence[str]) -> float
     for _, labels in examples:
         wrong += [label != ok for label in labels if label != IGNORED]
     return float(np.mean(wrong))
-
-
-def _segment_trainer(
-    config: SegmentRMConfig,
-    network: PreTrainedModel,
-    inputs: RMInputs,
-    examples: Sequence[Example],
-    dev_examples: Sequence[Example],
-    arguments: TrainingArguments,
-) -> StageTrainer:
-    """The trainer. What frozen layers compute of the examples is computed here, once."""
-    trainer: Any = StageTrainer(
-        network,
-        arguments,
-        data_collator=SegmentCollator(inputs),
-        train_dataset=examples,
-        eval_dataset=dev_examples,
-        processing_class=inputs.tokenizer,
-        parallel=config.parallel,
-        compute_loss_func=segment_loss,
-        compute_metrics=Metrics(config.labels.names),
-    )
-    trainer.group_by_length([rm_input.length for rm_input, _ in examples])
-    if config.model.lm_logprob_feature:
-        # the trainer does not move a network that it will divide
-        trainer.model.to(arguments.device)
-    trainer.train_dataset = with_features(network, inputs, examples)
-    trainer.eval_dataset = with_features(network, inputs, dev_examples)
-    start_with_segments(network, inputs, trainer.train_dataset)
-    return trainer
 
 
 def main(argv: Sequence[str] | None = None) -> None:

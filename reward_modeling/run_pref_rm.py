@@ -14,6 +14,7 @@ Axes here: Q prompts of a batch, N pairs of a prompt (in `PairLoss`, of the batc
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ import torch
 from accelerate.utils import gather_object
 from pydantic import Field
 from torch import Tensor
-from transformers import EvalPrediction, PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.program import run_main
@@ -38,9 +39,9 @@ from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_models.scoring import SequenceScorer, inputs_of, shape_of
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.runs.distributed import share_of
-from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.stage import hold
 from fgrlhf.stats import Figure
+from fgrlhf.supervised_trainer import reuse
 from fgrlhf.task import Task
 from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
@@ -53,7 +54,14 @@ from reward_modeling.judged import Judged, prompts_of
 from reward_modeling.linear_start import start_with_pairs
 from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.pair_errors import PairErrors, pair_errors
-from reward_modeling.training import calibration, load_metric, reuse, sigmoid
+from reward_modeling.training import (
+    RewardTrainer,
+    calibration,
+    load_metric,
+    place,
+    sigmoid,
+    start,
+)
 
 FIRST_BETTER, SECOND_BETTER = 0, 1  # labels of a pair in evaluation
 
@@ -166,16 +174,12 @@ class PairLoss:
     margin: float = 0.0
     centring: float = 0.0
 
-    def __call__(
-        self, outputs, labels_QN3: Tensor, num_items_in_batch: Tensor | int | None = None
-    ) -> Tensor:
+    def __call__(self, outputs, labels_QN3: Tensor) -> Tensor:
         """The loss.
 
         Args:
           outputs: `logits` (B, 1), the scores of all responses of the batch.
           labels_QN3: as in `pair_margins`.
-          num_items_in_batch: number of labels of the whole batch that are not IGNORED, three for
-            each pair; this may be a part of that batch. None: n of this part.
         """
         scores_B = outputs.logits.float()[:, 0]
         labels_N3 = labels_QN3[labels_QN3[..., 0] != IGNORED]
@@ -185,22 +189,7 @@ class PairLoss:
         wanted_N = self.margin * margins_N.float()
         losses_N = -torch.nn.functional.logsigmoid(better_N - worse_N - wanted_N)
         losses_N = losses_N + self.centring * (better_N + worse_N).square()
-        if num_items_in_batch is None:
-            return losses_N.sum() / max(1, len(losses_N))
-        return losses_N.sum() / (num_items_in_batch / 3)
-
-
-class PairTrainer(StageTrainer):
-    """Passes a row of margins per prompt to `compute_metrics`.
-
-    The Trainer gathers the rows of all processes and batches, and pads them to the same width.
-    """
-
-    def prediction_step(self, *args, **kwargs):
-        loss, scores, labels = super().prediction_step(*args, **kwargs)
-        if not isinstance(scores, Tensor) or not isinstance(labels, Tensor):
-            return loss, None, None
-        return loss, *pair_margins(scores.float()[:, 0], labels)
+        return losses_N.sum() / max(1, len(losses_N))
 
 
 def decided_pairs(margins_QN: np.ndarray, labels_QN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -210,15 +199,13 @@ def decided_pairs(margins_QN: np.ndarray, labels_QN: np.ndarray) -> tuple[np.nda
 
 
 class Metrics:
-    """The Trainer's `compute_metrics`: reward_modeling/metrics/pair_accuracy.py over the pairs."""
+    """Metrics of all margins and labels: reward_modeling/metrics/pair_accuracy.py."""
 
     def __init__(self):
         self.metric = load_metric("pair_accuracy")
 
-    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        margins, first_better = decided_pairs(
-            np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
-        )
+    def __call__(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> dict[str, float]:
+        margins, first_better = decided_pairs(margins_QN, labels_QN)
         metrics: Any = self.metric.compute(predictions=margins, references=first_better.astype(int))
         return metrics
 
@@ -276,6 +263,33 @@ def pair_calibration(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[dict
     margins, first_better = decided_pairs(margins_QN, labels_QN)
     is_right = np.where(margins == 0, 0.5, (margins > 0) == first_better.astype(bool))
     return calibration(sigmoid(np.abs(margins)), is_right)
+
+
+class PairTrainer(RewardTrainer):
+    """Trains a network that scores whole responses."""
+
+    config: PreferenceRMConfig
+
+    @cached_property
+    def pair_loss(self) -> PairLoss:
+        return PairLoss(self.config.train.margin, self.config.train.centring)
+
+    @cached_property
+    def metrics_of(self) -> Metrics:
+        return Metrics()
+
+    def length_of(self, row: Example) -> int:
+        return max(rm_input.length for rm_input in row[0])
+
+    def labels_of(self, row: Example) -> int:
+        return len(row[1])
+
+    def loss(self, outputs: Any, labels: Tensor) -> Tensor:
+        return self.pair_loss(outputs, labels)
+
+    def predictions(self, outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """A row of margins for each prompt."""
+        return pair_margins(outputs.logits.float()[:, 0], labels)
 
 
 def score_moments(
@@ -347,6 +361,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
     folder = reuse(config)
     if folder is not None:
         return folder
+    accelerator = start(config)
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "sequence")
     spec = _untrained_spec(config, network, tokenizer)
@@ -356,16 +371,6 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
     dev_examples = encode(inputs, dev_rows, task.rm_prefix, with_context)
     _require_pairs(config.data.train_file, examples)
     _require_pairs(config.data.dev_file, dev_examples)
-
-    def make_trainer(arguments: TrainingArguments) -> PairTrainer:
-        return _pair_trainer(config, network, inputs, examples, dev_examples, arguments)
-
-    def moments(trainer: StageTrainer) -> dict[str, Any]:
-        trained: Any = trainer.model
-        scorer = SequenceScorer(trained, tokenizer, spec, task.rm_prefix)
-        known: Any = trainer.train_dataset  # with what frozen layers compute
-        rank, world = trainer.args.process_index, trainer.args.world_size
-        return score_moments(scorer, known, rows, rank, world)
 
     won, decided = first_position_share(rows)
     start_messages = [
@@ -381,9 +386,20 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
     baselines = pair_baselines(texts_of(rows, task.rm_prefix, with_context), dev_texts, prompts)
     dev = PairDev(decided, prompts, baselines)
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
-    return training.run_training(
-        config, make_trainer, spec, dev, len(examples), start_messages, moments
+    place(network, config, accelerator)
+    examples = with_features(network, inputs, examples)
+    dev_examples = with_features(network, inputs, dev_examples)
+    start_with_pairs(network, inputs, examples)
+    trainer = PairTrainer(
+        config, network, examples, dev_examples, PairCollator(inputs), tokenizer, dev, accelerator
     )
+
+    def moments() -> dict[str, Any]:
+        scorer = SequenceScorer(network, tokenizer, spec, task.rm_prefix)  # freezes the network
+        rank, world = accelerator.process_index, accelerator.num_processes
+        return score_moments(scorer, examples, rows, rank, world)
+
+    return training.run_training(trainer, spec, start_messages, moments)
 
 
 def _untrained_spec(
@@ -405,38 +421,6 @@ def _untrained_spec(
 def _require_pairs(path: str, examples: Sequence[Example]) -> None:
     if not examples:
         raise UserError(f"{path} has no decided pair, so there is nothing to learn from")
-
-
-def _pair_trainer(
-    config: PreferenceRMConfig,
-    network: PreTrainedModel,
-    inputs: RMInputs,
-    examples: Sequence[Example],
-    dev_examples: Sequence[Example],
-    arguments: TrainingArguments,
-) -> PairTrainer:
-    """The trainer. What frozen layers compute of the examples is computed here, once."""
-    trainer: Any = PairTrainer(
-        network,
-        arguments,
-        data_collator=PairCollator(inputs),
-        train_dataset=examples,
-        eval_dataset=dev_examples,
-        processing_class=inputs.tokenizer,
-        parallel=config.parallel,
-        compute_loss_func=PairLoss(config.train.margin, config.train.centring),
-        compute_metrics=Metrics(),
-    )
-    trainer.group_by_length(
-        [max(rm_input.length for rm_input in responses) for responses, _ in examples]
-    )
-    if config.model.lm_logprob_feature:
-        # the trainer does not move a network that it will divide
-        trainer.model.to(arguments.device)
-    trainer.train_dataset = with_features(network, inputs, examples)
-    trainer.eval_dataset = with_features(network, inputs, dev_examples)
-    start_with_pairs(network, inputs, trainer.train_dataset)
-    return trainer
 
 
 def main(argv: Sequence[str] | None = None) -> None:

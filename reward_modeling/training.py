@@ -1,34 +1,33 @@
 """Shared code of both reward-model trainers: metrics and the training run."""
 
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import evaluate
 import numpy as np
-from torch import Tensor
-from transformers import TrainingArguments
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from fgrlhf.base.files import read_json, write_json, write_text
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.lora import has_adapters, merged_weights
-from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.models.saving import forget_last_call
-from fgrlhf.models.sharding import unsharded
-from fgrlhf.models.source import ModelSource, read_source
-from fgrlhf.models.trunk import require_trained
+from fgrlhf.models.sharding import unsharded, whole
+from fgrlhf.models.source import read_source
 from fgrlhf.reward_models.spec import RewardModelSpec
-from fgrlhf.runs.distributed import strategy_notes
-from fgrlhf.runs.hf_checkpoints import model_to_install
-from fgrlhf.runs.hf_log import use_run_log
-from fgrlhf.runs.hf_trainer import StageTrainer, training_arguments
-from fgrlhf.runs.occupied import check_own_stage
-from fgrlhf.runs.runlog import RunLog, is_main_rank, say
-from fgrlhf.runs.stage import begin, finish, last_complete_checkpoint, stored_result
+from fgrlhf.runs.batching import permuted_batches
+from fgrlhf.runs.checkpoint import model_to_install
+from fgrlhf.runs.distributed import shards_models, stage_accelerator
+from fgrlhf.runs.runlog import is_main_rank, say
 from fgrlhf.stats import Figure
+from fgrlhf.supervised_trainer import SupervisedTrainer, complete, micro_batch_size, trained
+from fgrlhf.utils import IGNORED
 from reward_modeling.baselines import Baselines, against, comparison
 from reward_modeling.card import SHOWN, choice_of, model_card, notes_of
 from reward_modeling.config import RMConfig
@@ -37,7 +36,6 @@ from reward_modeling.pair_errors import PairErrors
 
 METRICS = Path(__file__).parent / "metrics"
 CALIBRATION_BINS = 10
-TIMINGS = ("_runtime", "_per_second", "_jit_compilation_time", "_model_preparation_time")
 
 
 # ---- metrics -------------------------------------------------------------------------------------
@@ -78,47 +76,6 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 # ---- the run -------------------------------------------------------------------------------------
 
 
-def reuse(config: RMConfig) -> Path | None:
-    """The folder of a finished run with the same settings and inputs, else None.
-
-    If that run was killed just after it finished, its checkpoints are removed.
-
-    Raises:
-      UserError: the folder is an input, or holds something else.
-    """
-    folder = Path(config.logging.save_dir)
-    check_own_stage(folder, config.inputs)
-    if stored_result(folder, config, config.inputs) is None:
-        return None
-    say(f"{config.logging.run_name}: finished before, reusing {folder}")
-    if is_main_rank():
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return folder
-
-
-def trainer_arguments(config: RMConfig) -> TrainingArguments:
-    """The Trainer's settings. Raises `UserError` as `hf_trainer.training_arguments` does."""
-    settings = {}
-    if config.evaluation.checkpoints == "best":
-        settings = {"save_strategy": "best", "save_only_model": True}
-    return training_arguments(
-        TrainingArguments,
-        Path(config.logging.save_dir) / "checkpoints",
-        config.train,
-        config.evaluation,
-        config.logging.log_interval,
-        lr_scheduler_type="linear",
-        warmup_steps=config.train.warmup,
-        load_best_model_at_end=True,
-        metric_for_best_model="accuracy",
-        greater_is_better=True,
-        log_level_replica="error",
-        remove_unused_columns=False,
-        label_names=["labels"],
-        **settings,
-    )
-
-
 class DevRows(Protocol):
     """The dev rows of a reward model. The methods read all predictions and labels of them.
 
@@ -143,68 +100,177 @@ class DevRows(Protocol):
     def find_errors(self) -> Callable[[np.ndarray, np.ndarray], PairErrors] | None: ...
 
 
+class RewardTrainer(SupervisedTrainer):
+    """Trains a reward model: a network with labels or pairs, encoded.
+
+    A subclass provides the loss, what it predicts of the dev rows, and the metrics of that.
+
+    Args:
+      examples, dev_examples: what `collator` reads.
+      collator: examples -> the network's inputs, and `labels`.
+      tokenizer: of the network.
+      dev: the dev rows.
+    """
+
+    config: RMConfig
+
+    def __init__(
+        self,
+        config: RMConfig,
+        network: PreTrainedModel,
+        examples: Sequence,
+        dev_examples: Sequence,
+        collator: Callable[[Sequence], dict[str, Tensor]],
+        tokenizer: Any,
+        dev: DevRows,
+        accelerator: Accelerator,
+    ):
+        super().__init__(config, network, examples, dev_examples, accelerator, "accuracy")
+        self.network = network
+        self.collator = collator
+        self.tokenizer = tokenizer
+        self.dev = dev
+        self.evaluations = Evaluations()
+
+    @abstractmethod
+    def loss(self, outputs: Any, labels: Tensor) -> Tensor:
+        """The mean loss over the labels of a batch."""
+
+    @abstractmethod
+    def predictions(self, outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """What is predicted of each row of a batch, and the rows' labels, padded with IGNORED."""
+
+    @abstractmethod
+    def metrics_of(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """The metrics of all dev rows."""
+
+    @abstractmethod
+    def length_of(self, row: Any) -> int:
+        """The length of a row: those of similar length share a forward pass."""
+
+    @property
+    def warmup_steps(self) -> int:
+        warmup = self.config.train.warmup
+        return int(warmup) if warmup >= 1 else math.ceil(self.total_steps * warmup)
+
+    @property
+    def can_resume(self) -> bool:
+        return self.config.evaluation.checkpoints == "resume"
+
+    def epoch_batches(self, epoch: int) -> list[list[int]]:
+        train = self.config.train
+        lengths = None
+        if self.micro_batch_size < train.batch_size:
+            lengths = [self.length_of(row) for row in self.rows]
+        return permuted_batches(len(self.rows), train.batch_size, train.seed, epoch, lengths)
+
+    def collate(self, rows: Sequence) -> dict[str, Tensor]:
+        return self.collator(rows)
+
+    def mean_loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        inputs = dict(batch)
+        labels = inputs.pop("labels")
+        return self.loss(model(**inputs), labels)
+
+    def progress(self) -> dict:
+        return {**super().progress(), "evaluations": self.evaluations.state()}
+
+    def restore(self, state: dict) -> None:
+        super().restore(state)
+        self.evaluations.restore(state["evaluations"])
+
+    def dev_metrics(self) -> dict[str, float]:
+        predicted, metrics = self.predict()
+        self.evaluations.add(self.step, self.dev.judge(*predicted))
+        return metrics
+
+    def predict(self) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, float]]:
+        """The predictions and the labels of all dev rows, and the metrics of them."""
+        total = 0.0
+        parts: list[tuple[np.ndarray, np.ndarray]] = []
+        for rows in self.dev_batches():
+            inputs = self.on_device(self.collate(rows))
+            labels = inputs.pop("labels")
+            outputs = self.module(**inputs)
+            total += float(self.loss(outputs, labels)) * sum(map(self.labels_of, rows))
+            predictions, targets = self.predictions(outputs, labels)
+            parts.append((predictions.float().cpu().numpy(), targets.cpu().numpy()))
+        if self.accelerator.num_processes > 1:
+            parts = gather_object(parts)
+        predicted = (
+            padded([predictions for predictions, _ in parts]),
+            padded([targets for _, targets in parts]),
+        )
+        return predicted, {"loss": self.mean_over_dev(total), **self.metrics_of(*predicted)}
+
+
+def padded(batches: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays of rows of different widths as one, padded with IGNORED."""
+    width = max(array.shape[1] for array in batches)
+    wide = []
+    for array in batches:
+        missing = [(0, 0)] * array.ndim
+        missing[1] = (0, width - array.shape[1])
+        wide.append(np.pad(array, missing, constant_values=IGNORED))
+    return np.concatenate(wide)
+
+
+def start(config: RMConfig) -> Accelerator:
+    """The device and the processes of a run. Raises `UserError` if they cannot share the batch."""
+    # a network may have trained parts that a batch leaves out, such as a pooler
+    accelerator = stage_accelerator(config.train, find_unused=True)
+    micro_batch_size(config.train, accelerator.num_processes)
+    use_kernels(config.model.kernels, config.logging.save_dir)
+    return accelerator
+
+
+def place(network: PreTrainedModel, config: RMConfig, accelerator: Accelerator) -> None:
+    """Move the network to where its frozen parts compute, before training.
+
+    A network that will be divided moves layer by layer, unless all of it computes features now.
+    """
+    if not shards_models(config.parallel, accelerator) or config.model.lm_logprob_feature:
+        network.to(accelerator.device)  # pyright: ignore[reportArgumentType]
+
+
 def run_training(
-    config: RMConfig,
-    make_trainer: Callable[[TrainingArguments], StageTrainer],
+    trainer: RewardTrainer,
     spec: RewardModelSpec,
-    dev: DevRows,
-    training_rows: int,
     start_messages: Sequence[str] = (),
-    extra_facts: Callable[[StageTrainer], dict[str, Any]] | None = None,
+    extra_facts: Callable[[], dict[str, Any]] | None = None,
 ) -> Path:
     """Train, select the best checkpoint, evaluate it on dev, write the model's folder.
 
     Args:
-      training_rows: how many rows it learns from.
       start_messages: lines to print when the stage starts.
-      extra_facts: trainer -> additional fields of the model's spec. Every process calls it.
+      extra_facts: additional fields of the model's spec. Every process calls it.
     """
-    folder = Path(config.logging.save_dir)
+    config, folder, dev = trainer.config, trainer.folder, trainer.dev
     name = config.logging.run_name
-    arguments = trainer_arguments(config)
-    use_kernels(config.model.kernels, folder)
-    checkpoint = _checkpoint_to_resume(config)
-    resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-    if is_main_rank():
-        begin(folder, config, config.inputs)
-    log = RunLog(folder, config, resume_step, **config.logging.trackers())
-    with log, log.stage(name):
-        trainer = make_trainer(arguments)
-        require_trained(trainer.accelerator.unwrap_model(trainer.model))
-        if config.train.gradient_checkpointing:
-            recompute_layers(trainer.accelerator.unwrap_model(trainer.model))
-        use_run_log(trainer, log, name)
-        notes = (*strategy_notes(config.parallel, trainer.accelerator), *config.logging.notes())
-        for message in (*notes, *start_messages):
-            say(message)
-        if checkpoint is not None:
-            say(f"continuing from step {resume_step}")
-        evaluations = Evaluations(folder / "checkpoints", resume_step)
-        with recorded(trainer, dev, evaluations):
-            trainer.train(resume_from_checkpoint=checkpoint)
+    with trained(trainer, start_messages):
         note = trainer.tie_note()
         if note is not None:
             say(note)
-
-        output: Any = trainer.predict(trainer.eval_dataset, metric_key_prefix="dev")
-        predicted = (output.predictions, output.label_ids)
-        numbers = _without_timings(output.metrics)
+        predicted, numbers = trainer.evaluating(trainer.predict)
+        trainer.refuse_divergence(
+            {f"the dev metric `dev_{key}`": value for key, value in numbers.items()}, trainer.step
+        )
         judged, figures = dev.judge(*predicted), dev.figures(*predicted)
         errors = None if dev.find_errors is None else dev.find_errors(*predicted)
         facts = {}
         if extra_facts is not None:
-            with unsharded(trainer.model):
-                facts = extra_facts(trainer)
-        choice = choice_of(evaluations, len(trainer.evaluations()))
+            with unsharded(trainer.module):
+                facts = extra_facts()
         metrics = {
             **spec.metrics,
             **numbers,
             **split_figures(figures),
-            **_dev_facts(dev, predicted, judged, choice, training_rows),
+            **_dev_facts(trainer, predicted, judged),
         }
-        best = {"best_step": trainer.state.best_global_step, "steps": trainer.state.global_step}
+        assert trainer.best is not None  # dev has rows
+        best = {"best_step": trainer.best["step"], "steps": trainer.step}
         spec = replace(spec, metrics=metrics, **facts)
-        _write_model(config, trainer, spec)
+        _write_model(trainer, spec)
         if is_main_rank():
             if errors is not None:
                 write_json(folder / "errors.json", errors.as_dict())
@@ -212,53 +278,30 @@ def run_training(
             command = read_json(folder / "run.json")["command"]  # of the run's beginning
             card = model_card(config, spec, judged, dev.baselines, command)
             write_text(folder / "README.md", card)
-    if is_main_rank():
-        # after the log has written stages.json, because result.json marks the stage as complete
-        finish(folder, best)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        say(f"{name}: best step {best['best_step']}, dev {_shown(numbers, figures)}")
-        for line in (comparison(judged, dev.baselines), *metrics["notes"]):
-            say(f"{name}: {line}")
-        if errors is not None:
-            say(f"{name}: {errors.describe()}")
-    trainer.accelerator.wait_for_everyone()
+    complete(trainer, best)
+    say(f"{name}: best step {best['best_step']}, dev {_shown(numbers, figures)}")
+    for line in (comparison(judged, dev.baselines), *metrics["notes"]):
+        say(f"{name}: {line}")
+    if errors is not None:
+        say(f"{name}: {errors.describe()}")
     return folder
 
 
 def _dev_facts(
-    dev: DevRows,
-    predicted: tuple[np.ndarray, np.ndarray],
-    judged: Judged,
-    choice: Mapping[str, Any],
-    training_rows: int,
+    trainer: RewardTrainer, predicted: tuple[np.ndarray, np.ndarray], judged: Judged
 ) -> dict[str, Any]:
     """What belongs to the dev figures: calibration, baselines, numbers of rows, and notes."""
+    dev = trainer.dev
+    choice = choice_of(trainer.evaluations)
     return {
         "calibration": dev.calibration(*predicted),
         "baselines": against(judged, dev.baselines),
-        "rows": {"train": training_rows, "dev": dev.rows},
+        "rows": {"train": len(trainer.rows), "dev": dev.rows},
         "prompts": judged.number_of_prompts,
         "cases": {judged.kind: len(judged.scores_N)},
         "choice": choice,
         "notes": notes_of(judged, choice),
     }
-
-
-@contextmanager
-def recorded(trainer: StageTrainer, dev: DevRows, evaluations: Evaluations) -> Iterator[None]:
-    """Inside, every evaluation of the trainer is recorded."""
-    compute: Any = trainer.compute_metrics
-
-    def record(prediction: Any) -> dict[str, float]:
-        judged = dev.judge(np.asarray(prediction.predictions), np.asarray(prediction.label_ids))
-        evaluations.add(trainer.state.global_step, judged, trainer.is_world_process_zero())
-        return compute(prediction)
-
-    trainer.compute_metrics = record
-    try:
-        yield
-    finally:
-        trainer.compute_metrics = compute
 
 
 def _shown(numbers: Mapping[str, float], figures: Mapping[str, Figure]) -> str:
@@ -274,54 +317,34 @@ def _shown(numbers: Mapping[str, float], figures: Mapping[str, Figure]) -> str:
     return ", ".join(parts)
 
 
-def _checkpoint_to_resume(config: RMConfig) -> Path | None:
-    """The checkpoint from which an interrupted run continues; None if it starts anew."""
-    if config.evaluation.checkpoints != "resume":
-        return None
-    return last_complete_checkpoint(Path(config.logging.save_dir) / "checkpoints")
-
-
-def _write_model(config: RMConfig, trainer: StageTrainer, spec: RewardModelSpec) -> None:
+def _write_model(trainer: RewardTrainer, spec: RewardModelSpec) -> None:
     """Write the model's folder. Every process calls it, since a model may be sharded."""
+    is_main = trainer.accelerator.is_main_process
     weights = None
     if trainer.sharded:
-        weights = trainer.whole_tensors(trainer.model.state_dict(keep_vars=True))
-    if trainer.is_world_process_zero():
-        folder = Path(config.logging.save_dir)
-        install_model(trainer, folder, spec, read_source(config.model.ckpt), weights)
-
-
-def _without_timings(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of a prediction on dev, without the Trainer's timings."""
-    numbers = {}
-    for name, value in metrics.items():
-        if not name.endswith(TIMINGS):
-            numbers[name.removeprefix("dev_")] = value
-    return numbers
+        weights = whole(trainer.module.state_dict(keep_vars=True), keep=is_main)
+    if is_main:
+        install_model(trainer, spec, weights)
 
 
 def install_model(
-    trainer: StageTrainer,
-    folder: Path,
-    spec: RewardModelSpec,
-    source: ModelSource | None = None,
-    weights: dict[str, Tensor] | None = None,
+    trainer: RewardTrainer, spec: RewardModelSpec, weights: dict[str, Tensor] | None = None
 ) -> None:
-    """Write model, tokenizer, source and spec into `folder`, each atomically and the spec last.
+    """Write model, tokenizer, source and spec, each atomically and the spec last.
 
     Adapters are merged into the model's weights.
 
     Args:
       weights: the model's whole tensors, if the model itself is sharded.
     """
-    tokenizer: Any = trainer.processing_class
-    network: Any = trainer.accelerator.unwrap_model(trainer.model)
+    network, tokenizer = trainer.network, trainer.tokenizer
+    source = read_source(trainer.config.model.ckpt)
     forget_last_call(tokenizer)
-    with model_to_install(folder) as temporary:
+    with model_to_install(trainer.folder) as temporary:
         if has_adapters(network):
             weights = merged_weights(network, weights)
         network.save_pretrained(temporary, state_dict=weights)
         tokenizer.save_pretrained(temporary)
         if source is not None:
             source.save(temporary)
-    spec.save(folder)
+    spec.save(trainer.folder)

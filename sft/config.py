@@ -15,11 +15,16 @@ from fgrlhf.configs.strict import (
     Tokens,
     refuse,
 )
-from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
+from fgrlhf.metrics.config import (
+    ABOUT_METRICS,
+    EvaluationMetrics,
+    best_metric_mistakes,
+    models_of,
+)
 from fgrlhf.models.config import ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
-from fgrlhf.runs import hf_config
-from fgrlhf.runs.hf_config import Decay, Epochs
+from fgrlhf.runs import supervised_config
 from fgrlhf.runs.rl_config import LoggingConfig, ParallelConfig
+from fgrlhf.runs.supervised_config import Decay, Epochs
 
 
 class ModelSection(StrictModel):
@@ -59,7 +64,7 @@ class DataSection(StrictModel):
     )
 
 
-class TrainSection(hf_config.TrainSection):
+class TrainSection(supervised_config.TrainSection):
     epochs: Epochs = Field(default=10.0, description="passes over the training rows")
     batch_size: BatchSize = Field(
         default=4, description="examples per optimiser step, over all processes"
@@ -80,7 +85,7 @@ class TrainSection(hf_config.TrainSection):
     )
 
 
-class EvaluationSection(hf_config.EvaluationSection):
+class EvaluationSection(supervised_config.EvaluationSection):
     metric: str = Field(
         default="rougeLsum",
         description=(
@@ -138,3 +143,9 @@ class SFTConfig(StrictModel):
                 " evaluated: set data.dev_file, or leave evaluation_metrics out"
             )
         return self
+
+    @property
+    def inputs(self) -> list[str]:
+        """Files and checkpoints that the stage reads."""
+        files = [file for file in (self.data.train_file, self.data.dev_file) if file is not None]
+        return [*files, self.model.ckpt, *models_of(self.evaluation_metrics)]

@@ -1,14 +1,12 @@
 """Demonstrations as batches: encoding, order, padding."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Sampler
 from transformers import PreTrainedModel
 
 from fgrlhf.base.errors import UserError
@@ -17,9 +15,10 @@ from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.models.loading import max_positions
 from fgrlhf.models.shared_rows import position_arguments
 from fgrlhf.policy import EncoderDecoderPolicy, Policy, count_cut
-from fgrlhf.runs.batching import shuffled_batches
 from fgrlhf.text_types import ASSISTANT, USER, Prompt
 from fgrlhf.utils import IGNORED
+
+Row = dict[str, list[int]]  # an encoded example
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,7 @@ def every_turn(demonstration: Demonstration) -> list[Demonstration]:
     return [*examples, demonstration]
 
 
-def encode(
-    policy: Policy, examples: Sequence[Demonstration], max_generated_len: int
-) -> list[dict[str, list[int]]]:
+def encode(policy: Policy, examples: Sequence[Demonstration], max_generated_len: int) -> list[Row]:
     """Token ids of prompt and response of every example, for the model's forward pass.
 
     An encoder-decoder reads the prompt and is trained on the response. Its decoder reads
@@ -92,9 +89,7 @@ def encode(
     ]
 
 
-def _for_decoder(
-    policy: EncoderDecoderPolicy, prompt: list[int], answer: list[int]
-) -> dict[str, list[int]]:
+def _for_decoder(policy: EncoderDecoderPolicy, prompt: list[int], answer: list[int]) -> Row:
     """An example of an encoder-decoder. The decoder's prefix, if it has one, has no labels."""
     return {
         "input_ids": prompt,
@@ -103,7 +98,7 @@ def _for_decoder(
     }
 
 
-def check_lengths(policy: Policy, rows: Sequence[dict[str, list[int]]]) -> None:
+def check_lengths(policy: Policy, rows: Sequence[Row]) -> None:
     """Raise `UserError` if an encoded example has more tokens than the model has positions."""
     config = policy.model.config
     parts = {"input_ids": ("prompt and response", max_positions(config, "decoder"))}
@@ -156,7 +151,7 @@ class Collator:
         self.pad_id = pad_id
         self.left = left
 
-    def __call__(self, rows: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
+    def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         inputs = [row["input_ids"] for row in rows]
         batch = {
             "input_ids": self._padded(inputs, self.pad_id),
@@ -185,15 +180,10 @@ def response_loss(model: Any, policy: Policy, inputs: dict[str, Tensor]) -> Tens
     Args:
       model: the policy's language model, wrapped or not.
       inputs: a batch of `Collator` with padding on the left.
-
-    Returns:
-      NaN if no row has a response.
     """
     labels_BL = inputs["labels"]
     mask_BL = inputs["attention_mask"]
-    # a batch that only fills up the last one of several processes has no response
-    longest = max(int((labels_BL != IGNORED).sum(1).max()), 1)
-    kept = longest + 1  # the column before a token predicts it
+    kept = int((labels_BL != IGNORED).sum(1).max()) + 1  # the column before a token predicts it
     logits_BNV = model(
         input_ids=inputs["input_ids"],
         attention_mask=mask_BL,
@@ -211,31 +201,3 @@ def response_loss(model: Any, policy: Policy, inputs: dict[str, Tensor]) -> Tens
 def keeps_logits(model: PreTrainedModel) -> bool:
     """Whether the model can compute the logits of the last columns only."""
     return "logits_to_keep" in inspect.signature(type(model).forward).parameters
-
-
-class Order(Sampler):
-    """Order of the examples in each pass over them (`shuffled_batches`).
-
-    It is a pure function of (seed, epoch), so a resumed run continues in the same order.
-    """
-
-    def __init__(
-        self,
-        n: int,
-        batch_size: int,
-        seed: int,
-        epoch: Callable[[], int],
-        lengths: Sequence | None = None,
-    ):
-        self.n = n
-        self.batch_size = batch_size
-        self.seed = seed
-        self.epoch = epoch
-        self.lengths = lengths
-
-    def __len__(self) -> int:
-        return -(-self.n // self.batch_size) * self.batch_size
-
-    def __iter__(self) -> Iterator[int]:
-        batches = shuffled_batches(self.n, self.batch_size, self.seed, self.epoch(), self.lengths)
-        return chain.from_iterable(batches)

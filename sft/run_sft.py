@@ -11,15 +11,15 @@ responses are also judged by its metrics. An interrupted run continues from its 
 checkpoint; a finished one is reused.
 """
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-import torch
+from accelerate import Accelerator
 from accelerate.utils import gather_object
-from transformers import PretrainedConfig, PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.program import run_main
@@ -28,32 +28,38 @@ from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.evaluation import Metric, check_metrics_fit, metric_columns, reference_notes
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.metrics.config import models_of
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.models.recompute import recompute_layers
-from fgrlhf.models.trunk import require_trained
+from fgrlhf.models.sharding import whole
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
-from fgrlhf.runs import hf_trainer
-from fgrlhf.runs.distributed import shards_models, share_of, stop_together, strategy_notes
-from fgrlhf.runs.hf_checkpoints import model_to_install
-from fgrlhf.runs.hf_log import use_run_log
-from fgrlhf.runs.hf_trainer import StageTrainer
-from fgrlhf.runs.occupied import check_own_stage
+from fgrlhf.runs.batching import shuffled_batches
+from fgrlhf.runs.checkpoint import model_to_install
+from fgrlhf.runs.distributed import (
+    shards_models,
+    share_of,
+    stage_accelerator,
+    stop_together,
+)
 from fgrlhf.runs.progress import progress_bar
-from fgrlhf.runs.runlog import RunLog, is_main_rank, say
-from fgrlhf.runs.stage import begin, finish, hold, last_complete_checkpoint, stored_result
+from fgrlhf.runs.runlog import say
+from fgrlhf.runs.stage import hold
+from fgrlhf.supervised_trainer import (
+    SupervisedTrainer,
+    complete,
+    micro_batch_size,
+    reuse,
+    trained,
+)
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
-from fgrlhf.utils import seeded
+from fgrlhf.utils import IGNORED, seeded
 from fgrlhf.words import count_words
 from sft.config import SFTConfig
 from sft.data import (
-    IGNORED,
     Collator,
-    Order,
+    Row,
     Unseen,
     check_lengths,
     count_unseen,
@@ -65,102 +71,113 @@ from sft.data import (
 from sft.packing import EXAMPLES, check_packing, pack, packed_loss
 
 
-class SFTTrainer(StageTrainer, Seq2SeqTrainer):
-    """A Seq2SeqTrainer whose evaluation also measures greedily generated answers.
+class SFTTrainer(SupervisedTrainer):
+    """Trains a policy on demonstrations. On dev, it also measures greedily generated answers.
 
     Answers are sampled by `generate_texts`, as in every other stage, so decoder-only models work
     too.
+
+    Args:
+      rows, dev_rows: the encoded examples.
+      dev: the prompts of the dev rows.
+      metrics: of generated answers.
     """
+
+    config: SFTConfig
 
     def __init__(
         self,
         config: SFTConfig,
         policy: Policy,
+        rows: Sequence[Row],
+        dev_rows: Sequence[Row],
         dev: Sequence[Prompt],
-        log: RunLog,
-        metrics: Sequence[Metric] = (),
-        **kwargs,
+        metrics: Sequence[Metric],
+        accelerator: Accelerator,
     ):
-        super().__init__(model=policy.model, parallel=config.parallel, **kwargs)
-        self.config = config
+        metric = config.evaluation.metric
+        super().__init__(
+            config, policy.model, rows, dev_rows, accelerator, metric, metric != "loss"
+        )
         self.policy = policy
         self.dev = dev
-        self.run_log = log
         self.metrics = metrics
-        self.generates = bool(dev) and (bool(metrics) or config.evaluation.metric != "loss")
+        self.generates = bool(dev) and (bool(metrics) or metric != "loss")
         self.rouge = RougeLsum()
+        pad_id = policy.tokenizer.pad_token_id
+        self.collator = Collator(pad_id, left=policy.tokenizer.padding_side == "left")
         is_encoder_decoder = cast(PretrainedConfig, policy.model.config).is_encoder_decoder
         self.responses_only = not is_encoder_decoder and keeps_logits(policy.model)
         # of this process since the last line of the log, with `train.packing`
         self._tokens_real = 0
         self._tokens_packed = 0
         self._tokens_unpacked = 0
-        # so that `compute_loss` receives the number of tokens of the whole batch
-        self.model_accepts_loss_kwargs = True
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """The mean over the response tokens of the whole batch, over micro-batches and processes.
+    @property
+    def warmup_steps(self) -> int:
+        return self.config.train.warmup_steps
 
-        The dev loss is the mean over the response tokens of all dev rows (`StageTrainer`).
+    @property
+    def lr_schedule(self) -> str:
+        return self.config.train.lr_schedule
 
-        The Trainer expects a loss that is already divided by `num_items_in_batch`. T5's loss is the
-        mean over the micro-batch, so the gradients of micro-batches would be summed instead of
-        averaged.
-        """
-        output: Any = {}  # nothing reads it: the evaluation needs the loss only
-        if EXAMPLES in inputs:
-            mean_loss = packed_loss(model, inputs)
-        elif self.responses_only:
-            mean_loss = response_loss(model, self.policy, inputs)
-        else:
-            output = model(**inputs, use_cache=False)
-            mean_loss = output.loss
-        tokens = (inputs["labels"] != IGNORED).sum()
-        if not model.training:  # a process may have no rows of the last batch, whose mean is NaN
-            mean_loss = torch.where(tokens > 0, mean_loss, 0.0)
-        tokens_of_batch = tokens if num_items_in_batch is None else num_items_in_batch
-        share = tokens / tokens_of_batch
-        # the sum over processes is needed, but gradients are averaged over them
-        loss = mean_loss * share * self.args.world_size
-        return (loss, output) if return_outputs else loss
+    @property
+    def adam_beta1(self) -> float:
+        return self.config.train.adam_beta1
 
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        if self.config.train.packing:
-            self._tokens_unpacked += inputs["attention_mask"].numel()
-            pad_id = self.policy.tokenizer.pad_token_id
-            inputs = pack(inputs, pad_id, self.policy.hidden_size)
-            self._tokens_packed += inputs["attention_mask"].numel()
-            self._tokens_real += int(inputs["attention_mask"].sum())
-        return super().training_step(model, inputs, num_items_in_batch)
+    def epoch_batches(self, epoch: int) -> list[list[int]]:
+        train = self.config.train
+        lengths = None
+        if train.group_by_length:
+            lengths = [(len(row["labels"]), len(row["input_ids"])) for row in self.rows]
+        return shuffled_batches(len(self.rows), train.batch_size, train.seed, epoch, lengths)
 
-    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
-        """Add the share of real tokens in the rows since the last such line, if they are packed."""
-        if "loss" in logs and self._tokens_packed:
-            logs["fill"] = self._tokens_real / self._tokens_packed
-            logs["fill_unpacked"] = self._tokens_real / self._tokens_unpacked
+    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        return self.collator(rows)
+
+    def labels_of(self, row: Row) -> int:
+        return sum(label != IGNORED for label in row["labels"])
+
+    def mean_loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """The mean over the response tokens of a batch."""
+        if EXAMPLES in batch:
+            return packed_loss(model, batch)
+        if self.responses_only:
+            return response_loss(model, self.policy, batch)
+        return model(**batch, use_cache=False).loss
+
+    def training_batch(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        batch = super().training_batch(rows)
+        if not self.config.train.packing:
+            return batch
+        self._tokens_unpacked += batch["attention_mask"].numel()
+        packed = pack(batch, self.policy.tokenizer.pad_token_id, self.policy.hidden_size)
+        self._tokens_packed += packed["attention_mask"].numel()
+        self._tokens_real += int(packed["attention_mask"].sum())
+        return packed
+
+    def fill_metrics(self) -> dict[str, float]:
+        """The share of padding and, if rows are packed, of real tokens in them."""
+        metrics = super().fill_metrics()
+        if self._tokens_packed:
+            metrics["fill"] = self._tokens_real / self._tokens_packed
+            metrics["fill_unpacked"] = self._tokens_real / self._tokens_unpacked
             self._tokens_real = 0
             self._tokens_packed = 0
             self._tokens_unpacked = 0
-        super().log(logs, *args, **kwargs)
+        return metrics
 
-    def _get_train_sampler(self, train_dataset=None):
-        train = self.config.train
-        rows = cast(list[dict[str, list[int]]], self.train_dataset)
-        lengths = None
-        if train.group_by_length:
-            lengths = [(len(row["labels"]), len(row["input_ids"])) for row in rows]
-        return Order(
-            len(rows), train.batch_size, train.seed, lambda: int(self.state.epoch or 0), lengths
-        )
-
-    def evaluation_loop(self, *args, **kwargs):
-        output = super().evaluation_loop(*args, **kwargs)
-        metrics = output.metrics
-        if self.generates and metrics is not None:
-            self.refuse_divergence({"the dev loss": metrics["eval_loss"]}, self.state.global_step)
-            for name, value in self.generated_metrics().items():
-                metrics[f"eval_{name}"] = value
-        return output
+    def dev_metrics(self) -> dict[str, float]:
+        """The mean loss over the response tokens of all dev rows, and `generated_metrics`."""
+        total = 0.0
+        for rows in self.dev_batches():
+            loss = self.mean_loss(self.module, self.on_device(self.collate(rows)))
+            total += float(loss) * sum(map(self.labels_of, rows))
+        metrics = {"loss": self.mean_over_dev(total)}
+        if self.generates:
+            self.refuse_divergence({"the dev loss": metrics["loss"]}, self.step)
+            metrics |= self.generated_metrics()
+        return metrics
 
     def check_metric(self) -> None:
         """Raise `UserError` before training if nothing computes `evaluation.metric`.
@@ -184,11 +201,11 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
 
         The processes share the prompts.
         """
-        prompts = share_of(self.dev, self.args.process_index, self.args.world_size)
+        prompts = share_of(self.dev, self.accelerator.process_index, self.accelerator.num_processes)
         rows = self._judged(prompts, self._answers(prompts))
-        if self.args.world_size > 1:
+        if self.accelerator.num_processes > 1:
             rows = gather_object(rows)
-        self.run_log.samples(self.state.global_step, rows[: self.config.logging.n_samples])
+        self.log.samples(self.step, rows[: self.config.logging.n_samples])
         named = {name: interval.mean for name, interval in summarize(rows).items()}
         return named | {
             "rougeLsum": sum(row["rougeLsum"] for row in rows) / len(rows),
@@ -200,12 +217,11 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
         if not sys.stderr.isatty():  # on a terminal there is a progress bar
             say(
-                f"{self.config.logging.run_name}: step {self.state.global_step}, answering"
+                f"{self.config.logging.run_name}: step {self.step}, answering"
                 f" {len(self.dev)} dev prompts"
             )
-        is_first = self.args.process_index == 0
-        bar = progress_bar(len(prompts), "answering", "prompt", enabled=is_first)
-        with bar, self.accelerator.autocast():
+        bar = progress_bar(len(prompts), "answering", "prompt", enabled=not self._quiet())
+        with bar:
             texts = generate_texts(
                 self.policy,
                 prompts,
@@ -235,45 +251,15 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         return rows
 
 
-def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArguments:
-    """The Trainer's settings.
-
-    Raises:
-      UserError: the processes cannot share the batch, or transformers rejects a value.
-    """
-    train = config.train
-    settings = {}
-    if config.data.dev_file is None:
-        settings["eval_strategy"] = "no"
-    else:
-        settings["load_best_model_at_end"] = True
-        settings["metric_for_best_model"] = config.evaluation.metric
-        settings["greater_is_better"] = config.evaluation.metric != "loss"
-    return hf_trainer.training_arguments(
-        Seq2SeqTrainingArguments,
-        folder,
-        train,
-        config.evaluation,
-        config.logging.log_interval,
-        lr_scheduler_type=train.lr_schedule,
-        warmup_steps=train.warmup_steps,
-        adam_beta1=train.adam_beta1,
-        prediction_loss_only=True,
-        ddp_find_unused_parameters=False,
-        **settings,
-    )
-
-
 def install_model(trainer: SFTTrainer, folder: Path) -> None:
     """Write the model's files into `folder`, each of them atomically. Every process calls it."""
-    policy = trainer.policy
+    is_main = trainer.accelerator.is_main_process
     weights = None
     if trainer.sharded:
-        weights = trainer.whole_tensors(policy.model.state_dict(keep_vars=True))
-    if not trainer.is_world_process_zero():
-        return
-    with model_to_install(folder) as temporary:
-        policy.save(temporary, weights)
+        weights = whole(trainer.module.state_dict(keep_vars=True), keep=is_main)
+    if is_main:
+        with model_to_install(folder) as temporary:
+            trainer.policy.save(temporary, weights)
 
 
 def load_start(config: SFTConfig, empty: bool = False) -> Policy:
@@ -294,11 +280,8 @@ def load_start(config: SFTConfig, empty: bool = False) -> Policy:
             decoder_prefix=config.model.decoder_prefix,
             empty=empty,
         )
-    require_trained(policy.model)
     if config.train.packing:
         check_packing(policy)
-    if config.train.gradient_checkpointing:
-        recompute_layers(policy.model)
     return policy
 
 
@@ -318,71 +301,40 @@ def train(config: SFTConfig, task: Task = NO_TASK) -> Path:
 
 
 def _train(config: SFTConfig, task: Task) -> Path:
-    folder = Path(config.logging.save_dir)
     examples, dev = _read_examples(config)
-    inputs = _inputs(config)
-    check_own_stage(folder, inputs)
-    if stored_result(folder, config, inputs) is not None:
-        say(f"{config.logging.run_name}: finished before, reusing {folder}")
-        if is_main_rank():  # in case the stage was killed just after it was complete
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    folder = reuse(config)
+    if folder is not None:
         return folder
-    arguments = training_arguments(config, folder / "checkpoints")
+    folder = Path(config.logging.save_dir)
+    accelerator = stage_accelerator(config.train)
+    micro_batch_size(config.train, accelerator.num_processes)  # before a model is loaded
     use_kernels(config.model.kernels, folder)
-    processes: Any = arguments.distributed_state
     # the first process sends the others their parts of a sharded model
-    empty = shards_models(config.parallel, processes) and not processes.is_main_process
-    policy = stop_together(processes, lambda: load_start(config, empty))
-    train_rows, dev_rows = _encoded(config, policy, examples, dev)
+    empty = shards_models(config.parallel, accelerator) and not accelerator.is_main_process
+    policy = stop_together(accelerator, lambda: load_start(config, empty))
+    rows, dev_rows = _encoded(config, policy, examples, dev)
     dev_prompts = [example.prompt for example in dev]
     _check_dev_prompts(config, policy, dev_prompts)
-    metrics = _metrics(config, task, dev_prompts, str(arguments.device))
-    if is_main_rank():
-        begin(folder, config, inputs)
-    checkpoint = last_complete_checkpoint(folder / "checkpoints")
-    resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-    named = None if task is NO_TASK else task.name
-    log = RunLog(folder, config, resume_step, task=named, **config.logging.trackers())
-    with log, log.stage(config.logging.run_name):
-        trainer = SFTTrainer(
-            config,
-            policy,
-            dev_prompts,
-            log,
-            metrics,
-            args=arguments,
-            data_collator=Collator(
-                policy.tokenizer.pad_token_id, left=policy.tokenizer.padding_side == "left"
-            ),
-            train_dataset=train_rows,
-            eval_dataset=dev_rows,
-        )
-        use_run_log(trainer, log, config.logging.run_name)
-        trainer.check_metric()
-        unseen = count_unseen(policy, examples, config.model.max_generated_len)
-        for note in strategy_notes(config.parallel, processes):
-            say(note)
-        _announce(config, policy, len(examples), len(dev), unseen, resume_step)
-        trainer.train(resume_from_checkpoint=checkpoint)
-        # wait until all processes have loaded the best checkpoint, which is removed below
-        trainer.accelerator.wait_for_everyone()
+    metrics = _metrics(config, task, dev_prompts, str(accelerator.device))
+    trainer = SFTTrainer(config, policy, rows, dev_rows, dev_prompts, metrics, accelerator)
+    trainer.check_metric()
+    unseen = count_unseen(policy, examples, config.model.max_generated_len)
+    messages = _start_messages(config, policy, len(examples), len(dev), unseen)
+    with trained(trainer, messages, None if task is NO_TASK else task.name):
         install_model(trainer, folder)
         note = trainer.tie_note()
         if note is not None:
             say(f"{note}; or choose another evaluation.metric")
-    if is_main_rank():
-        result = {
-            "steps": trainer.state.global_step,
-            "best_step": trainer.state.best_global_step,
-            "metric": config.evaluation.metric,
-            "best": trainer.state.best_metric,
-            "cut_prompts": unseen.prompts,
-            "cut_answers": unseen.answers,
-        }
-        # after the log has written stages.json, because result.json marks the stage as complete
-        finish(folder, result)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    trainer.accelerator.wait_for_everyone()
+    best = trainer.best or {}
+    result = {
+        "steps": trainer.step,
+        "best_step": best.get("step"),
+        "metric": config.evaluation.metric,
+        "best": best.get("value"),
+        "cut_prompts": unseen.prompts,
+        "cut_answers": unseen.answers,
+    }
+    complete(trainer, result)
     return folder
 
 
@@ -391,15 +343,15 @@ def _encoded(
     policy: Policy,
     examples: Sequence[Demonstration],
     dev: Sequence[Demonstration],
-) -> tuple[list[dict[str, list[int]]], list[dict[str, list[int]]] | None]:
-    """The training rows and the dev rows as token ids; None instead of no dev rows.
+) -> tuple[list[Row], list[Row]]:
+    """The training rows and the dev rows as token ids.
 
     Raises:
       UserError: a row is too long for the model.
     """
     train_rows = encode(policy, examples, config.model.max_generated_len)
-    dev_rows = encode(policy, dev, config.model.max_generated_len) if dev else None
-    check_lengths(policy, [*train_rows, *(dev_rows or ())])
+    dev_rows = encode(policy, dev, config.model.max_generated_len) if dev else []
+    check_lengths(policy, [*train_rows, *dev_rows])
     return train_rows, dev_rows
 
 
@@ -427,29 +379,15 @@ def _metrics(
     return metrics
 
 
-def _announce(
-    config: SFTConfig,
-    policy: Policy,
-    n_train: int,
-    n_dev: int,
-    unseen: Unseen,
-    resume_step: int | None,
-) -> None:
-    """Say what is trained on what, and how much of the examples the model cannot see."""
-    for note in config.logging.notes():
-        say(note)
+def _start_messages(
+    config: SFTConfig, policy: Policy, n_train: int, n_dev: int, unseen: Unseen
+) -> list[str]:
+    """What is trained on what, and how much of the examples the model cannot see."""
     parameters = described_parameters(policy, config.model.lora is not None)
-    continuing = "" if resume_step is None else f", continuing from step {resume_step}"
-    say(f"{n_train} training examples, {n_dev} dev examples, {parameters}{continuing}")
-    say(unseen.describe(config.model.max_input_len, config.model.max_generated_len))
-
-
-def _inputs(config: SFTConfig) -> list[str]:
-    """Files and checkpoints that the stage reads."""
-    files = [config.data.train_file]
-    if config.data.dev_file is not None:
-        files.append(config.data.dev_file)
-    return [*files, config.model.ckpt, *models_of(config.evaluation_metrics)]
+    return [
+        f"{n_train} training examples, {n_dev} dev examples, {parameters}",
+        unseen.describe(config.model.max_input_len, config.model.max_generated_len),
+    ]
 
 
 def _read_examples(config: SFTConfig) -> tuple[list[Demonstration], list[Demonstration]]:

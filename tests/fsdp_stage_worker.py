@@ -15,19 +15,21 @@ from accelerate.state import AcceleratorState
 from fsdp_worker import policy
 from safetensors.torch import save_file
 
+from fgrlhf import supervised_trainer
 from fgrlhf.base.files import write_json
 from fgrlhf.base.process_group import end_process_of_group
 from fgrlhf.configs.strict import validate
 from fgrlhf.models.sharding import local, whole
-from fgrlhf.runs import hf_trainer
-from fgrlhf.runs.hf_trainer import StageTrainer
-from reward_modeling import run_fg_rm, run_pref_rm, training
+from fgrlhf.runs.optimizer import make_optimizer
+from fgrlhf.supervised_trainer import SupervisedTrainer
+from reward_modeling import run_fg_rm, run_pref_rm
 from reward_modeling.run_fg_rm import SegmentRMConfig
 from reward_modeling.run_pref_rm import PreferenceRMConfig
 from sft import run_sft
 from sft.config import SFTConfig
 
 STEPS = 10
+ADAM_EPS = 1e-2
 PROGRAMS: dict[str, Any] = {
     "sft": (run_sft, SFTConfig),
     "segment": (run_fg_rm, SegmentRMConfig),
@@ -163,36 +165,38 @@ def run(name: str, data: Path, folder: Path, interrupt: bool = False, **changes)
     """
     program = PROGRAMS[CASES[name][0]][0]
     seen: dict[str, Any] = {"steps": 0}
-    clip = StageTrainer._clip_grad_norm
-    load_best = StageTrainer._load_best_model
+    clip = SupervisedTrainer._clip_and_step
+    load_best = SupervisedTrainer.load_best
+    factor = SupervisedTrainer.lr_factor
 
-    def clip_and_record(trainer, model):
+    def clip_and_record(trainer):
         seen["steps"] += 1
         if interrupt and seen["steps"] == INTERRUPT_IN:
             raise StopHereError
         if seen["steps"] == 1:
-            named = dict(trainer.model.named_parameters())
+            named = dict(trainer.module.named_parameters())
             gradients = {key: p.grad for key, p in named.items() if p.grad is not None}
             seen["gradients"] = copies(gradients)
             seen["before"] = copies(named)
             seen["stored"] = sum(local(p).numel() for p in named.values())
             seen["total"] = sum(p.numel() for p in named.values())
-        return clip(trainer, model)
+        return clip(trainer)
 
     def record_and_load_best(trainer):
-        seen["after"] = copies(dict(trainer.model.named_parameters()))
+        seen["after"] = copies(dict(trainer.module.named_parameters()))
         load_best(trainer)
 
+    def lr_factor(trainer, step):
+        return 0.0 if name.endswith("still") else factor(trainer, step)
+
     # Adam would turn the rounding error of a tiny gradient into a full step
-    settings = {"adam_epsilon": 1e-2}
-    if name.endswith("still"):
-        settings["learning_rate"] = 0.0
-    arguments = partial(hf_trainer.training_arguments, **settings)
     with (
-        mock.patch.object(StageTrainer, "_clip_grad_norm", clip_and_record),
-        mock.patch.object(StageTrainer, "_load_best_model", record_and_load_best),
-        mock.patch.object(hf_trainer, "training_arguments", arguments),
-        mock.patch.object(training, "training_arguments", arguments),
+        mock.patch.object(SupervisedTrainer, "_clip_and_step", clip_and_record),
+        mock.patch.object(SupervisedTrainer, "load_best", record_and_load_best),
+        mock.patch.object(SupervisedTrainer, "lr_factor", lr_factor),
+        mock.patch.object(
+            supervised_trainer, "make_optimizer", partial(make_optimizer, eps=ADAM_EPS)
+        ),
     ):
         try:
             program.train(config(name, data, folder, **changes))

@@ -1,5 +1,7 @@
 """What a reward model's folder says about its dev figures: intervals, reasons, notes, README.md."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -84,14 +86,15 @@ def test_a_clear_winner_is_hardly_optimistic():
     assert selection_optimism(right[:, :3], np.ones(3)) is None
 
 
-def test_evaluations_are_kept_for_a_run_that_continues(tmp_path):
-    first = Evaluations(tmp_path / "checkpoints", None)
-    for step in (10, 20, 30):
-        first.add(step, judged(np.arange(40) % 10 < 5 + step // 10), is_writer=True)
-    again = Evaluations(tmp_path / "checkpoints", 20)
-    assert list(again.right) == [10, 20] and again.right[20] == first.right[20]
-    assert Evaluations(tmp_path / "checkpoints", None).right == {}  # from the start
-    again.add(30, judged(np.arange(40) % 10 < 8), is_writer=False)
+def test_evaluations_are_kept_for_a_run_that_continues():
+    first = Evaluations()
+    for step in (10, 20):
+        first.add(step, judged(np.arange(40) % 10 < 5 + step // 10))
+    again = Evaluations()
+    again.restore(json.loads(json.dumps(first.state())))
+    for evaluations in (first, again):
+        evaluations.add(30, judged(np.arange(40) % 10 < 8))
+    assert list(again.right) == [10, 20, 30]
     assert again.right == first.right and again.optimism() == first.optimism()
 
 

@@ -101,7 +101,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
         segment.interrupt_at(patch, 13)
         with pytest.raises(segment.Interrupt):
             program.train(other)
-    saved = load_file(tmp_path / "other/checkpoints/checkpoint-8/model.safetensors")
+    saved = load_file(tmp_path / "other/checkpoints/step-8/model.safetensors")
     assert {name for name in saved if ".lora_" not in name} <= {"head.weight", "head.bias"}
     program.train(other)
     expected = load_file(folder / "model.safetensors")

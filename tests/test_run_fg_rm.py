@@ -4,21 +4,15 @@ import json
 import math
 import random
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 import rm_helpers as rm
 import torch
-from accelerate import PartialState
 from accelerate.data_loader import (
     SeedableRandomSampler,
-    prepare_data_loader,
-    skip_first_batches,
 )
 from safetensors.torch import load_file
-from torch.utils.data import DataLoader
-from transformers import Trainer
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from fgrlhf.base.errors import UserError
@@ -26,10 +20,11 @@ from fgrlhf.base.files import write_jsonl
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import NO_TASK, split_task
 from fgrlhf.configs.strict import to_yaml, validate
-from fgrlhf.load import load_task
 from fgrlhf.reward_models.loading import load_reward_model
-from fgrlhf.runs.hf_trainer import StepwiseSortedSampler
+from fgrlhf.runs.batching import permuted_batches
 from fgrlhf.runs.rl_config import ParallelConfig
+from fgrlhf.supervised_trainer import SupervisedTrainer
+from fgrlhf.task import load_task
 from reward_modeling import command, run_fg_rm, run_pref_rm, training
 from reward_modeling.network import load_network
 from reward_modeling.run_fg_rm import (
@@ -124,7 +119,6 @@ def test_segment_loss_by_hand():
     total = math.log(2) + math.log(1 + math.exp(-2))
     output = TokenClassifierOutput(logits=logits_BTC)
     assert segment_loss(output, labels_BT).item() == pytest.approx(total / 2)
-    assert segment_loss(output, labels_BT, num_items_in_batch=8).item() == pytest.approx(total / 8)
     probabilities, wrong = error_probabilities(logits_BTC.numpy(), labels_BT.numpy())
     assert probabilities.tolist() == pytest.approx([0.5, 1 / (1 + math.exp(2))])
     assert wrong.tolist() == [True, False]
@@ -249,15 +243,15 @@ class Interrupt(Exception):
 
 def interrupt_at(monkeypatch, step) -> list[int]:
     """Stop training at `step` (None: never). Returns a list that collects the started steps."""
-    original, begun = Trainer.training_step, []
+    original, begun = SupervisedTrainer.update, []
 
-    def training_step(self, *args, **kwargs):
-        if self.state.global_step == step:
+    def update(self, indices):
+        if self.step == step:
             raise Interrupt
-        begun.append(self.state.global_step)
-        return original(self, *args, **kwargs)
+        begun.append(self.step)
+        return original(self, indices)
 
-    monkeypatch.setattr(Trainer, "training_step", training_step)
+    monkeypatch.setattr(SupervisedTrainer, "update", update)
     return begun
 
 
@@ -270,11 +264,8 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
         with pytest.raises(Interrupt):
             train(settings)
     cut = tmp_path / "cut"
-    assert (
-        not (cut / "reward_model.json").exists()
-        and (cut / "checkpoints" / "checkpoint-10").exists()
-    )
-    (cut / "checkpoints" / "checkpoint-15").mkdir()  # a newer one, written halfway
+    assert not (cut / "reward_model.json").exists() and (cut / "checkpoints" / "step-10").exists()
+    (cut / "checkpoints" / ".step-15.tmp").mkdir()  # a newer one, written halfway
     capsys.readouterr()
     begun = interrupt_at(monkeypatch, None)
     train(settings.model_copy(update={"parallel": ParallelConfig(strategy="fsdp2")}))
@@ -482,7 +473,7 @@ def outputs(folder) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("place", ["install_model", "finish"])
+@pytest.mark.parametrize("place", ["install_model", "complete"])
 def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch, place):
     whole = train(config(tmp_path, logging__save_dir=str(tmp_path / "whole"), **SHORT))
     settings = config(tmp_path, logging__save_dir=str(tmp_path / "cut"), **SHORT)
@@ -495,7 +486,7 @@ def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch, p
         with pytest.raises(Interrupt):
             train(settings)
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "training_step", killed)  # no further step
+        patch.setattr(SupervisedTrainer, "update", killed)  # no further step
         train(settings)
     assert outputs(tmp_path / "cut") == outputs(whole)
 
@@ -504,7 +495,7 @@ def test_a_loss_that_is_not_finite_ends_training(tmp_path, monkeypatch):
     monkeypatch.setattr(
         run_fg_rm,
         "segment_loss",
-        lambda outputs, labels, num_items_in_batch=None: outputs.logits.sum() * float("nan"),
+        lambda outputs, labels: outputs.logits.sum() * float("nan"),
     )
     with pytest.raises(
         UserError, match="training diverged: the loss is nan at step 1. Lower train.lr"
@@ -514,9 +505,7 @@ def test_a_loss_that_is_not_finite_ends_training(tmp_path, monkeypatch):
 
 
 def test_a_dev_metric_that_is_not_finite_ends_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        run_fg_rm.Metrics, "__call__", lambda self, prediction: {"accuracy": float("nan")}
-    )
+    monkeypatch.setattr(run_fg_rm.Metrics, "__call__", lambda *_: {"accuracy": float("nan")})
     with pytest.raises(UserError, match="the dev metric `eval_accuracy` is nan at step 2"):
         train(config(tmp_path, **SHORT))
     assert "result.json" not in outputs(tmp_path / "rm")
@@ -563,7 +552,7 @@ def test_the_command_chooses_the_program(monkeypatch, capsys):
         command.main([kind, "tasks.qa_feedback", "c.yml", "train.lr=1"])
     arguments = ["tasks.qa_feedback", "c.yml", "train.lr=1"]
     assert begun == [(run_fg_rm, arguments), (run_pref_rm, arguments)]
-    with pytest.raises(UserError, match="use segment or sequence"):
+    with pytest.raises(UserError, match="use segment, sequence or linear"):
         command.main(["pairs", "c.yml"])
     with pytest.raises(SystemExit) as stop:
         command.main(["--help"])
@@ -592,39 +581,19 @@ def test_a_run_from_the_command_line(tmp_path, capsys):
 # ---- padding, top layers, checkpoints ------------------------------------------------------------
 
 
-def test_a_step_has_the_random_sample_of_before_sorted_by_length():
+def test_a_step_has_a_random_sample_sorted_by_length():
+    """The sample is that of accelerate's sampler, with which transformers' Trainer reads rows."""
     lengths = [7, 1, 5, 3, 9, 2, 8]
-    before = SeedableRandomSampler(lengths, data_seed=5)
-    sampler = StepwiseSortedSampler(lengths, 3, seed=5, epoch=lambda: before.epoch)
+    sampler = SeedableRandomSampler(lengths, data_seed=5)
     for epoch in (0, 1, 0):
-        before.set_epoch(epoch)
-        order, random_order = list(sampler), list(before)
-        for start in (0, 3, 6):
-            step = order[start : start + 3]
-            assert sorted(step) == sorted(random_order[start : start + 3])
-            assert [lengths[i] for i in step] == sorted((lengths[i] for i in step), reverse=True)
-    assert len(sampler) == 7
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_an_epoch_that_is_resumed_has_its_own_order(processes):
-    """As in a Trainer: accelerate divides the batches and skips those of before."""
-    PartialState(cpu=True)
-    lengths = [1] * 12
-
-    def loader(rank: int) -> Any:
-        sampler = StepwiseSortedSampler(lengths, 4, seed=5, epoch=lambda: 3)
-        batches = DataLoader(range(12), batch_size=2, sampler=sampler, collate_fn=list)  # pyright: ignore[reportArgumentType]
-        return prepare_data_loader(
-            batches, num_processes=processes, process_index=rank, put_on_device=False
-        )
-
-    for rank in range(processes):
-        whole = loader(rank)
-        whole.set_epoch(3)
-        resumed = skip_first_batches(loader(rank), 1)
-        resumed.set_epoch(3)
-        assert list(resumed) == list(whole)[1:]
+        sampler.set_epoch(epoch)
+        order = list(sampler)
+        batches = permuted_batches(7, 3, 5, epoch)
+        assert batches == [order[:3], order[3:6], order[6:]]
+        for batch, random_batch in zip(permuted_batches(7, 3, 5, epoch, lengths), batches):
+            assert sorted(batch) == sorted(random_batch)
+            read = [lengths[i] for i in batch]
+            assert read == sorted(read, reverse=True)
 
 
 def test_parts_of_a_step_have_less_padding(tmp_path):
@@ -696,8 +665,8 @@ def test_only_the_best_weights_are_kept(tmp_path, monkeypatch):
         interrupt_at(patch, 27)
         with pytest.raises(Interrupt):
             train(settings)
-    (kept,) = (tmp_path / "best" / "checkpoints").glob("checkpoint-*")
-    assert (kept / "model.safetensors").exists() and not (kept / "optimizer.pt").exists()
+    (kept,) = (tmp_path / "best" / "checkpoints").glob("step-*")
+    assert (kept / "model.safetensors").exists() and not (kept / "optimizer.safetensors").exists()
     begun = interrupt_at(monkeypatch, None)
     train(settings)
     assert begun == list(range(30))

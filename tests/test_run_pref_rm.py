@@ -16,11 +16,10 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_jsonl
 from fgrlhf.configs.strict import validate
 from fgrlhf.data.comparisons import as_pairs, join_pairs
-from fgrlhf.load import load_task
 from fgrlhf.reward_models.loading import load_reward_model
-from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.reward_models.scoring import inputs_of, shape_of
 from fgrlhf.reward_models.spec import RewardModelSpec
+from fgrlhf.task import load_task, text_prefix
 from reward_modeling import run_pref_rm
 from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
 from reward_modeling.network import load_network
@@ -78,8 +77,6 @@ def test_pair_loss_by_hand():
     total = math.log(1 + math.exp(-2)) + math.log(1 + math.exp(2)) + 2 * math.log(1 + math.exp(-1))
     output = TokenClassifierOutput(logits=scores)
     assert PairLoss()(output, labels).item() == pytest.approx(total / 4)
-    # the Trainer counts the labels that are not IGNORED: three per pair
-    assert PairLoss()(output, labels, num_items_in_batch=24).item() == pytest.approx(total / 8)
     assert PairLoss()(output, torch.full((1, 6, 3), float(NONE))).item() == 0
 
 
@@ -298,7 +295,7 @@ def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch):
         patch.setattr(run_pref_rm, "score_moments", killed)
         with pytest.raises(InterruptedError):
             train(settings)
-    monkeypatch.setattr(run_pref_rm.PairTrainer, "training_step", killed)  # no further step
+    monkeypatch.setattr(run_pref_rm.PairTrainer, "update", killed)  # no further step
     train(settings)
     for name in (
         "model.safetensors",
@@ -312,7 +309,7 @@ def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch):
 
 
 def test_a_loss_that_is_not_finite_ends_training(tmp_path, monkeypatch):
-    def infinite(self, outputs, labels, num_items_in_batch=None):
+    def infinite(self, outputs, labels):
         return outputs.logits.sum() * float("inf")
 
     monkeypatch.setattr(PairLoss, "__call__", infinite)

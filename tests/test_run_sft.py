@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from slow import with_slow
 from test_policy import sampled
 
+from fgrlhf import supervised_trainer
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.base.program import run_main
@@ -22,13 +23,16 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
+from fgrlhf.runs import checkpoint
+from fgrlhf.runs.batching import shuffled_batches
+from fgrlhf.supervised_trainer import micro_batch_size
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import IGNORED
 from sft import run_sft
 from sft import run_sft as module
 from sft.config import SFTConfig
-from sft.data import Order, Unseen, check_lengths, count_unseen, encode
+from sft.data import Unseen, check_lengths, count_unseen, encode
 from sft.run_sft import SFTTrainer, train
 
 ANSWERS = {
@@ -78,7 +82,12 @@ def equal(a, b):
 
 
 def test_learns_and_leaves_a_loadable_model(world, capsys):
-    options = ("train.max_steps=120", "evaluation.every_steps=40", "parallel.strategy=fsdp2")
+    options = [
+        "train.max_steps=120",
+        "evaluation.every_steps=40",
+        "parallel.strategy=fsdp2",
+        "train.seed=2",
+    ]
     folder = train(config(world, *options))
     lines = read_jsonl(folder / "metrics.jsonl")
     scores = {line["step"]: line["eval/rougeLsum"] for line in lines if "eval/rougeLsum" in line}
@@ -106,23 +115,25 @@ def test_learns_and_leaves_a_loadable_model(world, capsys):
 
 def interrupt_at(monkeypatch, steps):
     """Ctrl-C in the middle of training step `steps` + 1."""
-    done, original = [], SFTTrainer.training_step
+    done, original = [], SFTTrainer.update
 
-    def training_step(self, *args, **kwargs):
+    def update(self, indices):
         if len(done) == steps:
             raise KeyboardInterrupt
         done.append(1)
-        return original(self, *args, **kwargs)
+        return original(self, indices)
 
-    monkeypatch.setattr(SFTTrainer, "training_step", training_step)
+    monkeypatch.setattr(SFTTrainer, "update", update)
 
 
 @pytest.mark.parametrize("grouped", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, capsys, grouped):
     # three steps per pass
     options = [f"train.group_by_length={grouped}", "train.batch_size=16", "logging.log_interval=3"]
-    passes, start = [], Order.__iter__
-    monkeypatch.setattr(Order, "__iter__", lambda self: passes.append(self.epoch()) or start(self))
+    passes, batches = [], SFTTrainer.epoch_batches
+    monkeypatch.setattr(
+        SFTTrainer, "epoch_batches", lambda self, n: passes.append(n) or batches(self, n)
+    )
     whole = train(config(world, *options))
     assert passes == [0, 1, 2, 3]
     other = config(world, *options, f"logging.save_dir={world}/other")
@@ -132,10 +143,11 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, cap
         with pytest.raises(KeyboardInterrupt):
             train(other)
     assert not (world / "other" / "config.json").exists()  # no model before a complete one
-    half = world / "other" / "checkpoints" / "checkpoint-6"
+    half = world / "other" / "checkpoints" / "step-6"
     half.mkdir()
-    (half / "trainer_state.json").write_text('{"global_')
-    train(other)
+    (half / "state.json").write_text('{"step')
+    with pytest.warns(UserWarning, match="step-6 is damaged"):
+        train(other)
     assert "continuing from step 4" in capsys.readouterr().out
     # dropout is on: random states are restored too
     assert equal(weights(whole), weights(world / "other"))
@@ -173,14 +185,14 @@ def test_the_best_checkpoint_is_kept(world, monkeypatch, metric, scores, best):
     given = iter(scores or [])
     monkeypatch.setattr(SFTTrainer, "generated_metrics", lambda self: {"rougeLsum": next(given)})
     saved = {}
-    original = SFTTrainer._save
+    original = checkpoint.save
 
-    def save(self, output_dir=None, state_dict=None):
-        state = self.model.state_dict()
-        saved[self.state.global_step] = {k: v.to("cpu", copy=True) for k, v in state.items()}
-        original(self, output_dir, state_dict)
+    def save(trainer):
+        state = trainer.module.state_dict()
+        saved[trainer.step] = {k: v.to("cpu", copy=True) for k, v in state.items()}
+        original(trainer)
 
-    monkeypatch.setattr(SFTTrainer, "_save", save)
+    monkeypatch.setattr(checkpoint, "save", save)
     folder = train(config(world, f"evaluation.metric={metric}"))
     kept = weights(folder)
     assert read_json(folder / "result.json")["best_step"] == best
@@ -292,13 +304,12 @@ def test_a_decoder_only_model_learns_too(world):
 
 @pytest.mark.parametrize("lengths", [None, [i // 2 for i in range(103)]])
 def test_order(lengths):
-    epoch = 0
-    order = Order(103, 4, seed=7, epoch=lambda: epoch, lengths=lengths)
-    first, again = list(order), list(order)
-    assert first == again and set(first) == set(range(103)) and len(first) == len(order) == 104
-    epoch = 1
-    assert list(order) != first and set(order) == set(range(103))
-    batches = [first[i : i + 4] for i in range(0, 104, 4)]
+    batches = shuffled_batches(103, 4, 7, 0, lengths)
+    assert batches == shuffled_batches(103, 4, 7, 0, lengths)
+    assert [len(batch) for batch in batches] == [4] * 26
+    assert {i for batch in batches for i in batch} == set(range(103))
+    others = shuffled_batches(103, 4, 7, 1, lengths)
+    assert others != batches and {i for batch in others for i in batch} == set(range(103))
     widths = [max(batch) // 2 - min(batch) // 2 for batch in batches]
     # 26 batches form one window: sorted, so that batches have similar lengths; batches come in any
     # order
@@ -310,7 +321,7 @@ def test_order(lengths):
 
 
 def test_order_of_fewer_examples_than_a_batch():
-    order = list(Order(3, 8, 0, lambda: 0))
+    (order,) = shuffled_batches(3, 8, 0, 0)
     assert sorted(order[:3]) == [0, 1, 2] and order == (order[:3] * 3)[:8]
 
 
@@ -541,10 +552,9 @@ def test_mistakes_end_with_a_message_and_leave_nothing(
     ],
 )
 def test_a_batch_that_the_processes_cannot_share_is_refused(world, monkeypatch, gpus, way_out):
-    monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpus)
     with pytest.raises(UserError, match=f"batch_size=8 is not divisible by 3 processes{way_out}"):
-        run_sft.training_arguments(config(world), world / "x")
+        micro_batch_size(config(world).train, 3)
 
 
 def test_shipped_configs(monkeypatch):
@@ -618,15 +628,15 @@ SHORT = [
 @pytest.mark.parametrize(
     "place, options",
     [
-        ("SFTTrainer._load_best_model", []),
+        ("SFTTrainer.load_best", []),
         ("install_model", ["train.lr_schedule=constant_with_warmup", "train.lr=3e-2"]),
-        ("finish", ["evaluation.metric=loss"]),
+        ("complete", ["evaluation.metric=loss"]),
         (
             "install_model",
             ["train.max_steps=null", "train.epochs=0.3", "evaluation.every_steps=null"],
         ),
         ("install_model", ["train.max_steps=null", "train.epochs=1", "train.batch_size=16"]),
-        ("finish", ["data.dev_file=null", "data.dev_examples=null"]),
+        ("complete", ["data.dev_file=null", "data.dev_examples=null"]),
     ],
 )
 def test_killed_between_the_last_checkpoint_and_the_end(world, monkeypatch, place, options):
@@ -637,7 +647,7 @@ def test_killed_between_the_last_checkpoint_and_the_end(world, monkeypatch, plac
         with pytest.raises(Killed):
             train(other)
     with monkeypatch.context() as patch:
-        killed_at(patch, "SFTTrainer.training_step")  # no further step
+        killed_at(patch, "SFTTrainer.update")  # no further step
         train(other)
     assert outputs(world / "other") == outputs(whole)
 
@@ -651,8 +661,8 @@ def test_files_of_a_killed_process_are_removed(world, monkeypatch):
     assert not (folder / ".model-killed").exists()
     (folder / "result.json").unlink()
     with monkeypatch.context() as patch:
-        finish = run_sft.finish
-        patch.setattr(run_sft, "finish", lambda *arguments: (finish(*arguments), killed()))
+        finish = supervised_trainer.finish
+        patch.setattr(supervised_trainer, "finish", lambda *given: (finish(*given), killed()))
         with pytest.raises(Killed):
             train(config(world, *SHORT))
     assert (folder / "checkpoints").exists() and (folder / "result.json").exists()
@@ -663,7 +673,7 @@ def test_files_of_a_killed_process_are_removed(world, monkeypatch):
 def test_a_moved_run_keeps_its_best_checkpoint(world, monkeypatch):
     scores = {2: 30.0, 3: 10.0}
     monkeypatch.setattr(
-        SFTTrainer, "generated_metrics", lambda self: {"rougeLsum": scores[self.state.global_step]}
+        SFTTrainer, "generated_metrics", lambda self: {"rougeLsum": scores[self.step]}
     )
     whole = train(config(world, *SHORT))
     with monkeypatch.context() as patch:
@@ -680,13 +690,13 @@ def test_a_moved_run_keeps_its_best_checkpoint(world, monkeypatch):
 
 def broken_step(monkeypatch, step, value=float("nan")):
     """The loss of training step `step` (from 1) is `value`."""
-    original = SFTTrainer.compute_loss
+    original = SFTTrainer.mean_loss
 
-    def compute_loss(self, model, *args, **kwargs):
-        loss = original(self, model, *args, **kwargs)
-        return loss * value if model.training and self.state.global_step == step - 1 else loss
+    def mean_loss(self, model, batch):
+        loss = original(self, model, batch)
+        return loss * value if model.training and self.step == step - 1 else loss
 
-    monkeypatch.setattr(SFTTrainer, "compute_loss", compute_loss)
+    monkeypatch.setattr(SFTTrainer, "mean_loss", mean_loss)
 
 
 @pytest.mark.parametrize(
@@ -705,23 +715,24 @@ def test_a_loss_that_is_not_finite_ends_training(world, monkeypatch, value, opti
         assert f"the loss is {value} at step 3. Lower train.lr (it is 0.01)" in str(error.value)
     names = {path.name for path in (world / "sft").iterdir()}
     assert "result.json" not in names and "model.safetensors" not in names
-    assert [path.name for path in (world / "sft" / "checkpoints").iterdir()] == ["checkpoint-2"]
+    assert [path.name for path in (world / "sft" / "checkpoints").iterdir()] == ["step-2"]
     steps = [line["step"] for line in read_jsonl(world / "sft" / "metrics.jsonl")]
     assert set(steps) == {2}
 
 
 def test_weights_that_are_not_finite_are_never_saved(world, monkeypatch):
-    original = SFTTrainer._get_learning_rate
+    original = SFTTrainer.update
 
-    def after_the_step(self):  # read after the optimiser's step
-        if self.state.global_step == 3:
-            self.model.get_input_embeddings().weight.data[0, 0].fill_(float("inf"))
-        return original(self)
+    def update(self, indices):
+        metrics = original(self, indices)
+        if self.step == 3:
+            self.policy.model.get_input_embeddings().weight.data[0, 0].fill_(float("inf"))
+        return metrics
 
-    monkeypatch.setattr(SFTTrainer, "_get_learning_rate", after_the_step)
+    monkeypatch.setattr(SFTTrainer, "update", update)
     with pytest.raises(UserError, match="1 weight tensors hold NaN or infinity after step 4"):
         train(config(world, "evaluation.every_steps=2"))
-    assert [path.name for path in (world / "sft" / "checkpoints").iterdir()] == ["checkpoint-2"]
+    assert [path.name for path in (world / "sft" / "checkpoints").iterdir()] == ["step-2"]
 
 
 def test_a_learning_rate_far_too_high_is_no_success(world):
@@ -736,14 +747,13 @@ def test_a_learning_rate_far_too_high_is_no_success(world):
 
 
 def test_a_dev_loss_that_is_not_finite_ends_training(world, monkeypatch):
-    original = SFTTrainer.compute_loss
+    original = SFTTrainer.mean_loss
 
-    def compute_loss(self, model, *args, return_outputs=False, **kwargs):
-        loss, output = original(self, model, *args, return_outputs=True, **kwargs)
-        loss = loss if model.training else loss * float("nan")
-        return (loss, output) if return_outputs else loss
+    def mean_loss(self, model, batch):
+        loss = original(self, model, batch)
+        return loss if model.training else loss * float("nan")
 
-    monkeypatch.setattr(SFTTrainer, "compute_loss", compute_loss)
+    monkeypatch.setattr(SFTTrainer, "mean_loss", mean_loss)
     with pytest.raises(UserError, match="the dev loss is nan at step 2"):
         train(config(world, *SHORT))
     assert not (world / "sft" / "result.json").exists()
@@ -755,7 +765,7 @@ def flip(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("damaged", ["model.safetensors", "scheduler.pt"])
+@pytest.mark.parametrize("damaged", ["model.safetensors", "optimizer.safetensors"])
 def test_a_damaged_checkpoint_falls_back(world, monkeypatch, damaged):
     options = [*SHORT, "train.max_steps=4", "evaluation.every_steps=1"]
     whole = train(config(world, *options))
@@ -765,17 +775,37 @@ def test_a_damaged_checkpoint_falls_back(world, monkeypatch, damaged):
         with pytest.raises(KeyboardInterrupt):
             train(other)
     checkpoints = world / "other" / "checkpoints"
-    assert sorted(path.name for path in checkpoints.iterdir()) == ["checkpoint-1", "checkpoint-2"]
-    assert not list(checkpoints.rglob("training_args.bin"))  # an unused pickle
-    if damaged == "scheduler.pt":
-        (checkpoints / "checkpoint-2" / damaged).unlink()
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-1", "step-2"]
+    assert {path.suffix for path in checkpoints.rglob("*.*")} == {".safetensors", ".json"}
+    if damaged == "optimizer.safetensors":
+        (checkpoints / "step-2" / damaged).unlink()
     else:
-        flip(checkpoints / "checkpoint-2" / damaged)
-    (checkpoints / "checkpoint-x").mkdir()
-    (checkpoints / "checkpoint-3").write_text("a file where the next checkpoint goes")
-    with pytest.warns(UserWarning, match="checkpoint-2 is damaged"):
+        flip(checkpoints / "step-2" / damaged)
+    (checkpoints / "step-x").mkdir()
+    (checkpoints / "step-3").write_text("a file where the next checkpoint goes")
+    with pytest.warns(UserWarning, match="step-2 is damaged"):
         train(other)
     assert outputs(world / "other") == outputs(whole)
+
+
+def test_a_checkpoint_whose_best_one_is_damaged_is_not_used(world, monkeypatch):
+    scores = {1: 10.0, 2: 30.0, 3: 20.0, 4: 0.0}
+    monkeypatch.setattr(
+        SFTTrainer, "generated_metrics", lambda self: {"rougeLsum": scores[self.step]}
+    )
+    options = [*SHORT, "train.max_steps=4", "evaluation.every_steps=1"]
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 3)
+        with pytest.raises(KeyboardInterrupt):
+            train(config(world, *options))
+    checkpoints = world / "sft" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-2", "step-3"]
+    flip(checkpoints / "step-2" / "model.safetensors")
+    with (
+        pytest.warns(UserWarning, match="step-3 is damaged"),
+        pytest.raises(UserError, match="every checkpoint"),
+    ):
+        train(config(world, *options))
 
 
 def test_no_sound_checkpoint_is_an_error(world, monkeypatch):
@@ -784,7 +814,7 @@ def test_no_sound_checkpoint_is_an_error(world, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             train(config(world, *SHORT, "evaluation.every_steps=1"))
     for folder in (world / "sft" / "checkpoints").iterdir():
-        flip(folder / "optimizer.pt")
+        flip(folder / "optimizer.safetensors")
     with (
         pytest.warns(UserWarning),
         pytest.raises(UserError, match="every checkpoint .* delete that folder"),
@@ -842,14 +872,14 @@ import os, sys
 from fgrlhf.base.program import run_main
 from sft import run_sft
 
-original = run_sft.SFTTrainer.compute_loss
+original = run_sft.SFTTrainer.mean_loss
 
-def compute_loss(self, model, *args, **kwargs):
-    loss = original(self, model, *args, **kwargs)
-    broken = model.training and self.state.global_step == 2 and os.environ["RANK"] == "1"
+def mean_loss(self, model, batch):
+    loss = original(self, model, batch)
+    broken = model.training and self.step == 2 and os.environ["RANK"] == "1"
     return loss * float("nan") if broken else loss
 
-run_sft.SFTTrainer.compute_loss = compute_loss
+run_sft.SFTTrainer.mean_loss = mean_loss
 run_main(run_sft.main)
 """
 
@@ -909,7 +939,7 @@ def test_a_metric_that_no_evaluation_computes_is_an_error(world):
     message = "evaluation.metric is `solved`.* it computes judged, length, loss, rougeLsum"
     with pytest.raises(UserError, match=message):
         train(config(world, "evaluation.metric=solved"), task)
-    assert not list(world.rglob("checkpoint-*"))  # before the first step
+    assert not list(world.rglob("step-*"))  # before the first step
     with pytest.raises(UserError, match="evaluation.metric is `bleu`, which is not computed"):
         config(world, "evaluation.metric=bleu")
     with pytest.raises(UserError, match="a lower repetition is better"):
@@ -968,7 +998,7 @@ def test_an_interrupted_run_with_adapters_ends_as_an_uninterrupted_one(world, mo
         interrupt_at(patch, 6)
         with pytest.raises(KeyboardInterrupt):
             train(other)
-    saved = weights(world / "other" / "checkpoints" / "checkpoint-4")
+    saved = weights(world / "other" / "checkpoints" / "step-4")
     assert saved and all(".lora_" in name for name in saved)
     train(other)
     assert equal(weights(whole), weights(world / "other"))

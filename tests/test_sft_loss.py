@@ -63,14 +63,6 @@ def test_logits_are_computed_for_the_longest_response_only():
     assert longest + 1 < batch["input_ids"].shape[1]
 
 
-def test_a_batch_without_responses_has_no_mean():
-    """One process of several has such a batch if its rows only fill up the last one."""
-    policy = tiny.policy("llama").eval()
-    batch = padded(policy, left=True)
-    batch["labels"] = torch.full_like(batch["labels"], IGNORED)
-    assert response_loss(policy.model, policy, batch).isnan()
-
-
 @pytest.mark.parametrize("kind", ["t5", "flan", "bart", "marian", "m2m100", "mbart"])
 def test_an_encoder_decoder_is_trained_on_what_it_generates(kind):
     """The loss of mBART itself would start the decoder with the last token of a cut response."""

@@ -131,7 +131,7 @@ def test_an_interrupted_packed_run_ends_as_an_uninterrupted_one(world, monkeypat
     whole = train(config(world, *options))
     other = config(world, *options, f"logging.save_dir={world}/other")
     with monkeypatch.context() as patch:
-        interrupt_at(patch, 11)
+        interrupt_at(patch, 5)
         with pytest.raises(KeyboardInterrupt):
             train(other)
     train(other)

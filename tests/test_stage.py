@@ -2,9 +2,7 @@ import builtins
 import contextlib
 import errno
 import fcntl
-import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -24,9 +22,7 @@ from fgrlhf.runs.stage import (
     finish,
     folder_of,
     hold,
-    last_complete_checkpoint,
     stored_result,
-    write_digests,
 )
 
 
@@ -137,30 +133,6 @@ def test_digest_of_a_checkpoint_includes_its_vocabulary(tmp_path):
     before = digest(tmp_path)
     (tmp_path / "vocab.json").write_text("changed")
     assert digest(tmp_path) == before
-
-
-def checkpoint(folder, step, best=None):
-    """A checkpoint as written by the Trainer stages."""
-    path = folder / f"checkpoint-{step}"
-    path.mkdir()
-    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"):
-        (path / name).write_text(f"{name} of step {step}")
-    state = {"global_step": step, "best_global_step": best}
-    (path / "trainer_state.json").write_text(json.dumps(state))
-    write_digests(path)
-    return path
-
-
-def test_last_complete_checkpoint(tmp_path):
-    assert last_complete_checkpoint(tmp_path) is None
-    for step in (9, 10):
-        checkpoint(tmp_path, step)
-    (tmp_path / "checkpoint-11").mkdir()
-    assert last_complete_checkpoint(tmp_path).name == "checkpoint-10"
-    (checkpoint(tmp_path, 12) / "sha256.json").unlink()  # interrupted before its end
-    (tmp_path / "checkpoint-x").mkdir()
-    (tmp_path / "checkpoint-13").write_text("a file")
-    assert last_complete_checkpoint(tmp_path).name == "checkpoint-10"
 
 
 # ---- one process per folder ----------------------------------------------------------------------
@@ -492,114 +464,3 @@ def test_names_do_not_lead_out_of_the_output_folder(name):
     assert folder_of("out", "eval", "..a-test") == Path("out/eval/..a-test")
     with pytest.raises(UserError, match="no name"):
         folder_of("", "eval", "a")
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"],
-)
-def test_a_changed_or_missing_file_is_noticed(tmp_path, name):
-    checkpoint(tmp_path, 2)
-    path = checkpoint(tmp_path, 4) / name
-    content = path.read_bytes()
-    for damaged in (content[:-1], bytes([content[0] ^ 1]) + content[1:], b"", b"[]"):
-        path.write_bytes(damaged)
-        with pytest.warns(UserWarning, match=rf"checkpoint-4 is damaged \({name} has changed\)"):
-            assert last_complete_checkpoint(tmp_path).name == "checkpoint-2"
-    path.unlink()
-    with pytest.warns(UserWarning, match=rf"checkpoint-4 is damaged \({name} is missing"):
-        assert last_complete_checkpoint(tmp_path).name == "checkpoint-2"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"a',
-        '{"trainer_state.json": 5}',
-        '{"trainer_state.json": "x", "\\u0000": "y"}',
-    ],
-)
-def test_damaged_digests(tmp_path, text):
-    (checkpoint(tmp_path, 4) / "sha256.json").write_text(text)
-    with (
-        pytest.warns(UserWarning),
-        pytest.raises(UserError, match="every checkpoint in .* is damaged .*delete that folder"),
-    ):
-        last_complete_checkpoint(tmp_path)
-
-
-def test_what_may_change_does_not_make_checkpoints_those_of_another_run(tmp_path):
-    """A run is continued with another strategy, by a newer release; then it is continued again."""
-    settings = tmp_path / "config.yaml"
-    begun = {"model": {"layers": [{"kind": "a", "width": 3}]}, "parallel": {"strategy": "fsdp2"}}
-    settings.write_text(json.dumps({**begun, "logging": {"run_name": "a"}}))
-    (tmp_path / "checkpoints").mkdir()
-    first = checkpoint(tmp_path / "checkpoints", 4)
-    continued = {
-        "model": {"layers": [{"kind": "a", "width": 3, "new": 1}], "dropout": None},
-        "parallel": {"strategy": "ddp"},
-        "newer": {"key": 1},
-    }
-    settings.write_text(json.dumps(continued))
-    assert last_complete_checkpoint(tmp_path / "checkpoints") == first
-    second = checkpoint(tmp_path / "checkpoints", 8, best=4)
-    assert last_complete_checkpoint(tmp_path / "checkpoints") == second
-    for layers in ([{"kind": "a", "width": 4}], [], [{"kind": "a"}], None):
-        settings.write_text(json.dumps({**continued, "model": {"layers": layers}}))
-        with pytest.warns(UserWarning, match="other settings"), pytest.raises(UserError):
-            last_complete_checkpoint(tmp_path / "checkpoints")
-
-
-@pytest.mark.parametrize("state", [[], {}, None, {"global_step": "4"}, {"global_step": 5}])
-def test_a_state_of_another_form_is_damage(tmp_path, state):
-    path = checkpoint(tmp_path, 4)
-    (path / "trainer_state.json").write_text(json.dumps(state))
-    write_digests(path)
-    with pytest.warns(UserWarning, match="trainer_state.json"), pytest.raises(UserError):
-        last_complete_checkpoint(tmp_path)
-
-
-def test_a_checkpoint_whose_best_one_is_damaged_is_not_used(tmp_path):
-    best, last = checkpoint(tmp_path, 4, best=4), checkpoint(tmp_path, 6, best=4)
-    assert last_complete_checkpoint(tmp_path) == last
-    (best / "model.safetensors").write_text("other")
-    with (
-        pytest.warns(
-            UserWarning, match="the best checkpoint, from step 4: model.safetensors has changed"
-        ),
-        pytest.raises(UserError, match="every checkpoint"),
-    ):
-        last_complete_checkpoint(tmp_path)
-    shutil.rmtree(best)
-    checkpoint(tmp_path, 2, best=2)
-    with pytest.warns(UserWarning, match="checkpoint-6 is damaged"):
-        assert last_complete_checkpoint(tmp_path).name == "checkpoint-2"
-
-
-def test_a_file_in_place_of_the_folder(tmp_path):
-    (tmp_path / "checkpoints").write_text("")
-    with pytest.raises(UserError, match="is a file where the folder of checkpoints must be"):
-        last_complete_checkpoint(tmp_path / "checkpoints")
-
-
-def test_a_checkpoint_of_another_run_is_passed_over(tmp_path):
-    """A valid checkpoint, but written with other settings and copied here."""
-    settings = {}
-    for name in ("this", "other"):
-        folder = tmp_path / name / "checkpoints"
-        folder.mkdir(parents=True)
-        settings[name] = tmp_path / name / "config.yaml"
-        settings[name].write_text(f"name: {name}")
-        for step in (1, 2):
-            checkpoint(folder, step)
-    checkpoints = tmp_path / "this" / "checkpoints"
-    assert last_complete_checkpoint(checkpoints).name == "checkpoint-2"
-    shutil.rmtree(checkpoints / "checkpoint-2")
-    shutil.copytree(
-        tmp_path / "other" / "checkpoints" / "checkpoint-2", checkpoints / "checkpoint-2"
-    )
-    with pytest.warns(UserWarning, match="it is from a run with other settings"):
-        assert last_complete_checkpoint(checkpoints).name == "checkpoint-1"

@@ -6,13 +6,14 @@ A key that holds text takes the text after `=` as it is (`fgrlhf.configs.overrid
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.cli.key_help import describe
 from fgrlhf.configs.strict import StrictModel, config_from, load_config
-from fgrlhf.load import load_task
-from fgrlhf.task import Task
+
+if TYPE_CHECKING:
+    from fgrlhf.task import Task
 
 Model = TypeVar("Model", bound=StrictModel)
 
@@ -83,4 +84,6 @@ def task_and_rest(argv: Sequence[str] | None, usage: str) -> "tuple[Task, list[s
             f" `{command} TASK --help` lists the keys for a task."
         )
         sys.exit(0 if arguments else 2)
+    from fgrlhf.task import load_task  # imports torch, which programs without a model do not need
+
     return load_task(arguments[0]), arguments[1:]

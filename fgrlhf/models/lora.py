@@ -219,7 +219,7 @@ def names_under_adapters(module: nn.Module) -> set[str]:
     for prefix, model in module.named_modules():
         if not isinstance(model, PreTrainedModel) or not has_adapters(model):
             continue
-        for name in model.state_dict():
-            if ".lora_" not in name:
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if not tensor.requires_grad:  # the head of a reward model is trained too
                 names.add(f"{prefix}.{name}".lstrip("."))
     return names

@@ -1,9 +1,11 @@
-"""Shuffled batches of examples, with examples of similar length in each batch."""
+"""The rows of each step, and of each forward pass in it: pure functions of seed and pass."""
 
 import math
 import random
 from collections.abc import Sequence
 from itertools import cycle, islice
+
+import torch
 
 from fgrlhf.base.seeds import derive_seed
 
@@ -32,6 +34,43 @@ def shuffled_batches(
         batches += _consecutive(window, batch_size)
     rng.shuffle(batches)
     return batches
+
+
+def permuted_batches(
+    n: int, batch_size: int, seed: int, epoch: int, lengths: Sequence[int] | None = None
+) -> list[list[int]]:
+    """Batches of the indices below n in a random order; the last one may have fewer.
+
+    With `lengths`, longer examples come first in a batch, so that parts of it hold examples of
+    similar length. The order is that of transformers' Trainer (accelerate's
+    `SeedableRandomSampler`).
+    """
+    generator = torch.Generator().manual_seed(seed + epoch)
+    order = torch.randperm(n, generator=generator).tolist()
+    batches = _consecutive(order, batch_size)
+    if lengths is None:
+        return batches
+    longest_first = [-length for length in lengths]
+    return [sorted(batch, key=lambda i: longest_first[i]) for batch in batches]
+
+
+def micro_batches(
+    indices: Sequence[int], size: int, rank: int, world: int
+) -> list[tuple[Sequence[int], float]]:
+    """The parts of a batch that one process computes, each with its weight.
+
+    Consecutive rows form parts, which are dealt out to the processes. The weight is 1. Processes
+    communicate in their passes, so all of them must make the same number: a process with fewer
+    parts repeats a row with the weight 0.
+
+    Args:
+      size: the most rows of a part.
+    """
+    size = min(size, math.ceil(len(indices) / world))
+    chunks = [indices[start : start + size] for start in range(0, len(indices), size)]
+    parts = [(chunk, 1.0) for chunk in chunks[rank::world]]
+    missing = math.ceil(len(chunks) / world) - len(parts)
+    return parts + [(indices[:1], 0.0)] * missing
 
 
 def _consecutive(order: list[int], size: int) -> list[list[int]]:

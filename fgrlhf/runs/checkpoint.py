@@ -3,14 +3,15 @@
 A checkpoint is a folder `checkpoints/step-<n>`. It appears by a single rename once all its files
 are on disk, and contains
 
-- the actor-critic; with LoRA only the adapters, as the other weights are those of
-  `model.policy_model.ckpt`;
+- the weights of the trained module; with LoRA only the trained ones, as the others are those of
+  the model's `ckpt`;
 - the optimiser's state;
 - `pending.safetensors`, only with `sampler.one_step_behind`: the responses of the next step;
 - `state.json`: step, KL coefficient, best score, the config, the digests of the run's inputs, and
   the SHA-256 of every other file and of `state.json` itself.
 
-`best/`, beside it, is a model folder whose `best.json` is the evaluation that chose it.
+In RL and DPO, `best/`, beside it, is a model folder whose `best.json` is the evaluation that chose
+it. SFT and reward models keep the checkpoint of the best evaluation instead.
 
 Random numbers, data order and learning rate are pure functions of (seed, step), so `step` restores
 them.
@@ -18,10 +19,12 @@ them.
 
 import hashlib
 import json
+import os
 import re
 import shutil
+import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,9 +43,10 @@ from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.models.sharding import like, load_whole, whole
 from fgrlhf.runs.distributed import stop_together
 from fgrlhf.runs.runlog import BEST_FILE
-from fgrlhf.runs.stage import input_change, recover
+from fgrlhf.runs.stage import input_change, recover, remove
 
 CHECKPOINTS_KEPT = 2
+TEMPORARY = ".model-"  # folder in which a model is written before it is installed
 FILES = ("model.safetensors", "optimizer.safetensors")
 SHARED_STATE = ("qmap1", "qmap2")  # of 8-bit AdamW: the values of its 256 codes
 PENDING = "pending.safetensors"
@@ -73,14 +77,36 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def model_to_install(folder: Path) -> Iterator[Path]:
+    """A folder to write a model into; at the end its files replace those in `folder`.
+
+    Files are flushed to disk before they get their names, so each file appears completely or not at
+    all. A folder inside it, such as that of further chat templates, is removed before the new one
+    gets its name. If the block raises, nothing is replaced. Leftovers of a killed process are
+    removed.
+    """
+    for left_over in folder.glob(f"{TEMPORARY}*"):
+        remove(left_over)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=TEMPORARY) as temporary:
+        yield Path(temporary)
+        for path in Path(temporary).rglob("*"):
+            sync(path)
+        for path in sorted(Path(temporary).iterdir()):
+            if path.is_dir():  # further chat templates; a rename cannot replace a full folder
+                remove(folder / path.name)
+            os.replace(path, folder / path.name)
+    sync(folder)
+
+
 def save(trainer) -> None:
-    """Write the trainer's state after `trainer.step` steps, and remove all but the last two.
+    """Write the trainer's state after `trainer.step` steps, and remove checkpoints not needed.
 
     Only rank 0 writes. The files do not depend on the number of processes.
     """
     accelerator = trainer.accelerator
     is_main = accelerator.is_main_process
-    model_tensors = whole(weights(trainer.actor_critic), keep=is_main)
+    model_tensors = whole(weights(trainer.module), keep=is_main)
     tensors, groups = optimizer_tensors(trainer.optimizer)
     tensors = whole(tensors, keep=is_main)
     pending = trainer.pending_tensors()
@@ -101,9 +127,52 @@ def save(trainer) -> None:
             }
             write_json(folder / "state.json", {**state, "own_sha256": _own_sha256(state)})
         # A damaged checkpoint of a later step, after a fallback, does not count as one of the last.
-        for old in _checkpoints(root, until=trainer.step)[:-CHECKPOINTS_KEPT]:
-            shutil.rmtree(old)
+        for old in _not_needed(trainer):
+            remove(old)
     accelerator.wait_for_everyone()
+
+
+def save_best_weights(trainer) -> None:
+    """Write the weights alone, as the only checkpoint. No run can continue from it."""
+    is_main = trainer.accelerator.is_main_process
+    tensors = whole(weights(trainer.module), keep=is_main)
+    if is_main:
+        root = trainer.folder / "checkpoints"
+        with new_folder(root / f"step-{trainer.step}") as folder:
+            save_file(tensors, str(folder / FILES[0]))
+        for old in _checkpoints(root):
+            if old.name != f"step-{trainer.step}":
+                remove(old)
+    trainer.accelerator.wait_for_everyone()
+
+
+def load_best_weights(trainer) -> None:
+    """Load the weights of the best checkpoint. Every process calls it."""
+    folder = trainer.folder / "checkpoints" / f"step-{trainer.best['step']}"
+    load_weights(trainer.module, load_file(str(folder / FILES[0])))
+    trainer.accelerator.wait_for_everyone()  # before the first process removes the folder
+
+
+def steps_to_keep(steps: Sequence[int], best: int | None) -> set[int]:
+    """Of checkpoints at `steps` (ascending): the last and the best, filled up with the newest.
+
+    Args:
+      best: the step of a checkpoint to keep in any case, if it exists.
+    """
+    keep = {step for step in steps if step in (best, steps[-1])}
+    for step in reversed(steps):
+        if len(keep) < CHECKPOINTS_KEPT:
+            keep.add(step)
+    return keep
+
+
+def _not_needed(trainer) -> list[Path]:
+    """The checkpoints up to the trainer's step that are not kept."""
+    folders = _checkpoints(trainer.folder / "checkpoints", until=trainer.step)
+    best = trainer.best if trainer.best_is_checkpoint else None
+    steps = [_step_of(folder) for folder in folders]
+    keep = steps_to_keep(steps, None if best is None else best["step"])
+    return [folder for folder, step in zip(folders, steps) if step not in keep]
 
 
 def load_latest(trainer) -> bool:
@@ -113,17 +182,20 @@ def load_latest(trainer) -> bool:
       UserError: the checkpoint was made with other settings or inputs, or all checkpoints are
         damaged.
     """
-    checkpoints = _checkpoints(trainer.folder / "checkpoints")
+    root = trainer.folder / "checkpoints"
+    if root.exists() and not root.is_dir():
+        raise UserError(f"{root} is a file where the folder of checkpoints must be: move it away")
+    checkpoints = _checkpoints(root)
     for folder in reversed(checkpoints):
         state = _verified_state(folder)
-        if state is None:
+        if state is None or not _has_best(trainer, state):
             warnings.warn(
                 f"{folder} is damaged; falling back to the checkpoint before it", stacklevel=2
             )
             continue
         _check_same_run(trainer, state, folder)
         stop_together(trainer.accelerator, partial(_check_same_inputs, trainer, state, folder))
-        load_weights(trainer.actor_critic, load_file(str(folder / "model.safetensors")))
+        load_weights(trainer.module, load_file(str(folder / "model.safetensors")))
         load_optimizer(
             trainer.optimizer,
             load_file(str(folder / "optimizer.safetensors")),
@@ -132,17 +204,17 @@ def load_latest(trainer) -> bool:
         trainer.restore(state)
         has_pending = PENDING in state["sha256"]
         trainer.restore_pending(load_file(str(folder / PENDING)) if has_pending else {})
-        _check_best(trainer)
+        if not trainer.best_is_checkpoint:
+            _check_best(trainer)
         if trainer.accelerator.is_main_process:
             # A process that was killed between writing a checkpoint and removing the oldest one
             # leaves one too many.
-            up_to_this = checkpoints[: checkpoints.index(folder) + 1]
-            for old in up_to_this[:-CHECKPOINTS_KEPT]:
+            for old in _not_needed(trainer):
                 shutil.rmtree(old, ignore_errors=True)
         return True
     if checkpoints:
         raise UserError(
-            f"every checkpoint in {trainer.folder / 'checkpoints'} is damaged: delete that folder"
+            f"every checkpoint in {root} is damaged: delete that folder"
             " to start over from the first step"
         )
     return False
@@ -227,12 +299,22 @@ def _checkpoints(root: Path, until: int | None = None) -> list[Path]:
     Args:
       until: leave out those of later steps.
     """
-    numbered = []
-    for path in root.glob("step-*"):
-        match = re.fullmatch(r"step-(\d+)", path.name)
-        if match and (until is None or int(match[1]) <= until):
-            numbered.append((int(match[1]), path))
-    return [path for _, path in sorted(numbered)]
+    folders = [path for path in root.glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
+    return sorted(
+        (path for path in folders if until is None or _step_of(path) <= until), key=_step_of
+    )
+
+
+def _step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
+def _has_best(trainer, state: dict) -> bool:
+    """Whether the best checkpoint so far, whose weights may be needed at the end, is intact."""
+    best = state["best"]
+    if not trainer.best_is_checkpoint or best is None or best["step"] == state["step"]:
+        return True
+    return _verified_state(trainer.folder / "checkpoints" / f"step-{best['step']}") is not None
 
 
 def _own_sha256(state: dict) -> str:

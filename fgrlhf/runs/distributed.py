@@ -7,19 +7,21 @@ tensors: no moments have to be reduced, and ranks cannot take different decision
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.utils import DistributedType, gather_object
+from accelerate.utils import DistributedDataParallelKwargs, DistributedType, gather_object
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.models.sharding import shard
 from fgrlhf.runs.rl_config import ParallelConfig
+from fgrlhf.runs.supervised_config import TrainSection
 from fgrlhf.types import Rollout, TokenReward
 
 Result = TypeVar("Result")
@@ -58,6 +60,65 @@ def check_launcher(distributed_type: DistributedType) -> None:
             " repository, with `torchrun`, or with `accelerate launch --multi_gpu`; to divide a"
             " model among them, set parallel.strategy=fsdp2"
         )
+
+
+_LAUNCHERS = {
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism config",
+}
+
+
+def check_environment(bf16: bool, environment: Mapping[str, str] = os.environ) -> None:
+    """Reject launchers that would change how SFT and reward models are trained.
+
+    Losses there are averaged over the whole batch and multiplied by the number of processes,
+    because DDP and `parallel.strategy: fsdp2` average gradients over them. A launcher that shards
+    the model in its own way or scales the loss would change the gradients.
+
+    Raises:
+      UserError: the launcher is not plain DDP, or sets another precision than the config.
+    """
+    for variable, launcher in _LAUNCHERS.items():
+        if environment.get(variable, "false").lower() in ("true", "1", "yes"):
+            raise UserError(
+                f"the launcher enables {launcher} ({variable} is set). This stage was never tested"
+                " with it and may train wrongly: start it with `accelerate launch --multi_gpu` or"
+                " `torchrun`. Then each process has a copy of the model or, with"
+                " parallel.strategy=fsdp2, a part of it"
+            )
+    precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision not in ("no", "bf16" if bf16 else "no"):
+        raise UserError(
+            f"the launcher sets mixed precision {precision}, but train.bf16 is"
+            f" {str(bf16).lower()}: leave --mixed_precision out and set train.bf16"
+        )
+
+
+def stage_accelerator(train: TrainSection, find_unused: bool = False) -> Accelerator:
+    """The device and the processes of SFT or of a reward model.
+
+    Args:
+      find_unused: whether a forward pass may leave trained parameters out.
+    Raises:
+      UserError: the launcher is not supported, or the device does not compute in bf16.
+    """
+    check_environment(train.bf16)
+    try:
+        accelerator = Accelerator(
+            mixed_precision="bf16" if train.bf16 else "no",
+            # without it, processes on a CPU would each train alone
+            cpu=not torch.accelerator.is_available(),
+            kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=find_unused)],
+        )
+    except ValueError as error:  # bf16 on a GPU without it
+        raise UserError(f"accelerate rejects these settings: {error}") from None
+    if train.bf16:
+        note = slow_bf16_note(accelerator.device.type, "train.bf16=false")
+        if note is not None and accelerator.is_main_process:
+            print(note, flush=True)
+    return accelerator
 
 
 def share_of(items: Sequence, rank: int, world: int) -> Sequence:

@@ -7,17 +7,16 @@ from transformers import PreTrainedModel
 
 from fgrlhf.base.files import read_json, sha256, write_json
 from fgrlhf.base.own_code import own_code
-from fgrlhf.base_trainer import BaseTrainer
 from fgrlhf.kernels.choice import slow_bf16_note
-from fgrlhf.load import code_of
+from fgrlhf.policy_trainer import PolicyTrainer
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import is_main_rank
 from fgrlhf.runs.stage import hold
-from fgrlhf.task import Task
+from fgrlhf.task import Task, code_of
 
 
-def start_line(config: RLConfig | DPOConfig, trainer: BaseTrainer) -> str:
+def start_line(config: RLConfig | DPOConfig, trainer: PolicyTrainer) -> str:
     """Who trains what, and where."""
     processes = trainer.accelerator.num_processes
     how = "1 process"
@@ -32,7 +31,7 @@ def start_line(config: RLConfig | DPOConfig, trainer: BaseTrainer) -> str:
     return f"{config.logging.run_name}: {how}, {device}; {parameters}; {trainer.folder}"
 
 
-def dtype_notes(dtype: str, trainer: BaseTrainer) -> list[str]:
+def dtype_notes(dtype: str, trainer: PolicyTrainer) -> list[str]:
     """A note if `model.dtype` is slow on this machine."""
     if dtype != "bf16":
         return []

@@ -1,4 +1,4 @@
-"""The optimiser of RL and DPO."""
+"""The optimiser of all training loops."""
 
 from typing import Any, Literal
 
@@ -13,9 +13,13 @@ ABOUT_OPTIMIZER = (
 
 
 def make_optimizer(
-    name: OptimizerName, model: nn.Module, groups: list[dict], eps: float
+    name: OptimizerName,
+    model: nn.Module,
+    groups: list[dict],
+    eps: float = 1e-8,
+    betas: tuple[float, float] = (0.9, 0.999),
 ) -> torch.optim.Optimizer:
-    """AdamW without weight decay.
+    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101).
 
     The 8-bit state (Dettmers et al. 2022, arXiv 2110.02861) has one scale per block of 256 entries.
     Tensors with fewer than 4,096 entries, and embeddings, whose gradients are the most uneven, keep
@@ -23,13 +27,14 @@ def make_optimizer(
 
     Args:
       model: its embeddings are those that keep a 32-bit state.
-      groups: the parameters to train, with the learning rate of each group.
+      groups: the parameters to train, with the learning rate of each group, and its
+        `weight_decay`, which is 0 by default.
 
     Raises:
       UserError: bitsandbytes is not installed.
     """
     if name == "adamw":
-        return torch.optim.AdamW(groups, eps=eps, weight_decay=0.0, fused=True)
+        return torch.optim.AdamW(groups, betas=betas, eps=eps, weight_decay=0.0, fused=True)
     # imported here: with transformers it takes seconds, and a config only needs the names above
     from fgrlhf.models.quantized import bitsandbytes
 
@@ -45,4 +50,28 @@ def make_optimizer(
             config["optim_bits"] = 32 if id(group["params"][pindex]) in embeddings else 8
             return config
 
-    return AdamW8bit(groups, eps=eps, weight_decay=0.0)
+    return AdamW8bit(groups, betas=betas, eps=eps, weight_decay=0.0)
+
+
+# Parts of the names of parameters that do not decay: biases and norms.
+_NOT_DECAYED = ("bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
+
+
+def decayed(module: nn.Module, weight_decay: float) -> list[dict]:
+    """Groups of the trained parameters: those that decay, and biases and norms, which do not.
+
+    These are the groups of transformers' Trainer.
+    """
+    # imported here: with transformers it takes seconds, and a config only needs the names above
+    from transformers.trainer_pt_utils import get_parameter_names
+
+    decays = set(get_parameter_names(module, [nn.LayerNorm], list(_NOT_DECAYED)))
+    groups = []
+    for is_decayed, decay in ((True, weight_decay), (False, 0.0)):
+        parameters = [
+            parameter
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad and (name in decays) == is_decayed
+        ]
+        groups.append({"params": parameters, "weight_decay": decay})
+    return [group for group in groups if group["params"]]

@@ -15,14 +15,12 @@ import re
 import shutil
 import socket
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from fgrlhf.base.errors import UserError, first_problems, shorten
-from fgrlhf.base.files import read_json, sha256, sync, write_json
+from fgrlhf.base.files import read_json, sync, write_json
 from fgrlhf.base.program import why_refused
 from fgrlhf.base.secrets import mask_secrets, mask_tree
 from fgrlhf.configs.older_configs import with_new_keys
@@ -390,13 +388,14 @@ def begin(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path])
         settings_files = {folder / "config.yaml", folder / "inputs.json"}
         for path in _entries(folder):
             if path not in settings_files and path.name != LOCK:
-                _remove(path)
+                remove(path)
         for path in settings_files:
             path.unlink(missing_ok=True)
     write_json(folder / "inputs.json", digests(inputs))
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that is in it."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -409,128 +408,6 @@ def finish(folder: str | Path, result: dict) -> None:
         if path.is_file():
             sync(path)
     write_json(Path(folder) / "result.json", result, durable=True)
-
-
-def last_complete_checkpoint(folder: str | Path) -> Path | None:
-    """The newest intact `checkpoint-<step>` of a transformers Trainer; None if there is none yet.
-
-    `sha256.json`, written last, holds the digests of a checkpoint's files. A checkpoint without it
-    is incomplete and is skipped. A checkpoint that does not match its digests, or whose best
-    checkpoint so far is damaged or missing, is skipped with a warning.
-
-    Raises:
-      UserError: all complete checkpoints are damaged, or `folder` is a file.
-    """
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file where the folder of checkpoints must be: move it away")
-    checkpoints = []
-    for path in folder.glob("checkpoint-*"):
-        match = CHECKPOINT_NAME.fullmatch(path.name)
-        if match:
-            checkpoints.append((int(match[1]), path))
-    damaged = []
-    for step, path in sorted(checkpoints, key=lambda item: item[0], reverse=True):
-        if not (path / DIGESTS).exists():
-            continue
-        problem = _damage(path, step)
-        if problem is None:
-            return path
-        damaged.append(problem)
-        warnings.warn(
-            f"{path} is damaged ({problem}); falling back to the checkpoint before it", stacklevel=2
-        )
-    if damaged:
-        raise UserError(
-            f"every checkpoint in {folder} is damaged ({damaged[0]}): delete that folder to start"
-            " over from the first step"
-        )
-    return None
-
-
-CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
-DIGESTS = "sha256.json"
-SETTINGS = "settings"  # key in sha256.json of the run's settings, which are not a file
-
-
-def write_digests(checkpoint: Path) -> None:
-    """Write `sha256.json`, which marks a Trainer's checkpoint as complete.
-
-    It also holds the run's settings, so that a checkpoint of another run is not continued.
-    """
-    files = [
-        path for path in sorted(checkpoint.iterdir()) if path.is_file() and path.name != DIGESTS
-    ]
-    content: dict[str, Any] = {path.name: sha256(path) for path in files}
-    settings = _settings(checkpoint)
-    if settings is not None:
-        content[SETTINGS] = settings
-    write_json(checkpoint / DIGESTS, content)
-
-
-def _settings(checkpoint: Path) -> dict[str, Any] | None:
-    """The settings in the run's config.yaml on which its results depend; None without the file."""
-    path = checkpoint.parent.parent / "config.yaml"
-    if not path.exists():
-        return None
-    settings = read_yaml(path)
-    for section in ("logging", MAY_CHANGE):
-        settings.pop(section, None)
-    return json.loads(json.dumps(settings, default=str))
-
-
-def _has_settings(settings: Any, recorded: Any) -> bool:
-    """Whether `settings` has the recorded ones.
-
-    It may have more keys: those of a newer release, which rewrites config.yaml when it continues
-    the run.
-    """
-    if isinstance(settings, dict) and isinstance(recorded, dict):
-        return all(
-            key in settings and _has_settings(settings[key], value)
-            for key, value in recorded.items()
-        )
-    if isinstance(settings, list) and isinstance(recorded, list):
-        return len(settings) == len(recorded) and all(map(_has_settings, settings, recorded))
-    return settings == recorded
-
-
-def _damage(checkpoint: Path, step: int) -> str | None:
-    """What is wrong with a checkpoint or the best checkpoint it names; None if both are intact."""
-    problem = _changed_file(checkpoint)
-    if problem is not None:
-        return problem
-    try:
-        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-        if state["global_step"] != step:
-            return f"trainer_state.json is from step {state['global_step']}"
-        best = state.get("best_global_step")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return "trainer_state.json cannot be read"
-    if not best or best == step:
-        return None
-    problem = _changed_file(checkpoint.parent / f"checkpoint-{best}")
-    return None if problem is None else f"the best checkpoint, from step {best}: {problem}"
-
-
-def _changed_file(checkpoint: Path) -> str | None:
-    """How a checkpoint differs from its digests; None if it does not."""
-    try:
-        digests = json.loads((checkpoint / DIGESTS).read_text(encoding="utf-8"))
-        digests["trainer_state.json"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return f"{DIGESTS} is missing or cannot be read"
-    recorded = digests.pop(SETTINGS, None)
-    # older releases recorded a digest of the settings, which changes with every new key
-    if isinstance(recorded, dict) and not _has_settings(_settings(checkpoint), recorded):
-        return "it is from a run with other settings"
-    for name, expected in digests.items():
-        try:
-            if sha256(checkpoint / name) != expected:
-                return f"{name} has changed"
-        except (OSError, ValueError):
-            return f"{name} is missing or cannot be read"
-    return None
 
 
 def changes_since(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) -> list[str]:

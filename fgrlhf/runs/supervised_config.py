@@ -1,4 +1,4 @@
-"""Config sections of the stages that train with transformers' `Trainer`: SFT and reward models.
+"""Config sections of the stages that train on labelled rows: SFT and reward models.
 
 A stage derives its own sections, with its defaults and the keys that only it has.
 """

@@ -1,30 +1,84 @@
-"""Shared parts of the Trainer stages: kept checkpoints, installing a model, refused launchers."""
+"""What SFT and reward models share: learning rate, parts of a batch, checkpoints, launchers."""
 
 import os
 
 import pytest
+import tiny
 import torch
+from transformers import get_scheduler
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.data.checks import text_problem
-from fgrlhf.runs.hf_checkpoints import checkpoints_to_keep, model_to_install
-from fgrlhf.runs.hf_trainer import check_environment, without_repeated
+from fgrlhf.runs.batching import micro_batches
+from fgrlhf.runs.checkpoint import model_to_install, steps_to_keep
+from fgrlhf.runs.distributed import check_environment
+from fgrlhf.runs.optimizer import decayed
 from fgrlhf.runs.ties import tie_note
+from fgrlhf.supervised_trainer import SupervisedTrainer
 
 
 @pytest.mark.parametrize(
-    "steps, last, best, kept",
+    "steps, best, kept",
     [
-        ([2], 2, None, {2}),
-        ([2, 4, 6], 6, None, {4, 6}),
-        ([2, 4, 6], 6, 2, {2, 6}),
-        ([2, 4, 6], 6, 6, {4, 6}),
-        ([2, 4, 6], 6, 3, {4, 6}),  # the best checkpoint is gone
-        ([], 2, None, {2}),
+        ([2], None, {2}),
+        ([2, 4, 6], None, {4, 6}),
+        ([2, 4, 6], 2, {2, 6}),
+        ([2, 4, 6], 6, {4, 6}),
+        ([2, 4, 6], 3, {4, 6}),  # the best checkpoint is gone
+        ([], None, set()),
     ],
 )
-def test_the_last_and_the_best_checkpoint_are_kept(steps, last, best, kept):
-    assert checkpoints_to_keep(steps, last, best) == kept
+def test_the_last_and_the_best_checkpoint_are_kept(steps, best, kept):
+    assert steps_to_keep(steps, best) == kept
+
+
+class Schedule(SupervisedTrainer):
+    """Its learning rate only, of 20 steps."""
+
+    total_steps = 20
+
+    def __init__(self, kind: str, warmup: int):
+        self.kind = kind
+        self.warmup = warmup
+
+    lr_schedule = property(lambda self: self.kind)
+    warmup_steps = property(lambda self: self.warmup)
+
+
+Schedule.__abstractmethods__ = frozenset()
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 5, 20, 30])
+@pytest.mark.parametrize("kind", ["linear", "cosine", "constant_with_warmup"])
+def test_the_learning_rate_is_that_of_transformers(kind, warmup):
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    theirs = get_scheduler(kind, optimizer, warmup, 20)
+    schedule = Schedule(kind, warmup)
+    for step in range(20):
+        assert schedule.lr_factor(step) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
+        optimizer.step()
+        theirs.step()
+
+
+@pytest.mark.parametrize("n, size, world", [(8, 8, 1), (8, 3, 1), (8, 2, 2), (7, 2, 3), (1, 4, 2)])
+def test_processes_make_as_many_passes_over_all_rows(n, size, world):
+    indices = list(range(10, 10 + n))
+    dealt = [micro_batches(indices, size, rank, world) for rank in range(world)]
+    assert len({len(parts) for parts in dealt}) == 1
+    read = [i for parts in dealt for part, weight in parts if weight for i in part]
+    assert sorted(read) == indices
+    assert all(len(part) <= size for parts in dealt for part, _ in parts)
+    assert all(len(part) == 1 for parts in dealt for part, weight in parts if not weight)
+
+
+def test_biases_and_norms_do_not_decay():
+    model = tiny.gpt2().model
+    groups = decayed(model, 0.1)
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decay, other = ({names[id(p)] for p in group["params"]} for group in groups)
+    assert other and all(name.endswith("bias") or ".ln_" in name for name in other)
+    assert decay | other == set(names.values()) and not any("bias" in name for name in decay)
 
 
 def test_a_model_is_placed_whole_or_not_at_all(tmp_path):
@@ -86,25 +140,6 @@ def test_launchers(bf16, environment, message):
     else:
         with pytest.raises(UserError, match=message):
             check_environment(bf16, environment)
-
-
-def test_the_place_of_half_a_character_is_named():
-    assert (
-        text_problem("a \ud83d")
-        == "character 2 is half of a surrogate pair (\\ud83d), which is not a character"
-    )
-    assert (
-        text_problem("") == "must be a text that is not empty"
-        and text_problem("", may_be_blank=True) is None
-    )
-    assert text_problem("\U0001f642 é") is None
-
-
-@pytest.mark.parametrize("n, kept", [(3, 2), (2, 2), (1, 1), (0, 0), (-2, 0)])
-def test_rows_that_fill_up_the_last_batch_have_no_labels(n, kept):
-    labels = torch.ones(2, 3, dtype=torch.long)
-    assert (without_repeated(labels, n) == 1).all(1).tolist() == [i < kept for i in range(2)]
-    assert (labels == 1).all()
 
 
 def test_a_metric_that_ties_is_named():

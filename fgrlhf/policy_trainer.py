@@ -1,0 +1,241 @@
+"""Base of the loops that train a policy: dev evaluation, the best policy, finished runs."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+from tqdm import tqdm
+
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
+from fgrlhf.base_trainer import BaseTrainer
+from fgrlhf.models.base import Policy
+from fgrlhf.models.sharding import unsharded, whole
+from fgrlhf.models.trunk import require_trained
+from fgrlhf.runs import checkpoint
+from fgrlhf.runs.optimizer import make_optimizer
+from fgrlhf.runs.progress import paused
+from fgrlhf.runs.runlog import BEST_FILE, RunLog
+from fgrlhf.runs.stage import hold
+from fgrlhf.runs.ties import tie_note
+from fgrlhf.stats import Interval
+from fgrlhf.value import ActorCritic
+
+# A policy -> its dev metrics by name. Metrics with an interval are logged with its bounds.
+DevEvaluation = Callable[[Policy], Mapping[str, float | Interval]]
+
+
+def dev_columns(results: Mapping[str, float | Interval]) -> tuple[dict[str, float], dict]:
+    """The means of dev metrics by name, and their columns in metrics.jsonl.
+
+    The columns are `eval/<name>` and, for an interval with bounds, `eval_low/<name>` and
+    `eval_high/<name>`.
+    """
+    means: dict[str, float] = {}
+    bounds: dict[str, float] = {}
+    for name, result in results.items():
+        if isinstance(result, Interval):
+            means[name] = result.mean
+            if result.has_bounds:
+                bounds[f"eval_low/{name}"] = result.low
+                bounds[f"eval_high/{name}"] = result.high
+        else:
+            means[name] = result
+    return means, {f"eval/{name}": mean for name, mean in means.items()} | bounds
+
+
+class PolicyTrainer(BaseTrainer):
+    """A policy, with or without a critic: the base of RL and DPO.
+
+    A subclass provides the loop, `_train`, and `total_steps`. Its config has the sections of RL.
+
+    Args:
+      evaluate: policy -> dev metrics by name; called on all ranks.
+    """
+
+    task: str | None = None  # its name, for the log
+
+    def __init__(
+        self,
+        config: Any,
+        actor_critic: ActorCritic,
+        evaluate: DevEvaluation | None,
+        accelerator: Accelerator,
+    ):
+        self.actor_critic = actor_critic
+        self.evaluate = evaluate
+        super().__init__(config, actor_critic, accelerator)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that is evaluated and saved."""
+        return self.actor_critic.policy
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run ended before its last step; the same on every rank."""
+        return False
+
+    def train(self, until: int | None = None) -> None:
+        """Train up to step `until` (default: the end), from the last complete checkpoint if any."""
+        with hold(self.config.logging.save_dir):
+            self._train(until)
+
+    @abstractmethod
+    def _train(self, until: int | None) -> None:
+        """`train`, in a run folder that no other run uses."""
+
+    def _is_finished(self, resumed: bool) -> bool:
+        """Whether a resumed run had ended: its last step is done, and `final/` is whole.
+
+        A run writes `final/` last.
+        """
+        ended = self.step == self.total_steps or self.stopped
+        if not (resumed and ended and checkpoint.is_whole_model(self.folder / "final")):
+            return False
+        if self.accelerator.is_main_process:
+            print(
+                f"{self.folder}: this run is finished. To train anew, remove the folder or set"
+                " another logging.save_dir",
+                flush=True,
+            )
+        return True
+
+    def _say_continuing(self) -> None:
+        if self.accelerator.is_main_process:
+            print(
+                f"{self.folder}: continuing after step {self.step - 1}; {self.step} of"
+                f" {self.total_steps} steps are done",
+                flush=True,
+            )
+
+    def _start_log(self, resumed: bool) -> None:
+        """Open the run's log; that of a resumed run goes on after its last step."""
+        if resumed:
+            self._say_continuing()
+        resume_step = self.step - 1 if resumed else None
+        trackers = self.config.logging.trackers()
+        self.log = RunLog(
+            self.folder, self.config, resume_step=resume_step, task=self.task, **trackers
+        )
+
+    def _finish(self, bar: tqdm) -> None:
+        """Evaluate and save the last policy, and print where the policies are."""
+        self._evaluate(bar)  # even if no evaluation is due at this step
+        self._save_policy("final")
+        self._say_where_policies_are(bar)
+
+    def _say_where_policies_are(self, bar: tqdm) -> None:
+        """Print where the run has saved its policies."""
+        if self.accelerator.is_main_process:
+            if self.best is not None:
+                bar.write(
+                    f"best policy (step {self.best['step']}, dev {self.best['metric']}"
+                    f" {self.best['value']:.4f}): {self.folder / 'best'}"
+                )
+            bar.write(f"last policy: {self.folder / 'final'}")
+
+    # ---- the optimiser ---------------------------------------------------------------------------
+
+    def _require_trained(self) -> None:
+        require_trained(self.policy.model)
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        train = self.config.train
+        groups = self._parameter_groups()
+        return make_optimizer(train.optimizer, self.actor_critic, groups, train.adam_eps)
+
+    def _parameter_groups(self) -> list[dict]:
+        trained = [p for p in self.actor_critic.policy.parameters() if p.requires_grad]
+        return [{"params": trained, "lr": self.config.train.lr, "peak_lr": self.config.train.lr}]
+
+    def _clipped_together(self) -> dict[str, list[nn.Parameter]]:
+        """Policy and critic are clipped separately."""
+        names = ("grad_norm", "grad_norm/value")
+        return {name: group["params"] for name, group in zip(names, self.optimizer.param_groups)}
+
+    @property
+    def grad_bound(self) -> float:
+        train = self.config.train
+        return train.max_grad_norm if train.clip_grad else math.inf
+
+    def lr_factor(self, step: int, first: int = 0) -> float:
+        """The learning rate of a step, as a fraction of its peak.
+
+        It rises linearly for `n_warmup_steps` steps, starting at step `first`. Then it falls
+        linearly to 0 at the end of training, or stays constant.
+        """
+        train = self.config.train
+        warm = first + train.n_warmup_steps
+        if step < warm:
+            return (step - first + 1) / (train.n_warmup_steps + 1)
+        if train.lr_schedule == "constant":
+            return 1.0
+        return (self.total_steps - step) / max(self.total_steps - warm, 1)
+
+    # ---- evaluation and the best policy ----------------------------------------------------------
+
+    def _evaluate(self, bar: tqdm) -> None:
+        """Evaluate the policy on dev, and save it if it is the best so far."""
+        if self.evaluate is None:
+            return
+        self.actor_critic.eval()
+        with paused(bar), torch.no_grad(), self.precision(), unsharded(self.actor_critic):
+            metrics, columns = dev_columns(self.evaluate(self.policy))
+        self.log.log(self.step, columns)
+        name = self.config.train.best_metric
+        if name not in metrics:
+            raise UserError(
+                f"train.best_metric is `{name}`, which the evaluation does not compute. Use one"
+                f" of: {', '.join(sorted(metrics))}"
+            )
+        value = metrics[name]
+        if math.isfinite(value):
+            self.dev_values.append(value)
+        is_better = self.best is None or value > self.best["value"]
+        remark = ""
+        if not self._eligible(metrics):
+            remark = f" (kl {metrics['kl']:.1f} exceeds train.kl_threshold: not saved as best)"
+        elif math.isfinite(value) and is_better:
+            remark = " (best so far)"
+            self.best = {"step": self.step, "metric": name, "value": value}
+            self._save_policy("best", self.best)
+        if self.accelerator.is_main_process:
+            bar.write(f"step {self.step}: dev {name} {value:.4f}{remark}")
+            note = self._note_of_best(name)
+            if note is not None:
+                bar.write(note)
+
+    def _note_of_best(self, metric: str) -> str | None:
+        """After the last step, a note if `best/` holds a policy that is no better than others."""
+        if self.step != self.total_steps or self.best is None:
+            return None
+        kept = f"the first policy (step {self.best['step']})"
+        note = tie_note(metric, self.dev_values, kept)
+        if note is None and self.best["step"] == 0:
+            note = (
+                f"note: no policy had a higher dev {metric} than the initial one, so best/ holds"
+                " the initial policy; final/ holds the last one"
+            )
+        return note
+
+    def _eligible(self, metrics: dict[str, float]) -> bool:
+        """Whether a policy with these dev metrics may be the best one."""
+        return True
+
+    def _save_policy(self, name: str, best: dict | None = None) -> None:
+        """Write the policy to a folder of the run, with the evaluation that made it the best."""
+        is_main = self.accelerator.is_main_process
+        weights = None
+        if self.sharded:
+            weights = whole(self.policy.model.state_dict(keep_vars=True), keep=is_main)
+        if is_main:
+            with checkpoint.new_folder(self.folder / name) as folder:
+                self.policy.save(folder, weights)
+                if best is not None:
+                    write_json(folder / BEST_FILE, best)
+        self.accelerator.wait_for_everyone()
