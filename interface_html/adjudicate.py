@@ -170,7 +170,7 @@ def items_to_adjudicate(
             docs = [submission.doc for submission in judged]
             if page == "annotation":
                 row[SHARED] = shared_marks(schema, item.row[schema.text], docs)
-            degrees.append(_degree(schema, item, page, docs))
+            degrees.append(degree(schema, item, page, docs))
         if degrees:
             ranked.append((max(degrees), Item(item.id, row)))
     ranked.sort(key=lambda entry: -entry[0])  # stable: equals stay in the order of the items
@@ -194,7 +194,7 @@ def _entry(submission: Submission) -> dict[str, Any]:
     return {"annotator": submission.annotator, "revision": submission.revision, **shown}
 
 
-def _degree(schema: Schema, item: Item, page: PageName, docs: Sequence[Document]) -> float:
+def degree(schema: Schema, item: Item, page: PageName, docs: Sequence[Document]) -> float:
     """How far the judgements of an item on a page disagree: 0 to 1.
 
     Annotations: as `disagreement`, of the characters of all texts in which errors are marked, and

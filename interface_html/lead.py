@@ -7,10 +7,12 @@ token does not allow. There is no page without a token: annotators must not see 
 
 import hmac
 import json
+import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from itertools import combinations
 from statistics import mean, median
 from typing import Annotated, Any
@@ -20,17 +22,20 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from fgrlhf.configs.strict import StrictModel
+from interface_html.adjudicate import items_to_adjudicate
 from interface_html.annotator_pairs import pair_agreements
 from interface_html.checks import Check, stored_checks
 from interface_html.connections import reading
 from interface_html.database import Database, RefusedError
 from interface_html.format import Item
+from interface_html.items import item_json
 from interface_html.judged_items import Judged, judged_items
 from interface_html.languages import ENGLISH, Language
 from interface_html.lead_items import item_list, item_view
 from interface_html.reliability import ReliabilityReport, report
-from interface_html.render import lead_html
+from interface_html.render import lead_html, page_with_items
 from interface_html.schema import PageName, Schema
+from interface_html.server import HTML
 from interface_html.skips import Skip
 from interface_html.stored import Study, misfit, stored_study
 from interface_html.stored import Submission as Stored
@@ -41,10 +46,16 @@ from interface_html.tasks import FeedbackTask
 HOUR = 3600
 MOST_ITEMS = 200  # in the table; the counts are of all items
 MOST_NOTES = 200  # in the table
+MOST_DAYS = 100  # rows of the table of the pace
+MOST_DECISIONS = 100  # pages for decisions that can be loaded at a time
 
 
 class Release(StrictModel):
     assignment: int = Field(ge=0, lt=2**53)
+
+
+class Decide(StrictModel):
+    page: PageName
 
 
 @dataclass(frozen=True)
@@ -152,6 +163,47 @@ def annotator_summary(
         summary["first"] = won / decided if decided else None
         summary["decided"] = decided
     return summary
+
+
+def pace(submissions: Sequence[Stored]) -> list[dict[str, Any]]:
+    """The work of each annotator per day and page, the latest day first.
+
+    An item belongs to the day (UTC) of its first submission, and so do the times of its revisions.
+
+    Returns:
+      `{day, annotator, page, items, untimed, hours, per_hour}`. `untimed` items have a submission
+      without a time; `hours` is the active time of the others, and `per_hour` their number divided
+      by it: None if no item has a time.
+    """
+    times: dict[tuple[str, str, str], list[float | None]] = {}
+    begun: dict[tuple[str, str, str], float] = {}
+    for entry in submissions:
+        key = entry.item, entry.page, entry.annotator
+        times.setdefault(key, []).append(entry.seconds)
+        begun[key] = min(begun.get(key, entry.created), entry.created)
+    days: dict[tuple[str, str, str], list[float | None]] = {}
+    for (item, page, annotator), seconds in times.items():
+        started = datetime.fromtimestamp(begun[item, page, annotator], UTC)
+        known = [value for value in seconds if value]
+        total = sum(known) if len(known) == len(seconds) else None
+        days.setdefault((f"{started:%Y-%m-%d}", annotator, page), []).append(total)
+    rows = []
+    for day, annotator, page in sorted(days, key=lambda key: (key[1], key[2])):
+        all_items = days[day, annotator, page]
+        timed = [total for total in all_items if total is not None]
+        hours = sum(timed) / HOUR
+        rows.append(
+            {
+                "day": day,
+                "annotator": annotator,
+                "page": page,
+                "items": len(all_items),
+                "untimed": len(all_items) - len(timed),
+                "hours": hours,
+                "per_hour": len(timed) / hours if timed else None,
+            }
+        )
+    return sorted(rows, key=lambda row: row["day"], reverse=True)
 
 
 def item_summary(
@@ -267,6 +319,7 @@ def summary(
         "title": task.schema.title,
         "per_item": per_item,
         "pages": pages,
+        "pace": pace(submissions)[:MOST_DAYS],
         "agreement": [asdict(pair) for pair in pair_agreements(task.schema, judged)],
         "ratings": rating_agreement(task.schema, judged),
         "notes": {"total": len(written), "latest": [asdict(note) for note in written[:MOST_NOTES]]},
@@ -348,7 +401,7 @@ def add_lead_page(
 
     @app.get("/lead", include_in_schema=False)
     def lead_page():
-        return Response(html, media_type="text/html; charset=utf-8")
+        return Response(html, media_type=HTML)
 
     @app.get("/api/lead")
     def lead_summary(may_release: MayRelease):
@@ -377,6 +430,8 @@ def add_lead_page(
             raise RefusedError(404, "there is no such item: load the items again")
         return JSONResponse(item_view(task.schema, study, number))
 
+    _add_decisions(app, task, study_now, language)
+
     @app.get("/api/lead/submissions")
     def lead_submissions(may_release: MayRelease):
         lines = [json.dumps(line) + "\n" for line in submission_lines(study_now())]
@@ -389,3 +444,31 @@ def add_lead_page(
             raise RefusedError(403, "this link is for reading only: open the lead's own link")
         release(database, body.assignment)
         return JSONResponse({"released": body.assignment})
+
+
+def _add_decisions(
+    app: FastAPI, task: FeedbackTask, study_now: Callable[[], Study], language: Language
+) -> None:
+    """The pages on which the lead decides between the judgements of one item."""
+    # by the last part of their addresses, which nobody can guess: a new tab sends no token
+    decisions: dict[str, str] = {}
+
+    @app.post("/api/lead/items/{number}/decide")
+    def lead_decide(number: int, body: Decide, may_release: MayRelease):
+        study = study_now()
+        items = study.items[number : number + 1] if number >= 0 else []
+        chosen = items_to_adjudicate(task.schema, items, study.submissions, [body.page])
+        if not chosen:
+            raise RefusedError(404, "there is nothing to decide here: load the items again")
+        rows = [item_json(task, item) for item in chosen]
+        key = secrets.token_urlsafe(24)
+        decisions[key] = page_with_items(task, body.page, rows, language)
+        for old in list(decisions)[:-MOST_DECISIONS]:
+            del decisions[old]
+        return JSONResponse({"address": f"/lead/decide/{key}"})
+
+    @app.get("/lead/decide/{key}", include_in_schema=False)
+    def decision_page(key: str):
+        if key not in decisions:
+            raise RefusedError(404, "this page is no longer kept: open it from the lead's page")
+        return Response(decisions[key], media_type=HTML)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
+from interface_html.adjudicate import degree
 from interface_html.annotator_pairs import judged_counts, pair_agreements
 from interface_html.judged_items import Judged, judged_items
 from interface_html.rules import side_of
@@ -32,16 +33,27 @@ def item_list(schema: Schema, study: Study) -> list[dict[str, Any]]:
     """The items of a study that somebody has judged, those with the least agreement first.
 
     Returns:
-      `{number, item, annotators, agreement}`: the place in `Study.items`, the id, the names, and
-      `item_agreement`. Items whose agreement is not known come last.
+      `{number, item, annotators, agreement, differ}`: the place in `Study.items`, the id, the
+      names, `item_agreement`, and the pages on which judgements differ. Items whose agreement is
+      not known come last.
     """
     rows = []
+    latest = {(one.item, one.page, one.annotator): one for one in study.submissions}
+    docs: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for (item, page, _), one in latest.items():
+        docs.setdefault((item, page), []).append(one.doc)
     for number, entry in enumerate(judged_items(study.items, study.submissions)):
         names = list(judged_counts([entry]))
         if names:
             agreement = item_agreement(schema, entry)
+            differ = [
+                page
+                for page in schema.pages
+                if len(given := docs.get((entry.item.id, page), ())) > 1
+                and degree(schema, entry.item, page, given) > 0
+            ]
             row = {"number": number, "item": entry.item.id, "annotators": names}
-            rows.append({**row, "agreement": agreement})
+            rows.append({**row, "agreement": agreement, "differ": differ})
     return sorted(rows, key=lambda row: (row["agreement"] is None, row["agreement"] or 0.0))
 
 

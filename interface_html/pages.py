@@ -20,14 +20,13 @@ from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items
 from interface_html.languages import ENGLISH, LANGUAGE_HELP, Language, language_of
 from interface_html.outputs import OutputSettings
-from interface_html.render import TEMPLATES, embedded_json, page_html
+from interface_html.render import ITEMS_PLACE, TEMPLATES, items_element, page_html
 from interface_html.schema import PageName
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 SCRIPT = re.compile(r'<script src="([^"]+)"></script>')
 STYLE = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
 POLICY = re.compile(r'(<meta http-equiv="Content-Security-Policy" content=")[^"]*(">)')
-ITEMS_PLACE = "<!-- items -->"
 
 
 def self_contained(
@@ -62,9 +61,7 @@ def self_contained(
         f" {' '.join(hashes['style'])}; base-uri 'none'; form-action 'none'"
     )
     text = POLICY.sub(lambda match: match[1] + policy + match[2], text)
-    data = embedded_json([item_json(task, item) for item in items])
-    element = f'<script type="application/json" id="items">{data}</script>'
-    return text.replace(ITEMS_PLACE, element)
+    return text.replace(ITEMS_PLACE, items_element([item_json(task, item) for item in items]))
 
 
 class Settings(OutputSettings):

@@ -5,7 +5,9 @@ addresses of its scripts differ.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,6 +18,7 @@ from interface_html.tasks import FeedbackTask
 
 TEMPLATES = Path(__file__).parent / "templates"
 STYLE = "page.css"
+ITEMS_PLACE = "<!-- items -->"
 SHARED_SCRIPTS = (
     "language.js",
     "core.js",
@@ -109,6 +112,19 @@ def page_html(
         own_language=Markup("" if same else f' lang="{task.schema.language}" dir="auto"'),
         catalogue=_catalogue(language),
     )
+
+
+def page_with_items(
+    task: FeedbackTask, page: PageName, items: Sequence[Any], language: Language
+) -> str:
+    """A served page with items inside: it stores work in the browser, like one from a file."""
+    text = page_html(task, page, shared="/templates/", own="/", language=language)
+    return text.replace(ITEMS_PLACE, items_element(items))
+
+
+def items_element(items: Sequence[Any]) -> str:
+    """The element of a page that holds rows of items."""
+    return f'<script type="application/json" id="items">{embedded_json(items)}</script>'
 
 
 def lead_html(language: Language = ENGLISH) -> str:

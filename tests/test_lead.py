@@ -84,6 +84,30 @@ def test_an_annotators_pace_and_median_by_hand():
     assert (nobody["seconds"], nobody["ties"], nobody["first"]) == (None, None, None)
 
 
+def test_the_pace_by_day_by_hand():
+    midnight = 86_400.0
+    given = [
+        entry(item="0", seconds=600.0, created=midnight - 2),
+        entry(item="0", seconds=300.0, created=midnight + 2, revision=2),  # of the day before
+        entry(item="1", seconds=900.0, created=midnight - 1),
+        entry(item="2", seconds=None, created=midnight - 1),
+        entry(item="3", seconds=0.0, created=midnight - 1),  # a time that nobody can have
+        entry(item="4", seconds=60.0, created=midnight + 1),
+        entry(item="4", seconds=None, created=midnight + 3, revision=2),  # part of its time
+        entry(
+            "ben", item="0", page="annotation", content=doc(), created=midnight - 1, seconds=36.0
+        ),
+    ]
+    rows = lead.pace(given)
+    keys = ("day", "annotator", "page", "items", "untimed", "hours", "per_hour")
+    assert [tuple(row[key] for key in keys) for row in rows] == [
+        ("1970-01-02", "anna", "comparison", 1, 1, 0.0, None),
+        ("1970-01-01", "anna", "comparison", 4, 2, 0.5, 4.0),
+        ("1970-01-01", "ben", "annotation", 1, 0, 0.01, 100.0),
+    ]
+    assert lead.pace([]) == []
+
+
 def test_items_and_hidden_items_by_hand():
     items = [Item("0", ROW), Item("1", ROW), Item("2", ROW)]
     right = doc([error()])
@@ -332,6 +356,7 @@ def test_the_page_in_a_browser(chromium, tmp_path):
             tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
             tab.wait_for_selector("text=annotation: 2 of 3 items complete")
             tab.wait_for_selector("text=Skips, flags and comments: 2")
+            assert "Items per active hour" in tab.inner_text("section[aria-label='Pace']")
             assert "token" not in tab.url
             assert violations(tab) == []
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
@@ -383,11 +408,16 @@ def study_with_everything() -> dict:
         {**note, "check": "repeat", "reason": None, "flagged": True},
         {**note, "check": None, "reason": None, "flagged": False, "text": ""},
     ]
+    day = {"day": "2026-01-02", "annotator": "anna", "page": "rating", "items": 3}
     lease = {"number": 1, "item": "i-2", "check": None, "page": "rating", "annotator": "anna"}
     return {
         "title": "Study",
         "per_item": 2,
         "pages": pages,
+        "pace": [
+            {**day, "untimed": 1, "hours": 0.25, "per_hour": 8.0},
+            {**day, "untimed": 3, "hours": 0.0, "per_hour": None},
+        ],
         "agreement": [
             {**pair, "span_f1": 0.5, "annotated": 2, "same_preference": None, "compared": 0}
         ],
@@ -433,7 +463,7 @@ def test_no_english_on_the_leads_page(chromium):
     with lead_tab(chromium, pseudo_language()) as tab:
         tab.click("[data-release]")
         tab.wait_for_selector("#notice:not([hidden])")
-        assert len(tab.locator("table").all()) == 3 + 3 + 4
+        assert len(tab.locator("table").all()) == 3 + 3 + 5
         assert tab.evaluate("document.documentElement.dir") == "rtl"
         times = "() => [...document.querySelectorAll('td:nth-child(4)')].map(n => n.textContent)"
         known += "\n".join(tab.evaluate(times))  # `toLocaleString` writes AM and PM in some locales
@@ -449,6 +479,8 @@ def test_english_on_the_leads_page(chromium):
             "2 of 2\tanna, ben",
             "50 % (2)",
             "4.3",
+            "2026-01-02\tanna\trating\t3\t0.25\t8.0\t1",
+            "2026-01-02\tanna\trating\t3\t–\t–\t3",
             "0.50 (2)\t– (0)",
             "50 %, 1.5",
             "i-1 (hidden: repeated)",

@@ -2,12 +2,13 @@
 
 import json
 
-from page_helpers import ITEM, LOOKS, QA, TEXT, new_context, violations
+from page_helpers import ITEM, LOOKS, QA, TEXT, identify, new_context, press, reload, violations
 from rating_tasks import rating_task
 from server_helpers import Client
 from test_lead import entry, led, token_of
 from test_rules import ROW, doc, error
 
+from interface_html import adjudicate, collect, export
 from interface_html.format import Item
 from interface_html.lead_items import item_list, item_view
 from interface_html.stored import Study
@@ -43,6 +44,7 @@ def test_the_items_with_the_least_agreement_come_first():
         ("2", None),  # one annotator
     ]
     assert rows[0]["annotators"] == ["anna", "ben"] and rows[0]["number"] == 1
+    assert [row["differ"] for row in rows] == [["annotation"], ["comparison"], [], []]
 
 
 def test_an_item_has_everybodys_latest_judgement():
@@ -127,3 +129,53 @@ def test_items_are_opened_found_and_downloaded(chromium, tmp_path):
             lines = event.value.path().read_text(encoding="utf-8").splitlines()
             assert len([json.loads(line) for line in lines]) == 4
             context.close()
+
+
+def test_an_item_is_decided_from_the_leads_page(chromium, tmp_path):
+    """The page stores the decisions in the lead's browser: the study itself stays as it is."""
+    with led(tmp_path, items=1, per_item=2) as (server, token):
+        for name, end in (("anna", 11), ("ben", 7)):
+            client = Client(server.port, name)
+            body = client.submission(client.next())
+            body["doc"].update(doc([error(start=4, end=end, quote=TEXT[4:end])]))
+            assert client.call("POST", "/api/submissions", body)[0] == 201
+        client = Client(server.port, "anna")
+        address = "/api/lead/items/0/decide"
+        assert client.call("POST", address, {"page": "annotation"})[0] == 401
+        lead = {"Authorization": f"Bearer {token}"}
+        assert client.call("POST", address, {"page": "comparison"}, lead)[0] == 404
+        assert client.call("GET", "/lead/decide/guessed")[0] == 404
+        context = new_context(chromium)  # with the content security policy
+        tab = context.new_page()
+        tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
+        tab.click("#load-items")
+        with context.expect_page() as opened:
+            tab.click("#item-list button[aria-label='Decide i0: annotation']")
+        page = opened.value
+        identify(page, "lena")
+        page.wait_for_selector("#work:not([hidden])")
+        press(page, ".")  # the first difference
+        assert "1 of " in page.inner_text("#message")
+        page.fill("#correction", "Decided.")
+        reload(page)
+        assert page.input_value("#correction") == "Decided."
+        page.click("[data-key='all-1']")  # all of B
+        press(page, "Control+Enter")
+        files = {}
+        for button in ("download", "record"):
+            with page.expect_download() as event:
+                page.click(f"#{button}")
+            files[button] = str(event.value.path())
+        task = {"task": "qa_feedback"}
+        items, decided = str(tmp_path / "disagreements.json"), str(tmp_path / "decided.sqlite")
+        adjudicate.adjudicate(adjudicate.Settings(**task, db=str(server.db), out=items))
+        given = {"items": items, "files": files["download"], "records": files["record"]}
+        collect.collect(collect.Settings(**task, **given, db=decided))
+        settings = {"db": str(server.db), "out": str(tmp_path / "out.json"), "pages": "annotation"}
+        export.export(
+            export.Settings(**task, **settings, policy="adjudicated", adjudicated=decided)
+        )
+        (row,) = json.loads((tmp_path / "out.json").read_text())
+        assert [mark["end"] for mark in row["feedback"]["errors"]] == [7]
+        assert row["decided"] == {"annotation": "adjudicated"}
+        context.close()

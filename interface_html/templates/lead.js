@@ -91,6 +91,20 @@
     );
   }
 
+  function paceTable(days) {
+    const rows = days.map(({ day, annotator, page, items, untimed, hours, per_hour: rate }) => [
+      day,
+      annotator,
+      PAGES[page],
+      `${items}`,
+      untimed === items ? NONE : FG.number(hours, 2),
+      number(rate, 1),
+      untimed ? `${untimed}` : NONE,
+    ]);
+    const heads = [t("Day (UTC)"), t("Annotator"), t("Page"), t("Items"), t("Active hours"), t("Items per active hour"), t("Items without a time")];
+    return table(t("Pace by day"), heads, rows);
+  }
+
   function agreementTable(pairs) {
     const rows = pairs.map((pair) => [
       names(pair),
@@ -167,6 +181,7 @@
   function contents(study) {
     const parts = study.pages.map((part) => pageSection(part, study.per_item));
     const add = (label, content) => parts.push(el("section", { "aria-label": label }, content));
+    if (study.pace.length) add(t("Pace"), paceTable(study.pace));
     if (study.agreement.length) add(t("Agreement"), agreementTable(study.agreement));
     if (study.ratings.length) add(t("Agreement of ratings"), ratingTable(study.ratings));
     if (study.notes.total) add(t("Notes"), noteTable(study.notes));

@@ -83,15 +83,32 @@
     }
   }
 
+  // Open the page on which the judgements of an item are decided between, in another tab.
+  async function decide(number, page) {
+    try {
+      const { address } = await FG.lead.call("POST", `/api/lead/items/${number}/decide`, { page });
+      el("a", { href: address, target: "_blank", rel: "noopener" }).click();
+    } catch (error) {
+      FG.notice(t("Not opened: {reason}.", { reason: error.message }));
+    }
+  }
+
   function list() {
     const wanted = $("find-item").value.trim().toLowerCase(),
       isFound = ({ item, annotators }) => [item, ...annotators].some((text) => text.toLowerCase().includes(wanted)),
-      rows = items.filter(isFound).map(({ number, item, annotators, agreement }) => [
+      decideButton = (number, item, page) =>
+        el(
+          "button",
+          { type: "button", "aria-label": t("Decide {item}: {page}", { item, page: PAGES[page] }), onclick: () => decide(number, page) },
+          PAGES[page],
+        ),
+      rows = items.filter(isFound).map(({ number, item, annotators, agreement, differ }) => [
         el("button", { type: "button", "data-open": `${number}`, onclick: () => open(number) }, FG.isolated(item)),
         FG.list(annotators.map(FG.isolated)),
         agreement === null ? "–" : FG.number(agreement, 2),
+        differ.length ? differ.map((page) => decideButton(number, item, page)) : "–",
       ]);
-    $("item-list").replaceChildren(FG.lead.table(t("Judged items, those with the least agreement first"), [t("Item"), t("By"), t("Agreement")], rows));
+    $("item-list").replaceChildren(FG.lead.table(t("Judged items, those with the least agreement first"), [t("Item"), t("By"), t("Agreement"), t("Decide")], rows));
   }
 
   async function load() {
