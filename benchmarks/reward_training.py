@@ -29,9 +29,9 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel, validate
 from fgrlhf.models.tiny import save_model, tiny_encoder_decoder, word_tokenizer
+from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.reward_models.scoring import inputs_of, shape_of
 from fgrlhf.reward_models.spec import RewardModelSpec
-from fgrlhf.task import text_prefix
 from fgrlhf.utils import seeded
 from reward_modeling.data import PairCollator, read_pair_rows
 from reward_modeling.network import load_network

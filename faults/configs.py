@@ -52,8 +52,9 @@ class Mutation:
 
 def config_class(path: Path):
     """The config class of a shipped YAML's stage; None if the file is no stage's config."""
+    from fgrlhf.load import load_task
     from fgrlhf.runs.dpo_config import DPOConfig
-    from fgrlhf.task import load_task, rl_config
+    from fgrlhf.task_config import rl_config
     from reward_modeling.run_fg_rm import SegmentRMConfig
     from reward_modeling.run_pref_rm import PreferenceRMConfig
     from sft.config import SFTConfig
@@ -455,7 +456,7 @@ def accepted_override(bench: Bench, name: str, rng: random.Random) -> str:
 
 def config_class_of_stage(name: str):
     from fgrlhf.runs.dpo_config import DPOConfig
-    from fgrlhf.task import rl_config
+    from fgrlhf.task_config import rl_config
     from reward_modeling.run_fg_rm import SegmentRMConfig
     from reward_modeling.run_pref_rm import PreferenceRMConfig
     from sft.config import SFTConfig

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fgrlhf.alignment import decode
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.evaluators import Rouge, RougeLsum
-from fgrlhf.metrics.base import Metric, MetricFunction, NamedMetric, ReferenceMetric
+from fgrlhf.metrics.base import Metric, NamedMetric, ReferenceMetric
 from fgrlhf.metrics.clusters import CLUSTER, cluster_of
 from fgrlhf.metrics.config import RESERVED_COLUMNS
 from fgrlhf.metrics.summary import summarize
@@ -30,7 +30,7 @@ from fgrlhf.rollout import (
 from fgrlhf.runs.progress import progress_bar, show_phase
 from fgrlhf.runs.step_metrics import segment_rows
 from fgrlhf.step_search import StepSearch
-from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
+from fgrlhf.text_types import MetricFunction, Prompt, ResponseTokens, SegmentScore
 from fgrlhf.types import Response
 from fgrlhf.utils import masked_sum
 from fgrlhf.words import count_words

@@ -121,7 +121,7 @@ _HEADING = re.compile(r"[^\S\n]{0,3}#{1,6}\s")
 _TABLE_ROW = re.compile(r"\s*\|.*\|")
 _TABLE_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*")
 _WORD_BEFORE = re.compile(r"[^\s(\[{\"“'‘«„/–—]{1,24}$")
-_FIRST_WORD = re.compile(rf"[{re.escape(_OPENERS)}\s]*([^\W\d_]+(?:['’][^\W\d_]+)?|\d)?")
+_FIRST_WORD = re.compile(rf"[{re.escape(_OPENERS)}~≈$€£\s]*([^\W\d_]+(?:['’][^\W\d_]+)?|\d)?")
 _DASH = re.compile(r"\s*(?:[–—―]|--?\s)")
 _LETTER_FOLLOWS = re.compile(r"\s?[^\W\d_]\.")
 
@@ -146,7 +146,7 @@ _BEFORE_NAME = _words_in(
 )
 _BEFORE_NUMBER = _words_in(
     """no nos nr num núm fig figs eq eqs sec secs ch chap vol vols art ex pp p par para tab tbl app
-    op lines ver v abb kap bd s min max tel rs रु стр рис гл табл п пп ст вып"""
+    op lines ver v abb kap bd s min max pop tel rs रु стр рис гл табл п пп ст вып"""
 )
 _MAY_END = _words_in(
     """al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c

@@ -1,48 +1,42 @@
-"""The interface between the library and a task.
+"""The interface between the library and a task: a light dataclass.
 
 Training, evaluation, sampling, DPO, the report and the feedback pages are part of the library and
-load a task by name. docs/tasks.md shows how to add one; `fgrlhf new-task NAME` writes a first
-version.
+load a task by name (fgrlhf/load.py). docs/tasks.md shows how to add one; `fgrlhf new-task NAME`
+writes a first version. Whoever reads a task reads few modules: this one imports no model, no
+metric and no config of a run.
 """
 
-import os
-import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from pydantic import create_model, model_validator
-
-from fgrlhf.base.errors import UserError, shorten, suggestion
-from fgrlhf.base.working_folder import import_module
-from fgrlhf.configs.unions import any_kind
-from fgrlhf.data.formats import read_prompts
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.report.display import Display
-from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, text_prefix
-from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.rewards.kinds import LIBRARY_REWARDS, build_aspects
-from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.scorers.context import RewardContext
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import MetricFunction, Prompt
 
 if TYPE_CHECKING:
     from fgrlhf.data.comparisons import Comparison, ComparisonSource
     from fgrlhf.data.judgements import FeedbackRows
     from fgrlhf.data.published import PublishedSet
-    from fgrlhf.metrics.base import Metric
+    from fgrlhf.rewards.kind import RewardKind
 
 SPLITS = ("train", "dev", "test")
+
+
+def read_rows(source: str | Path) -> list[Prompt]:
+    """The prompts of a file or data set in the library's row format (fgrlhf/data/formats.py)."""
+    from fgrlhf.data.formats import read_prompts  # tasks that generate prompts do not need it
+
+    return read_prompts(source)
 
 
 def whole_text(prompt: Prompt) -> str:
     return prompt.text
 
 
-def no_metrics(prompts: Sequence[Prompt]) -> tuple["Metric", ...]:
+def no_metrics(prompts: Sequence[Prompt]) -> tuple[MetricFunction, ...]:
     return ()
 
 
@@ -80,15 +74,15 @@ class Task:
     """
 
     name: str
-    read: Callable[[str | Path], list[Prompt]] = read_prompts
+    read: Callable[[str | Path], list[Prompt]] = read_rows
     generate: Callable[[str, int], list[Prompt]] | None = None
-    rewards: Mapping[str, type[RewardKind]] = field(default_factory=dict)
+    rewards: "Mapping[str, type[RewardKind]]" = field(default_factory=dict)
     reward_kinds: Mapping[str, str] = field(default_factory=dict)
     rm_prefix: PrefixFn = text_prefix
     rm_prefix_of_words: Callable[[Sequence[str]], Prefix] | None = None
     rm_pairs: "Callable[[str | Path], list[Comparison]] | None" = None
     core_text: Callable[[Prompt], str] = whole_text
-    metrics: Callable[[Sequence[Prompt]], tuple["Metric", ...]] = no_metrics
+    metrics: Callable[[Sequence[Prompt]], tuple[MetricFunction, ...]] = no_metrics
     comparisons: "Mapping[str, ComparisonSource]" = field(default_factory=dict)
     judgements: "FeedbackRows | None" = None
     published: "PublishedSet | None" = None
@@ -145,176 +139,3 @@ def _repeated_id(prompts: Sequence[Prompt]) -> str | None:
             return prompt.id
         seen.add(prompt.id)
     return None
-
-
-def load_task(name: str) -> Task:
-    """Load a task by name: `tasks.words`, `words`, or any importable module with a `TASK`.
-
-    Raises:
-      UserError: there is no such module, or it has no `TASK`.
-    """
-    dotted = name.strip().strip("/").replace("/", ".")
-    without_task = None
-    for candidate in _possible_modules(dotted):
-        try:
-            module = import_module(candidate)
-        except ModuleNotFoundError as error:
-            missing = error.name or ""
-            if missing and f"{candidate}.".startswith(f"{missing}."):
-                continue  # the candidate or its package is missing, not an import of the task
-            raise UserError(f"the task `{name}` cannot be imported: {error}") from None
-        task = getattr(module, "TASK", None)
-        if isinstance(task, Task):
-            return task
-        if candidate.endswith(".task"):
-            without_task = without_task or module
-    if without_task is not None:
-        raise UserError(
-            f"{os.path.relpath(without_task.__file__ or without_task.__name__)} defines no task:"
-            " write TASK = Task(name=..., ...), with Task from fgrlhf.task"
-        )
-    if dotted.endswith((".yml", ".yaml")):
-        raise UserError(
-            f"`{shorten(name)}` is a config, not a task: name the task before it. Every override"
-            " after the config has the form section.key=value"
-        )
-    folder = _pages_folder(dotted)
-    if folder is not None:
-        raise UserError(
-            f"{folder} has feedback pages and no task.py, which training needs: write"
-            f" {folder / 'task.py'} with these three lines, where docs/tasks.md tells what more a"
-            ' task may have:\n"""My task."""\nfrom fgrlhf.task import Task\n'
-            f'TASK = Task(name="{folder.name}")'
-        )
-    known = suggestion(dotted.rpartition(".")[2], _shipped_tasks())
-    raise UserError(
-        f"there is no task `{shorten(name)}`: {known}. A task is a package with a"
-        " task.py that defines TASK; run from the folder that contains `tasks`"
-    )
-
-
-def _pages_folder(dotted: str) -> Path | None:
-    """The folder in the working directory that has the feedback pages of a task; None without."""
-    if not _possible_modules(dotted):
-        return None
-    path = Path(*dotted.split("."))
-    places = (Path("tasks") / path, path)
-    return next((one for one in places if (one / "interface_html/schema.js").is_file()), None)
-
-
-def _possible_modules(dotted: str) -> list[str]:
-    """The modules that may define a task of this name; [] if it is not the name of a module."""
-    if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", dotted) is None:
-        return []
-    modules = [f"{dotted}.task", dotted]
-    if "." not in dotted:
-        modules.insert(0, f"tasks.{dotted}.task")
-    return modules
-
-
-def code_of(task: Task) -> dict[str, str]:
-    """The Python files in the folder of the task's `task.py`, except its tests.
-
-    Returns:
-      the file's name in that folder -> its path, relative to the working directory; {} for a task
-      that is not in a `task.py`.
-    """
-    folder = _folder_of(task)
-    if folder is None:
-        return {}
-    files = {}
-    for path in sorted(folder.rglob("*.py")):
-        name = path.relative_to(folder)
-        if "tests" not in name.parts:
-            files[name.as_posix()] = os.path.relpath(path)
-    return files
-
-
-def data_of(task: Task) -> list[str]:
-    """The files in the folder `data` of a task that generates its prompts, perhaps from them.
-
-    Returns:
-      absolute paths, without those of code; [] for a task that reads its prompts from files, which
-      configs name, or that is not in a `task.py`.
-    """
-    folder = _folder_of(task)
-    if folder is None or task.generate is None:
-        return []
-    files = []
-    for path in sorted((folder / "data").glob("*")):
-        if path.is_file() and path.suffix not in (".py", ".sh"):
-            files.append(str(path.absolute()))
-    return files
-
-
-def _folder_of(task: Task) -> Path | None:
-    """The folder of the imported `task.py` that defines the task; None if no such file does."""
-    for module in list(sys.modules.values()):
-        file = Path(getattr(module, "__file__", None) or "")
-        if file.name == "task.py" and vars(module).get("TASK") is task:
-            return file.parent
-    return None
-
-
-def _shipped_tasks() -> list[str]:
-    """The tasks in the folder `tasks` of the working directory."""
-    return sorted(path.parent.name for path in Path("tasks").glob("*/task.py"))
-
-
-class _TaskConfig(RLConfig):
-    """The config of an RL run in which a reward's name can imply its kind."""
-
-    reward_kinds: ClassVar[Mapping[str, str]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_kinds(cls, tree: Any) -> Any:
-        if not isinstance(tree, dict) or not isinstance(tree.get("reward"), dict):
-            return tree
-        filled = {}
-        for name, section in tree["reward"].items():
-            if isinstance(section, dict) and name in cls.reward_kinds:
-                section = {"kind": cls.reward_kinds[name], **section}
-            filled[name] = section
-        return {**tree, "reward": filled}
-
-
-@cache
-def _rl_config(
-    kinds: tuple[type[RewardKind], ...], names: tuple[tuple[str, str], ...]
-) -> type[RLConfig]:
-    sections: Any = dict[str, any_kind(kinds)]
-    config = create_model("RLConfig", __base__=_TaskConfig, reward=(sections, ...))
-    config.reward_kinds = dict(names)
-    return config
-
-
-def rl_config(task: Task) -> type[RLConfig]:
-    """The config class of an RL run on a task, with the reward kinds of library and task."""
-    for name, kind in task.rewards.items():
-        _check_kind(task, name, kind)
-    kinds = {**LIBRARY_REWARDS, **task.rewards}
-    return _rl_config(tuple(kinds.values()), tuple(task.reward_kinds.items()))
-
-
-def _check_kind(task: Task, name: str, kind: Any) -> None:
-    """Raise `UserError` unless `kind` is a class by whose name a config can select a reward."""
-    is_kind = isinstance(kind, type) and issubclass(kind, RewardKind)
-    if not is_kind or not isinstance(kind.model_fields["kind"].default, str):
-        raise UserError(
-            f"`{name}` in the rewards of the task `{task.name}` is {shorten(repr(kind), 80)}: it"
-            " must be a subclass of RuleReward or RewardKind that declares its kind, as in"
-            f' kind: Literal["{name}"] = "{name}"'
-        )
-
-
-def build_reward(
-    task: Task, configs: Mapping[str, RewardKind], device: str = "cpu", dtype: str = "fp32"
-) -> CombinedReward:
-    """Build the reward that a config describes and load its models.
-
-    Raises:
-      UserError: a checkpoint is missing or of the wrong kind, or no reward is left.
-    """
-    aspects, weights = build_aspects(configs, RewardContext(task.rm_prefix, device, dtype))
-    return CombinedReward(aspects, weights)

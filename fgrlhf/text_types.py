@@ -3,7 +3,7 @@
 Importing this module loads no torch, so the feedback server starts in a second.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,10 @@ class SegmentScore:
     def __post_init__(self):
         if self.start < 0 or (self.end is not None and self.end < self.start):
             raise ValueError(f"not a span: [{self.start}, {self.end})")
+
+
+# A metric of a task: (prompt, response) -> {column: number}. None means "not applicable".
+MetricFunction = Callable[[Prompt, str], Mapping[str, float | None]]
 
 
 @dataclass(frozen=True)

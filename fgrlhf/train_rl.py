@@ -20,7 +20,8 @@ from fgrlhf.runs.occupied import check_own_run
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.samplers.make import make_sampler
-from fgrlhf.task import Task, build_reward
+from fgrlhf.task import Task
+from fgrlhf.task_config import build_reward
 from fgrlhf.trainer import OnPolicyTrainer, make_trainer
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic, Value, load_value

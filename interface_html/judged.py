@@ -31,6 +31,7 @@ from fgrlhf.data.judgements import (
 )
 from fgrlhf.data.problems import counted
 from fgrlhf.data.rows import Row, RowError
+from fgrlhf.load import load_task
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.ratings import Ratings
 from interface_html.reliability import latest_documents
@@ -51,10 +52,6 @@ def feedback_rows(task: FeedbackTask) -> FeedbackRows:
     """How the task's feedback rows become judgements. Raises `UserError` if that is not known."""
     if isinstance(task.format, RowFormat):
         return span_rows.ROWS
-    from fgrlhf.task import (
-        load_task,  # takes seconds, and tasks with the default format do not need it
-    )
-
     rows = load_task(task.schema.task).judgements
     if rows is None:
         raise UserError(

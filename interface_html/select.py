@@ -27,9 +27,9 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, refuse
 from fgrlhf.data.problems import counted
 from fgrlhf.data.selection import best, disagreement, drift, pair_uncertainty, uncertainty
+from fgrlhf.load import load_task
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
-from fgrlhf.task import load_task
 from fgrlhf.text_types import Prompt
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items, rows_text

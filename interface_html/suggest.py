@@ -32,10 +32,10 @@ from fgrlhf.configs.strict import FilePath, refuse
 from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.judgements import RESPONSE
 from fgrlhf.data.problems import counted
+from fgrlhf.load import load_task
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer
 from fgrlhf.segmentation import sentences
-from fgrlhf.task import load_task
 from fgrlhf.words import is_inner_boundary
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items, rows_text

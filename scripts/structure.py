@@ -1,12 +1,13 @@
-"""The size and the connections of this code, as a table: python scripts/structure.py [--run].
+"""The size and the connections of this code, as a table.
+
+    python -m scripts.structure            figures of the files
+    python -m scripts.structure run=true   also those of a PPO run of `tasks/numbers`, in a minute
 
 Every figure is computed from the files that git knows or would add, so two people with the same
-tree see the same numbers. `--run` adds two figures of a small PPO run of `tasks/numbers`, which
-takes a minute. Left out are the complexity of functions and what tests cover: neither says whether
-the parts fit together.
+tree see the same numbers. Left out are the complexity of functions and what tests cover: neither
+says whether the parts fit together.
 """
 
-import argparse
 import ast
 import json
 import os
@@ -17,6 +18,13 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic import Field
+
+from fgrlhf.base.program import run_main
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.configs.strict import StrictModel
+from fgrlhf.load import load_task
 
 ROOT = Path(__file__).parents[1]
 RL = ("fgrlhf.train_rl", "fgrlhf.cli.rl")  # `fgrlhf rl` reads its config before it imports the rest
@@ -41,7 +49,7 @@ def kind_of_file(name: str) -> str | None:
 
 def lines_by_kind(texts: Mapping[str, str]) -> dict[str, int]:
     """The number of lines of each kind of file, blank ones and comments included."""
-    lines = dict.fromkeys(("python", "yaml", "shell", "tests"), 0)
+    lines: dict[str, int] = dict.fromkeys(("python", "yaml", "shell", "tests"), 0)
     for name, text in texts.items():
         kind = kind_of_file(name)
         if kind is not None:
@@ -273,17 +281,19 @@ def _both(graph: Graph, with_typing: Graph, starts: Sequence[str]) -> str:
     return f"{len(reached(graph, starts))} ({typing_too} with imports for typing)"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", action="store_true", help="also profile a small PPO run")
-    arguments = parser.parse_args()
-    rows = figures(files_of_the_tree())
-    sys.path.insert(0, str(ROOT))
-    from fgrlhf.task import load_task, rl_config
+class Settings(StrictModel):
+    run: bool = Field(default=False, description="also profile a small PPO run")
 
-    keys = n_keys(rl_config(load_task("qa_feedback")))
-    rows.append(("keys of `fgrlhf rl qa_feedback`", str(keys)))
-    if arguments.run:
+
+def run(settings: Settings) -> None:
+    """Print the table."""
+    from fgrlhf.task_config import rl_config  # imports torch
+
+    rows = figures(files_of_the_tree())
+    rows.append(
+        ("keys of `fgrlhf rl qa_feedback`", str(n_keys(rl_config(load_task("qa_feedback")))))
+    )
+    if settings.run:
         with tempfile.TemporaryDirectory() as folder:
             calls = calls_of_a_run(Path(folder))
         rows.append(("deepest chain of our calls in a small PPO run", str(calls["deepest"])))
@@ -293,4 +303,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(lambda: run(settings_from(Settings)))

@@ -19,10 +19,10 @@ from fgrlhf.base.files import read_jsonl, write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
+from fgrlhf.load import data_of, load_task
 from fgrlhf.pipeline.efficiency import efficiency
 from fgrlhf.pipeline.scores import learning_curve
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
-from fgrlhf.task import data_of, load_task
 from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE
 from tasks.scripts import ROOT, pipeline_of, print_cost, run_script, script_stage, small_model
 

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fgrlhf.data.published import Part, PublishedSet
-from fgrlhf.metrics.base import Metric
 from fgrlhf.report.display import Display
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.task import Task, no_metrics, whole_text
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import MetricFunction, Prompt
 
 POLICIES = ("sft", "ppo", "nlpo")
 # of sets whose test split has no references: dev and test share the validation split
@@ -47,7 +46,7 @@ def text_task(
     *,
     core_text: Callable[[Prompt], str] = whole_text,
     rewards: Mapping[str, type[RewardKind]] | None = None,
-    metrics: Callable[[Sequence[Prompt]], tuple[Metric, ...]] = no_metrics,
+    metrics: Callable[[Sequence[Prompt]], tuple[MetricFunction, ...]] = no_metrics,
     metric_names: Mapping[str, str] | None = None,
 ) -> Task:
     """A text task in the folder tasks/NAME.

@@ -12,12 +12,13 @@ from slow import with_slow
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.configs.strict import load_config, validate
+from fgrlhf.load import load_task
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.runs.stage import hold
-from fgrlhf.task import load_task, rl_config
+from fgrlhf.task_config import rl_config
 
 CASES = {
     "t5, own critic, dropout": ("t5", True, 0.1),

@@ -34,7 +34,7 @@ from fgrlhf.report.display import Display
 from fgrlhf.report.plots import Band, panels
 from fgrlhf.report.spread import ONE_RUN
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.task import rl_config
+from fgrlhf.task_config import rl_config
 from tasks.qa_feedback import compare
 from tasks.qa_feedback.compare import NAMES, Settings, experiment_of, run_of
 from tasks.qa_feedback.display import DISPLAY

@@ -10,9 +10,10 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.cli.evaluate import Settings, inputs_of
 from fgrlhf.configs.strict import StrictModel, load_config
 from fgrlhf.configs.yaml_files import config_files, read_config
+from fgrlhf.load import load_task
 from fgrlhf.pipeline.experiments import Experiment, Run
 from fgrlhf.pipeline.fingerprint import fingerprint
-from fgrlhf.task import load_task, rl_config
+from fgrlhf.task_config import rl_config
 
 
 class Ppo(StrictModel):

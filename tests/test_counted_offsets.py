@@ -5,6 +5,7 @@ import pytest
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import parse_json, write_jsonl
 from fgrlhf.cli import data
+from fgrlhf.data.read import read_rows
 
 TEXT = "Odd 🙂 here and here."
 AGAIN = (15, 19)
@@ -66,3 +67,13 @@ def test_the_way_to_count_is_proposed_for_spans_that_are_refused(tmp_path):
         data.main(["check", str(tmp_path / "in.jsonl"), "format=spans"])
     proposal = "columns.spans.quote=term offsets.unit=code_points offsets.base=0"
     assert f"give {proposal} offsets.end=inclusive" in str(caught.value)
+
+
+def test_the_keys_of_spans_are_named_on_the_command_line(tmp_path):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    marks = [{"term": "or", "first": 3, "kind": "wrong"}]
+    write_jsonl(source, [{"response": "A forest, or a wood.", "marks": marks}])
+    columns = ["columns.spans=marks", "columns.spans.quote=term", "columns.spans.label=kind"]
+    data.main(["convert", str(source), str(out), "format=spans", *columns])
+    (row,) = read_rows(str(out))
+    assert row["spans"] == [{"start": 10, "end": 12, "label": "wrong"}]

@@ -10,7 +10,7 @@ from fgrlhf.base.files import read_json, write_json
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import load_config
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.task import rl_config
+from fgrlhf.task_config import rl_config
 from reward_modeling.run_fg_rm import SegmentRMConfig
 from reward_modeling.run_pref_rm import PreferenceRMConfig
 from sft.config import SFTConfig

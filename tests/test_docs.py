@@ -16,8 +16,11 @@ import shlex
 import shutil
 import subprocess
 import textwrap
+import threading
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import tiny
@@ -31,15 +34,18 @@ from fgrlhf.cli import command_line, new_task
 from fgrlhf.cli.main import COMMANDS
 from fgrlhf.cli.main import main as fgrlhf_main
 from fgrlhf.configs.strict import load_config, validate
+from fgrlhf.load import load_task
 from fgrlhf.pipeline.compare import CompareSettings, runs_of
 from fgrlhf.pipeline.experiment_settings import split_arguments
 from fgrlhf.pipeline.experiments import Experiment
 from fgrlhf.reward import CombinedReward
-from fgrlhf.rewards.kinds import Length
+from fgrlhf.reward_models.prefix import text_prefix
+from fgrlhf.rewards.kinds import Length, Score
 from fgrlhf.rewards.server import model_sha256
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.scorers.context import RewardContext
-from fgrlhf.task import Task, load_task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt
 from interface_html.row_format import RowFormat
 from interface_html.schema import ASSIGNMENT, load_schema
@@ -541,6 +547,54 @@ def test_the_python_reward_of_the_document_runs():
     scores = reward.segment_scores([Prompt("0", "")] * 2, ["Sit, please.", "Sit."])["mine"]
     assert [(score.start, score.end) for score in scores[0]] == [(5, 11)]
     assert scores[0][0].value == pytest.approx(0.3) and scores[1] == []
+
+
+class PolitenessService(BaseHTTPRequestHandler):
+    """Scores a text by its length; the first query fails."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_POST(self):
+        text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"]
+        self.asked.append(text)
+        body = json.dumps({"score": len(text)} if len(self.asked) > 1 else {"busy": True}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_the_reward_from_a_service_runs(tmp_path, monkeypatch):
+    document = ROOT / "docs" / "own_reward_service.md"
+    (code,), (text,) = blocks(document, "python"), blocks(document, "yaml")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 25
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "politeness.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = PolitenessService.asked
+    asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), PolitenessService) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        tree = yaml.safe_load(text.replace("https://scores.example.com", url))
+        section = tree["reward"]["polite"]
+        reward = validate(Score, section, document.name).build(RewardContext(text_prefix))
+        assert reward.remote
+        waits: list[float] = []
+        reward.scorer.service._pause = waits.append
+        texts = ["Ah. Please sit.", "Ah."]
+        (two, one) = reward.segment_scores([Prompt("0", "")] * 2, texts)
+        server.shutdown()
+    assert [(score.end, score.value) for score in two] == [(3, 1.5), (15, 5.5)]
+    assert [score.value for score in one] == [1.5] and waits == [1.0]
+    # the server is gone, but the file has its answers
+    again = validate(Score, section, document.name).build(RewardContext(text_prefix))
+    assert again.segment_scores([Prompt("0", "")] * 2, texts) == [two, one]
+    assert sorted(asked) in (["Ah.", "Ah.", "Please sit."], ["Ah.", "Please sit.", "Please sit."])
 
 
 def test_the_hash_of_the_served_reward_is_that_of_the_document():

@@ -12,7 +12,7 @@ from fgrlhf.configs.strict import validate
 from fgrlhf.configs.yaml_files import read_yaml
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.runs.stage import hold
-from fgrlhf.task import rl_config
+from fgrlhf.task_config import rl_config
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.task import TASK, oracle

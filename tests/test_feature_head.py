@@ -18,11 +18,10 @@ from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_b
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.precompute import precompute
-from fgrlhf.reward_models.prefix import RMText
+from fgrlhf.reward_models.prefix import RMText, text_prefix
 from fgrlhf.reward_models.scoring import SegmentScorer, inputs_of
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_models.text_features import TEXT_FEATURES, segment_features
-from fgrlhf.task import text_prefix
 from fgrlhf.utils import IGNORED
 from reward_modeling import run_fg_rm, run_pref_rm
 from reward_modeling.data import label_positions, read_segment_rows

@@ -141,6 +141,19 @@ def test_rows_without_references(tmp_path, none):
     assert demonstration.prompt.references == ("b",)  # its response
 
 
+def test_null_is_not_called_missing():
+    """In files with columns, such as Parquet, a key that one row has is in every row."""
+    row = {"prompt": "a", "response": "b c", "spans": None}
+    assert problem(SPANS, row).startswith("`spans`: is null: write [] if somebody looked")
+    assert parse(SPANS, {**row, "spans": []}).spans == ()
+    null = problem(PROMPTS, {"prompt": None, "text": None})
+    assert null == "`prompt`: is null, which means that the row has none"
+    nobody_marked = {"prompt": "p", "chosen": "a", "rejected": "b", "marked": []}
+    assert parse(COMPARISONS, nobody_marked) == parse(
+        COMPARISONS, {**nobody_marked, "marked": None}
+    )
+
+
 # ---- other keys ----------------------------------------------------------------------------------
 
 TOXICITY = {  # format of RealToxicityPrompts

@@ -34,7 +34,8 @@ from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.rewards.kinds import Length, Repetition
 from fgrlhf.rewards.server import Limits
 from fgrlhf.runs.stage import digest, stored_result
-from fgrlhf.task import Task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt, SegmentScore
 
 TEXTS = ["the red cat sees", "", "a dog likes one green bird and"]

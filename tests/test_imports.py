@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts import structure
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("fgrlhf", "sft", "reward_modeling", "interface_html", "tasks", "benchmarks")
 LIBRARY = ("fgrlhf", "sft", "reward_modeling", "interface_html")
@@ -15,7 +17,7 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 
 
 def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return structure.module_name(str(path.relative_to(ROOT)))
 
 
 def imported(path: Path) -> set[str]:
@@ -185,67 +187,58 @@ def test_the_library_has_no_word_of_a_task():
     assert hits == {}
 
 
-def module_level_imports(path: Path) -> set[str]:
-    """Modules imported together with the file: not inside functions, not under TYPE_CHECKING."""
-    names = set()
-    nodes = list(ast.parse(path.read_text(encoding="utf-8")).body)
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            nodes += node.orelse
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            nodes += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
-    return names
+def texts(paths: list[Path]) -> dict[str, str]:
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
 
 
-def test_there_is_no_import_cycle():
-    modules = {module_name(path): path for path in FILES}
-    graph = {
-        name: sorted(module_level_imports(path) & modules.keys() - {name})
-        for name, path in modules.items()
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    """Each module -> the modules that are imported with it."""
+    return structure.import_graph(texts(FILES))
+
+
+def test_there_is_no_import_circle(graph):
+    assert structure.circles(graph) == []
+
+
+LIGHT = ("detoxification", "hanoi", "hh_rlhf", "numbers", "sentiment")
+
+
+@pytest.mark.parametrize("task", LIGHT)
+def test_a_task_imports_few_modules(graph, task):
+    """Whoever reads a task reads these modules; `Task` must stay a light dataclass."""
+    assert len(structure.reached(graph, [f"tasks.{task}.task"])) <= 25
+
+
+def test_the_first_version_of_a_task_imports_few_modules(graph):
+    """What `fgrlhf new-task` writes: task.py and reward.py."""
+    written = texts(sorted((ROOT / "fgrlhf/cli/new_task_files").glob("*.py.txt")))
+    sources = {
+        f"tasks/new/{Path(name).name.removesuffix('.txt')}": text.replace("@NAME@", "new")
+        for name, text in written.items()
     }
-    cycles = []
-    finished: set[str] = set()
-
-    def visit(name: str, path: tuple[str, ...]) -> None:
-        if name in path:
-            cycles.append(" -> ".join([*path[path.index(name) :], name]))
-            return
-        if name in finished:
-            return
-        for imported_name in graph[name]:
-            visit(imported_name, (*path, name))
-        finished.add(name)
-
-    for name in graph:
-        visit(name, ())
-    assert cycles == []
+    assert "tasks/new/task.py" in sources
+    graph = structure.import_graph(texts(FILES) | sources)
+    assert len(structure.reached(graph, ["tasks.new.task"])) <= 25
 
 
 SLOW = {"datasets", "evaluate", "matplotlib", "nltk", "rouge_score", "sklearn", "spacy"}
 
 
 @pytest.mark.parametrize("program", ["fgrlhf.train_rl", "fgrlhf.train_dpo", "fgrlhf.cli.evaluate"])
-def test_programs_of_rl_start_without_slow_libraries(program):
+def test_programs_of_rl_start_without_slow_libraries(graph, program):
     """Each of them takes about a second, and few runs need one: functions import them."""
-    modules = {module_name(path): path for path in FILES}
-    reached = {program}
-    waiting = [program]
-    slow = {}
-    while waiting:
-        name = waiting.pop()
-        imports = module_level_imports(modules[name])
-        own = (imports & modules.keys()) - reached
-        reached |= own
-        waiting += sorted(own)
-        others = {other.split(".")[0] for other in imports}
-        slow[name] = sorted(others & SLOW | imports & {"scipy.stats"})
+    sources = {module_name(path): path.read_text(encoding="utf-8") for path in FILES}
+    reached = structure.reached(graph, [program])
     assert len(reached) > 50
-    assert {name: found for name, found in slow.items() if found} == {}
+    slow = {}
+    for name in reached:
+        names = structure.imported_names(sources[name], name, is_package=False, typing_too=False)
+        heavy = {other.split(".")[0] for other in names} & SLOW
+        heavy |= {other for other in names if other.startswith("scipy.stats")}
+        if heavy:
+            slow[name] = heavy
+    assert slow == {}
 
 
 IMPORT_ALL = """
@@ -291,4 +284,25 @@ def test_the_lowest_packages_import_only_those_below(package):
         higher = sorted(name for name in ours if name.split(".")[1:2] not in [[b] for b in below])
         if higher:
             wrong[path.name] = higher
+    assert wrong == {}
+
+
+# Each imports only from those before it, and none of them from what uses rewards.
+LAYERS = ("base", "configs", "models", "reward_models", "scorers", "metrics", "rewards")
+ABOVE = ("algorithms", "cli", "pipeline", "report", "runs", "samplers", "task", "trainer")
+# a training of reward models that shows its progress; the reward server, which shares what runs do
+EXCEPTIONS = {"reward_models/precompute.py": {"runs"}, "rewards/server.py": {"runs"}}
+
+
+@pytest.mark.parametrize("package", LAYERS[2:])
+def test_scorers_are_below_metrics_and_metrics_below_rewards(package):
+    """Typing imports and imports within functions count too."""
+    above = {*LAYERS[LAYERS.index(package) + 1 :], *ABOVE}
+    wrong = {}
+    for path in sorted((ROOT / "fgrlhf" / package).glob("*.py")):
+        ours = {name for name in imported(path) if name.startswith("fgrlhf.")}
+        higher = {name.split(".")[1] for name in ours} & above
+        higher -= EXCEPTIONS.get(f"{package}/{path.name}", set())
+        if higher:
+            wrong[path.name] = sorted(higher)
     assert wrong == {}

@@ -10,13 +10,14 @@ from transformers import BertConfig, BertForSequenceClassification
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import validate
 from fgrlhf.reward_models.scoring import SegmentLabels
-from fgrlhf.rewards.increment import IncrementReward, growing_texts
 from fgrlhf.rewards.kinds import build_aspects
+from fgrlhf.rewards.scored import ScorerReward, growing_texts
 from fgrlhf.scorers.base import score_texts
 from fgrlhf.scorers.context import RewardContext
 from fgrlhf.scorers.linear import fit_linear_scorer
 from fgrlhf.scorers.models import Standardized, WithoutError
-from fgrlhf.task import Task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt, ResponseTokens
 
 PROMPTS = [Prompt("0", "ask"), Prompt("1", "ask more")]
@@ -66,6 +67,10 @@ def refused(**section) -> str:
 PYTHON = {"kind": "python", "of": "test_increment.Length"}
 
 
+def increments(scorer, scale: float = 1.0, level: str = "sentence") -> ScorerReward:
+    return ScorerReward(scorer, level, "increment", scale)
+
+
 # ---- values --------------------------------------------------------------------------------------
 
 
@@ -73,10 +78,10 @@ def test_the_example_of_the_paper():
     """P(bad) is .72 after one sentence and .60 after two: -.72, then +.12."""
     text = "You are awful. But I may be wrong."
     scorer = Table({"": 0.0, "You are awful.": 0.72, text: 0.60})
-    (scores,) = IncrementReward(scorer, scale=-1.0).segment_scores(PROMPTS[:1], [text])
+    (scores,) = increments(scorer, scale=-1.0).segment_scores(PROMPTS[:1], [text])
     assert [(score.start, score.end) for score in scores] == [(0, 14), (15, 34)]
     assert [score.value for score in scores] == pytest.approx([-0.72, 0.12])
-    assert [score.label for score in scores] == ["0.72", "0.60"]
+    assert [score.label for score in scores] == ["0.72", "0.6"]
 
 
 TEXTS = ["A first one. Then two! And three? Yes", "  Only one, with space around it. \n", ""]
@@ -86,7 +91,7 @@ TEXTS = ["A first one. Then two! And three? Yes", "  Only one, with space around
 @pytest.mark.parametrize("scale", [1.0, -4.0])
 def test_the_sum_is_the_score_of_the_whole_minus_that_of_the_empty_text(level, scale):
     prompts = [Prompt(str(i), "p" * i) for i in range(len(TEXTS))]
-    results = IncrementReward(Length(), scale, level).segment_scores(prompts, TEXTS)
+    results = increments(Length(), scale, level).segment_scores(prompts, TEXTS)
     for prompt, text, scores in zip(prompts, TEXTS, results):
         whole, empty = Length().score([prompt, prompt], [text, ""])
         expected = scale * (whole - empty)
@@ -105,7 +110,7 @@ def test_a_dense_reward_and_one_at_the_end_have_the_same_sum():
 
 def test_more_sentences_with_the_same_score_earn_nothing():
     scorer = Table({"": 0.2, "So.": 0.5, "So. So.": 0.5, "So. So. So.": 0.5})
-    reward = IncrementReward(scorer, scale=1.0)
+    reward = increments(scorer)
     one, three = reward.segment_scores([PROMPTS[0]] * 2, ["So.", "So. So. So."])
     assert [score.value for score in one] == pytest.approx([0.3])
     assert [score.value for score in three] == pytest.approx([0.3, 0.0, 0.0])
@@ -113,7 +118,7 @@ def test_more_sentences_with_the_same_score_earn_nothing():
 
 def test_a_blank_response_has_no_segment():
     scorer = Table({})
-    assert IncrementReward(scorer, 1.0).segment_scores(PROMPTS, ["", " \n"]) == [[], []]
+    assert increments(scorer).segment_scores(PROMPTS, ["", " \n"]) == [[], []]
     assert scorer.calls == []
 
 
@@ -125,8 +130,8 @@ def test_the_direction_is_the_sign():
 
 
 def test_segments_can_be_tokens_of_the_policy():
-    reward = IncrementReward(Length(), 1.0, "token")
-    assert reward.needs_tokens and not IncrementReward(Length(), 1.0).needs_tokens
+    reward = increments(Length(), level="token")
+    assert reward.needs_tokens and not increments(Length()).needs_tokens
     tokens = [ResponseTokens((1, 4), finished=True)]
     (scores,) = reward.segment_scores(PROMPTS[:1], ["abcd"], tokens)
     assert [score.value for score in scores] == pytest.approx([1.0, 1.0])
@@ -144,7 +149,7 @@ def test_every_text_of_a_prompt_is_scored_once_and_all_in_one_call():
     scorer = Table({"": 0.0, "Up.": 0.1, "Up. On.": 0.2, "Up. In.": 0.3})
     texts = ["Up. On.", "Up. In.", "Up. On."]
     prompts = [PROMPTS[0], PROMPTS[0], PROMPTS[1]]
-    IncrementReward(scorer, 1.0).segment_scores(prompts, texts)
+    increments(scorer).segment_scores(prompts, texts)
     (call,) = scorer.calls
     of_first = [("0", text) for text in ("", "Up.", "Up. In.", "Up. On.")]
     of_second = [("1", text) for text in ("", "Up.", "Up. On.")]

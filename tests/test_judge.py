@@ -8,12 +8,16 @@ import pytest
 from pydantic import ValidationError
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.rewards.judge import JudgeReward
-from fgrlhf.rewards.kinds import Judge
-from fgrlhf.scorers.judge import JudgeClient, JudgeScorer
-from fgrlhf.scorers.kinds import JudgeScorerKind
+from fgrlhf.reward_models.prefix import text_prefix
+from fgrlhf.rewards.kinds import Judge as JudgeReward
+from fgrlhf.rewards.kinds import Score
+from fgrlhf.rewards.scored import ScorerReward
+from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.judge import Judge
+from fgrlhf.scorers.kinds import JudgeScorer
 from fgrlhf.text_types import Prompt, SegmentScore
 
+CONTEXT = RewardContext(text_prefix)
 TOKEN = "judge-token-0123456789"
 PROMPT = Prompt("0", "Say hello.")
 TWO = "Hello there. Go away!"
@@ -74,10 +78,13 @@ def settings(server: Server, **changes) -> dict:
     return given | {"timeout_s": 3600.0} | changes
 
 
-def reward(server: Server, slept: list[float] | None = None, **changes) -> JudgeReward:
-    config = Judge(**settings(server, **changes))
+def reward(server: Server, slept: list[float] | None = None, **changes) -> ScorerReward:
+    config = JudgeReward(**settings(server, **changes))
     pause = [].append if slept is None else slept.append
-    return JudgeReward(config, JudgeClient(config, pause))
+    judge = Judge(config, pause)
+    return ScorerReward(
+        judge, config.level, "segment", config.scale, config.threshold, config.segmenter
+    )
 
 
 def test_a_query_by_hand(server):
@@ -115,7 +122,9 @@ def test_the_token_is_sent_and_never_shown(server, tmp_path):
     built.segment_scores([PROMPT], ["a"])
     assert server.tokens == [f"Bearer {TOKEN}"]
     server.contents = [(401, json.dumps({"error": {"message": f"bad {TOKEN}"}}).encode())]
-    with pytest.raises(UserError, match=r"refuses the query: 401 bad \*\*\*. Check url") as error:
+    with pytest.raises(
+        UserError, match=r"refuses the query: 401 bad \*\*\*. Check the address"
+    ) as error:
         built.segment_scores([PROMPT], ["b"])
     assert TOKEN not in str(error.value)
 
@@ -152,7 +161,7 @@ def test_answers_without_a_score(server, content, message):
     assert reward(server, slept).segment_scores([PROMPT], ["a"])[0][0].value == 5.0
     assert slept == [1]
     server.contents = [content] * 3
-    with pytest.raises(UserError, match=f"gave no score in 3 attempts: .*{message}.*was recorded"):
+    with pytest.raises(UserError, match=f"gave no answer in 3 attempts: .*{message}.*was recorded"):
         reward(server).segment_scores([PROMPT], ["a"])
 
 
@@ -177,8 +186,41 @@ def test_many_queries_wait_together(server):
 
 def test_the_scorer(server):
     server.contents = ['{"score": 2}', '{"score": 3}']
-    config = JudgeScorerKind(**settings(server, parallel=1))
-    assert JudgeScorer(config).score([PROMPT] * 2, ["", TWO]) == [2.0, 3.0]
+    judge = JudgeScorer(**settings(server, parallel=1)).build(CONTEXT)
+    assert judge.score([PROMPT] * 2, ["", TWO]) == [2.0, 3.0]
+
+
+class Grade(Judge):
+    """Asks for a school grade, and reads it in words."""
+
+    def messages(self, prompt, text, segments):
+        asked = json.dumps({"segments": list(segments) or [text]})
+        return [{"role": "system", "content": "Grade."}, {"role": "user", "content": asked}]
+
+    def read(self, content):
+        return [float(word) for word in content.removeprefix("grades:").split()]
+
+
+def test_a_judge_of_your_own_has_two_hooks(server, tmp_path):
+    own = {"of": "test_judge.Grade", "low": 1, "high": 6, "cache": str(tmp_path / "cache.jsonl")}
+    scorer = {"kind": "judge", **settings(server, **own)}
+    server.contents = ["grades: 1 5.5", "bad", "2"]
+    built = Score(scorer=scorer, level="sentence", scale=-1.0).build(CONTEXT)
+    assert built.remote and isinstance(built.scorer, Grade)
+    built.scorer.service._pause = lambda seconds: None
+    (scores,) = built.segment_scores([PROMPT], [TWO])
+    assert [(score.end, score.value) for score in scores] == [(12, -1.0), (21, -5.5)]
+    assert server.requests[0]["messages"][0]["content"] == "Grade."
+    (scores,) = built.segment_scores([PROMPT], ["Bye."])  # after an answer without a grade
+    assert scores[0].value == -2.0 and len(server.requests) == 3
+    # the judge of the library may read another score in the same answer, so the keys differ
+    assert built.scorer._key({}) != Judge(JudgeScorer(**settings(server)))._key({})
+
+
+def test_a_class_that_is_no_judge_is_refused(server):
+    scorer = {"kind": "judge", **settings(server, of="fgrlhf.text_types.Prompt")}
+    with pytest.raises(UserError, match="does not accept these `args`"):
+        Score(scorer=scorer).build(CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -193,4 +235,4 @@ def test_the_scorer(server):
 )
 def test_settings_that_are_refused(server, changes, message):
     with pytest.raises(ValidationError, match=message):
-        Judge(**settings(server, **changes))
+        JudgeReward(**settings(server, **changes))

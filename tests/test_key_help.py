@@ -15,7 +15,8 @@ import sft
 import tasks
 from fgrlhf.cli.key_help import describe
 from fgrlhf.configs.strict import StrictModel
-from fgrlhf.task import load_task, rl_config
+from fgrlhf.load import load_task
+from fgrlhf.task_config import rl_config
 
 
 class Adapters(StrictModel):

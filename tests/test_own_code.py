@@ -8,9 +8,11 @@ from rl_helpers import config
 from fgrlhf.base.own_code import own_code, own_modules
 from fgrlhf.cli.evaluate import Settings, inputs_of
 from fgrlhf.configs.strict import validate
+from fgrlhf.load import load_task
 from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, Run
 from fgrlhf.runs.notes import note_changed_code
-from fgrlhf.task import Task, load_task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 
 REWARD = {"kind": "python", "of": "my_rewards.kind.Politeness"}
 TREE = {

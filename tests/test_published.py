@@ -304,9 +304,9 @@ def test_malformed_rows_are_named(tmp_path):
 
 
 def test_a_row_must_be_a_prompt(folder):
-    bad = PublishedSet("org/set", lambda row: [{"prompt": "a", "references": []}])
+    bad = PublishedSet("org/set", lambda row: [{"prompt": "a", "references": [" "]}])
     with pytest.raises(
-        UserError, match="rows train-0, .*, `references`: must be a list of one or more"
+        UserError, match=r"rows train-0, .*, `references\[0\]`: must be a text that is not empty"
     ):
         prompt_files(bad, folder)
 

@@ -8,7 +8,8 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json, write_jsonl
 from fgrlhf.cli import tiny_model
 from fgrlhf.configs.strict import load_config
-from fgrlhf.task import load_task, rl_config
+from fgrlhf.load import load_task
+from fgrlhf.task_config import rl_config
 from tasks import real, scripts
 from tasks.real import RealConfig
 

@@ -7,7 +7,7 @@ import pytest
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.configs.strict import load_config
-from fgrlhf.task import rl_config
+from fgrlhf.task_config import rl_config
 from tasks.qa_feedback import real_feedback
 from tasks.qa_feedback.data import halves
 from tasks.qa_feedback.feedback import FeedbackRow, read_feedback, write_feedback

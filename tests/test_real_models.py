@@ -11,11 +11,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
 
 from benchmarks import memory
 from fgrlhf.data.prompts import check_prompts_fit
+from fgrlhf.load import load_task
 from fgrlhf.models.loading import load_tokenizer
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import RMText
-from fgrlhf.task import load_task
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "real_models.md"
 GB = 10**9

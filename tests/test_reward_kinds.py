@@ -23,13 +23,14 @@ from fgrlhf.configs.strict import validate
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.reward_models import loading
 from fgrlhf.rewards import kinds
-from fgrlhf.rewards.classifier import ClassifierReward
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.rewards.kinds import LIBRARY_REWARDS, build_aspects
+from fgrlhf.rewards.scored import ScorerReward
 from fgrlhf.rewards.text_rewards import LengthReward, RegexReward, RepetitionReward
 from fgrlhf.runs.step_metrics import InputCounts, input_counts
 from fgrlhf.scorers.context import RewardContext
-from fgrlhf.task import Task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt, ResponseTokens
 from tasks.qa_feedback.task import TASK as QA
 
@@ -427,7 +428,7 @@ def test_a_score_does_not_depend_on_the_other_texts(
     file = tmp_path / "tokenizer_config.json"
     write_json(file, read_json(file) | {"padding_side": padding_side})
     section = {"kind": "classifier", "ckpt": str(tmp_path), "label": "LABEL_1"}
-    reward: ClassifierReward = built(a=section)["a"]
+    reward: ScorerReward = built(a=section)["a"]
     texts = ["the red cat", "", "the red cat sees a dog and the dog likes one bird"]
     prompts = PROMPTS[:1] * 3
     alone = [reward.scorer.score(prompts[:1], [text])[0] for text in texts]
@@ -437,7 +438,7 @@ def test_a_score_does_not_depend_on_the_other_texts(
 def test_differences_add_up_to_the_whole(classifier):
     texts = ["the red cat. a dog sees the bird. the end", ""]
     section = {"kind": "classifier", "ckpt": str(classifier), "label": "rude", "level": "sentence"}
-    reward: ClassifierReward = built(a=section | {"reads": "difference", "batch_size": 2})["a"]
+    reward: ScorerReward = built(a=section | {"reads": "difference", "batch_size": 2})["a"]
     parts, none = reward.segment_scores(PROMPTS, texts)
     whole = logits(classifier, texts[0]).softmax(0)[2] - logits(classifier, "").softmax(0)[2]
     assert len(parts) == 3 and none == []

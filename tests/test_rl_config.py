@@ -13,7 +13,7 @@ from fgrlhf.configs.schema import paths_of, sections_of
 from fgrlhf.configs.strict import config_from, load_config, to_yaml, validate
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.task import rl_config
+from fgrlhf.task_config import rl_config
 from reward_modeling.config import RMConfig
 from sft.config import SFTConfig
 from tasks.qa_feedback.task import TASK

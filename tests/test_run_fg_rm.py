@@ -20,11 +20,11 @@ from fgrlhf.base.files import write_jsonl
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import NO_TASK, split_task
 from fgrlhf.configs.strict import to_yaml, validate
+from fgrlhf.load import load_task
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.runs.batching import permuted_batches
 from fgrlhf.runs.rl_config import ParallelConfig
 from fgrlhf.supervised_trainer import SupervisedTrainer
-from fgrlhf.task import load_task
 from reward_modeling import command, run_fg_rm, run_pref_rm, training
 from reward_modeling.network import load_network
 from reward_modeling.run_fg_rm import (

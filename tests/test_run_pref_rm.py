@@ -16,10 +16,11 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_jsonl
 from fgrlhf.configs.strict import validate
 from fgrlhf.data.comparisons import as_pairs, join_pairs
+from fgrlhf.load import load_task
 from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.reward_models.scoring import inputs_of, shape_of
 from fgrlhf.reward_models.spec import RewardModelSpec
-from fgrlhf.task import load_task, text_prefix
 from reward_modeling import run_pref_rm
 from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
 from reward_modeling.network import load_network

@@ -38,6 +38,7 @@ from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weigh
 from fgrlhf.base.background import run_parallel
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
+from fgrlhf.load import load_task
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import LoRAConfig
 from fgrlhf.rollout import response_seeds
@@ -47,7 +48,6 @@ from fgrlhf.samplers.make import make_sampler
 from fgrlhf.samplers.sampler import LocalSampler
 from fgrlhf.samplers.shared_weights import VERSION_FILE, publish_weights, weights_version
 from fgrlhf.samplers.vllm import NotComplete, completion_request, read_completion
-from fgrlhf.task import load_task
 from fgrlhf.train_rl import build_trainer
 from fgrlhf.types import Advantages, PolicyOutput, Response, TokenReward
 

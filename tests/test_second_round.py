@@ -12,8 +12,9 @@ from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.cli import generate
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import load_config
+from fgrlhf.load import load_task
 from fgrlhf.stats import Interval
-from fgrlhf.task import load_task, rl_config
+from fgrlhf.task_config import rl_config
 from reward_modeling.run_fg_rm import SegmentRMConfig
 from reward_modeling.run_pref_rm import PreferenceRMConfig
 from tasks.qa_feedback import second_round_models, second_round_rows

@@ -111,6 +111,7 @@ SENTENCES = {
         "Solve for x. ‖Add three. ‖My name is J. Smith.",
         "It works.[1, 2] ‖It grows.¹ ‖It fails.[^3] ‖End.【4†a】 ‖Yes.\u200b ‖No.",
         "O.K. ‖Let's go. ‖He is 6 ft. ‖The door of St. Luke is on Elm St. ‖The end.",
+        "It is Lyon (pop. ~500,000). ‖It grew to approx. $5.",
         "Add min. 5 eggs. ‖Rs. 500 is fair. ‖At 5 p.m. Monday he came.",
         "He left -- why? -- nobody knows.",
     ],

@@ -1,24 +1,11 @@
 """scripts/structure.py: small trees whose lines, imports and keys are counted by hand."""
 
-import importlib.util
-from pathlib import Path
 from typing import Literal
 
 import pytest
 from pydantic import BaseModel
 
-ROOT = Path(__file__).parents[1]
-
-
-def load():
-    spec = importlib.util.spec_from_file_location("structure", ROOT / "scripts/structure.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-structure = load()
+from scripts import structure
 
 TREE = {
     "a/__init__.py": "",
@@ -98,9 +85,3 @@ class Config(BaseModel):
 def test_a_key_counts_once_and_a_section_is_none():
     assert structure.config_classes(Config) == {Config, Inner, Short, Long}
     assert structure.n_keys(Config) == 4  # seed, both kinds, words
-
-
-def test_the_table_of_this_tree():
-    rows = dict(structure.figures(structure.files_of_the_tree()))
-    assert rows["modules in circles, typing included"]
-    assert int(rows["lines of tests"].replace(",", "")) > 10_000

@@ -14,10 +14,12 @@ import torch
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_jsonl
 from fgrlhf.evaluation import check_metrics_fit, metric_columns
+from fgrlhf.load import code_of, data_of, load_task
 from fgrlhf.reward import CombinedReward
 from fgrlhf.rewards.kind import RuleReward
 from fgrlhf.runs.notes import note_changed_code
-from fgrlhf.task import Task, code_of, data_of, load_task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt, SegmentScore
 
 PROMPT = Prompt("7", "say hello")

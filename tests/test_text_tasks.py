@@ -13,8 +13,10 @@ from fgrlhf.cli import evaluate, linear_scorer, rl, tiny_model
 from fgrlhf.cli.published import Settings, write_prompts
 from fgrlhf.configs.strict import load_config
 from fgrlhf.configs.yaml_files import config_files
+from fgrlhf.load import load_task
 from fgrlhf.models.tiny import save_model, tiny_encoder_decoder, word_tokenizer
-from fgrlhf.task import Task, load_task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 from interface_html.tasks import feedback_of
 from sft import run_sft
 from sft.config import SFTConfig

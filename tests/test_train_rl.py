@@ -19,7 +19,8 @@ from fgrlhf.kernels import choice as kernels
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
-from fgrlhf.task import Task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.task import TASK
 

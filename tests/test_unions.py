@@ -5,10 +5,11 @@ import pytest
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.configs.strict import validate
-from fgrlhf.configs.unions import REMOVED_KINDS, RENAMED_KINDS
+from fgrlhf.configs.unions import REMOVED_KINDS, RENAMED, with_new_names
 from fgrlhf.rewards.kinds import LIBRARY_REWARDS
 from fgrlhf.scorers.kinds import TEXT_SCORERS
-from fgrlhf.task import Task, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import rl_config
 
 CONFIG = {
     "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "v"}},
@@ -51,5 +52,14 @@ def test_a_kind_that_is_gone_is_named_with_the_way_out():
 
 def test_the_tables_have_no_name_of_a_kind_that_exists():
     kinds = set(LIBRARY_REWARDS) | {kind.model_fields["kind"].default for kind in TEXT_SCORERS}
-    assert not kinds & (RENAMED_KINDS.keys() | REMOVED_KINDS.keys())
-    assert set(RENAMED_KINDS.values()) <= kinds
+    assert not kinds & (RENAMED["kind"].keys() | REMOVED_KINDS.keys())
+    assert set(RENAMED["kind"].values()) <= kinds
+
+
+def test_values_have_old_names_too():
+    section = {"kind": "classifier", "ckpt": "c", "label": "l", "reads": "difference"}
+    assert parsed(section).reward["a"].reads == "increment"
+    assert with_new_names({"reads": ["difference"], "kind": None}) == {
+        "reads": ["difference"],
+        "kind": None,
+    }

@@ -8,7 +8,7 @@ import pytest
 from fgrlhf.algorithms.registry import import_algorithm
 from fgrlhf.base.working_folder import import_module
 from fgrlhf.configs.user_class import make_object
-from fgrlhf.task import load_task
+from fgrlhf.load import load_task
 
 REWARD = """
 class Politeness:

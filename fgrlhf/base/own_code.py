@@ -1,6 +1,6 @@
-"""The user's own classes that a config names: rewards, scorers and algorithms of `kind: python`.
+"""The user's own classes that a config names: of `kind: python`, and subclasses of a judge.
 
-Their files affect a result like the code of a task: `code_of` in fgrlhf/task.py.
+Their files affect a result like the code of a task: `code_of` in fgrlhf/load.py.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ from fgrlhf.base.working_folder import search_working_folder
 
 
 def own_modules(config: Any) -> list[str]:
-    """The modules of the classes that a config names in `of`, next to `kind` or `name: python`.
+    """The modules of the classes that a config names in `of`, in a section with `kind` or `name`.
 
     Args:
       config: a validated config, or the tree of its YAML file.
@@ -41,7 +41,7 @@ def _class_paths(node: Any) -> Iterator[str]:
         node = {name: getattr(node, name) for name in type(node).model_fields}
     if isinstance(node, Mapping):
         of = node.get("of")
-        if "python" in (node.get("kind"), node.get("name")) and isinstance(of, str):
+        if ("kind" in node or "name" in node) and isinstance(of, str):
             yield of
         for value in node.values():
             yield from _class_paths(value)

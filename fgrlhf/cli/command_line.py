@@ -6,14 +6,13 @@ A key that holds text takes the text after `=` as it is (`fgrlhf.configs.overrid
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.cli.key_help import describe
 from fgrlhf.configs.strict import StrictModel, config_from, load_config
-
-if TYPE_CHECKING:
-    from fgrlhf.task import Task
+from fgrlhf.load import load_task
+from fgrlhf.task import Task
 
 Model = TypeVar("Model", bound=StrictModel)
 
@@ -84,6 +83,4 @@ def task_and_rest(argv: Sequence[str] | None, usage: str) -> "tuple[Task, list[s
             f" `{command} TASK --help` lists the keys for a task."
         )
         sys.exit(0 if arguments else 2)
-    from fgrlhf.task import load_task  # imports torch, which programs without a model do not need
-
     return load_task(arguments[0]), arguments[1:]

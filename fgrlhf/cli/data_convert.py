@@ -20,6 +20,7 @@ from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows,
 from fgrlhf.data.rows import Columns, Row, key_list
 from fgrlhf.data.shapes import AFTER_MARKS, text_after_marks
 from fgrlhf.data.step_rows import STEP_ROWS, step_rows
+from fgrlhf.load import load_task
 from fgrlhf.text_types import Prompt
 
 # format -> what `convert` can write besides rows with the format's own keys
@@ -240,8 +241,6 @@ def _not_read(source: str, settings: ConvertSettings) -> Losses:
 
 def _read_by_task(file: str, settings: ConvertSettings) -> list[Comparison]:
     """The comparisons in a pair file of the task, or those that one of its sources finds."""
-    from fgrlhf.task import load_task  # takes seconds, and other files do not need it
-
     task = load_task(str(settings.task))
     source = settings.source
     if source is None:

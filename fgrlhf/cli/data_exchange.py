@@ -23,6 +23,7 @@ from fgrlhf.data.judgements import JUDGEMENTS, FeedbackRows, JudgedResponse, Los
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
 from fgrlhf.data.votes import MAJORITY, combined
+from fgrlhf.load import load_task
 
 
 class ImportSettings(StrictModel):
@@ -236,8 +237,6 @@ def _feedback_rows(name: str, known: Mapping[str, Any]) -> FeedbackRows:
       name: of the task.
       known: the formats that the command has, for the message if `name` is neither.
     """
-    from fgrlhf.task import load_task  # takes seconds, and other formats do not need it
-
     try:
         task = load_task(name)
     except UserError:

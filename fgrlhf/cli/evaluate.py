@@ -27,6 +27,7 @@ from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, reference_notes
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.load import code_of, data_of
 from fgrlhf.metrics.clusters import units_note, with_clusters
 from fgrlhf.metrics.config import EvaluationMetrics, models_of
 from fgrlhf.metrics.registry import build_metrics
@@ -43,7 +44,8 @@ from fgrlhf.runs.stage import begin, changes_since, finish, folder_of, hold, sto
 from fgrlhf.scorers.context import RewardContext
 from fgrlhf.scorers.kinds import AnyTextScorer
 from fgrlhf.step_search import StepSearch
-from fgrlhf.task import Task, build_reward, code_of, data_of, rl_config
+from fgrlhf.task import Task
+from fgrlhf.task_config import build_reward, rl_config
 
 USAGE = """usage: fgrlhf evaluate TASK policy=... config=... output_dir=... [key=value ...]
   writes to output_dir/eval/NAME-SPLIT"""

@@ -36,8 +36,9 @@ from fgrlhf.configs.strict import (
     refuse,
     unread_keys,
 )
-from fgrlhf.configs.unions import RENAMED_KINDS, any_kind
+from fgrlhf.configs.unions import any_kind, with_new_names
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.load import load_task
 from fgrlhf.reward_models.spec import SPEC_FILE, RewardModelSpec
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.rewards.kinds import LIBRARY_REWARDS
@@ -45,7 +46,6 @@ from fgrlhf.rewards.protocol import sent_prefix
 from fgrlhf.rewards.server import Limits, ServedReward, create_app, model_sha256
 from fgrlhf.scorers.context import OnDevice, RewardContext
 from fgrlhf.scorers.service import VariableName, is_local, read_token
-from fgrlhf.task import load_task
 
 USAGE = """\
 usage: fgrlhf reward-serve ckpt=FOLDER [key=value ...]
@@ -117,8 +117,8 @@ class _WithReward(ServerSettings):
         section = tree.get("reward") if isinstance(tree, dict) else None
         if not isinstance(section, dict):
             return tree
-        kind = section.get("kind")
-        kind = RENAMED_KINDS.get(kind, kind) if isinstance(kind, str) else None
+        kind = with_new_names(section).get("kind")
+        kind = kind if isinstance(kind, str) else None
         if kind in NOT_SERVED:
             refuse([("reward.kind", f"`{kind}` cannot be served: {NOT_SERVED[kind]}")])
         folder = section.get("ckpt")

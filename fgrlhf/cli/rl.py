@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import parse_cli, task_and_rest
-from fgrlhf.task import rl_config
+from fgrlhf.task_config import rl_config
 
 USAGE = "usage: fgrlhf rl TASK config.yml [section.key=value ...]"
 

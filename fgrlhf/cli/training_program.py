@@ -17,8 +17,9 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import parse_cli
 from fgrlhf.configs.strict import StrictModel
+from fgrlhf.load import load_task
 from fgrlhf.runs.runlog import say
-from fgrlhf.task import Task, load_task
+from fgrlhf.task import Task
 
 Config = TypeVar("Config", bound=StrictModel)
 

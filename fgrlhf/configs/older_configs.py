@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from fgrlhf.configs.unions import RENAMED_KINDS
+from fgrlhf.configs.unions import with_new_names
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,7 @@ def with_new_keys(old: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
       config: of the same class, from this release. If a section had another `kind` then, its
         missing keys do not matter: the kinds differ anyway.
     """
-    filled = dict(old)
-    if isinstance(old.get("kind"), str):
-        filled["kind"] = RENAMED_KINDS.get(old["kind"], old["kind"])
+    filled = with_new_names(old)
     for name, field in type(config).model_fields.items():
         if name in old:
             filled[name] = _filled(filled[name], getattr(config, name))

@@ -8,14 +8,14 @@ keys parse the text as YAML.
 import os
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_origin
 
 import yaml
 from pydantic import BaseModel
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.secrets import looks_secret
-from fgrlhf.configs.schema import holds_only_text, types_at
+from fgrlhf.configs.schema import holds_only_text, sections_of, types_at
 from fgrlhf.configs.yaml_files import BASE, DEEPEST, MOST_CHARACTERS, parse_yaml
 
 
@@ -57,7 +57,7 @@ def apply_override(model: type[BaseModel], tree: dict, override: str) -> str:
             f"`{shorten(override)}` is not an override: write it as section.key=value, e.g."
             " train.lr=1e-5, in quotes if it contains spaces or braces"
         )
-    parts = path.split(".")
+    parts = _keys_of_path(model, path)
     if path == BASE and BASE not in model.model_fields:
         raise UserError(
             f"`{shorten(override)}` cannot be an override: a config names its base in the file, as"
@@ -80,6 +80,20 @@ def apply_override(model: type[BaseModel], tree: dict, override: str) -> str:
         section = section[name]
     section[parts[-1]] = value_from_text(model, parts, text)
     return path
+
+
+def _keys_of_path(model: type[BaseModel], path: str) -> list[str]:
+    """The keys of a dotted path. A name in a mapping of texts or numbers may have dots itself.
+
+    `columns.spans.quote=KEY` sets the name `spans.quote` of `columns`, which has no sections.
+    """
+    parts = path.split(".")
+    for place in range(1, len(parts) - 1):
+        mappings = [kind for kind in types_at(model, parts[:place]) if get_origin(kind) is dict]
+        values = types_at(model, parts[: place + 1])
+        if mappings and not any(get_origin(kind) is dict or sections_of(kind) for kind in values):
+            return [*parts[:place], ".".join(parts[place:])]
+    return parts
 
 
 class Environment:

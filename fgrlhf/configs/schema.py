@@ -102,7 +102,7 @@ def tags_of(kinds: Sequence[type[BaseModel]]) -> tuple[str, list[str]]:
     """
     tags = [tag for tag in map(_tag_of, kinds) if tag is not None]
     key = tags[0][0]
-    return key, [value for _, value in tags]
+    return key, list(dict.fromkeys(value for _, value in tags))
 
 
 # ---- locations of pydantic's errors --------------------------------------------------------------

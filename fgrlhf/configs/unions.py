@@ -1,20 +1,20 @@
 """Sections that are one of several classes, as selected by their key `kind`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Union
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Tag
 
 from fgrlhf.configs.strict import refuse
 
-# old name of a kind -> its name; both can be written
-RENAMED_KINDS = {"http": "reward_server"}
+# key -> its values by their old names; both can be written
+RENAMED = {"kind": {"http": "reward_server"}, "reads": {"difference": "increment"}}
 # name of a kind that is gone -> why, and what to use instead
 REMOVED_KINDS = {
     "perspective": (
         "Google's Perspective API ends with 2026. Use kind: classifier with a model of the Hugging"
         " Face hub, or kind: python with a class that asks another service"
-        " (docs/rewards.md). Scores of different scorers cannot be compared"
+        " (docs/own_reward_service.md). Scores of different scorers cannot be compared"
     ),
 }
 
@@ -27,20 +27,29 @@ def kind_of(section: Any) -> str | None:
     return getattr(section, "kind", None)
 
 
+def with_new_names(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a section, in which old names of values are replaced (RENAMED)."""
+    renamed = dict(section)
+    for key, names in RENAMED.items():
+        if isinstance(section.get(key), str):
+            renamed[key] = names.get(section[key], section[key])
+    return renamed
+
+
 def any_kind(kinds: Sequence[type[BaseModel]]) -> Any:
     """The type of a section that is one of `kinds`, as selected by its key `kind`.
 
-    The section may have the old name of a kind (RENAMED_KINDS).
+    The section may have old names of values (RENAMED).
     """
     tags = [kind.model_fields["kind"].default for kind in kinds]
     tagged = tuple(Annotated[kind, Tag(tag)] for kind, tag in zip(kinds, tags))
 
-    def with_new_name(section: Any) -> Any:
-        kind = kind_of(section)
-        if not isinstance(section, dict) or kind is None or kind in tags:
+    def renamed(section: Any) -> Any:
+        if not isinstance(section, dict):
             return section
-        if kind in REMOVED_KINDS:
+        kind = kind_of(section)
+        if kind in REMOVED_KINDS and kind not in tags:
             refuse([("kind", f"there is no `{kind}` any more: {REMOVED_KINDS[kind]}")])
-        return {**section, "kind": RENAMED_KINDS.get(kind, kind)}
+        return with_new_names(section)
 
-    return Annotated[Union[tagged], Discriminator(kind_of), BeforeValidator(with_new_name)]  # noqa: UP007
+    return Annotated[Union[tagged], Discriminator(kind_of), BeforeValidator(renamed)]  # noqa: UP007

@@ -297,6 +297,8 @@ def _marked(row: Row, texts: Sequence[str]) -> list[tuple[tuple[int, int], ...]]
         return [()] * len(texts)
     key = row.key("marked")
     lists = check_list(key, row.get("marked"))
+    if not lists:  # as null: files with columns have the key in every row
+        return [()] * len(texts)
     if len(lists) != len(texts):
         raise RowError(key, f"has {len(lists)} lists for {len(texts)} responses")
     marked = []
@@ -355,6 +357,9 @@ SPAN_TEXTS = ("severity", "evidence", "reason")  # optional texts of a span
 def _parse_spans(row: Row, number: int) -> SpanFeedback:
     text = prompt_text(row, "prompt") if row.has("prompt") else PromptText("")
     response = response_text(row, "response", "completion")
+    if "spans" in row.values and not row.columns.get("spans") and not row.has("spans"):
+        reason = "is null: write [] if somebody looked and marked nothing, else leave the row out"
+        raise RowError("spans", reason)
     key = row.key(row.first_of("spans"))
     values = check_list(key, row.get("spans"))
     renamed_source = row.text(SOURCE) if SOURCE in row.columns else None

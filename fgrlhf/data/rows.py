@@ -115,6 +115,9 @@ class Row:
         for each in names:
             if each in self.columns:
                 raise RowError(self.key(each), "must not be null")
+        for each in names:
+            if each in self.values and self.values[each] is None and each not in self._renamed:
+                raise RowError(each, "is null, which means that the row has none")
         raise RowError(name, self._without(names), names)
 
     def _without(self, names: Sequence[str]) -> str:

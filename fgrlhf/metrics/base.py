@@ -1,17 +1,14 @@
 """The interface of a metric: numbers for each response."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from fgrlhf.base.shared_messages import print_once
+from fgrlhf.metrics.columns import TOKENIZER
 from fgrlhf.metrics.config import METRICS, MetricConfig, MetricFacts
-from fgrlhf.metrics.pooled import TOKENIZER
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import MetricFunction, Prompt
 
 Columns = dict[str, float | list[float] | str | None]
-
-# A metric of a task: (prompt, response) -> {column: number}. None means "not applicable".
-MetricFunction = Callable[[Prompt, str], Mapping[str, float | None]]
 
 
 class NamedMetric(ABC):

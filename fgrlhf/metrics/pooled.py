@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from fgrlhf.metrics.columns import ANY, ERROR_FREE, MAX, TOTAL
 from fgrlhf.metrics.overlap import corpus_bleu, corpus_chrf, corpus_ter
 from fgrlhf.metrics.words import distinct
 
@@ -14,7 +15,6 @@ def corpus_perplexity(nll_and_tokens: Sequence[float]) -> float:
     return math.exp(negative_log_likelihood / tokens)
 
 
-CORPUS = "/corpus"
 # `<statistic>` of a row's key `<metric>/<statistic>`, which holds a list of numbers -> a function
 # of their sum over responses, which is `<metric>/corpus` in the summary.
 CORPUS_LEVEL: dict[str, Callable[[Sequence[float]], float]] = {
@@ -26,9 +26,6 @@ CORPUS_LEVEL: dict[str, Callable[[Sequence[float]], float]] = {
 # `<statistic>` -> the least and the greatest value of those that have both
 CORPUS_LIMITS = {"bleu_counts": (0.0, 100.0), "chrf_counts": (0.0, 100.0)}
 
-TOKENIZER = "/tokenizer"  # `<metric>/tokenizer` of a row: the name of what finds the words
-
-PROMPT = "/prompt"
 # Metrics that are also computed from all responses to a prompt together: `<metric>/prompt` in the
 # summary.
 PROMPT_LEVEL: dict[str, Callable[[Sequence[str]], float | None]] = {
@@ -36,19 +33,6 @@ PROMPT_LEVEL: dict[str, Callable[[Sequence[str]], float | None]] = {
     "distinct2": partial(distinct, n=2),
     "distinct3": partial(distinct, n=3),
 }
-
-# A reward that classifies segments has two counts in a row, `<reward>/error_free` and
-# `<reward>/segments`. Their ratio over all responses is `<reward>/ratio` in the summary.
-ERROR_FREE = "/error_free"
-TOTAL = "/segments"
-RATIO = "/ratio"
-
-# `<column>/not_applicable` in the summary: the share of responses for which a column is None
-NOT_APPLICABLE = "/not_applicable"
-
-# The last part of a column's name -> how its values are reduced over the responses to a prompt.
-MAX = "max"
-ANY = "any"
 
 # Last parts of `reward/...` with a meaning of their own in logs and summaries, so that a reward
 # cannot have them as its name.

@@ -24,6 +24,7 @@ from fgrlhf.cli.key_help import describe
 from fgrlhf.configs.schema import types_at
 from fgrlhf.configs.strict import Count, FilePath
 from fgrlhf.configs.yaml_files import read_config
+from fgrlhf.load import load_task
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.source import read_source
 from fgrlhf.pipeline.comparison import Comparison, compare_runs
@@ -39,7 +40,7 @@ from fgrlhf.pipeline.experiments import (
 from fgrlhf.pipeline.scores import evaluation_rows, paired_scores
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from fgrlhf.report.display import Display
-from fgrlhf.task import load_task, rl_config
+from fgrlhf.task_config import rl_config
 
 USAGE = """usage: fgrlhf compare TASK CONFIG ... output_dir=DIR [key=value ...]
   CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE

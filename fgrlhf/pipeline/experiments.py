@@ -20,12 +20,13 @@ from fgrlhf.configs.overrides import parsed_or_text
 from fgrlhf.configs.strict import StrictModel, load_config
 from fgrlhf.configs.yaml_files import read_config
 from fgrlhf.data.problems import counted
+from fgrlhf.load import data_of, load_task
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
 from fgrlhf.report.text import short_commit
 from fgrlhf.runs.runlog import command_line, commit_of_code
 from fgrlhf.runs.stage import model_files
-from fgrlhf.task import data_of, load_task, rl_config
+from fgrlhf.task_config import rl_config
 
 # program -> its module; the task is the first argument
 PROGRAMS = {

@@ -20,6 +20,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.kernels.choice import processor_name
+from fgrlhf.load import load_task
 from fgrlhf.metrics.clusters import clusters_by_prompt
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.metrics.rows import ROWS
@@ -37,7 +38,6 @@ from fgrlhf.report.records import (
 from fgrlhf.report.spread import ONE_RUN, known_spreads, spread_line
 from fgrlhf.reward_models.spec import SPEC_FILE
 from fgrlhf.runs.runlog import versions
-from fgrlhf.task import load_task
 
 USAGE = "usage: fgrlhf summary TASK output_dir=DIR [split=test]"
 Rows = Sequence[Mapping[str, Any]]

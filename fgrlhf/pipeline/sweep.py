@@ -27,6 +27,7 @@ from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
+from fgrlhf.load import load_task
 from fgrlhf.pipeline.comparison import measure_on_dev, why_dev_differs
 from fgrlhf.pipeline.comparison_page import band
 from fgrlhf.pipeline.experiment_settings import (
@@ -41,7 +42,7 @@ from fgrlhf.pipeline.stages import stop_with_signals
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import page_template, short_name, stylesheet
 from fgrlhf.report.plots import intervals, panels
-from fgrlhf.task import load_task, rl_config
+from fgrlhf.task_config import rl_config
 
 USAGE = """usage: fgrlhf sweep TASK CONFIG key=value,value ... output_dir=DIR [key=value ...]
   CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE

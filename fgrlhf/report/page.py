@@ -21,6 +21,7 @@ from markupsafe import Markup
 from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.base.files import write_text
 from fgrlhf.base.program import run_main
+from fgrlhf.load import load_task
 from fgrlhf.report import samples
 from fgrlhf.report.curves import drift, learning_curves, supervised_curves
 from fgrlhf.report.data import Outputs, read_outputs, recorded_task
@@ -185,8 +186,6 @@ def display_for(output_dir: str | Path, task: str | None) -> Display:
     name = task or recorded_task(output_dir)
     if name is None:
         return Display()
-
-    from fgrlhf.task import load_task  # takes seconds, and only reports with a task need it
 
     try:
         return load_task(name).display

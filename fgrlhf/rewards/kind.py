@@ -1,9 +1,9 @@
 """The base class of reward kinds, without heavy imports."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fgrlhf.configs.strict import Amount, StrictModel
 from fgrlhf.scorers.context import RewardContext
@@ -11,6 +11,15 @@ from fgrlhf.scorers.context import RewardContext
 if TYPE_CHECKING:
     from fgrlhf.reward import AspectReward
     from fgrlhf.text_types import Prompt, SegmentScore
+
+
+def _not_zero(value: float) -> float:
+    if value == 0:
+        raise ValueError("0 makes the reward 0 for every response; set weight=0 to disable it")
+    return value
+
+
+Value = Annotated[Amount, AfterValidator(_not_zero)]
 
 
 class RewardKind(StrictModel):

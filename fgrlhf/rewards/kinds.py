@@ -16,7 +16,7 @@ seconds, and reading a config does not need them.
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -43,10 +43,9 @@ from fgrlhf.reward_utils import (
     segmenter_input,
 )
 from fgrlhf.rewards.client import RewardClient
-from fgrlhf.rewards.increment import IncrementReward
-from fgrlhf.rewards.judge import JudgeReward
-from fgrlhf.rewards.kind import RewardKind
+from fgrlhf.rewards.kind import RewardKind, Value
 from fgrlhf.rewards.protocol import Sha256
+from fgrlhf.rewards.scored import Reads, ScorerReward
 from fgrlhf.rewards.text_rewards import (
     LengthReward,
     MetricReward,
@@ -54,21 +53,17 @@ from fgrlhf.rewards.text_rewards import (
     RegexReward,
     RepetitionReward,
 )
+from fgrlhf.scorers.base import TextScorer
 from fgrlhf.scorers.context import OnDevice, RewardContext
 from fgrlhf.scorers.kinds import AnyTextScorer, ClassifierSettings, JudgeSettings
 from fgrlhf.scorers.service import RemoteSettings, VariableName
 
-if TYPE_CHECKING:
-    from fgrlhf.rewards.classifier import ClassifierReward
-
-Value = Annotated[Amount, AfterValidator(lambda value: _not_zero(value))]
+READS_HELP = (
+    "segment: each segment by itself; prefix: the response up to its end; increment: how much the"
+    " segment changes the score of the response so far"
+)
+NOT_TOKENS = "a judge reads words, so it cannot judge the policy's tokens"
 Label = Annotated[str, Field(min_length=1)]
-
-
-def _not_zero(value: float) -> float:
-    if value == 0:
-        raise ValueError("0 makes the reward 0 for every response; set weight=0 to disable it")
-    return value
 
 
 def _is_divided(section: Mapping[str, Any]) -> bool:
@@ -190,30 +185,78 @@ class SequenceScorer(OnDevice, RewardKind):
         return (self.ckpt,)
 
 
-class Classifier(ClassifierSettings, DividesText):
-    """Any Hugging Face text classifier: the probability or log-odds of one of its labels."""
+class OverScorer(DividesText):
+    """The keys of rewards over a scorer of texts (`ScorerReward`)."""
 
-    kind: Literal["classifier"] = "classifier"
     level: Level = Field(default="whole", description="segments to judge: docs/rewards.md, Levels")
-    reads: Literal["segment", "prefix", "difference"] = Field(
-        default="segment",
-        description=(
-            "segment: each segment by itself; prefix: the response up to its end; difference: how"
-            " much the segment changes the score of the response so far"
-        ),
-    )
     scale: Value = Field(default=1.0, description="factor of the score")
     threshold: Amount = Field(default=0.0, description="subtracted from the score before scaling")
 
-    def build(self, context: RewardContext) -> "ClassifierReward":
-        from fgrlhf.rewards.classifier import ClassifierReward
-        from fgrlhf.scorers.classifier import LabelScorer
+    def text_scorer(self, context: RewardContext) -> TextScorer:
+        """Build the scorer and load its model."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method `text_scorer`")
 
-        context = self.placed(context)
-        return ClassifierReward(LabelScorer.load(self, context.device, context.dtype), self)
+    def build(self, context: RewardContext) -> ScorerReward:
+        reads: Reads = getattr(self, "reads", "segment")
+        return ScorerReward(
+            self.text_scorer(context),
+            self.level,
+            reads,
+            self.scale,
+            self.threshold,
+            self.segmenter,
+        )
+
+
+class Score(OverScorer):
+    """The score of each segment by any scorer of texts: scale * (score - threshold)."""
+
+    kind: Literal["score"] = "score"
+    scorer: AnyTextScorer = Field(description="gives a text a number: docs/rewards.md, Scorers")
+    reads: Reads = Field(default="segment", description=READS_HELP)
+
+    @model_validator(mode="after")
+    def _level_of_texts(self):
+        if self.level == "token" and isinstance(self.scorer, JudgeSettings):
+            refuse([("level", NOT_TOKENS)])
+        return self
+
+    def text_scorer(self, context: RewardContext) -> TextScorer:
+        return self.scorer.build(context)
+
+    def model_folders(self) -> tuple[str, ...]:
+        return (*self.scorer.model_folders(), *self.segmenters())
+
+
+class Classifier(ClassifierSettings, OverScorer):
+    """Any Hugging Face text classifier: the probability or log-odds of one of its labels."""
+
+    kind: Literal["classifier"] = "classifier"
+    reads: Reads = Field(default="segment", description=READS_HELP)
+
+    def text_scorer(self, context: RewardContext) -> TextScorer:
+        return self.classifier(context)
 
     def model_folders(self) -> tuple[str, ...]:
         return (self.ckpt, *self.segmenters())
+
+
+class Judge(JudgeSettings, OverScorer):
+    """A language model that judges responses, by an OpenAI-compatible interface.
+
+    The reward of each segment is scale * (score - threshold).
+    """
+
+    kind: Literal["judge"] = "judge"
+
+    @model_validator(mode="after")
+    def _level_of_texts(self):
+        if self.level == "token":
+            refuse([("level", NOT_TOKENS)])
+        return self
+
+    def text_scorer(self, context: RewardContext) -> TextScorer:
+        return self.judge()
 
 
 class Increment(DividesText):
@@ -232,9 +275,10 @@ class Increment(DividesText):
     )
     scale: Positive = Field(default=1.0, description="factor of the score")
 
-    def build(self, context: RewardContext) -> IncrementReward:
+    def build(self, context: RewardContext) -> ScorerReward:
         scale = self.scale if self.better == "high" else -self.scale
-        return IncrementReward(self.scorer.build(context), scale, self.level, self.segmenter)
+        scorer = self.scorer.build(context)
+        return ScorerReward(scorer, self.level, "increment", scale, segmenter=self.segmenter)
 
     def model_folders(self) -> tuple[str, ...]:
         return (*self.scorer.model_folders(), *self.segmenters())
@@ -369,27 +413,6 @@ class ServerReward(RemoteSettings, RewardKind):
         return (f"sha256:{self.model_sha256}",)
 
 
-class Judge(JudgeSettings, DividesText):
-    """A language model that judges responses, by an OpenAI-compatible interface.
-
-    The reward of each segment is scale * (score - threshold).
-    """
-
-    kind: Literal["judge"] = "judge"
-    level: Level = Field(default="whole", description="segments to judge: docs/rewards.md, Levels")
-    scale: Value = Field(default=1.0, description="factor of the score")
-    threshold: Amount = Field(default=0.0, description="subtracted from the score before scaling")
-
-    @model_validator(mode="after")
-    def _level_of_texts(self):
-        if self.level == "token":
-            refuse([("level", "a judge reads words, so it cannot judge the policy's tokens")])
-        return self
-
-    def build(self, context: RewardContext) -> JudgeReward:
-        return JudgeReward(self)
-
-
 class Python(RewardKind):
     """A class of your own with `segment_scores(prompts, texts)`."""
 
@@ -410,6 +433,7 @@ def model_facts(kind: RewardKind, *names: str) -> dict[str, Any]:
 LIBRARY_REWARDS: dict[str, type[RewardKind]] = {
     "segment_classifier": SegmentClassifier,
     "sequence_scorer": SequenceScorer,
+    "score": Score,
     "classifier": Classifier,
     "increment": Increment,
     "metric": Metric,

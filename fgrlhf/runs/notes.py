@@ -8,12 +8,13 @@ from transformers import PreTrainedModel
 from fgrlhf.base.files import read_json, sha256, write_json
 from fgrlhf.base.own_code import own_code
 from fgrlhf.kernels.choice import slow_bf16_note
+from fgrlhf.load import code_of
 from fgrlhf.policy_trainer import PolicyTrainer
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import is_main_rank
 from fgrlhf.runs.stage import hold
-from fgrlhf.task import Task, code_of
+from fgrlhf.task import Task
 
 
 def start_line(config: RLConfig | DPOConfig, trainer: PolicyTrainer) -> str:

@@ -324,7 +324,7 @@ class ParallelConfig(StrictModel):
 
 
 class RLConfig(StrictModel):
-    """The config of a whole run. `fgrlhf.task.rl_config` adds a task's reward kinds."""
+    """The config of a whole run. `fgrlhf.task_config.rl_config` adds a task's reward kinds."""
 
     model: ModelConfig
     reward: dict[str, RewardKind]

@@ -20,6 +20,10 @@ from fgrlhf.scorers.context import OnDevice, RewardContext
 from fgrlhf.scorers.models import AGGREGATES, Standardized, WithoutError
 from fgrlhf.scorers.service import Address, RemoteSettings, VariableName
 
+if TYPE_CHECKING:
+    from fgrlhf.scorers.classifier import LabelScorer
+    from fgrlhf.scorers.judge import Judge
+
 
 class ClassifierSettings(OnDevice):
     """Settings of a Hugging Face text classifier."""
@@ -46,6 +50,13 @@ class ClassifierSettings(OnDevice):
     )
     batch_size: Count = Field(default=32, description="texts per forward pass")
 
+    def classifier(self, context: RewardContext) -> "LabelScorer":
+        """Load the classifier."""
+        from fgrlhf.scorers.classifier import LabelScorer
+
+        context = self.placed(context)
+        return LabelScorer.load(self, context.device, context.dtype)
+
 
 class ClassifierScorer(ClassifierSettings, TextScorerKind):
     """Any Hugging Face text classifier: the probability or log-odds of one of its labels."""
@@ -53,10 +64,7 @@ class ClassifierScorer(ClassifierSettings, TextScorerKind):
     kind: Literal["classifier"] = "classifier"
 
     def build(self, context: RewardContext) -> TextScorer:
-        from fgrlhf.scorers.classifier import LabelScorer
-
-        context = self.placed(context)
-        return LabelScorer.load(self, context.device, context.dtype)
+        return self.classifier(context)
 
     def model_folders(self) -> tuple[str, ...]:
         return (self.ckpt,)
@@ -144,6 +152,11 @@ class JudgeSettings(RemoteSettings):
         default=8, description="queries that wait for their answers at the same time"
     )
     max_tokens: Count = Field(default=512, description="most tokens of an answer")
+    of: ClassPath | None = Field(
+        default=None,
+        description="a subclass of fgrlhf.scorers.judge.Judge that asks or reads"
+        " otherwise, as package.module.Class; null: Judge itself",
+    )
 
     @model_validator(mode="after")
     def _ordered_bounds(self):
@@ -151,16 +164,22 @@ class JudgeSettings(RemoteSettings):
             refuse([("high", f"{self.high:g} is not above low={self.low:g}")])
         return self
 
+    def judge(self) -> "Judge":
+        """The judge with these settings. Raises `UserError` if its token or class is missing."""
+        from fgrlhf.scorers.judge import Judge  # loads torch
 
-class JudgeScorerKind(JudgeSettings, TextScorerKind):
+        if self.of is None:
+            return Judge(self)
+        return make_object("judge", self.of, {"settings": self}, "messages(prompt, text, segments)")
+
+
+class JudgeScorer(JudgeSettings, TextScorerKind):
     """A language model that scores whole texts, by an OpenAI-compatible interface."""
 
     kind: Literal["judge"] = "judge"
 
     def build(self, context: RewardContext) -> TextScorer:
-        from fgrlhf.scorers.judge import JudgeScorer
-
-        return JudgeScorer(self)
+        return self.judge()
 
 
 class PythonScorer(TextScorerKind):
@@ -176,7 +195,7 @@ class PythonScorer(TextScorerKind):
 
 TEXT_SCORERS: tuple[type[TextScorerKind], ...] = (
     ClassifierScorer,
-    JudgeScorerKind,
+    JudgeScorer,
     LinearScorerKind,
     PythonScorer,
     SegmentModelScorer,

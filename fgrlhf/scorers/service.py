@@ -1,28 +1,31 @@
 """Queries to services over HTTP: tokens, attempts, waits, and answers that are read with a limit.
 
-The caller turns a failure into a message. Nothing here makes up an answer.
+`Service.answer` turns a failure into a message; of `Service.query`, the caller does. Nothing here
+makes up an answer.
 """
 
 import email.utils
 import functools
 import http.client
 import ipaddress
+import json
 import os
 import re
 import socket
 import sys
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fgrlhf.base.background import within
+from fgrlhf.base.background import wait_for, within
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json
 from fgrlhf.base.secrets import MASK
@@ -205,6 +208,10 @@ class TooLong(Exception):
     """An answer has more bytes than are read."""
 
 
+class BadAnswer(OSError):
+    """An answer without the requested result: a transient fault, like a lost connection."""
+
+
 class Outages:
     """Prints one line per outage of a service, for any number of threads that query it.
 
@@ -313,8 +320,8 @@ class Service:
         service without tokens.
       name: of the service, for messages, such as `the reward server http://127.0.0.1:8000`.
       describe: the body of a refusal -> its message.
-      pause: called with the seconds to wait before the next attempt.
-      wait: waits for an answer until its deadline (fgrlhf/base/background.py).
+      pause: called with the seconds to wait before the next attempt; tests replace it.
+      wait: waits for an answer until its deadline (fgrlhf/base/background.py); tests replace it.
     """
 
     def __init__(
@@ -322,14 +329,14 @@ class Service:
         settings: ServiceSettings,
         token_env: str | None,
         name: str,
-        describe: Callable[[bytes], str],
-        pause: Callable[[float], None],
-        wait: Callable[[threading.Event, float], bool],
+        describe: Callable[[bytes], str] | None = None,
+        pause: Callable[[float], None] = time.sleep,
+        wait: Callable[[threading.Event, float], bool] = wait_for,
     ):
         self.settings = settings
         self.token_env = token_env
         self.name = name
-        self.describe = describe
+        self.describe = describe or text_of
         self._pause = pause
         self._wait = wait
 
@@ -340,6 +347,51 @@ class Service:
     def without_token(self, message: str) -> str:
         """The message without the token, which an answer may repeat."""
         return without(message, self.token())
+
+    def answer(
+        self,
+        path: str,
+        request: Any,
+        read: Callable[[Any], Result],
+        way_out: str = "Check the service and its quota, then run the same command again",
+    ) -> Result:
+        """What `read` makes of the JSON answer to a POST of the JSON value `request`.
+
+        Args:
+          path: below the service's address.
+          read: the answer -> the result. If it raises a ValueError, KeyError or TypeError, the
+            query is repeated: the answer has no result.
+          way_out: if there is no answer in all attempts.
+        Raises:
+          UserError: the service refuses the query, or there is no such answer.
+        """
+
+        def parse(body: bytes) -> Result:
+            try:
+                answer = parse_json(body.decode("utf-8"))
+            except ValueError:
+                raise BadAnswer(f"the answer is not JSON: {text_of(body)}") from None
+            try:
+                return read(answer)
+            except KeyError as error:
+                raise BadAnswer(f"the answer has no {error}: {text_of(body)}") from None
+            except (ValueError, TypeError) as error:
+                raise BadAnswer(f"{error}") from None
+
+        try:
+            return self.query(path, json.dumps(request).encode("ascii"), parse)
+        except Refused as refusal:
+            message = (
+                f"{self.name} refuses the query: {refusal.code} {self.describe(refusal.body)}."
+                " Check the address, what is asked for, and the token"
+            )
+        except GivenUp as error:
+            message = (
+                f"{self.name} gave no answer in {error}. Nothing was recorded for it. {way_out}"
+            )
+        except TooLong as error:
+            message = f"{self.name}: {error}. Check the address"
+        raise UserError(self.without_token(message))
 
     def query(self, path: str, body: bytes | None, parse: Callable[[bytes], Result]) -> Result:
         """The parsed answer to POST of JSON, or to GET if `body` is None.

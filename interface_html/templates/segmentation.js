@@ -96,7 +96,7 @@ window.FG = window.FG || {};
     TABLE_RULE = pattern(`^[${S}]*\\|?[${S}]*:?-+:?[${S}]*(?:\\|[${S}]*:?-+:?[${S}]*)+\\|?[${S}]*$`),
     WORD_BEFORE = pattern(`[^${S}\\(\\[\\{"“'‘«„/–—]{1,24}(?=\\n?$)`),
     FIRST_WORD = pattern(
-      `[${escaped(OPENERS)}${S}]*([${LETTER}]+(?:['’][${LETTER}]+)?|\\p{Nd})?`,
+      `[${escaped(OPENERS)}~≈$€£${S}]*([${LETTER}]+(?:['’][${LETTER}]+)?|\\p{Nd})?`,
       "y",
     ),
     ACRONYM = pattern(`^(?:[${LETTER}]\\.)+[${LETTER}]$`);
@@ -113,7 +113,7 @@ window.FG = window.FG || {};
     डॉ प्रो पं श्री सं вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร`);
   const BEFORE_NUMBER = wordsIn(`
     no nos nr num núm fig figs eq eqs sec secs ch chap vol vols art ex pp p par para tab tbl app
-    op lines ver v abb kap bd s min max tel rs रु стр рис гл табл п пп ст вып`);
+    op lines ver v abb kap bd s min max pop tel rs रु стр рис гл табл п пп ст вып`);
   const MAY_END = wordsIn(`
     al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c est
     dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu fri

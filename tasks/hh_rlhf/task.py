@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from fgrlhf.metrics.base import Metric
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import MetricFunction, Prompt
 from tasks.hh_rlhf.data.mini_world import read_talk, true_quality
 
 
-def metrics(prompts: Sequence[Prompt]) -> tuple[Metric, ...]:
+def metrics(prompts: Sequence[Prompt]) -> tuple[MetricFunction, ...]:
     """The truth for dialogs of the mini world; no metric for others, which it cannot judge."""
     known = all(read_talk(prompt.messages) is not None for prompt in prompts[:5])
     return (true_quality,) if known and prompts else ()

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from fgrlhf.metrics.base import Metric
 from fgrlhf.task import Task
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import MetricFunction, Prompt
 from tasks.qa_feedback.data.oracle import Facts, oracle_metrics
 from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.feedback import load_examples, rm_prefix, rm_prefix_of_words
@@ -22,7 +21,7 @@ def up_to_question(prompt: Prompt) -> str:
     return prompt.text[: start + len(question)] if start >= 0 else question
 
 
-def oracle(prompts: Sequence[Prompt]) -> tuple[Metric, ...]:
+def oracle(prompts: Sequence[Prompt]) -> tuple[MetricFunction, ...]:
     """The oracle for prompts of the mini world; no metric for others, which it cannot judge."""
     known = all(_is_of_mini_world(prompt) for prompt in prompts[:5])
     return (oracle_metrics,) if known and prompts else ()

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from fgrlhf.metrics.base import Metric
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import MetricFunction, Prompt
 from tasks.reasoning.answers import is_right
 from tasks.reasoning.data.mini_world import read_problem, true_steps
 from tasks.reasoning.reward import Answer
@@ -19,7 +18,7 @@ def right_answer(prompt: Prompt, text: str) -> dict[str, float | None]:
     return {"right_answer": float(right)}
 
 
-def metrics(prompts: Sequence[Prompt]) -> tuple[Metric, ...]:
+def metrics(prompts: Sequence[Prompt]) -> tuple[MetricFunction, ...]:
     """The answer's correctness; for problems of the mini world also that of every line."""
     known = all(read_problem(prompt.text) is not None for prompt in prompts[:5])
     return (right_answer, true_steps) if known and prompts else (right_answer,)

@@ -12,7 +12,7 @@ from fgrlhf.base.files import read_jsonl, write_json
 from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.configs.strict import load_config
 from fgrlhf.data.formats import DEMONSTRATIONS
-from fgrlhf.task import build_reward, rl_config
+from fgrlhf.task_config import build_reward, rl_config
 from fgrlhf.text_types import Prompt
 from interface_html.items import read_items
 from interface_html.tasks import feedback_of

@@ -11,7 +11,7 @@ from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.configs.strict import load_config
 from fgrlhf.data.split import hash_share
 from fgrlhf.scorers.linear import LinearScorer
-from fgrlhf.task import rl_config
+from fgrlhf.task_config import rl_config
 from tasks.detoxification.data.prepare import (
     RATED_FILE,
     SPANS_FILE,

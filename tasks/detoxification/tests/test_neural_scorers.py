@@ -16,7 +16,7 @@ from fgrlhf.reward_utils import BLANK, load_segmenter
 from fgrlhf.scorers.context import RewardContext
 from fgrlhf.scorers.kinds import SegmentModelScorer
 from fgrlhf.stats import Interval
-from fgrlhf.task import rl_config
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt
 from reward_modeling import run_fg_rm, run_pref_rm
 from reward_modeling.data import read_segment_rows

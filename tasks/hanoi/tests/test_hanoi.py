@@ -9,7 +9,7 @@ from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.configs.strict import load_config
 from fgrlhf.reward import AtEnd
-from fgrlhf.task import build_reward, rl_config
+from fgrlhf.task_config import build_reward, rl_config
 from fgrlhf.text_types import Prompt
 from sft import run_sft
 from sft.config import SFTConfig

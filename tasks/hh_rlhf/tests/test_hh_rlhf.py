@@ -19,7 +19,7 @@ from fgrlhf.models.dialogs import dialog_text, messages_in
 from fgrlhf.pipeline import summary
 from fgrlhf.policy import load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.task import rl_config
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt
 from reward_modeling import run_pref_rm
 from reward_modeling.run_pref_rm import PreferenceRMConfig

@@ -4,7 +4,7 @@ import pytest
 
 from fgrlhf.configs.strict import load_config
 from fgrlhf.data.rows import Row, RowError
-from fgrlhf.task import build_reward, rl_config
+from fgrlhf.task_config import build_reward, rl_config
 from fgrlhf.text_types import Prompt
 from tasks.iwslt2017.task import TASK, prompts
 

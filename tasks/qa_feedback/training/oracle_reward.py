@@ -8,8 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.rewards.kinds import Value
+from fgrlhf.rewards.kind import RewardKind, Value
 from fgrlhf.scorers.context import RewardContext
 from fgrlhf.text_types import Prompt, SegmentScore
 from tasks.qa_feedback.data.oracle import Judgement, judge

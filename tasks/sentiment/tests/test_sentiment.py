@@ -7,7 +7,7 @@ import pytest
 from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.configs.strict import load_config
-from fgrlhf.task import build_reward, rl_config
+from fgrlhf.task_config import build_reward, rl_config
 from fgrlhf.text_types import Prompt
 from tasks.sentiment.lexicons import Pattern, Vader
 from tasks.sentiment.task import OPENINGS, TASK, openings

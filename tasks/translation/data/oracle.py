@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fgrlhf.data.formats import LabelledSpan
-from fgrlhf.metrics.base import Metric
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import MetricFunction, Prompt
 from tasks.translation.data.language import (
     ADJECTIVE,
     MARK,
@@ -235,7 +234,7 @@ def true_quality(prompt: Prompt, text: str) -> dict[str, float | None]:
     }
 
 
-def oracle_metrics(prompts: Sequence[Prompt]) -> tuple[Metric, ...]:
+def oracle_metrics(prompts: Sequence[Prompt]) -> tuple[MetricFunction, ...]:
     """The oracle, if the prompts are of the mini world."""
     known = bool(prompts) and all(read_sentence(prompt.text) for prompt in prompts[:5])
     return (true_quality,) if known else ()

@@ -16,7 +16,7 @@ from fgrlhf.data.formats import COMPARISONS, LabelledSpan
 from fgrlhf.reward import AtEnd, SegmentClassifierReward
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_models.scoring import SegmentLabels
-from fgrlhf.task import rl_config
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt
 from reward_modeling.data import read_segment_rows
 from reward_modeling.run_fg_rm import SegmentRMConfig

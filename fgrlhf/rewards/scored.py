@@ -1,0 +1,145 @@
+"""A reward per segment from a scorer of texts."""
+
+from collections.abc import Sequence
+from itertools import islice, pairwise
+from typing import Any, Literal
+
+from fgrlhf.reward_utils import MULTILINGUAL, Level, SegmenterName, Span, load_segmenter
+from fgrlhf.scorers.base import TextScorer, score_texts
+from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
+
+Reads = Literal["segment", "prefix", "increment"]
+
+
+class ScorerReward:
+    """A value for each segment y_1, ..., y_J of a response y, from a scorer s of texts.
+
+        r_j = scale * (s(y_j) - threshold)                                  reads: segment
+        r_j = scale * (s(y_1..j) - threshold)                               reads: prefix
+        r_j = scale * (s(y_1..j) - s(y_1..j-1) - threshold)                 reads: increment
+
+    y_1..j is the response up to the end of segment j, and y_1..0 the empty text. The sum of
+    increments telescopes, with threshold 0:
+
+        sum_j r_j = scale * (s(y) - s(empty))
+
+    so dense rewards and a single one at the end (level="whole") have the same sum, and more
+    segments do not earn more: a constant per segment would pay for segments, differences do not.
+    With a scale below 0 low scores are good, as in Wu et al. (2023), section 3.1, where s is the
+    probability of a text that should be avoided.
+
+    The last increment reads the whole response, with the white space after its last segment. A
+    blank response has no segment and no reward. At the level `whole` the value is given at the end.
+
+    Args:
+      scorer: if it has a method `score_segments(prompts, texts, segments)`, it judges all segments
+        of a response together, where `reads` is "segment".
+    """
+
+    def __init__(
+        self,
+        scorer: TextScorer,
+        level: Level = "whole",
+        reads: Reads = "segment",
+        scale: float = 1.0,
+        threshold: float = 0.0,
+        segmenter: SegmenterName = MULTILINGUAL,
+    ):
+        self.scorer = scorer
+        self.level: Level = level
+        self.reads: Reads = reads
+        self.scale = scale
+        self.threshold = threshold
+        self.segmenter = load_segmenter(segmenter)
+        self.needs_tokens = level == "token"
+        self.remote = getattr(scorer, "remote", False)
+
+    def segment_scores(
+        self,
+        prompts: Sequence[Prompt],
+        texts: Sequence[str],
+        tokens: Sequence[ResponseTokens] | None = None,
+    ) -> list[list[SegmentScore]]:
+        spans_of_texts = []
+        for n, text in enumerate(texts):
+            ends = None if tokens is None else tokens[n].char_ends
+            spans_of_texts.append(self.segmenter.segments(text, self.level, ends))
+        together: Any = getattr(self.scorer, "score_segments", None)
+        if together is not None and self.reads == "segment" and self.level != "whole":
+            scores_of_texts = _scored_together(together, prompts, texts, spans_of_texts)
+        else:
+            scores_of_texts = self._scored(prompts, texts, spans_of_texts)
+        results = []
+        for spans, scores in zip(spans_of_texts, scores_of_texts):
+            results.append([self._value(*pair) for pair in zip(spans, self._with_change(scores))])
+        return results
+
+    def _scored(
+        self,
+        prompts: Sequence[Prompt],
+        texts: Sequence[str],
+        spans_of_texts: Sequence[Sequence[Span]],
+    ) -> list[list[float]]:
+        """The scores of what is read of each response, all in one call of the scorer."""
+        counts = []
+        read_prompts = []
+        read_texts = []
+        for prompt, text, spans in zip(prompts, texts, spans_of_texts, strict=True):
+            read = self._texts_read(text, spans)
+            counts.append(len(read))
+            read_prompts += [prompt] * len(read)
+            read_texts += read
+        scores = iter(score_texts(self.scorer, read_prompts, read_texts))
+        return [list(islice(scores, count)) for count in counts]
+
+    def _texts_read(self, text: str, spans: Sequence[Span]) -> list[str]:
+        if self.reads == "segment":
+            return [text[start:end] for start, end in spans]
+        if self.reads == "prefix":
+            return [text[:end] for _, end in spans]
+        return growing_texts(text, [end for _, end in spans])
+
+    def _with_change(self, scores: Sequence[float]) -> list[tuple[float, float]]:
+        """Each segment's score, and what of it counts: all, or how much it has changed."""
+        if self.reads == "increment":
+            return [(after, after - before) for before, after in pairwise(scores)]
+        return [(score, score) for score in scores]
+
+    def _value(self, span: Span, score_and_change: tuple[float, float]) -> SegmentScore:
+        start, end = span
+        score, change = score_and_change
+        value = self.scale * (change - self.threshold)
+        # a judgement of the whole response also rates the decision to stop
+        place = None if self.level == "whole" else end
+        return SegmentScore(start, place, value, f"{score:.3g}")
+
+
+def _scored_together(
+    score_segments: Any,
+    prompts: Sequence[Prompt],
+    texts: Sequence[str],
+    spans_of_texts: Sequence[Sequence[Span]],
+) -> list[list[float]]:
+    """The scores of each response's segments; one without segments is not asked about."""
+    asked = [place for place, spans in enumerate(spans_of_texts) if spans]
+    segments = []
+    for place in asked:
+        segments.append([texts[place][start:end] for start, end in spans_of_texts[place]])
+    scores = score_segments(
+        [prompts[place] for place in asked], [texts[place] for place in asked], segments
+    )
+    results: list[list[float]] = [[] for _ in texts]
+    for place, numbers in zip(asked, scores, strict=True):
+        results[place] = list(numbers)
+    return results
+
+
+def growing_texts(text: str, ends: Sequence[int]) -> list[str]:
+    """The empty text, then `text` up to each end; the last one is the whole text. [] without ends.
+
+    >>> growing_texts("A b. C d. ", [4, 9])
+    ['', 'A b.', 'A b. C d. ']
+    """
+    if not ends:
+        return []
+    return ["", *(text[:end] for end in ends[:-1]), text]
