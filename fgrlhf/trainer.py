@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from fgrlhf.algorithms.kl import KLController, kl_k3
-from fgrlhf.algorithms.metrics import add_token_means
+from fgrlhf.algorithms.metrics import add_token_means, mean_of
 from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.registry import algorithm_class
 from fgrlhf.base.errors import UserError
@@ -37,7 +37,6 @@ from fgrlhf.runs.step_metrics import (
     cut_shares,
     input_counts,
     inputs_since,
-    mean_of,
     rollout_metrics,
     sample_rows,
 )

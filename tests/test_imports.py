@@ -201,6 +201,13 @@ def test_there_is_no_import_circle(graph):
     assert structure.circles(graph) == []
 
 
+def test_algorithms_and_configs_of_runs_form_no_circle_of_types():
+    """An algorithm gets what it needs of a run's config, not the run's config."""
+    graph = structure.import_graph(texts(FILES), typing_too=True)
+    for group in structure.circles(graph):
+        assert not [name for name in group if name.startswith(("fgrlhf.algorithms", "fgrlhf.runs"))]
+
+
 LIGHT = ("detoxification", "hanoi", "hh_rlhf", "numbers", "sentiment")
 
 

@@ -5,11 +5,11 @@ import tiny
 import torch
 from rl_helpers import lengths_mask, rollout
 
+from fgrlhf.algorithms.metrics import mean_of
 from fgrlhf.runs.step_metrics import (
     InputCounts,
     cut_shares,
     explained_variance,
-    mean_of,
     rollout_metrics,
     sample_rows,
 )

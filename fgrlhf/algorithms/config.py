@@ -13,16 +13,33 @@ algorithm does not read is not an error. It is dropped from the config and liste
 starts (`AlgorithmConfig.unused`). Any other key that the algorithm does not read is an error.
 """
 
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from fgrlhf.configs.strict import Coefficient, Count, Positive, StrictModel, refuse, unread_keys
 
-if TYPE_CHECKING:
-    from fgrlhf.runs.rl_config import RLConfig
-
 KL_IN = "loss: k3 in the loss instead of log-ratios in the reward"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings of other sections of a run's config that may not fit an algorithm.
+
+    Attributes:
+      samples_per_prompt: `env.train_num_samples_per_input`.
+      do_sample, num_beams: how training generates responses, in
+        `model.policy_model.train_generation_kwargs`.
+      shares_trunk: `model.value_model.policy_value_sharing`.
+      dropout: `train.dropout`.
+    """
+
+    samples_per_prompt: int
+    do_sample: bool
+    num_beams: int
+    shares_trunk: bool
+    dropout: bool
 
 
 class AlgorithmConfig(StrictModel):
@@ -56,7 +73,7 @@ class AlgorithmConfig(StrictModel):
         """Shared settings that the config gives and this algorithm does not read."""
         return self._unused
 
-    def mistakes(self, run: "RLConfig") -> list[str]:
+    def mistakes(self, run: RunSettings) -> list[str]:
         """Settings in other sections that do not fit this algorithm: one message each."""
         return []
 

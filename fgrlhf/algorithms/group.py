@@ -3,22 +3,19 @@
 They compare the samples of one prompt, response by response or segment by segment.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from fgrlhf.algorithms.advantages import response_advantages, segment_advantages
-from fgrlhf.algorithms.config import AlgorithmConfig
+from fgrlhf.algorithms.config import AlgorithmConfig, RunSettings
 from fgrlhf.algorithms.losses import policy_gradient_loss
 from fgrlhf.algorithms.metrics import policy_metrics
 from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.alignment import segments_before
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
-
-if TYPE_CHECKING:
-    from fgrlhf.runs.rl_config import RLConfig
 
 
 class GroupConfig(AlgorithmConfig):
@@ -32,8 +29,8 @@ class GroupConfig(AlgorithmConfig):
         ),
     )
 
-    def mistakes(self, run: "RLConfig") -> list[str]:
-        K = run.env.train_num_samples_per_input
+    def mistakes(self, run: RunSettings) -> list[str]:
+        K = run.samples_per_prompt
         mistakes = []
         if K < 2:
             mistakes.append(
@@ -41,7 +38,7 @@ class GroupConfig(AlgorithmConfig):
                 " one prompt, which needs a second one: set it to 2 or more, or use"
                 " algorithm.name=reinforce"
             )
-        if not run.model.policy_model.train_generation_kwargs.do_sample:
+        if not run.do_sample:
             mistakes.append(
                 "model.policy_model.train_generation_kwargs.do_sample is false, but"
                 f" `{self.name}` compares the samples of one prompt, which would all be the same:"

@@ -1,6 +1,6 @@
 """Metrics of the algorithms: quantities per token, averaged like the loss."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -37,3 +37,8 @@ def add_token_means(
     """
     for name, metric_BT in metrics.items():
         totals[name] = totals.get(name, 0) + masked_sum(metric_BT, mask_BT) / n_tokens
+
+
+def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The mean of each key over rows with the same keys."""
+    return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}

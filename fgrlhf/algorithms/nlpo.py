@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.algorithms.config import ClippedRatioConfig
+from fgrlhf.algorithms.config import ClippedRatioConfig, RunSettings
 from fgrlhf.algorithms.ppo import PPO
 from fgrlhf.configs.strict import Count
 from fgrlhf.types import Rollout
@@ -22,7 +22,6 @@ from fgrlhf.types import Rollout
 if TYPE_CHECKING:
     from fgrlhf.masked_policy import MaskedPolicy
     from fgrlhf.models.base import Policy
-    from fgrlhf.runs.rl_config import RLConfig
 
 
 class NLPOConfig(ClippedRatioConfig):
@@ -50,8 +49,8 @@ class NLPOConfig(ClippedRatioConfig):
             )
         return self
 
-    def mistakes(self, run: "RLConfig") -> list[str]:
-        if run.model.policy_model.train_generation_kwargs.num_beams == 1:
+    def mistakes(self, run: RunSettings) -> list[str]:
+        if run.num_beams == 1:
             return []
         return [
             "model.policy_model.train_generation_kwargs.num_beams is more than 1, but `nlpo`"

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from fgrlhf.models.base import Policy
-    from fgrlhf.runs.rl_config import RLConfig
     from fgrlhf.value import ActorCritic
 
 
@@ -98,11 +97,30 @@ class Algorithm(Protocol):
         return trainer.gradient_steps(rollout, advantages)
 
 
+class TrainSettings(Protocol):
+    """The keys of the section `train` that an algorithm's own `update` may read."""
+
+    n_ppo_epoch_per_rollout: int
+    n_critic_warmup_steps: int
+    clip_grad: bool
+    max_grad_norm: float
+
+
+class RunConfig(Protocol):
+    """The part of a run's config that an algorithm's own `update` may read."""
+
+    @property
+    def train(self) -> TrainSettings: ...
+
+    @property
+    def logprob_temperature(self) -> float: ...
+
+
 class Trainer(Protocol):
     """The trainer as an algorithm's own `update` may use it (fgrlhf/trainer.py implements it)."""
 
     @property
-    def config(self) -> "RLConfig": ...
+    def config(self) -> RunConfig: ...
 
     @property
     def actor_critic(self) -> "ActorCritic": ...

@@ -24,18 +24,16 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fgrlhf.algorithms.actor_critic import ActorCriticAlgorithm
-from fgrlhf.algorithms.config import ActorCriticConfig
+from fgrlhf.algorithms.config import ActorCriticConfig, RunSettings
 from fgrlhf.algorithms.losses import surrogate_loss
-from fgrlhf.algorithms.metrics import add_token_means, policy_metrics
+from fgrlhf.algorithms.metrics import add_token_means, mean_of, policy_metrics
 from fgrlhf.algorithms.protocol import Trainer
 from fgrlhf.configs.strict import Coefficient, Positive
-from fgrlhf.runs.step_metrics import mean_of
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 from fgrlhf.utils import check_same_shape, masked_sum
 
 if TYPE_CHECKING:
     from fgrlhf.models.base import Policy
-    from fgrlhf.runs.rl_config import RLConfig
 
 TOLERANCE = 1e-10  # of conjugate gradients, relative to |b|^2
 LEAST_CURVATURE = 1e-12  # along the step's direction; keeps the step finite if the KL is flat
@@ -55,15 +53,15 @@ class TRPOConfig(ActorCriticConfig):
         default=10, ge=1, le=100, description="step sizes tried, each half of the one before it"
     )
 
-    def mistakes(self, run: "RLConfig") -> list[str]:
+    def mistakes(self, run: RunSettings) -> list[str]:
         mistakes = []
-        if run.model.value_model.policy_value_sharing:
+        if run.shares_trunk:
             mistakes.append(
                 "model.value_model.policy_value_sharing is true, but `trpo` bounds how far the"
                 " policy moves, and a critic on the same trunk would move it too: set it to false"
                 " and give model.value_model.ckpt, or use algorithm.name=ppo"
             )
-        if run.train.dropout:
+        if run.dropout:
             mistakes.append(
                 "train.dropout is true, but `trpo` compares the policy before and after a step, and"
                 " with dropout every pass differs: set train.dropout=false, or use"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from fgrlhf.algorithms.config import RunSettings
 from fgrlhf.algorithms.ppo import PPOConfig
 from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.published import read_with_ppo_section
@@ -352,13 +353,23 @@ class RLConfig(StrictModel):
             *self._model_mistakes(),
             *self._sampling_mistakes(),
             *self._critic_mistakes(),
-            *self.algorithm.mistakes(self),
+            *self.algorithm.mistakes(self._settings_for_the_algorithm()),
             *self._parallel_mistakes(),
             *self._sampler_mistakes(),
             *best_metric_mistakes(self.train.best_metric, self.evaluation_metrics),
         ]
         refuse([("", text) for text in mistakes])
         return self
+
+    def _settings_for_the_algorithm(self) -> RunSettings:
+        generation = self.model.policy_model.train_generation_kwargs
+        return RunSettings(
+            samples_per_prompt=self.env.train_num_samples_per_input,
+            do_sample=generation.do_sample,
+            num_beams=generation.num_beams,
+            shares_trunk=self.model.value_model.policy_value_sharing,
+            dropout=self.train.dropout,
+        )
 
     def _reward_mistakes(self) -> list[str]:
         """Names of rewards that would read as statistics in logs and summaries."""

@@ -108,11 +108,6 @@ def cut_shares(processes: Sequence[Mapping[str, InputCounts]]) -> dict[str, floa
     return shares
 
 
-def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The mean of each key over rows with the same keys."""
-    return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
-
-
 def sample_rows(
     tokenizer, rollout: Rollout, rewards: TokenReward, advantages: Advantages, limit: int
 ) -> list[dict]:
