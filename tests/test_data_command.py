@@ -19,6 +19,7 @@ from fgrlhf.data.rows import Row
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.comparisons import read_preferences
 
+COUNTED = "; if they should not, the file counts offsets otherwise (see offsets)"
 TALK = "\n\nHuman: a\n\nAssistant:"
 PAIRS = [
     {"prompt": "a", "chosen": "b", "rejected": "c", "source": "x"},
@@ -81,6 +82,26 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
         ),
         (
             [
+                {
+                    "response": "A forest here.",
+                    "spans": [
+                        {"start": 3, "end": 5, "label": "x"},
+                        {"start": 1, "end": 2, "label": "x"},
+                    ],
+                }
+            ],
+            "spans",
+            [
+                "spans: 2",
+                "responses without a span: 0",
+                "spans that begin or end inside a word: 1 (50.0%)" + COUNTED,
+                "spans of white space only, which no segment has: 1",
+                "sentences of the responses: 1",
+                "with label x: 2",
+            ],
+        ),
+        (
+            [
                 {"prompt": "a", "chosen": "b", "rejected": "b "},
                 {"chosen": f"{TALK} c\n\nHuman: d\n\nAssistant: e", "rejected": f"{TALK} f"},
             ],
@@ -120,6 +141,7 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
             [
                 "spans: 3",
                 "responses without a span: 1",
+                "spans that begin or end inside a word: 2 (66.7%)" + COUNTED,
                 "sentences of the responses: 3",
                 "with label x: 3",
             ],
@@ -136,6 +158,7 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
             [
                 "spans: 4",
                 "responses without a span: 0",
+                "spans that begin or end inside a word: 4 (100.0%)" + COUNTED,
                 "sentences of the responses: 4",
                 "with label x: 4",
                 "severities that differ only in blanks or case, which training takes for different"
@@ -182,6 +205,7 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
                 "judgements: 2",
                 "responses without a judgement: 1",
                 "with a span: 1",
+                "spans that begin or end inside a word: 1 (100.0%)" + COUNTED,
                 "of the source: 1",
                 "different values of aspect: 1",
                 "different values of annotator: 1",

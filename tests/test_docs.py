@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
-from fgrlhf.cli import command_line, new_task
+from fgrlhf.cli import command_line, data, new_task
 from fgrlhf.cli.main import COMMANDS
 from fgrlhf.cli.main import main as fgrlhf_main
 from fgrlhf.configs.strict import load_config, validate
@@ -481,6 +481,20 @@ def test_a_wrong_command_is_found(line, message, monkeypatch, tmp_path):
 
 
 # ---- paths and snippets --------------------------------------------------------------------------
+
+
+def test_fenced_commands_of_data_are_accepted(monkeypatch, tmp_path):
+    """They are about the reader's own files: all that may be wrong is that these do not exist."""
+    monkeypatch.chdir(tmp_path)
+    lines = []
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        for block in re.findall(r"^```[^\n]*\n(.*?)^```", text, flags=re.M | re.S):
+            lines += re.findall(r"^fgrlhf data (.*)$", block, flags=re.M)
+    assert len(lines) > 10
+    for line in lines:
+        with pytest.raises(UserError, match=r"does not exist|is not a folder"):
+            data.main(shlex.split(line))
 
 
 def test_the_folders_of_the_readme_exist():

@@ -17,11 +17,13 @@ from fgrlhf.data.formats import (
     StepFeedback,
 )
 from fgrlhf.data.judgements import JUDGEMENTS, SOURCE, JudgedResponse
+from fgrlhf.data.locate import is_whole
 from fgrlhf.models.dialogs import NEXT_TURN
 from fgrlhf.segmentation import odd_kind, sentences
 from fgrlhf.text_types import Prompt
 from fgrlhf.words import count_words
 
+MANY_CUT = 0.1  # share of spans that cut a word
 MOST_LABELS = 10
 
 
@@ -91,9 +93,26 @@ def _about_spans(feedback: Sequence[SpanFeedback]) -> list[str]:
     labels = Counter(span.label for item in feedback for span in item.spans)
     without = sum(not item.spans for item in feedback)
     lines = [f"spans: {labels.total():,}", f"responses without a span: {without:,}"]
+    marks = [(item.response, span.start, span.end) for item in feedback for span in item.spans]
+    lines += _about_marks(marks)
     severities = Counter(span.severity for item in feedback for span in item.spans if span.severity)
     alike = [*_alike("labels", labels), *_alike("severities", severities)]
     return [*lines, *_about_sentences(feedback), *_counted_labels(labels), *alike]
+
+
+def _about_marks(marks: Sequence[tuple[str, int, int]]) -> list[str]:
+    """Lines about spans [start, end) of texts that hardly are what somebody marked."""
+    lines = []
+    cut = sum(not is_whole(text, start, end) for text, start, end in marks)
+    if cut:
+        line = f"spans that begin or end inside a word: {cut:,} ({cut / len(marks):.1%})"
+        if cut > MANY_CUT * len(marks):
+            line += "; if they should not, the file counts offsets otherwise (see offsets)"
+        lines.append(line)
+    blank = sum(not text[start:end].strip() for text, start, end in marks)
+    if blank:
+        lines.append(f"spans of white space only, which no segment has: {blank:,}")
+    return lines
 
 
 def _alike(what: str, values: Counter[str]) -> list[str]:
@@ -141,6 +160,13 @@ def _about_judgements(judged: Sequence[JudgedResponse]) -> list[str]:
     lines = [f"judgements: {len(judgements):,}", f"responses without a judgement: {without:,}"]
     spans = sum(judgement.span is not None for judgement in judgements)
     lines.append(f"with a span: {spans:,}")
+    marks = []
+    for item in judged:
+        for judgement in item.judgements:
+            text = item.source if judgement.side == SOURCE else item.response
+            if judgement.span is not None and text is not None:
+                marks.append((text, *judgement.span))
+    lines += _about_marks(marks)
     of_source = sum(judgement.side == SOURCE for judgement in judgements)
     if of_source:
         lines.append(f"of the source: {of_source:,}")

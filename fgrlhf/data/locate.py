@@ -121,11 +121,11 @@ def locate(
     if start is not None:
         near, _ = readings[0].span(text, start, start)
     verbatim = [(place, place + len(quote)) for place in _places(text, quote)]
-    whole = [place for place in verbatim if _is_whole(text, *place)]
+    whole = [place for place in verbatim if is_whole(text, *place)]
     if whole:
         return _nearest(whole, near, VERBATIM)
     folded = _folded_places(text, quote)
-    whole = [place for place in folded if _is_whole(text, *place)]
+    whole = [place for place in folded if is_whole(text, *place)]
     if whole:
         return _nearest(whole, near, FOLDED)
     for places, how in ((verbatim, VERBATIM), (folded, FOLDED)):
@@ -134,7 +134,7 @@ def locate(
     return Located(None, NOT_FOUND)
 
 
-def _is_whole(text: str, start: int, end: int) -> bool:
+def is_whole(text: str, start: int, end: int) -> bool:
     """Whether [start, end) cuts no word. Characters of scripts without spaces are words."""
     for place in (start, end):
         if not 0 < place < len(text) or is_inner_boundary(text, place):
