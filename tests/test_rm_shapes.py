@@ -45,12 +45,15 @@ from transformers import (
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.reward_models.inputs import RMInputs
-from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.loading import load_reward_model, load_sequence_scorer
 from fgrlhf.reward_models.networks import LanguageModelScorer
+from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.reward_models.scoring import shape_of
 from fgrlhf.reward_models.shapes import check_padding, reads_ahead, shape_of_config
+from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.scorers.classifier import LabelScorer
 from fgrlhf.scorers.kinds import ClassifierScorer
+from fgrlhf.text_types import Prompt
 from reward_modeling.config import ModelSection
 from reward_modeling.network import load_network
 from reward_modeling.run_fg_rm import train
@@ -297,11 +300,44 @@ def test_a_published_classifier_that_reads_padding_is_refused(tmp_path):
         load_reward_model(tmp_path, rm.prefix_fn, level="sentence")
 
 
-def test_an_encoder_decoder_with_two_configs_is_refused(tmp_path):
-    model = test_trial.random_model("t5gemma", test_trial.NESTED["t5gemma"])
+TWO_CONFIGS = {
+    "t5gemma": test_trial.NESTED["t5gemma"],
+    "t5gemma2": {
+        "encoder": {
+            "text_config": test_trial.WINDOWED,
+            "vision_config": test_trial.IMAGES,
+            "mm_tokens_per_image": 1,
+        },
+        "decoder": test_trial.WINDOWED,
+    },
+}
+
+
+@pytest.mark.parametrize("model_type", TWO_CONFIGS)
+@torch.no_grad()
+def test_an_encoder_decoder_with_two_configs(model_type, tmp_path):
+    """Its decoder is read, as in others. In T5Gemma 2, rows cannot share their prompt's states."""
+    model = test_trial.random_model(model_type, TWO_CONFIGS[model_type]).eval()
     test_trial.save(model, tmp_path)
-    with pytest.raises(UserError, match="a config for each of its parts.* such as Gemma"):
-        load(tmp_path)
+    network = load(tmp_path, kind="sequence")
+    assert not any(p.requires_grad for n, p in network.trunk.named_parameters() if "vision" in n)
+    spec = RewardModelSpec("sequence", "seq2seq", "sequence", True, 64, mean=0.0, std=1.0)
+    network.save_pretrained(tmp_path / "saved")
+    tiny.tokenizer().save_pretrained(tmp_path / "saved")
+    spec.save(tmp_path / "saved")
+    scorer = load_sequence_scorer(str(tmp_path / "saved"), text_prefix)
+    long, short = Prompt("0", "the red cat sees a blue dog and one bird"), Prompt("1", "a dog")
+    prompts, texts = [long, long, short, short], ["one two three", "and", "likes a cat ;", "red"]
+    expected = []
+    for read in scorer.encode(prompts, texts):
+        ids, decoder_ids = torch.tensor([read.input_ids]), torch.tensor([read.decoder_input_ids])
+        states_BLD = model.base_model(input_ids=ids, decoder_input_ids=decoder_ids)[0]
+        expected.append(network.head(states_BLD[0, -1]))
+    torch.testing.assert_close(scorer.score(prompts, texts), torch.cat(expected))
+    with pytest.raises(UserError, match="of shape encoder cannot read: set model.shape to seq2seq"):
+        load(tmp_path, "encoder")
+    load(tmp_path, train_top_layers=1)
+    load(tmp_path, lm_logprob_feature=True)
 
 
 @pytest.mark.parametrize("layers", [None, 1])

@@ -27,10 +27,10 @@ from fgrlhf.kernels.shared_cache import SHARED_CACHE
 from fgrlhf.models import sharding, trial
 from fgrlhf.models.causal import CausalSteps
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.models.encoder_decoder import encode_prompts
+from fgrlhf.models.encoder_decoder import EncoderDecoderSteps, encode_prompts
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import count_layers
-from fgrlhf.models.windows import windows_of
+from fgrlhf.models.windows import decoder_windows_of, windows_of
 from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
 from fgrlhf.runs.rl_config import LoRAConfig
 
@@ -331,7 +331,9 @@ def test_lengths_from_which_a_model_differs():
     assert windows_of(random_model("qwen2", windowed | {"use_sliding_window": False})) == []
     assert windows_of(random_model("led", families.ENCODER_DECODERS["led"][1])) == [8]
     assert windows_of(random_model("gemma3", NESTED["gemma3"])) == [4]
-    assert windows_of(random_model("t5gemma", NESTED["t5gemma"])) == [4]
+    nested = random_model("t5gemma", two_stacks(20))
+    assert windows_of(nested) == [4] and decoder_windows_of(nested) == [20]
+    assert decoder_windows_of(random_model("gemma3", NESTED["gemma3"])) == []
     assert windows_of(families.random_model(families.config_of("bamba"))) == [8]
     assert windows_of(families.random_model(families.config_of("qwen3_5_text"))) == [64]
     assert windows_of(random_model("t5", families.T5)) == []
@@ -489,6 +491,26 @@ def test_an_encoder_decoder_with_two_configs(tmp_path):
     check_logprobs(policy)
     policy.save(tmp_path / "saved")
     assert load_policy(tmp_path / "saved").decoder_start_ids == policy.decoder_start_ids
+
+
+def two_stacks(decoder_window: int) -> dict:
+    return NESTED["t5gemma"] | {"decoder": WINDOWED | {"sliding_window": decoder_window}}
+
+
+def test_a_decoder_that_is_wrong_beyond_its_own_window_is_refused(tmp_path, monkeypatch):
+    """Its window is longer than the responses of the other trials."""
+    save(random_model("t5gemma", two_stacks(12)), tmp_path)
+    check_logprobs(load_policy(tmp_path))
+    read = EncoderDecoderSteps._read
+
+    def wrong(self, *arguments):
+        hidden_BD = read(self, *arguments)
+        length = self.cache.self_attention_cache.get_seq_length()
+        return hidden_BD * (1.5 if length > 13 else 1.0)
+
+    monkeypatch.setattr(EncoderDecoderSteps, "_read", wrong)
+    with pytest.raises(UserError, match="in texts of more than 12 tokens"):
+        load_policy(tmp_path)
 
 
 # The start token and the beginning of a text in generation_config.json (None: no such file) and in

@@ -260,8 +260,10 @@ def constants_of(model: PreTrainedModel) -> set[str]:
 def width_of_states(config: PretrainedConfig) -> int:
     """Width of a language model's last hidden states, which heads read.
 
-    OPT-350m projects them to the width of its embeddings, which is not that of its layers.
+    OPT-350m projects them to the width of its embeddings, which is not that of its layers. T5Gemma
+    has a config for each stack, and the heads read the decoder.
     """
+    config = config.get_text_config()
     return getattr(config, "word_embed_proj_dim", None) or config.hidden_size
 
 

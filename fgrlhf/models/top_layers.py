@@ -53,6 +53,7 @@ def layers_of(stack: nn.Module) -> nn.ModuleList:
     Raises:
       UserError: there is no such list.
     """
+    stack = getattr(stack, "text_model", stack)  # T5Gemma 2 has an encoder of images beside it
     config = getattr(stack, "config", None)
     counts = {getattr(config, key, None) for key in COUNT_KEYS}
     for module in stack.modules():  # outer modules come first

@@ -6,8 +6,9 @@ responses of a prompt share. The trial compares them with the model's own forwar
 every prompt is alone.
 
 A second trial, of one response each, has prompts around the length of the model's windows
-(windows.py): one is longer, the response of another crosses it, a third is padded. In a large model
-with a long window it would take minutes and is left out, with a note.
+(windows.py): one is longer, the response of another crosses it, a third is padded. If the decoder
+of an encoder-decoder has windows, another one has short prompts and responses around their length.
+In a large model with a long window they would take minutes and are left out, with a note.
 
 Axes here, besides those of fgrlhf/types.py: M tokens that a decoder reads before a response.
 """
@@ -28,7 +29,7 @@ from fgrlhf.models.causal import SharedCacheSteps
 from fgrlhf.models.decoding import Steps
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy, EncoderDecoderSteps
 from fgrlhf.models.recorded_steps import never_record
-from fgrlhf.models.windows import windows_of
+from fgrlhf.models.windows import decoder_windows_of, windows_of
 
 # The trial: a long and a short prompt with two responses each, of three and two tokens.
 PROMPT_LENGTHS = (6, 2)
@@ -130,9 +131,15 @@ def _run_trial(policy: Policy) -> None:
         _check_steps(policy, trial)
         if torch.cuda.is_available():
             check_recorded_steps(policy, trial)
-        window = _window_to_try(policy)
+        window = _window_to_try(policy, windows_of(policy.model))
         if window is not None:
-            _check_long_texts(policy, window)
+            lengths = [max(1, window + more) for more in AROUND_WINDOW]
+            prompts = (*lengths, SHORT_PROMPT_LENGTH)
+            _check_long_texts(policy, window, prompts, LONG_RESPONSE_LENGTHS)
+        window = _window_to_try(policy, decoder_windows_of(policy.model))
+        if window is not None:
+            responses = (window + LONG_RESPONSE_LENGTHS[0], RESPONSE_LENGTHS[1])
+            _check_long_texts(policy, window, PROMPT_LENGTHS, responses)
     except (UserError, _TrialError):
         raise
     except Exception as error:  # the code of a model's forward pass can raise anything
@@ -150,9 +157,8 @@ def _run_trial(policy: Policy) -> None:
             policy.frozen_layers.forget()
 
 
-def _window_to_try(policy: Policy) -> int | None:
-    """The longest window that the long trial can afford; None: there is none."""
-    windows = windows_of(policy.model)
+def _window_to_try(policy: Policy, windows: list[int]) -> int | None:
+    """The longest of these windows that the long trial can afford; None: there is none."""
     embeddings = policy.num_embeddings * policy.hidden_size
     parameters = sum(p.numel() for p in policy.model.parameters()) - embeddings
     longest_text = min(MAX_TOKENS, int(MAX_WORK / max(parameters, 1)))
@@ -172,11 +178,15 @@ def _note_untried(name: str, window: int) -> None:
     )
 
 
-def _check_long_texts(policy: Policy, window: int) -> None:
-    """The checks of updates and steps with texts that are longer than this window."""
-    lengths = [max(1, window + more) for more in AROUND_WINDOW]
-    lengths = (*lengths, SHORT_PROMPT_LENGTH)
-    trial = make_trial(policy, lengths, LONG_RESPONSE_LENGTHS, TOLERANCE_OF_LONG_HALF_PRECISION)
+def _check_long_texts(
+    policy: Policy, window: int, prompts: tuple[int, ...], responses: tuple[int, ...]
+) -> None:
+    """The checks of updates and steps with texts that are longer than this window.
+
+    Args:
+      prompts, responses: their lengths.
+    """
+    trial = make_trial(policy, prompts, responses, TOLERANCE_OF_LONG_HALF_PRECISION)
     try:
         _check_finite(policy, trial)
         _check_updates(policy, trial)

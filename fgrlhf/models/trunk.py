@@ -28,9 +28,15 @@ def text_config(model: PreTrainedModel) -> PretrainedConfig:
 
 
 def freeze_other_inputs(model: PreTrainedModel) -> None:
-    """Freeze the parts of a multimodal model that text does not go through."""
+    """Freeze the parts of a multimodal model that text does not go through.
+
+    An encoder-decoder (T5Gemma 2) has them in its encoder.
+    """
+    base: Any = model.base_model
     trunk = trunk_of(model)
-    base: nn.Module = model.base_model
+    if model.config.is_encoder_decoder:
+        base = model.get_encoder()
+        trunk = getattr(base, "text_model", base)
     if trunk is base:
         return
     for part in base.children():

@@ -6,7 +6,7 @@ are seen. The config has these lengths, under a name of its own in every family.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -35,20 +35,37 @@ CHUNK_OF_LINEAR_LAYERS = 64
 
 
 def windows_of(model: PreTrainedModel) -> list[int]:
-    """These lengths, in tokens, longest first; those that no text can exceed are left out."""
+    """These lengths of the stack that reads a prompt, in tokens, longest first.
+
+    Those that no text can exceed are left out.
+    """
     stack = "encoder" if model.config.is_encoder_decoder else "decoder"
+    return _windows(model, _config_of(model.config, "encoder"), stack)
+
+
+def decoder_windows_of(model: PreTrainedModel) -> list[int]:
+    """These lengths of an encoder-decoder's decoder, which reads the response; [] of other models.
+
+    Only a config for each stack (T5Gemma) tells them apart from those of the encoder.
+    """
+    config = _config_of(model.config, "decoder")
+    if not model.config.is_encoder_decoder or config is model.config:
+        return []
+    return _windows(model, config, "decoder")
+
+
+def _config_of(config: PretrainedConfig, stack: str) -> PretrainedConfig:
+    """The config of a stack of a nested encoder-decoder; of other models, their own."""
+    part = getattr(config, stack, None)
+    return part if isinstance(part, PretrainedConfig) else config
+
+
+def _windows(
+    model: PreTrainedModel, config: PretrainedConfig, stack: Literal["encoder", "decoder"]
+) -> list[int]:
     limit = max_positions(text_config(model), stack)
-    found = set()
-    for config in _text_configs(model.config):
-        found |= set(_lengths(config))
+    found = set(_lengths(config.get_text_config().to_dict()))
     return sorted((n for n in found if n > 0 and (limit is None or n < limit)), reverse=True)
-
-
-def _text_configs(config: PretrainedConfig) -> list[dict[str, Any]]:
-    """The configs of the parts that read text; a nested encoder-decoder has two."""
-    parts = [getattr(config, name, None) for name in ("encoder", "decoder")]
-    parts = [part for part in parts if isinstance(part, PretrainedConfig)]
-    return [part.get_text_config().to_dict() for part in parts or [config]]
 
 
 def _lengths(config: dict[str, Any]) -> Iterator[int]:

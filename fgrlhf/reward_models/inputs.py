@@ -438,7 +438,8 @@ def longest_input(network: PreTrainedModel) -> int | None:
     RoBERTa and its relatives (Longformer, XLM-R) give padding an embedding of its own among those
     of the positions, and count positions from the next one: of 514 embeddings they use 512.
     """
-    limits = (max_positions(network.config, "encoder"), max_positions(network.config, "decoder"))
+    config = network.config.get_text_config()  # T5Gemma has one for each stack
+    limits = (max_positions(config, "encoder"), max_positions(config, "decoder"))
     positions = min((limit for limit in limits if limit is not None), default=None)
     if positions is None:
         return None

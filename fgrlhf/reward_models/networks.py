@@ -20,7 +20,7 @@ from transformers import (
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from fgrlhf.base.errors import shorten
-from fgrlhf.kernels.install import share_cache, share_prompts, speed_up
+from fgrlhf.kernels.install import share_cache, share_prompts, shares_prompts, speed_up
 from fgrlhf.models.decoder_prefix import CONFIG_KEY
 from fgrlhf.models.encoder_decoder import can_pack
 from fgrlhf.models.loading import (
@@ -32,7 +32,7 @@ from fgrlhf.models.loading import (
 from fgrlhf.models.logprobs import logprobs_and_margins, project_states
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import TopLayers, layers_of, names_below, train_top_layers
-from fgrlhf.models.trunk import trunk_of
+from fgrlhf.models.trunk import freeze_other_inputs, text_config, trunk_of
 from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_by_segment
 from fgrlhf.reward_models.rm_input import Kind, Shape
 from fgrlhf.reward_models.scorer_batch import (
@@ -42,7 +42,12 @@ from fgrlhf.reward_models.scorer_batch import (
     scorer_batch,
     upper_states,
 )
-from fgrlhf.reward_models.shapes import check_direction, check_padding, check_stacks
+from fgrlhf.reward_models.shapes import (
+    CHANGE_BY_PADDING,
+    check_direction,
+    check_padding,
+    check_stacks,
+)
 from fgrlhf.reward_models.text_features import TEXT_FEATURES
 
 LM_FEATURES = 2
@@ -304,11 +309,12 @@ class LanguageModelScorer(PreTrainedModel):
         rows = {"places": ids_12, "response_mask": ones_12}  # the two tokens are at places 0 and 1
         if self.is_encoder_decoder:
             inputs["decoder_input_ids"] = ids_12
-            rows["decoder_attention_mask"] = ones_12
             rows["prompt_rows"] = torch.zeros(1, dtype=torch.long, device=self.device)
         self.lm.eval()
-        expected_12V = self.lm(**inputs, use_cache=False).logits.float()
-        hidden_12D = hidden_states(self.lm, scorer_batch(**inputs, **rows))
+        # the mask says that no token is padding, which T5Gemma would recognise by its number
+        mask = {"decoder_attention_mask": ones_12} if self.is_encoder_decoder else {}
+        expected_12V = self.lm(**inputs, **mask, use_cache=False).logits.float()
+        hidden_12D = hidden_states(self.lm, scorer_batch(**inputs, **rows, **mask))
         logits_12V = project_states(self.lm, hidden_12D).float()
         tolerance = 1e-3 * float(expected_12V.abs().max())
         if not torch.allclose(logits_12V, expected_12V, rtol=0, atol=tolerance):
@@ -328,7 +334,7 @@ class LanguageModelScorer(PreTrainedModel):
     def shared_width(self) -> int | None:
         """Width of the network if its rows can hold several responses to a prompt, else None."""
         can = can_pack if self.is_encoder_decoder else can_share
-        return self.trunk.config.hidden_size if can(self.trunk) else None
+        return text_config(self.trunk).hidden_size if can(self.trunk) else None
 
     def forward(
         self,
@@ -498,11 +504,13 @@ def _load_trunk(
     Raises:
       ValueError: it cannot be read, or has no such part.
     """
-    text_config = whole_config.get_text_config()
-    if text_config is whole_config or whole_config.is_encoder_decoder:
-        return load_weights(AutoModel, ckpt, config=config.trunk_config(), dtype=torch.float32)
+    of_text = whole_config.get_text_config()
+    if of_text is whole_config or whole_config.is_encoder_decoder:
+        trunk = load_weights(AutoModel, ckpt, config=config.trunk_config(), dtype=torch.float32)
+        freeze_other_inputs(trunk)
+        return trunk
     if config.layers is not None:
-        with_layers(text_config, config.layers)
+        with_layers(of_text, config.layers)
     whole = load_weights(AutoModel, ckpt, config=whole_config, dtype=torch.float32)
     trunk = trunk_of(whole)
     if trunk is whole or not isinstance(trunk, PreTrainedModel):
@@ -520,9 +528,10 @@ def _lm_class(config: PretrainedConfig):
 def _check_feature(config: PretrainedConfig) -> None:
     """Raise `ValueError` if a language model cannot have the feature of log-probabilities."""
     width = width_of_states(config)
-    if width != config.hidden_size:
+    of_layers = config.get_text_config().hidden_size
+    if width != of_layers:
         raise ValueError(
-            f"its embeddings have {width} numbers and its layers {config.hidden_size}, so"
+            f"its embeddings have {width} numbers and its layers {of_layers}, so"
             " log-probabilities cannot be added to both: set model.lm_logprob_feature=false."
         )
     prefix = getattr(config, CONFIG_KEY, None)
@@ -553,6 +562,41 @@ def speed_up_network(network: NetworkT, setting: str = "auto") -> NetworkT:
                 continue
             if network.is_encoder_decoder:
                 share_prompts(model, setting)
+                if shares_prompts(model) and not _shares_rightly(model):
+                    model.set_attn_implementation("sdpa")
             elif can_share(model) and model._supports_attention_backend:
                 share_cache(model, setting)
     return speed_up(network, setting)
+
+
+@torch.no_grad()
+def _shares_rightly(model: PreTrainedModel) -> bool:
+    """Whether two rows that share their prompt's encoder states have the states of each alone.
+
+    They have not where self- and cross-attention are one (T5Gemma 2).
+    """
+    training = model.training
+    model.eval()
+
+    def states(rows: list[int]) -> Tensor:
+        ids_RL = torch.tensor([[1, 2], [2, 1]], device=model.device)[rows]
+        prompt_1P = torch.tensor([[1, 2, 1]], device=model.device)
+        batch = scorer_batch(
+            prompt_1P,
+            torch.ones_like(prompt_1P),
+            places=ids_RL,
+            response_mask=torch.ones_like(ids_RL),
+            decoder_input_ids=ids_RL,
+            decoder_attention_mask=torch.ones_like(ids_RL),
+            prompt_rows=torch.zeros(len(rows), dtype=torch.long, device=model.device),
+        )
+        return hidden_states(model, batch).float()
+
+    try:
+        alone = torch.cat([states([0]), states([1])])
+        difference = (states([0, 1]) - alone).abs().max()
+        return bool(difference <= CHANGE_BY_PADDING * alone.abs().max())
+    except Exception:  # the code of a network's forward pass can raise anything
+        return False
+    finally:
+        model.train(training)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from fgrlhf.models.trunk import text_config
 from fgrlhf.reward_models.collate import BATCH_TOKENS, batches_by_prompt
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.networks import LINEAR_INPUTS, LanguageModelScorer
@@ -80,4 +81,4 @@ def bytes_of_states(network: LanguageModelScorer, rm_inputs: Sequence[RMInput]) 
     tokens = sum(map(len, prompts))
     for rm_input in rm_inputs:
         tokens += rm_input.length - len(rm_input.prompt)
-    return tokens * network.trunk.config.hidden_size * network.head.weight.element_size()
+    return tokens * text_config(network.trunk).hidden_size * network.head.weight.element_size()

@@ -54,13 +54,14 @@ def check_stacks(config: PretrainedConfig, shape: Shape) -> None:
     """Raise `ValueError` if the shape does not match the config's number of stacks.
 
     Of a model with several parts (Gemma 3 with images), the part that reads text can be a reward
-    model of shape causal. A nested encoder-decoder (T5Gemma) is refused.
+    model of shape causal. Of an encoder-decoder with a config for each stack (T5Gemma), the decoder
+    is read, as in others.
     """
-    if config.get_text_config() is not config and shape != "causal":
+    if config.get_text_config() is not config and shape == "encoder":
         raise ValueError(
             f"its config ({config.model_type}) holds a config for each of its parts, which a reward"
-            f" model of shape {shape} cannot read: use a model with a single config, such as T5"
-            " instead of T5Gemma, or a decoder-only one of the same family, such as Gemma"
+            " model of shape encoder cannot read: set model.shape to"
+            f" {shape_of_config(config)}, or use a model with a single config"
         )
     if config.is_encoder_decoder != (shape == "seq2seq"):
         raise ValueError(other_shape(config, shape_of_config(config)))
