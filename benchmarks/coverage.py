@@ -24,7 +24,8 @@ PROMPTS = (3, 5, 10, 20, 50, 100, 400)
 ALIKE = 0.3  # correlation of two responses to a prompt
 SKEW = 1.2  # standard deviation of the logarithm
 SHIFT = 0.3  # of the logarithm
-AREAS = ((0.5, 0.76), (0.2, 0.76), (0.2, 0.92), (0.05, 0.76))  # share of positives, AUC
+# share of positives, AUC
+AREAS = ((0.5, 0.76), (0.2, 0.76), (0.2, 0.92), (0.05, 0.76), (0.5, 0.99), (0.2, 0.99))
 WORDS = 20  # of an item
 Sample = Callable[[np.random.Generator, int], Interval]  # of a number of prompts
 

@@ -85,7 +85,7 @@ class Spread:
     Attributes:
       error: the standard error s; 0 if all units agree.
       skew: c, the skewness of the pseudo-values over sqrt(Q), without its bias in few units.
-      degrees: degrees of freedom of Student's t, Q - 1.
+      degrees: degrees of freedom of Student's t, Q - 1 for units of equal weight.
     """
 
     error: float
@@ -93,16 +93,31 @@ class Spread:
     degrees: float
 
 
-def spread(pseudo_Q: np.ndarray) -> Spread:
-    """The spread of an estimate with these pseudo-values."""
+def spread(pseudo_Q: np.ndarray, weights_Q: np.ndarray | None = None) -> Spread:
+    """The spread of an estimate with these pseudo-values.
+
+    Few of the units of a ratio decide its standard error if they have large weights, so that it is
+    known less well. Satterthwaite's degrees of freedom of a sum of squares with the weights w^2:
+
+        (Q - 1) (sum w^2)^2 / (Q sum w^4)
+
+    Satterthwaite (1946), Biometrics Bulletin 2, 110-114.
+
+    Args:
+      weights_Q: the denominators of the units of a ratio; None: they are equal.
+    """
     units = pseudo_Q.size
+    degrees = units - 1.0
+    if weights_Q is not None and weights_Q.any():
+        squares_Q = (weights_Q / np.abs(weights_Q).max()) ** 2
+        degrees *= squares_Q.sum() ** 2 / (units * (squares_Q**2).sum())
     centred = pseudo_Q - pseudo_Q.mean()
     second = float((centred**2).mean())
     size = float(np.abs(pseudo_Q).max())
     if second <= (ROUNDING * size) ** 2:
-        return Spread(0.0, 0.0, units - 1)
+        return Spread(0.0, 0.0, degrees)
     skew = float((centred**3).mean()) / second**1.5 * math.sqrt(units - 1) / (units - 2)
-    return Spread(math.sqrt(second / (units - 1)), skew, units - 1)
+    return Spread(math.sqrt(second / (units - 1)), skew, degrees)
 
 
 def interval_of(
@@ -112,6 +127,7 @@ def interval_of(
     fewest: int | None = None,
     rarer: int | None = None,
     least_error: float = 0.0,
+    weights_Q: np.ndarray | None = None,
 ) -> Interval:
     """The interval of an estimate with these pseudo-values, or the reason why there is none.
 
@@ -123,6 +139,7 @@ def interval_of(
       rarer: of two kinds of units that the estimate compares, the number of the rarer kind, which
         decides how much is known; None: all units are of one kind.
       least_error: the standard error of an estimate with limits is not below this.
+      weights_Q: the denominators of a ratio without limits; None: the units have equal weights.
     """
     if fewest is None:
         fewest = FEWEST_UNITS if limits is None else FEWEST_OF_SHARES
@@ -131,7 +148,9 @@ def interval_of(
         return _too_few(estimate, units, fewest, "" if rarer is None else " of the rarer kind")
     if not np.isfinite(pseudo_Q).all():
         return _no_interval(estimate, "one unit decides whether the figure exists")
-    of_estimate = replace(spread(pseudo_Q), degrees=units - 1)
+    of_estimate = spread(pseudo_Q, weights_Q)
+    if rarer is not None:
+        of_estimate = replace(of_estimate, degrees=rarer - 1)
     if limits is not None:
         low, high = limits
         share = min(max((estimate - low) / (high - low), 0.0), 1.0)
@@ -373,7 +392,9 @@ def ratio_interval(
     estimate, pseudo = _ratio_values(counts_QC)
     above, below = counts_QC.T
     is_share = bool((above >= 0).all() and (above <= below).all() and below.any())
-    return interval_of(estimate, pseudo, (0.0, 1.0) if is_share else None, fewest)
+    if is_share:
+        return interval_of(estimate, pseudo, (0.0, 1.0), fewest)
+    return interval_of(estimate, pseudo, None, fewest, weights_Q=below)
 
 
 def _ratio_values(counts_QC: np.ndarray) -> tuple[float, np.ndarray]:
@@ -513,44 +534,61 @@ def swap_p(
     return float(np.mean(differences >= observed * (1 - ROUNDING)))
 
 
-def independent_ratio_interval(
-    a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike]
+def unpaired_ratio_interval(
+    a: tuple[ArrayLike, ArrayLike],
+    b: tuple[ArrayLike, ArrayLike],
+    clusters: tuple[Clusters, Clusters] = (None, None),
 ) -> Interval:
-    """The ratio of a minus the ratio of b, which have different prompts.
+    """The ratio of a minus the ratio of b, which have different items.
 
-    The squares of the standard errors are added, and the degrees of freedom are Welch's.
+    The squares of the standard errors are added, and the degrees of freedom are Welch's. With
+    u_q / Q and v_q / R the deviations of the pseudo-values of clusters that both sides have, over
+    the units of the side, twice their covariance is subtracted:
+
+        s^2 = s_a^2 + s_b^2 - 2 sum u_q v_q / sqrt(Q (Q - 1) R (R - 1))
 
     Args:
-      a, b: (numerators, denominators), a number of each per prompt of that side.
+      a, b: (numerators, denominators), a number of each per item of that side.
+      clusters: of the items of each side. A side without clusters has units of its own.
 
     Raises:
-      ValueError: the two columns of a side are not equally long, or one is empty or not finite.
+      ValueError: the columns of a side are not equally long, or one is empty or not finite.
     """
     estimates = []
     spreads = []
-    for side in (a, b):
-        counts_QC = _that_count(_columns("numerators and denominators", side))
-        estimate, pseudo = _ratio_values(counts_QC)
+    shares: list[dict[Hashable, float]] = []  # of each unit, in the estimate's deviation
+    for number, (side, names) in enumerate(zip((a, b), clusters, strict=True)):
+        counts_QC = _clustered(_columns("numerators and denominators", side), names)
+        units = range(len(counts_QC)) if names is None else dict.fromkeys(names)
+        counted = counts_QC.any(1) | (not counts_QC.any())
+        kept = [
+            (number, unit) if names is None else unit for unit, keep in zip(units, counted) if keep
+        ]
+        estimate, pseudo = _ratio_values(counts_QC[counted])
         estimates.append(estimate)
         if pseudo.size >= FEWEST_UNITS and np.isfinite(pseudo).all():
             spreads.append(spread(pseudo))
+            deviations = (pseudo - pseudo.mean()) / math.sqrt(pseudo.size * (pseudo.size - 1))
+            shares.append(dict(zip(kept, deviations.tolist(), strict=True)))
     difference = estimates[0] - estimates[1]
     if len(spreads) < 2:
         return _no_interval(difference, f"a side has less than {FEWEST_UNITS} units")
-    both = _of_difference(*spreads)
+    covariance = sum(value * shares[1].get(unit, 0.0) for unit, value in shares[0].items())
+    both = _of_difference(*spreads, covariance)
     if both.error == 0:
         return _no_interval(difference, "all units of a side agree")
     below, above = _skewed_bounds(both, 1 - LEVEL)
     return Interval(difference, difference - below, difference + above)
 
 
-def _of_difference(a: Spread, b: Spread) -> Spread:
-    """The spread of a difference of independent estimates: second and third moments add up."""
-    square = a.error**2 + b.error**2
-    if square == 0:
+def _of_difference(a: Spread, b: Spread, covariance: float) -> Spread:
+    """The spread of a difference of estimates: second and third moments add up."""
+    independent = a.error**2 + b.error**2
+    square = max(independent - 2 * covariance, 0.0)
+    if square <= (ROUNDING**2) * independent:
         return Spread(0.0, 0.0, min(a.degrees, b.degrees))
     skew = (a.skew * a.error**3 - b.skew * b.error**3) / square**1.5
-    degrees = square**2 / (a.error**4 / a.degrees + b.error**4 / b.degrees)
+    degrees = independent**2 / (a.error**4 / a.degrees + b.error**4 / b.degrees)
     return Spread(math.sqrt(square), skew, degrees)
 
 

@@ -13,10 +13,10 @@ report has
   - for each annotator, the share of the shown suggestions that were accepted as they are.
     Annotators who accept nearly everything, and more than the others, are named
 
-All intervals are over items.
+All intervals are over prompts: items with one prompt are similar. Items without one are their own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,9 @@ from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
+from fgrlhf.data.agreement import clusters_of
 from fgrlhf.data.problems import counted
-from fgrlhf.stats import Figure, Interval, independent_ratio_interval
+from fgrlhf.stats import Figure, Interval, unpaired_ratio_interval
 from interface_html.agreement_figures import share
 from interface_html.annotation_matches import overlap_matches
 from interface_html.items import read_items
@@ -49,6 +50,7 @@ class Annotation:
     """An annotator's latest work on an item with suggestions.
 
     Args:
+      prompt: of the item; blank if it has none.
       is_shown: whether the page showed the suggestions.
       suggestions: of the item, at least one.
       marks: the errors of the annotation in the texts for which the study has suggestions.
@@ -58,6 +60,7 @@ class Annotation:
 
     annotator: str
     item: str
+    prompt: str
     is_shown: bool
     suggestions: Sequence[Mapping[str, Any]]
     marks: Sequence[Mapping[str, Any]]
@@ -123,42 +126,46 @@ def arm_figures(annotations: Sequence[Annotation]) -> dict[str, dict[str, Figure
         timed = [one for one in of_arm if one.seconds is not None]
         figures[arm] = {
             "annotations": len(of_arm),
-            "active seconds per item": share(
-                _by_item(timed, lambda one: (one.seconds, 1)), "no times were recorded"
+            "active seconds per item": _ratio(
+                timed, lambda one: (one.seconds, 1), "no times were recorded"
             ),
-            "active seconds per mark": share(
-                _by_item(timed, lambda one: (one.seconds, len(one.marks))),
-                "no mark with a recorded time",
+            "active seconds per mark": _ratio(
+                timed, lambda one: (one.seconds, len(one.marks)), "no mark with a recorded time"
             ),
         }
     return figures
 
 
-def _by_item(annotations: Sequence[Annotation], parts_of) -> list[tuple[float, float]]:
-    """For each item, the sums of `parts_of(annotation)`, a pair of numbers."""
-    sums: dict[str, tuple[float, float]] = {}
-    for one in annotations:
-        above, below = parts_of(one)
-        old_above, old_below = sums.get(one.item, (0.0, 0.0))
-        sums[one.item] = old_above + above, old_below + below
-    return list(sums.values())
+def _ratio(annotations: Sequence[Annotation], parts_of, undefined: str) -> Figure:
+    """The ratio of the sums of `parts_of(annotation)`, a pair of numbers, over prompts."""
+    return share([parts_of(one) for one in annotations], undefined, _units(annotations))
+
+
+def _units(annotations: Sequence[Annotation]) -> list[Hashable]:
+    """The unit of each annotation: the prompt of its item, or the item if there is none."""
+    prompts = {one.item: one.prompt for one in annotations}
+    units = {}
+    for item, name in zip(prompts, clusters_of([*prompts.values()]), strict=True):
+        units[item] = name if isinstance(name, str) else ("item", item)
+    return [units[one.item] for one in annotations]
 
 
 def f1_difference(annotations: Sequence[Annotation]) -> Figure:
     """F1 with the suggestions where they were shown, minus where they were hidden.
 
-    The interval is over items. Each is in one of the arms, so the arms are independent.
+    Each item is in one of the arms, and the items of one prompt may be in both.
     """
-    shown = [f1_parts(one) for one in annotations if one.is_shown]
-    hidden = [f1_parts(one) for one in annotations if not one.is_shown]
-    for arm, parts in (("shown", shown), ("hidden", hidden)):
+    columns = {}
+    units = {}
+    for arm, is_shown in ARMS.items():
+        places = [place for place, one in enumerate(annotations) if one.is_shown == is_shown]
+        parts = [f1_parts(annotations[place]) for place in places]
         if not sum(whole for _, whole in parts):
             return f"undefined: no item with {arm} suggestions"
-    return independent_ratio_interval(_columns(shown), _columns(hidden))
-
-
-def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    return [part for part, _ in pairs], [whole for _, whole in pairs]
+        columns[arm] = [part for part, _ in parts], [whole for _, whole in parts]
+        units[arm] = [_units(annotations)[place] for place in places]
+    clusters = units["shown"], units["hidden"]
+    return unpaired_ratio_interval(columns["shown"], columns["hidden"], clusters)
 
 
 def accepts_nearly_all(own: Interval, others: Interval) -> bool:
@@ -195,17 +202,17 @@ def _influence(name: str, annotations: Sequence[Annotation]) -> Influence:
 
 
 def _f1(annotations: Sequence[Annotation]) -> Figure:
-    return share([f1_parts(one) for one in annotations], "no item of this arm")
+    return _ratio(annotations, f1_parts, "no item of this arm")
 
 
 def accepted_share(annotations: Sequence[Annotation]) -> Figure:
-    """The share of shown suggestions that were accepted as they are, with an interval over items.
-
-    Verdicts on the suggestions of one item are similar, so items are the units.
-    """
+    """The share of shown suggestions that were accepted as they are."""
     given = [one for one in annotations if one.verdicts]
-    items = _by_item(given, lambda one: (one.verdicts.count(ACCEPTED), len(one.verdicts)))
-    return share(items, "no suggestion was shown")
+
+    def parts(one: Annotation) -> tuple[int, int]:
+        return one.verdicts.count(ACCEPTED), len(one.verdicts)
+
+    return _ratio(given, parts, "no suggestion was shown")
 
 
 # ---- sources of annotations ----------------------------------------------------------------------
@@ -227,6 +234,7 @@ def annotations_in_database(task: FeedbackTask, path: str) -> list[Annotation]:
         latest[key] = Annotation(
             annotator=one.annotator,
             item=one.item,
+            prompt=row[task.schema.fields.title],
             is_shown=row.get(SHOWN, True),
             suggestions=row[LIST],
             marks=errors_in(task.schema, one.doc, sides),
@@ -287,6 +295,7 @@ def annotations_in_files(
                 Annotation(
                     annotator=entry.get("annotator") or path,
                     item=item.id,
+                    prompt=item.row[task.schema.fields.title],
                     is_shown=decisions["shown"],
                     suggestions=item.row[LIST],
                     marks=errors_in(task.schema, feedback, sides),

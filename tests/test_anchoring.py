@@ -42,9 +42,10 @@ def marked(start: int, end: int, kind="Irrelevant") -> dict:
 
 
 def annotation(
-    item="a", is_shown=True, suggestions=(), marks=(), given=(), seconds=None, who="anna"
+    item="a", is_shown=True, suggestions=(), marks=(), given=(), seconds=None, who="anna", prompt=""
 ):
-    return Annotation(who, item, is_shown, list(suggestions), list(marks), list(given), seconds)
+    parts = list(suggestions), list(marks), list(given)
+    return Annotation(who, item, prompt, is_shown, *parts, seconds)
 
 
 # ---- figures by hand -----------------------------------------------------------------------------
@@ -129,6 +130,31 @@ def test_the_verdicts_on_one_item_are_one_unit():
     assert eight.high - eight.low > 0.9 * (share_interval(3, 5).high - share_interval(3, 5).low)
     # two annotators of the same items are no further units
     assert accepted_share(verdicts_of_items(8, 8, 8, 0, 0, of=8) * 2) == eight
+
+
+def test_items_with_one_prompt_are_one_unit():
+    """Four outputs for each prompt, with equal marks and times, say no more than one."""
+
+    def made(copies):
+        annotations = []
+        for i in range(24):
+            marks = [marked(0, 5), marked(20, 25)][: 1 + i % 2]
+            for copy in range(copies):
+                given = ["accepted" if i % 3 else "rejected"] if i < 12 else []
+                parts = [suggested(0, 5)], marks, given, 10.0 + i
+                of = f"prompt {i}"
+                annotations.append(annotation(f"{i}/{copy}", i < 12, *parts, prompt=of))
+        return annotations
+
+    one, four = influences(made(1))[0], influences(made(4))[0]
+    for figure in ("shown", "hidden", "difference", "accepted"):
+        single, copied = getattr(one, figure), getattr(four, figure)
+        assert single.has_bounds and (copied.low, copied.high) == pytest.approx(
+            (single.low, single.high)
+        )
+    seconds = "active seconds per item"
+    single, copied = (arm_figures(made(copies))["shown"][seconds] for copies in (1, 4))
+    assert (copied.low, copied.high) == pytest.approx((single.low, single.high))
 
 
 @pytest.mark.parametrize("accepted", [0, 4, 8])
@@ -225,6 +251,7 @@ def simulate(seed: int, items: int = 40) -> list[Annotation]:
                 Annotation(
                     annotator=who,
                     item=str(number),
+                    prompt="",
                     is_shown=is_shown,
                     suggestions=suggestions,
                     marks=doc["errors"],

@@ -356,6 +356,52 @@ def test_scores_have_figures_and_rows_of_scores_no_others():
     assert "span F1, exact, positions" in report({"f": [*items, marked]})
 
 
+def test_steps_have_figures_of_their_labels_and_scores_and_are_no_errors():
+    """Ben's scores are half of Anna's, and he calls the second step of every solution wrong."""
+    items = []
+    for i in range(12):
+        judgements = []
+        for number, (start, end) in enumerate([(0, 3), (4, 9)]):
+            score = float((i * 7 + number * 5) % 11)
+            ben = "bad" if number else "good"
+            for name, label, factor in (("anna", "good", 1.0), ("ben", ben, 0.5)):
+                step = Judgement("step", label, start, end, annotator=name, score=score * factor)
+                judgements.append(step)
+        items.append(judged(*judgements, response=f"a = {i}\nb = {i}"))
+    figures = report({"f": items})
+    assert list(figures) == [
+        "alpha, labels of steps",
+        "alpha, scores of steps (ordinal)",
+        "alpha, scores of steps (interval)",
+        "ICC, scores of steps (consistency)",
+    ]
+    units = [[["good", "good"], ["good", "bad"]]] * 12
+    assert figures["alpha, labels of steps"] == alpha(units)
+    icc = figures["ICC, scores of steps (consistency)"]
+    # scores a and a / 2: the squares of rows are 1.125 times the variance of a, the others 0.125
+    assert icc.mean == pytest.approx((1.125 - 0.125) / (1.125 + 0.125))
+    assert icc.low < icc.mean < icc.high
+
+
+def test_rows_of_one_document_are_one_unit():
+    def items(copies):
+        made = []
+        for i in range(12):
+            for copy in range(copies):
+                item = judged(
+                    mark(0, 2, annotator="a"),
+                    mark(0, 2 if i % 3 else 1, annotator="b"),
+                    response=f"so {i} it is {copy}",
+                )
+                prompt = replace(item.prompt, text=f"p {i} {copy}", meta={"cluster": f"doc {i}"})
+                made.append(replace(item, prompt=prompt))
+        return made
+
+    one, four = (report({"f": items(copies)}) for copies in (1, 4))
+    for name in ("span F1, exact, positions", "alpha, words marked or not"):
+        assert four[name].high - four[name].low > 0.9 * (one[name].high - one[name].low)
+
+
 def test_ordered_verdicts_have_an_ordinal_alpha():
     def verdicts(first, second, number):
         both = [Judgement("v", first, annotator="a"), Judgement("v", second, annotator="b")]

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.base.files import write_json
+from fgrlhf.cli import evaluate
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.training_program import split_task
 from fgrlhf.pipeline import experiments as module
 from fgrlhf.pipeline.experiment_settings import split_arguments
@@ -137,7 +139,12 @@ def test_evaluations(folder):
     assert {str(folder / "dev.json"), str(folder / "sft/model.safetensors")} <= set(stage.reads)
     generated = experiment.evaluation_stage(EvaluationPlan(config, None), "a", "p", ("run",))
     assert generated.needs == ("run",)
-    assert not any(part.startswith(("data_dir", "do_sample")) for part in generated.command)
+    absent = ("data_dir", "do_sample", "cluster")
+    assert not any(part.startswith(absent) for part in generated.command)
+    of_documents = EvaluationPlan(config, None, cluster="meta.doc")
+    of_documents = experiment.evaluation_stage(of_documents, "a", "p")
+    settings = settings_from(evaluate.Settings, list(of_documents.command[4:]))
+    assert settings.cluster == "meta.doc"
 
 
 def test_command_lines():

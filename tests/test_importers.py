@@ -541,6 +541,20 @@ def test_a_score_of_esa_may_be_a_text(tmp_path, score, number):
 # ---- hallucinations ------------------------------------------------------------------------------
 
 
+def test_rows_that_share_a_document_name_it_as_their_cluster(tmp_path):
+    row = {"id": "7", "source_id": 12, "model": "m", "labels": [], "response": "The sun."}
+    rows = [row, row | {"id": "8", "cluster": "own"}, row | {"id": "9", "source_id": None}]
+    items, _ = read_json(tmp_path, "ragtruth", rows)
+    assert [item.prompt.meta.get("cluster") for item in items] == ["12", "own", None]
+    row = {"source": "a b", "hypothesis": "c d", "errors": [], "rater_id": "r"}
+    of_document = row | {"document_id": "news-3", "segment_id": 4}
+    (item, other), _ = read_json(tmp_path, "mtme", [of_document, row])
+    assert item.prompt.meta["cluster"] == "news-3" and "cluster" not in other.prompt.meta
+    # a reward model's files have it too
+    spans, _ = EXPORTERS["spans"].write([item])
+    assert spans[0]["cluster"] == "news-3"
+
+
 def test_ragtruth(tmp_path):
     label = {"start": 4, "end": 7, "text": "sun", "label_type": "Evident Conflict", "meta": "why"}
     labels = [

@@ -9,6 +9,7 @@ from scipy.stats import t
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_jsonl, write_text
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.report.spread import ONE_RUN
 from fgrlhf.stats import mean_interval, seed_interval
 from tasks.qa_feedback import science
 from tasks.qa_feedback.compare import experiment_of
@@ -106,6 +107,8 @@ def test_results_pair_questions_by_their_id(tmp_path):
     assert result["differences"]["fine_grained_vs_sft"]["gold"]["mean"] == pytest.approx(0.3)
     assert result["differences"]["fine_grained_vs_sft"]["gold"]["low"] is None  # two questions
     assert "| fine_grained - sft | +0.300" in table(result)
+    assert table(result).endswith(f"\n\n{ONE_RUN}\n")
+    assert ONE_RUN not in table({**result, "seeds": [0, 1]})
 
 
 def test_seeds_must_be_numbers():

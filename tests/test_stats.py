@@ -8,7 +8,6 @@ from scipy.stats import binom, t
 from fgrlhf.stats import (
     Interval,
     holm,
-    independent_ratio_interval,
     interval_of,
     jackknifed,
     mean_interval,
@@ -22,6 +21,8 @@ from fgrlhf.stats import (
     seed_p_value,
     share_interval,
     share_of_prompts,
+    spread,
+    unpaired_ratio_interval,
 )
 
 NONE = (math.nan, math.nan)
@@ -61,7 +62,7 @@ def test_equal_values_have_no_interval():
         paired_interval([0.1] * 10, [0.1] * 10),
         paired_pooled_interval([[1.0, 2.0]] * 10, [[1.0, 2.0]] * 10, share),
         paired_ratio_interval(([1.0] * 10, [2.0] * 10), ([1.0] * 10, [2.0] * 10)),
-        independent_ratio_interval(([1] * 10, [2] * 10), ([1] * 10, [2] * 10)),
+        unpaired_ratio_interval(([1] * 10, [2] * 10), ([1] * 10, [2] * 10)),
     ):
         assert not got.has_bounds and "agree" in str(got)
     assert str(mean_interval([2.5] * 10)) == "2.500 (no interval: all 10 units agree)"
@@ -97,7 +98,7 @@ def test_too_few_prompts_have_no_interval():
         ratio_interval([1], [2]),
         paired_ratio_interval(([1], [1]), ([1], [2])),
         paired_interval([1.0] * 9, [0.0, 1.0, 0.5] * 3),
-        independent_ratio_interval(([1.0], [1.0]), ([1.0] * 10, [2.0] * 10)),
+        unpaired_ratio_interval(([1.0], [1.0]), ([1.0] * 10, [2.0] * 10)),
         pooled_interval([[1.0, 2.0]], share),
         paired_pooled_interval([[3.0, 2.0]], [[2.0, 2.0]], share),
         seed_interval([np.array([0.25]), np.array([0.75])]),
@@ -207,13 +208,54 @@ def test_differences_of_ratios_and_of_pooled_counts_agree():
 
 def test_independent_ratios_have_the_interval_of_welch():
     a, b = np.arange(1.0, 12.0), np.arange(2.0, 22.0, 2.0)
-    got = independent_ratio_interval((a, [1] * 11), (b, [1] * 10))
+    got = unpaired_ratio_interval((a, [1] * 11), (b, [1] * 10))
     va, vb = np.var(a, ddof=1) / 11, np.var(b, ddof=1) / 10
     degrees = (va + vb) ** 2 / (va**2 / 10 + vb**2 / 9)
     half = t.ppf(0.975, degrees) * (va + vb) ** 0.5
     assert (got.mean, got.low, got.high) == pytest.approx((-5, -5 - half, -5 + half))
     with pytest.raises(ValueError, match="1 and 3 given"):
-        independent_ratio_interval((a, [1] * 11), ([1.0], [1.0, 2.0, 3.0]))
+        unpaired_ratio_interval((a, [1] * 11), ([1.0], [1.0, 2.0, 3.0]))
+
+
+def test_clusters_that_both_ratios_have_are_no_independent_units():
+    """One item of each prompt on each side: it is the interval of the paired difference."""
+    a, b = np.arange(10.0) ** 1.5, np.arange(10.0) ** 1.5 + np.tile([0.0, 1.0], 5)
+    ones = [1.0] * 10
+    names = [f"prompt {i}" for i in range(10)]
+    apart = unpaired_ratio_interval((a, ones), (b, ones))
+    shared = unpaired_ratio_interval((a, ones), (b, ones), (names, names))
+    order = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]
+    moved = unpaired_ratio_interval(
+        (a, ones), (b[order], ones), (names, [names[place] for place in order])
+    )
+    assert (moved.low, moved.high) == pytest.approx((shared.low, shared.high))
+    error = np.std(a - b, ddof=1) / 10**0.5
+    assert shared.mean == pytest.approx(apart.mean) == pytest.approx(-0.5)
+    assert 2 * error < shared.high - shared.mean < 2.3 * error < apart.high - apart.mean
+    # two items of each cluster say no more than their sums
+    twice = unpaired_ratio_interval(
+        (np.repeat(a, 2), np.ones(20)), (b, ones), (np.repeat(names, 2).tolist(), None)
+    )
+    assert (twice.low, twice.high) == pytest.approx((apart.low, apart.high))
+    same = unpaired_ratio_interval((a, ones), (a, ones), (names, names))
+    assert not same.has_bounds and same.reason == "all units of a side agree"
+
+
+def test_large_denominators_leave_few_degrees_of_freedom():
+    """Satterthwaite (1946): eleven denominators 1 and one of 9 decide by (92)^2 / 6572 units."""
+    weights = np.array([1.0] * 11 + [9.0])
+    pseudo = np.arange(12.0)
+    equal, unequal = spread(pseudo, np.full(12, 7.0)), spread(pseudo, weights)
+    assert equal == spread(pseudo) and equal.degrees == 11
+    assert unequal.degrees == pytest.approx(11 * 92**2 / (12 * 6572))
+    assert (unequal.error, unequal.skew) == (equal.error, equal.skew)
+    # seconds per mark; a share has the degrees of freedom of its units
+    seconds = np.array([3.0, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 80])
+    wide, narrow = ratio_interval(seconds, weights), ratio_interval(seconds, np.full(12, 20 / 12))
+    assert wide.mean == pytest.approx(narrow.mean)
+    estimate, without = 124 / 20, (124 - seconds) / (20 - weights)
+    of = spread(12 * estimate - 11 * without, weights)
+    assert wide.low <= estimate - t.ppf(0.975, of.degrees) * of.error + 1e-9
 
 
 def test_the_median_is_between_order_statistics():

@@ -28,7 +28,7 @@ from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, reference_notes
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.load import code_of, data_of
-from fgrlhf.metrics.clusters import units_note, with_clusters
+from fgrlhf.metrics.clusters import CLUSTER_HELP, units_note, with_clusters
 from fgrlhf.metrics.config import EvaluationMetrics, models_of
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows, read_summary
@@ -98,13 +98,7 @@ class Settings(StrictModel):
     search: SearchSection | None = Field(
         default=None, description="find one response per prompt by step search; null: sample"
     )
-    cluster: str | None = Field(
-        default=None,
-        description=(
-            "key of the prompts' rows that names what prompts share, such as a document; null:"
-            " `cluster`, if rows have it"
-        ),
-    )
+    cluster: str | None = Field(default=None, description=CLUSTER_HELP)
     reward: bool = Field(
         default=True, description="false: load no reward models (if they are not trained yet)"
     )

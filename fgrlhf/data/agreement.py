@@ -18,8 +18,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
+from typing import TypeVar
 
 from fgrlhf.base.errors import shorten
 from fgrlhf.data.intraclass import consistency
@@ -28,6 +29,7 @@ from fgrlhf.data.judgements import (
     LIKED_ASPECT,
     NO_ERROR,
     RESPONSE,
+    STEP_ASPECT,
     JudgedResponse,
     Judgement,
     missing_places,
@@ -45,8 +47,11 @@ from fgrlhf.data.span_matching import (
     partial_credit,
     same_type,
 )
+from fgrlhf.metrics.clusters import CLUSTER, cluster_of
 from fgrlhf.stats import Figure, ratio_interval
 from fgrlhf.words import word_starts
+
+T = TypeVar("T", bound=Hashable)
 
 NOT_MARKED = "none"
 NO_SHARED_ERRORS = "no two annotators looked for errors in the same response"
@@ -59,6 +64,7 @@ class Shared:
     response: str
     by_annotator: dict[str, list[Judgement]] = field(default_factory=dict)
     prompt: str = ""
+    cluster: str | None = None  # what it shares with others, such as a document
 
     def spans(self, annotator: str) -> list[Judgement]:
         """The errors that an annotator marked. Spans that they like are not errors.
@@ -80,11 +86,11 @@ class Shared:
     def only(self, annotators: Iterable[str]) -> "Shared":
         """The response with the judgements of some of its annotators."""
         chosen = {name: self.by_annotator[name] for name in annotators}
-        return Shared(self.response, chosen, self.prompt)
+        return replace(self, by_annotator=chosen)
 
 
 def _is_marked_error(judgement: Judgement) -> bool:
-    return judgement.span is not None and judgement.aspect != LIKED_ASPECT
+    return judgement.span is not None and judgement.aspect not in (LIKED_ASPECT, STEP_ASPECT)
 
 
 def _is_missing_information(judgement: Judgement) -> bool:
@@ -123,7 +129,7 @@ def by_response(files: Mapping[str, Sequence[JudgedResponse]]) -> list[Shared]:
         copy = max((judged_copies[row.key, name] for name in row.by_annotator), default=0)
         copies = shared.setdefault(row.key, [])
         if copy == len(copies):
-            copies.append(Shared(row.response, prompt=row.prompt))
+            copies.append(Shared(row.response, prompt=row.prompt, cluster=row.cluster))
         for name, judgements in row.by_annotator.items():
             judged_copies[row.key, name] = copy + 1
             copies[copy].by_annotator.setdefault(name, []).extend(judgements)
@@ -155,6 +161,7 @@ class _JudgedRow:
     prompt: str
     response: str
     by_annotator: Mapping[str, Sequence[Judgement]]
+    cluster: str | None
 
 
 def _judged_rows(files: Mapping[str, Sequence[JudgedResponse]]) -> Iterator[_JudgedRow]:
@@ -180,12 +187,18 @@ def _judged_rows(files: Mapping[str, Sequence[JudgedResponse]]) -> Iterator[_Jud
             # an output can be the same in two languages
             languages = tuple(str(item.prompt.meta.get(name)) for name in LANGUAGE_KEYS)
             key = (item.prompt.text, source, item.response, languages)
-            yield _JudgedRow(file, key, item.prompt.text, item.response, by_annotator)
+            prompt = item.prompt
+            cluster = cluster_of(prompt)
+            yield _JudgedRow(file, key, prompt.text, item.response, by_annotator, cluster)
 
 
 def clusters(shared: Sequence[Shared]) -> list[Hashable]:
-    """The cluster of each response: see `clusters_of`."""
-    return clusters_of([entry.prompt for entry in shared])
+    """The cluster of each response: that of its row, else see `clusters_of`."""
+    names = clusters_of([entry.prompt for entry in shared])
+    for place, entry in enumerate(shared):
+        if entry.cluster is not None:
+            names[place] = f"{CLUSTER} {entry.cluster}"
+    return names
 
 
 def clusters_of(prompts: Sequence[str]) -> list[Hashable]:
@@ -279,7 +292,8 @@ def report(
     figures: dict[str, Figure] = {}
     scored = _score_aspects(shared)
     verdicts = _verdict_aspects(shared)
-    if _looked_for_errors(shared) or not (scored or verdicts):
+    steps = any(_steps(entry, lambda item: item.aspect) for entry in shared)
+    if _looked_for_errors(shared) or not (scored or verdicts or steps):
         figures |= _error_figures(shared, errors, severities)
     if _has_missing_information(shared):
         figures["missing information F1"] = _missing_figure(_with_named_information(shared, errors))
@@ -291,7 +305,14 @@ def report(
             how = f"orders={{{aspect}: [...]}}"
             figures[f"{name} (ordinal)"] = _ordinal(shared, units, orders[aspect], how)
     for aspect in scored:
-        figures |= _score_figures(shared, aspect)
+        scores = [_scores(entry, aspect) for entry in shared]
+        figures |= _score_figures(shared, aspect, [[of_response] for of_response in scores])
+    steps = [_steps(entry, lambda item: item.label) for entry in shared]
+    if any(steps):
+        figures["alpha, labels of steps"] = alpha(_units(steps), clusters=clusters(shared))
+    steps = [_steps(entry, lambda item: item.score) for entry in shared]
+    if any(steps):
+        figures |= _score_figures(shared, "steps", steps)
     return figures
 
 
@@ -368,8 +389,7 @@ def _heaviest(
     texts: dict[Hashable, str] = {}
     for entry, name in zip(shared, clusters(shared)):
         weights[name] += weight(entry)
-        text = entry.prompt if isinstance(name, str) else entry.response
-        texts.setdefault(name, text)
+        texts.setdefault(name, name if isinstance(name, str) else entry.response)
     total = weights.total()
     for name, heaviest in weights.most_common(1):
         if len(weights) > 1 and 2 * heaviest > total:
@@ -654,17 +674,40 @@ def _score_aspects(shared: Sequence[Shared]) -> list[str]:
     return list(aspects)
 
 
-def _score_figures(shared: Sequence[Shared], aspect: str) -> dict[str, Figure]:
-    """How far the scores of an aspect agree: their ranks, their values, and their differences."""
-    scores = [_scores(entry, aspect) for entry in shared]
-    units = [[list(by_annotator.values())] for by_annotator in scores]
-    used = sorted({score for by_annotator in scores for score in by_annotator.values()})
+def _score_figures(
+    shared: Sequence[Shared], of: str, scores: Sequence[Sequence[Mapping[str, float]]]
+) -> dict[str, Figure]:
+    """How far scores agree: their ranks, their values, and their differences.
+
+    Args:
+      scores: for each response and everything in it that is scored, the scores by annotator.
+    """
+    units = _units(scores)
+    used = sorted({score for of_response in units for unit in of_response for score in unit})
     names = clusters(shared)
+    single = [one for of_response in scores for one in of_response]
+    single_names = [name for name, ones in zip(names, scores) for _ in ones]
     return {
-        f"alpha, scores of {aspect} (ordinal)": alpha(units, used, NOT_SHARED, names, "ordinal"),
-        f"alpha, scores of {aspect} (interval)": alpha(units, (), NOT_SHARED, names, "interval"),
-        f"ICC, scores of {aspect} (consistency)": consistency(scores, names),
+        f"alpha, scores of {of} (ordinal)": alpha(units, used, NOT_SHARED, names, "ordinal"),
+        f"alpha, scores of {of} (interval)": alpha(units, (), NOT_SHARED, names, "interval"),
+        f"ICC, scores of {of} (consistency)": consistency(single, single_names),
     }
+
+
+def _units(given: Sequence[Sequence[Mapping[str, T]]]) -> list[list[list[T]]]:
+    """The values without their annotators."""
+    return [[list(unit.values()) for unit in of_response] for of_response in given]
+
+
+def _steps(entry: Shared, value: Callable[[Judgement], T | None]) -> list[dict[str, T]]:
+    """For each step of a response, the value that each annotator gave it; none without a value."""
+    steps: dict[tuple[int, int], dict[str, T]] = {}
+    for name, judgements in entry.by_annotator.items():
+        for item in judgements:
+            given = value(item)
+            if item.aspect == STEP_ASPECT and item.span is not None and given is not None:
+                steps.setdefault(item.span, {}).setdefault(name, given)
+    return [steps[place] for place in sorted(steps)]
 
 
 def _scores(entry: Shared, aspect: str) -> dict[str, float]:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from fgrlhf.stats import Clusters  # loads scipy, which the feedback server does without
 
 CLUSTER = "cluster"  # key of a prompt's row, and column of an evaluation's rows
+CLUSTER_HELP = (
+    "key of the prompts' rows that names what prompts share, such as a document; null: `cluster`,"
+    " if rows have it"
+)
 
 ClusterOfPrompt = dict[str, tuple[bool, str]]  # prompt's id -> (whether it has a cluster, its name)
 

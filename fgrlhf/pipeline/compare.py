@@ -25,6 +25,7 @@ from fgrlhf.configs.schema import types_at
 from fgrlhf.configs.strict import Count, FilePath
 from fgrlhf.configs.yaml_files import read_config
 from fgrlhf.load import load_task
+from fgrlhf.metrics.clusters import CLUSTER_HELP
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.source import read_source
 from fgrlhf.pipeline.comparison import Comparison, compare_runs
@@ -78,6 +79,7 @@ class CompareSettings(SubmittedSettings):
     )
     split: str = Field(default="test", description="which prompts: <data_dir>/<split>.json")
     num_samples: Count = Field(default=1, description="responses per prompt")
+    cluster: str | None = Field(default=None, description=CLUSTER_HELP)
 
 
 def compare(
@@ -264,7 +266,12 @@ def _plan(configs: Sequence[str], settings: CompareSettings) -> EvaluationPlan:
             " and the rewards of the evaluation"
         )
     return EvaluationPlan(
-        config, settings.data_dir, settings.split, settings.num_samples, settings.reward
+        config,
+        settings.data_dir,
+        settings.split,
+        settings.num_samples,
+        settings.reward,
+        settings.cluster,
     )
 
 

@@ -135,6 +135,7 @@ class EvaluationPlan:
       data_dir: folder of the prompts; None for a task that generates them.
       num_samples: responses per prompt; several are sampled as in training.
       reward: whether the config's reward models score the responses.
+      cluster: key of the prompts' rows that names the units of intervals; None: `cluster`.
     """
 
     config: str
@@ -142,6 +143,7 @@ class EvaluationPlan:
     split: str = "test"
     num_samples: int = 1
     reward: bool = True
+    cluster: str | None = None
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,8 @@ class Experiment:
         reads = [plan.config, *self.named_files(plan.config)]
         if plan.num_samples > 1:
             arguments.append("do_sample=true")
+        if plan.cluster is not None:
+            arguments.append(f"cluster={plan.cluster}")
         if plan.data_dir is None:
             reads += data_of(load_task(self.task))
         else:

@@ -24,6 +24,7 @@ from fgrlhf.pipeline.experiment_settings import ExperimentSettings
 from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, program
 from fgrlhf.pipeline.scores import evaluation_rows, paired_scores
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
+from fgrlhf.report.spread import ONE_RUN
 from fgrlhf.stats import seed_interval
 from tasks.qa_feedback.compare import experiment_of
 from tasks.qa_feedback.demo import REWARD_MODELING, SAMPLES, TASK_MODULE, TRAINING
@@ -203,6 +204,8 @@ def table(result: dict) -> str:
         cells = [_difference(row[metric]) for metric in METRICS]
         by_seed = " ".join(f"{value:+.3f}" for value in result["gold_by_seed"][name].values())
         lines.append(f"| {name.replace('_vs_', ' - ')} | {' | '.join(cells)} | {by_seed} |")
+    if len(result["seeds"]) == 1:
+        lines += ["", ONE_RUN]
     return "\n".join(lines) + "\n"
 
 

@@ -26,6 +26,7 @@ from fgrlhf.data.importers import (
 )
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JudgedResponse
+from fgrlhf.metrics.clusters import CLUSTER
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Importer:
       format: the row format of the items.
       beside: names of the files that it also reads if they are in the file's folder.
       keys: further arguments of `read`, which are keys of the command.
+      cluster: keys of its rows that name a document or another unit that rows share, the first one
+        that a row has; the rows get it as `cluster`.
       instead: what to do if the file is a CSV table, which is not read; "" if the format is one.
     """
 
@@ -45,24 +48,30 @@ class Importer:
     format: Format[Any] = JUDGEMENTS
     beside: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    cluster: tuple[str, ...] = ()
     instead: str = "Choose another from=..., or download the JSON form of the data"
 
 
 TABLES = (".csv", ".tsv")
 AS_JSON = "Export the project as JSON, which has the structure of the answers"
 
+DOCUMENTS = ("document_id", "doc_id", "doc", "document")
+
 IMPORTERS: dict[str, Importer] = {
-    "mqm": Importer(translations.mqm, instead=""),
-    "mqm_json": Importer(translations.mqm_json),
+    "mqm": Importer(translations.mqm, cluster=DOCUMENTS, instead=""),
+    "mqm_json": Importer(translations.mqm_json, cluster=DOCUMENTS),
     "esa": Importer(
         translations.esa,
+        cluster=DOCUMENTS,
         instead="The tables of each wave have no texts. The authors' repository joins them with the"
         " texts: import its wmt24_esa.jsonl",
     ),
-    "mtme": Importer(mtme.mtme),
-    "ragtruth": Importer(hallucinations.ragtruth, beside=(hallucinations.SOURCES_FILE,)),
+    "mtme": Importer(mtme.mtme, cluster=DOCUMENTS),
+    "ragtruth": Importer(
+        hallucinations.ragtruth, beside=(hallucinations.SOURCES_FILE,), cluster=("source_id",)
+    ),
     "haluquestqa": Importer(hallucinations.haluquestqa, instead=""),
-    "xsum_hallucinations": Importer(hallucinations.xsum, instead=""),
+    "xsum_hallucinations": Importer(hallucinations.xsum, cluster=("bbcid",), instead=""),
     "defacto": Importer(hallucinations.defacto),
     "fava": Importer(hallucinations.fava),
     "mushroom": Importer(mushroom.mushroom),
@@ -135,6 +144,7 @@ def import_items(
     items = list(importer.read(source, report, **settings))
     items = [_without_written_keys(item, importer.format.name, report) for item in items]
     items = [_without_outer_blanks(item, report) for item in items]
+    items = [_with_cluster(item, importer.cluster) for item in items]
     refuse_rows(source, [str(problem) for problem in report.malformed], f"read as {name}")
     if not items:
         raise UserError(
@@ -142,6 +152,15 @@ def import_items(
             + ("; ".join(report.lines()) or "it is empty")
         )
     return items, report
+
+
+def _with_cluster(item: Any, keys: Sequence[str]) -> Any:
+    """The item with the name of what its row shares with others, unless it has one."""
+    meta = item.prompt.meta
+    names = [meta[key] for key in keys if isinstance(meta.get(key), str | int) and meta[key] != ""]
+    if not names or CLUSTER in meta:
+        return item
+    return replace(item, prompt=replace(item.prompt, meta={**meta, CLUSTER: str(names[0])}))
 
 
 def _without_outer_blanks(item: Any, report: Report) -> Any:
