@@ -284,8 +284,13 @@ def _clustered(counts_QC: np.ndarray, clusters: Clusters) -> np.ndarray:
 
 def _that_count(counts_QC: np.ndarray) -> np.ndarray:
     """The rows without those of zeros only, which say nothing; all rows if none is left."""
-    says_something = counts_QC.any(1)
-    return counts_QC[says_something] if says_something.any() else counts_QC
+    return counts_QC[_counting_rows(counts_QC)]
+
+
+def _counting_rows(counts_QC: np.ndarray) -> np.ndarray:
+    """Which rows `_that_count` keeps."""
+    says_something = np.asarray(counts_QC.any(1))
+    return says_something if says_something.any() else ~says_something
 
 
 def _ratios(sums: np.ndarray) -> np.ndarray:
@@ -558,23 +563,23 @@ def unpaired_ratio_interval(
     spreads = []
     shares: list[dict[Hashable, float]] = []  # of each unit, in the estimate's deviation
     for number, (side, names) in enumerate(zip((a, b), clusters, strict=True)):
-        counts_QC = _clustered(_columns("numerators and denominators", side), names)
-        units = range(len(counts_QC)) if names is None else dict.fromkeys(names)
-        counted = counts_QC.any(1) | (not counts_QC.any())
-        kept = [
-            (number, unit) if names is None else unit for unit, keep in zip(units, counted) if keep
-        ]
-        estimate, pseudo = _ratio_values(counts_QC[counted])
+        columns = _columns("numerators and denominators", side)
+        if names is None:
+            names = [(number, place) for place in range(len(columns))]
+        counts_QC = _clustered(columns, names)
+        counting_Q = _counting_rows(counts_QC)
+        units = [unit for unit, counts in zip(dict.fromkeys(names), counting_Q.tolist()) if counts]
+        estimate, pseudo = _ratio_values(counts_QC[counting_Q])
         estimates.append(estimate)
         if pseudo.size >= FEWEST_UNITS and np.isfinite(pseudo).all():
             spreads.append(spread(pseudo))
             deviations = (pseudo - pseudo.mean()) / math.sqrt(pseudo.size * (pseudo.size - 1))
-            shares.append(dict(zip(kept, deviations.tolist(), strict=True)))
+            shares.append(dict(zip(units, deviations.tolist(), strict=True)))
     difference = estimates[0] - estimates[1]
     if len(spreads) < 2:
         return _no_interval(difference, f"a side has less than {FEWEST_UNITS} units")
     covariance = sum(value * shares[1].get(unit, 0.0) for unit, value in shares[0].items())
-    both = _of_difference(*spreads, covariance)
+    both = _of_difference(spreads[0], spreads[1], covariance)
     if both.error == 0:
         return _no_interval(difference, "all units of a side agree")
     below, above = _skewed_bounds(both, 1 - LEVEL)
