@@ -26,6 +26,7 @@ from pydantic import AfterValidator
 from fgrlhf import segmentation
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.shared_messages import print_once
+from fgrlhf.configs.strict import with_breaks
 from fgrlhf.segmentation import MIN_WORDS as MIN_WORDS
 from fgrlhf.segmentation import Span as Span
 from fgrlhf.segmentation import clause_starts
@@ -54,7 +55,7 @@ def is_step(level: str | None) -> bool:
 def _check_level(value: str) -> str:
     if not is_level(value):
         raise ValueError(f"`{shorten(value, 60)}` is not a level of segments: {LEVEL_HELP}")
-    return value
+    return with_breaks(value)
 
 
 LEVEL_HELP = f"choose one of {', '.join(LEVELS)}, or step:SEPARATOR"
@@ -233,14 +234,18 @@ def _spans_between(text: str, ends: Sequence[int]) -> list[Span]:
 
 
 def _spans_between_separators(text: str, separator: str) -> list[Span]:
-    """The parts that a separator divides, without it or the white space around them."""
+    """The parts that a separator divides, without it or the white space around them.
+
+    A line break of the separator is one of the text, of either kind.
+    """
+    pattern = re.escape(separator).replace("\\\n", "\r?\n")
+    between = [match.span() for match in re.finditer(pattern, text)]
+    starts = [0, *(end for _, end in between)]
+    ends = [*(start for start, _ in between), len(text)]
     spans = []
-    start = 0
-    for part in text.split(separator):
-        end = start + len(part)
-        if part.strip():
+    for start, end in zip(starts, ends, strict=True):
+        if text[start:end].strip():
             spans.append(_without_white_space(text, start, end))
-        start = end + len(separator)
     return spans
 
 

@@ -7,10 +7,18 @@ import pytest
 import spacy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from fgrlhf import reward_utils
 from fgrlhf.base.errors import UserError
-from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter, rm_words, subsentence_starts
+from fgrlhf.reward_utils import (
+    BLANK,
+    Level,
+    Segmenter,
+    load_segmenter,
+    rm_words,
+    subsentence_starts,
+)
 
 SEGMENTER = load_segmenter(BLANK)
 TEXTS = st.text(st.sampled_from("aaabcZ.,;!?  \n\t\xa0\u2028\"'()#é😀𝔘中"), max_size=80)
@@ -104,6 +112,9 @@ def test_levels_by_hand():
     assert pieces("whole") == [text]
     assert pieces("step:o") == ["One tw", ", three.\nF", "ur!  \n\n \nFive six"]
     assert pieces("step:\n\n") == ["One two, three.\nFour!", "Five six"]
+    windows = "One.\r\nTwo.\r\n\r\nThree."
+    spans = SEGMENTER.segments(windows, "step:\n\n")
+    assert [windows[start:end] for start, end in spans] == ["One.\r\nTwo.", "Three."]
     assert pieces("step:;") == [text.strip()] and SEGMENTER.segments("; ;;", "step:;") == []
     assert pieces("token", (4, 5, 5, 8, len(text))) == ["One", "two", text[8:].strip()]
     assert SEGMENTER.segments(" \n ", "paragraph") == SEGMENTER.segments("", "whole") == []
@@ -276,3 +287,7 @@ def test_the_blank_pipeline_has_no_longest_text(monkeypatch):
         ),
     ):
         SEGMENTER.sentences("Some text. 9")
+
+
+def test_a_separator_of_steps_can_be_written_in_a_shell():
+    assert TypeAdapter(Level).validate_python(r"step:\n\n") == "step:\n\n"

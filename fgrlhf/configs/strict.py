@@ -303,11 +303,15 @@ def _name(value: str) -> str:
     return value
 
 
-def _separator(value: str) -> str:
+def with_breaks(text: str) -> str:
     r"""A text in which `\n` and `\t`, as a shell passes them on, are a line break and a tab."""
+    return text.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def _separator(value: str) -> str:
     if not value:
         raise ValueError("must not be empty")
-    return value.replace("\\n", "\n").replace("\\t", "\t")
+    return with_breaks(value)
 
 
 FilePath = Annotated[str, AfterValidator(_file_path)]  # of a file or folder, or a hub name

@@ -4,7 +4,7 @@
                     `suggestions: {QUERY: {value, agent}}`
     flattened       `QUERY.responses`, `.responses.users`, `.responses.status`, `QUERY.suggestion`
     1               `responses: [{user_id, status, values: {QUERY: {value}}}]` and
-                    `suggestions: [{question_name, value, agent}]`
+                    `suggestions: [{..._name, value, agent}]`
     1, flattened    `QUERY: [{user_id, value, status}]`, `QUERY-suggestion` and
                     `QUERY-suggestion-metadata`, as Argilla 1 pushed data sets to the hub
 
@@ -26,6 +26,7 @@ FLAT_ENDS = tuple(
 OWN_KEYS = ("id", "status", "_server_id")
 SUGGESTION_1 = "-suggestion"
 METADATA_1 = "-suggestion-metadata"
+NAME_1 = "question_name"  # a task's word: Argilla's key of a query's name
 OWN_KEYS_1 = ("external_id", "metadata")
 ANSWER_KEYS_1 = ("user_id", "value", "status")
 FIELDS = ("response", "text", "prompt", "source")
@@ -115,7 +116,7 @@ def _of_version_1(row: Row) -> Row:
     suggestions = {}
     for i, item in enumerate(check_list("suggestions", row.get("suggestions") or [])):
         suggestion = check_object(f"suggestions[{i}]", item)
-        name = check_text(f"suggestions[{i}].question_name", suggestion.get("question_name"))
+        name = check_text(f"suggestions[{i}].{NAME_1}", suggestion.get(NAME_1))
         suggestions[name] = suggestion
     own_id = row.get("external_id") if row.get("id") is None else row["id"]
     return {**row, "id": own_id, "responses": responses, "suggestions": suggestions}
