@@ -333,8 +333,8 @@ def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]
     _train(state, train.dropout)
     for _ in range(train.n_ppo_epoch_per_rollout):
         state.optimizer.zero_grad()
-        for first in range(0, len(mask_BT), train.training_batch_size_per_card):
-            part = slice(first, first + train.training_batch_size_per_card)
+        for first in range(0, len(mask_BT), train.micro_batch_size):
+            part = slice(first, first + train.micro_batch_size)
             losses = _micro_batch(state, scored, part, advantages_BT, returns_BT, mask_BT.sum())
             totals = {
                 name: total + losses[name] / train.n_ppo_epoch_per_rollout

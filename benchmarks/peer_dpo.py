@@ -123,7 +123,7 @@ def our_trainer(work: Work, choice: Choice) -> _Ours:
         "env": {"max_input_len": 1024, "max_generated_len": 1024},
         "train": {
             "batch_size": size.pairs,
-            "training_batch_size_per_card": choice["micro"],
+            "micro_batch_size": choice["micro"],
             "lr": LR,
             "save_interval": size.steps,
         },

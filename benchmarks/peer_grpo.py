@@ -161,9 +161,9 @@ def our_config(work: Work, micro: int) -> RLConfig:
         "train": {
             "total_episodes": size.responses * size.steps,
             "sampling_batch_size_per_card": size.prompts,
-            "training_batch_size_per_card": micro,
+            "micro_batch_size": micro,
             "n_ppo_epoch_per_rollout": 1,
-            "n_warmup_steps": 0,
+            "warmup_steps": 0,
             "lr": LR,
             "adam_eps": 1e-8,
             "max_grad_norm": 1.0,

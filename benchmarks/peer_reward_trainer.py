@@ -115,7 +115,12 @@ def prepare(folder: Path, size: Size) -> Work:
             "max_length": size.max_length,
         },
         "data": {"train_file": str(file), "dev_file": str(file)},
-        "train": {"max_steps": size.steps, "batch_size": size.questions, "lr": 1e-4, "warmup": 1},
+        "train": {
+            "max_steps": size.steps,
+            "batch_size": size.questions,
+            "lr": 1e-4,
+            "warmup_steps": 1,
+        },
         "logging": {"save_dir": str(folder / "ours")},
     }
     config = validate(PreferenceRMConfig, tree, "the benchmark's settings")
@@ -209,7 +214,7 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
         output_dir=str(work.folder / "peer"),
         max_steps=train.max_steps,
         learning_rate=train.lr,
-        warmup_steps=train.warmup,
+        warmup_steps=train.warmup_steps,
         weight_decay=train.weight_decay,
         adam_beta2=train.adam_beta2,
         max_grad_norm=train.max_grad_norm,

@@ -390,11 +390,11 @@ def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
         "algorithm": {"kl_coef": 0.3, "lam": 0.95, "whiten_rewards": True},
         "train": {
             "sampling_batch_size_per_card": size.prompts,
-            "training_batch_size_per_card": size.micro_batch,
+            "micro_batch_size": size.micro_batch,
             "n_ppo_epoch_per_rollout": size.epochs,
             "lr": 1e-5,
             "lr_schedule": "constant",
-            "n_warmup_steps": 0,
+            "warmup_steps": 0,
             "clip_grad": False,
             "dropout": size.dropout > 0,
             "dropout_in_rollouts": False,

@@ -63,7 +63,7 @@ def _cases() -> tuple[Degenerate, ...]:
         )
     few = (
         "train.sampling_batch_size_per_card=1",
-        "train.training_batch_size_per_card=1",
+        "train.micro_batch_size=1",
         "env.train_num_samples_per_input=1",
     )
     cases += [

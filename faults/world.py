@@ -277,7 +277,7 @@ def _write_configs(world: World) -> None:
         "train.eval_examples": 2,
         "train.save_interval": 1,
         "train.sampling_batch_size_per_card": 2,
-        "train.training_batch_size_per_card": 4,
+        "train.micro_batch_size": 4,
         "train.n_minibatches": 1,
         "logging.n_samples": 2,
     }
@@ -289,7 +289,7 @@ def _write_configs(world: World) -> None:
         "train.eval_interval": 2,
         "train.eval_examples": 2,
         "train.save_interval": 1,
-        "train.n_warmup_steps": 0,
+        "train.warmup_steps": 0,
         "logging.n_samples": 2,
     }
     served = rl | {

@@ -166,7 +166,7 @@ class DPOTrainer(PolicyTrainer):
         called within `unsharded`.
         """
         self.actor_critic.eval()
-        size = self.config.train.training_batch_size_per_card
+        size = self.config.train.micro_batch_size
         share = share_of(
             range(len(self.comparisons)),
             self.accelerator.process_index,
@@ -201,7 +201,7 @@ class DPOTrainer(PolicyTrainer):
         self.set_learning_rates()
         n_pairs = sum(len(self.comparisons[i].pairs) for i in indices)
         parts = micro_batches(
-            indices, train.training_batch_size_per_card, self.accelerator.process_index, world
+            indices, train.micro_batch_size, self.accelerator.process_index, world
         )
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}

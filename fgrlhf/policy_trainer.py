@@ -166,13 +166,13 @@ class PolicyTrainer(BaseTrainer):
     def lr_factor(self, step: int, first: int = 0) -> float:
         """The learning rate of a step, as a fraction of its peak.
 
-        It rises linearly for `n_warmup_steps` steps, starting at step `first`. Then it falls
+        It rises linearly for `warmup_steps` steps, starting at step `first`. Then it falls
         linearly to 0 at the end of training, or stays constant.
         """
         train = self.config.train
-        warm = first + train.n_warmup_steps
+        warm = first + train.warmup_steps
         if step < warm:
-            return (step - first + 1) / (train.n_warmup_steps + 1)
+            return (step - first + 1) / (train.warmup_steps + 1)
         if train.lr_schedule == "constant":
             return 1.0
         return (self.total_steps - step) / max(self.total_steps - warm, 1)

@@ -389,11 +389,11 @@ class OnPolicyTrainer(PolicyTrainer):
             group["lr"] = group["peak_lr"] * factor
 
     def micro_batches(self, rows_B: Tensor) -> list[Tensor]:
-        """The rank's rows of a minibatch, in parts of `training_batch_size_per_card`."""
+        """The rank's rows of a minibatch, in parts of `micro_batch_size`."""
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         indices = share_of(range(len(rows_B)), rank, world)
         share = rows_B[list(indices)]
-        return list(share.split(self.config.train.training_batch_size_per_card))
+        return list(share.split(self.config.train.micro_batch_size))
 
     # ---- pure functions of (config, step) --------------------------------------------------------
 
@@ -591,10 +591,10 @@ class OnPolicyTrainer(PolicyTrainer):
                 f" instead of train.total_episodes={train.total_episodes}",
                 flush=True,
             )
-        warmup = train.n_critic_warmup_steps + train.n_warmup_steps
+        warmup = train.n_critic_warmup_steps + train.warmup_steps
         if warmup >= self.total_steps:
             print(
-                f"note: the learning rate warms up over train.n_warmup_steps={train.n_warmup_steps}"
+                f"note: the learning rate warms up over train.warmup_steps={train.warmup_steps}"
                 f" steps of {self.total_steps}: it never reaches train.lr",
                 flush=True,
             )

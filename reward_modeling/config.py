@@ -85,9 +85,7 @@ class TrainSection(supervised_config.TrainSection):
         ),
     )
     lr: Rate = Field(default=5e-6, description="learning rate")
-    warmup: Warmup = Field(
-        default=0.1, description="below 1: a share of all steps; else: a number of steps"
-    )
+    warmup_steps: Warmup = Field(default=0.1, description="below 1: a share of all steps")
     weight_decay: Decay = Field(default=0.01, description="of AdamW")
 
 

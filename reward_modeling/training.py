@@ -150,7 +150,7 @@ class RewardTrainer(SupervisedTrainer):
 
     @property
     def warmup_steps(self) -> int:
-        warmup = self.config.train.warmup
+        warmup = self.config.train.warmup_steps
         return int(warmup) if warmup >= 1 else math.ceil(self.total_steps * warmup)
 
     @property

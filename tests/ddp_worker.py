@@ -25,7 +25,7 @@ STOP = {
 }
 CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "t5": ("t5", True, {}),
-    "gpt2": ("gpt2", False, {"train__n_minibatches": 1, "train__training_batch_size_per_card": 3}),
+    "gpt2": ("gpt2", False, {"train__n_minibatches": 1, "train__micro_batch_size": 3}),
     "published": (
         "t5",
         False,
@@ -65,7 +65,7 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
         "env__train_num_samples_per_input": 4,
         "train__total_episodes": 16 * STEPS,
         "train__sampling_batch_size_per_card": 4 // world,
-        "train__training_batch_size_per_card": 4,
+        "train__micro_batch_size": 4,
         "train__save_interval": 3,
         # Adam would turn the rounding error of a tiny gradient into a full step
         "train__adam_eps": 1e-4,
@@ -74,7 +74,7 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
     if (
         name == "published"
     ):  # its loss scales with the number of micro-batches per process, which is two either way
-        settings["train__training_batch_size_per_card"] = 8 // world
+        settings["train__micro_batch_size"] = 8 // world
     training = trainer(
         config(folder / name, **settings),
         kind,
@@ -90,7 +90,7 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
 def run_dpo(folder: Path):
     """Train DPO with its global batch divided: four answers per question, five questions."""
     run = dpo_helpers.trainer(
-        dpo_helpers.config(folder / "dpo", train__training_batch_size_per_card=1),
+        dpo_helpers.config(folder / "dpo", train__micro_batch_size=1),
         "t5",
         dpo_helpers.fours(),
     )

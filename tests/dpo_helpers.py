@@ -33,9 +33,9 @@ def config(folder: Path, **changes) -> DPOConfig:
         "train": {
             "epochs": 5,
             "batch_size": 4,
-            "training_batch_size_per_card": 4,
+            "micro_batch_size": 4,
             "lr": 1e-3,
-            "n_warmup_steps": 2,
+            "warmup_steps": 2,
             "eval_interval": 1000,
             "save_interval": 1000,
             "adam_eps": 1e-4,

@@ -39,7 +39,7 @@ HALF = 5
 EMBEDDINGS = 27  # not divisible by the number of processes
 CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "t5": ("t5", True, {}),
-    "llama": ("llama", True, {"train__training_batch_size_per_card": 4}),
+    "llama": ("llama", True, {"train__micro_batch_size": 4}),
     "gpt2": ("gpt2", False, {"train__gradient_checkpointing": True}),
     "grpo": ("t5", False, {"algorithm__name": "grpo"}),
     "grpo-llama": ("llama", False, {"algorithm__name": "grpo", "algorithm__kl_in": "loss"}),
@@ -64,7 +64,7 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "lora-interrupted": ("t5", True, {}),
     "interrupted": ("t5", True, {}),  # after step HALF, and resumed
     "grpo-interrupted": ("t5", False, {"algorithm__name": "grpo"}),
-    "llama-interrupted": ("llama", True, {"train__training_batch_size_per_card": 4}),
+    "llama-interrupted": ("llama", True, {"train__micro_batch_size": 4}),
     "from-one": ("t5", True, {}),  # one process trains to step HALF, several continue
 }
 # a word that the policy writes: without a reward, whitening makes advantages of rounding errors
@@ -134,7 +134,7 @@ def rl_trainer(name: str, folder: Path, world: int):
         "env__train_num_samples_per_input": 4,
         "train__total_episodes": 16 * STEPS,
         "train__sampling_batch_size_per_card": 4 // world,
-        "train__training_batch_size_per_card": 8,
+        "train__micro_batch_size": 8,
         "train__n_minibatches": 1,
         "train__eval_interval": HALF,
         # Adam would turn the rounding error of a tiny gradient into a full step
@@ -173,7 +173,7 @@ def dpo_trainer(name: str, folder: Path):
     """DPO of four answers per question, five questions: the last batch is uneven."""
     cfg = dpo_helpers.config(
         folder / name,
-        train__training_batch_size_per_card=1,
+        train__micro_batch_size=1,
         train__adam_eps=1e-2,
         parallel__strategy="fsdp2",
     )
@@ -233,7 +233,7 @@ def run_command(name: str, data: Path, save_dir: Path, world: int) -> None:
         "parallel.strategy=fsdp2",
         "env.max_generated_len=6",
         "env.max_input_len=64",
-        "train.training_batch_size_per_card=2",
+        "train.micro_batch_size=2",
         "train.adam_eps=1e-2",
         f"logging.save_dir={save_dir}",
     ]

@@ -47,11 +47,11 @@ def config(folder: Path, **changes) -> RLConfig:
         "train": {
             "total_episodes": 64,
             "sampling_batch_size_per_card": 4,
-            "training_batch_size_per_card": 8,
+            "micro_batch_size": 8,
             "n_minibatches": 2,
             "n_ppo_epoch_per_rollout": 2,
             "lr": 1e-3,
-            "n_warmup_steps": 0,
+            "warmup_steps": 0,
             "kl_threshold": 1e6,
             "eval_interval": 1000,
             "save_interval": 1000,

@@ -36,7 +36,7 @@ FAST = {"trpo": {"algorithm__max_kl": 0.05, "algorithm__cg_steps": 5}}
 LARGE = {
     "train__total_episodes": 32 * 35,
     "train__n_minibatches": 1,
-    "train__training_batch_size_per_card": 32,
+    "train__micro_batch_size": 32,
     "train__lr_schedule": "constant",
     "train__max_grad_norm": 100.0,
 }

@@ -34,7 +34,7 @@ def make(folder, case="t5, shared critic", reward=None, **changes):
     settings = {
         "train__dropout": dropout > 0,
         "train__eval_interval": 2,
-        "train__n_warmup_steps": 2,
+        "train__warmup_steps": 2,
         "algorithm__kl_target": 0.2,
         "algorithm__kl_horizon": 50,
         "train__kl_threshold": 1e-5,
@@ -436,13 +436,13 @@ def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, caps
         resumed(2, train__sampling_batch_size_per_card=2)
         and "started with 1 processes and continues with 2" in capsys.readouterr().out
     )
-    assert resumed(2, train__sampling_batch_size_per_card=2, train__training_batch_size_per_card=4)
+    assert resumed(2, train__sampling_batch_size_per_card=2, train__micro_batch_size=4)
     for processes, changes in (
         (2, {}),  # 8 prompts per step
         (2, {"train__sampling_batch_size_per_card": 2, "train__average_microbatches": False}),
         (2, {"train__sampling_batch_size_per_card": 2, "train__lr": 1.0}),
         (1, {"train__sampling_batch_size_per_card": 2}),
-        (1, {"train__training_batch_size_per_card": 4}),
+        (1, {"train__micro_batch_size": 4}),
     ):
         with pytest.raises(UserError, match="made with other settings"):
             resumed(processes, **changes)

@@ -111,7 +111,7 @@ def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_p
             dpo__span_weight=3.0 if which == "spans" else 1.0,
             train__batch_size=5,
             train__clip_grad=False,
-            train__training_batch_size_per_card=2,
+            train__micro_batch_size=2,
         ),
         kind,
         comparisons,
@@ -395,7 +395,7 @@ def test_gradient_checkpointing_does_not_change_the_curve(kind, lora, tmp_path, 
 def test_micro_batches_do_not_change_the_curve(tmp_path):
     for size in (1, 4):
         trainer(
-            config(tmp_path / str(size), train__training_batch_size_per_card=size),
+            config(tmp_path / str(size), train__micro_batch_size=size),
             comparisons=fours(),
         ).train()
     for one, four in zip(metrics(tmp_path / "1"), metrics(tmp_path / "4")):
@@ -520,9 +520,7 @@ def sample_answers(policy) -> dict[str, float]:
 
 def top_layer_trainer(folder, keeps: bool = True) -> DPOTrainer:
     """A trainer of the top layer only; `keeps`: with the states of the frozen layers."""
-    cfg = config(
-        folder, train__epochs=4, train__eval_interval=2, train__training_batch_size_per_card=2
-    )
+    cfg = config(folder, train__epochs=4, train__eval_interval=2, train__micro_batch_size=2)
     policy = tiny.policy("llama")
     policy.train_top_layers(1)
     encoded = encode_comparisons(policy, pairs(), cfg.env.max_generated_len)
@@ -583,7 +581,7 @@ def test_states_that_do_not_fit_are_not_kept(monkeypatch):
 
 
 def test_samples_of_several_passes_are_logged(tmp_path):
-    settings = config(tmp_path, train__training_batch_size_per_card=1, logging__n_samples=5)
+    settings = config(tmp_path, train__micro_batch_size=1, logging__n_samples=5)
     trainer(settings).train(until=1)
     rows = read_jsonl(tmp_path / "samples" / "step-0.jsonl")
     assert len(rows) == 5 and len({row["prompt"] for row in rows}) == 2  # four answers for each

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from fgrlhf.algorithms.ppo import PPOConfig
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.messages import OTHER_NAMES
+from fgrlhf.configs.names import current_key
 from fgrlhf.configs.schema import paths_of, sections_of
 from fgrlhf.configs.strict import config_from, load_config, to_yaml, validate
 from fgrlhf.runs.dpo_config import DPOConfig
@@ -498,9 +499,9 @@ def test_settings_of_a_tracker_that_is_off_are_noted():
         ("train.max_grad_norm", [1e-320, 1e308]),
         ("train.seed", [-1, 2**32, 10**30]),
         ("train.total_episodes", [0, 10**30]),
-        ("train.n_warmup_steps", [-1, 10**30]),
+        ("train.warmup_steps", [-1, 10**30]),
         ("train.sampling_batch_size_per_card", [10**24, 0]),
-        ("train.training_batch_size_per_card", [10**30]),
+        ("train.micro_batch_size", [10**30]),
         ("train.kl_threshold", [1e-320, 1e308]),
         ("env.max_generated_len", [10**24, 0]),
         ("env.max_input_len", [10**30]),
@@ -607,7 +608,7 @@ def test_the_published_variant_is_the_published_run(name, monkeypatch):
     assert {override.split("=")[0] for override in overrides} == set(SWITCHES)
     assert shipped(f"published_{name}", monkeypatch, overrides) == loaded
     for key, value in flat(published(name)).items():  # and the paper's hyper-parameters
-        key = re.sub("^ppo", "algorithm", key)
+        key = current_key(re.sub("^ppo", "algorithm", key))
         its_own = (
             key.startswith("logging.") or key.endswith(("ckpt", ".mean", ".std")) or key in SWITCHES
         )
@@ -623,7 +624,7 @@ def test_the_default_variant_is_the_same_run_with_our_defaults(name, monkeypatch
     assert differing == {key for key, (a, b) in SWITCHES.items() if a != b} | {
         "logging.run_name",
         "logging.save_dir",
-        "train.training_batch_size_per_card",  # changes no result but that of published switches
+        "train.micro_batch_size",  # changes no result but that of published switches
     }
     for key, (_, default) in SWITCHES.items():
         section, leaf = key.split(".")
@@ -659,7 +660,7 @@ def test_both_variants_say_which_they_are(name):
         ("train.learning_rate", "train.lr"),
         ("learning_rate", "train.lr"),
         ("train.num_train_epochs", "train.total_episodes"),
-        ("per_device_train_batch_size", "train.training_batch_size_per_card"),
+        ("per_device_train_batch_size", "train.micro_batch_size"),
         ("train.init_kl_coef", "algorithm.kl_coef"),
         ("train.kl_coef", "algorithm.kl_coef"),  # in another section
         ("model.max_new_tokens", "env.max_generated_len"),

@@ -52,7 +52,7 @@ def config(folder, shape="seq2seq", **changes) -> SegmentRMConfig:
             "with_context": False,
         },
         "labels": {"error": "NF-ERR"},
-        "train": {"max_steps": 60, "batch_size": 16, "lr": 1e-2, "warmup": 5},
+        "train": {"max_steps": 60, "batch_size": 16, "lr": 1e-2, "warmup_steps": 5},
         "evaluation": {"every_steps": 20, "batch_size": 32},
         "logging": {"run_name": "toy", "save_dir": str(folder / "rm"), "log_interval": 10},
     }

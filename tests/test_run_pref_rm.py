@@ -50,7 +50,7 @@ def config(folder, shape="seq2seq", **changes) -> PreferenceRMConfig:
     tree = {
         "model": {"ckpt": str(rm.start(folder, shape)), "shape": shape, "max_length": 128},
         "data": {"train_file": str(train_file), "dev_file": str(dev_file)},
-        "train": {"max_steps": 60, "batch_size": 8, "lr": 1e-2, "warmup": 5},
+        "train": {"max_steps": 60, "batch_size": 8, "lr": 1e-2, "warmup_steps": 5},
         "evaluation": {"every_steps": 20, "batch_size": 16},
         "logging": {"run_name": "toy", "save_dir": str(folder / "rm"), "log_interval": 10},
     }

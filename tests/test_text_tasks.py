@@ -215,7 +215,7 @@ FEW_STEPS = [
 ]
 FEW_ROLLOUTS = [
     "train.sampling_batch_size_per_card=2",
-    "train.training_batch_size_per_card=2",
+    "train.micro_batch_size=2",
     "train.n_minibatches=1",
     "train.n_ppo_epoch_per_rollout=1",
     "train.eval_examples=2",

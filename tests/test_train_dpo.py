@@ -211,7 +211,7 @@ SMALL = [
     "env.max_generated_len=40",
     "env.max_input_len=64",
     "train.batch_size=2",
-    "train.training_batch_size_per_card=2",
+    "train.micro_batch_size=2",
     "train.epochs=2",
 ]
 YML = {"corrected": "mini_fine_grained_dpo_config.yml", "preference": "mini_dpo_config.yml"}

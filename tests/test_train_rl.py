@@ -76,7 +76,7 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
             "env.max_input_len=64",
             "env.train_num_samples_per_input=2",
             "train.sampling_batch_size_per_card=2",
-            "train.training_batch_size_per_card=4",
+            "train.micro_batch_size=4",
             "train.total_episodes=8",
             f"logging.save_dir={tmp_path}/out",
             *critic,

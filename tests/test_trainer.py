@@ -55,7 +55,7 @@ def test_it_learns(kind, place, steps, tmp_path):
         algorithm__kl_coef=0.0,
         train__total_episodes=24 * steps,
         train__sampling_batch_size_per_card=6,
-        train__training_batch_size_per_card=12,
+        train__micro_batch_size=12,
         train__lr=6e-3,
     )
     trainer(cfg, kind, CombinedReward({"cat": aspect}), prompts=PROMPTS * 3).train()
@@ -89,7 +89,7 @@ def test_a_run_says_what_it_continues_and_where_its_policies_are(tmp_path, capsy
 def test_the_first_ratio_is_one(kind, tmp_path):
     cfg = config(
         tmp_path,
-        train__training_batch_size_per_card=8,
+        train__micro_batch_size=8,
         train__n_minibatches=1,
         train__shuffle=False,
     )
@@ -140,7 +140,7 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
     for size in (16, 5, 1):
         cfg = config(
             tmp_path,
-            train__training_batch_size_per_card=size,
+            train__micro_batch_size=size,
             env__train_num_samples_per_input=4,
             train__clip_grad=False,
         )
@@ -170,7 +170,7 @@ def test_published_update(tmp_path):
         train__n_minibatches=1,
         train__shuffle=False,
         train__average_microbatches=False,
-        train__training_batch_size_per_card=3,
+        train__micro_batch_size=3,
         train__clip_grad=False,
     )
     run = trainer(cfg, own_value=True)
@@ -236,7 +236,7 @@ def test_minibatches_partition_the_rows(tmp_path):
 def test_learning_rate(tmp_path):
     # 10 steps
     run = trainer(
-        config(tmp_path, train__total_episodes=80, train__n_warmup_steps=3, train__value_lr=5e-3),
+        config(tmp_path, train__total_episodes=80, train__warmup_steps=3, train__value_lr=5e-3),
         own_value=True,
     )
     assert [run.lr_factor(s) for s in range(10)] == pytest.approx(
@@ -251,7 +251,7 @@ def test_learning_rate(tmp_path):
         config(
             tmp_path,
             train__total_episodes=80,
-            train__n_warmup_steps=1,
+            train__warmup_steps=1,
             train__lr_schedule="constant",
         )
     )
@@ -261,7 +261,7 @@ def test_learning_rate(tmp_path):
 def test_the_critic_can_learn_alone_first(tmp_path):
     changes = {
         "train__total_episodes": 80,
-        "train__n_warmup_steps": 2,
+        "train__warmup_steps": 2,
         "train__n_critic_warmup_steps": 3,
     }
     run = trainer(config(tmp_path, **changes), own_value=True)  # 10 steps
@@ -557,9 +557,9 @@ def test_a_warm_up_as_long_as_the_run(tmp_path, capsys):
         UserError, match="n_critic_warmup_steps=9.*9 steps: the policy would never learn"
     ):
         trainer(config(tmp_path, train__total_episodes=72, train__n_critic_warmup_steps=9))
-    trainer(config(tmp_path, train__total_episodes=72, train__n_warmup_steps=8))
+    trainer(config(tmp_path, train__total_episodes=72, train__warmup_steps=8))
     assert "note" not in capsys.readouterr().out
-    trainer(config(tmp_path, train__total_episodes=72, train__n_warmup_steps=9))
+    trainer(config(tmp_path, train__total_episodes=72, train__warmup_steps=9))
     assert "never reaches train.lr" in capsys.readouterr().out
 
 

@@ -34,7 +34,7 @@ def test_token_kl_by_hand():
 
 
 def begun(tmp_path, kind, **changes):
-    run = make(tmp_path, "trpo", kind, train__training_batch_size_per_card=3, **changes)
+    run = make(tmp_path, "trpo", kind, train__micro_batch_size=3, **changes)
     # answers of different lengths
     run.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
     rollout, rewards = run.collect_and_score()
@@ -114,7 +114,7 @@ def test_micro_batches_do_not_change_the_step(tmp_path):
     results = []
     for size in (8, 3):
         result, rollout, advantages = begun(tmp_path / str(size), "t5")
-        result.config.train.__dict__["training_batch_size_per_card"] = size
+        result.config.train.__dict__["micro_batch_size"] = size
         result.actor_critic.eval()
         step = step_of(result, rollout, advantages)
         assert len(step.batches) == -(-8 // size)

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from fgrlhf.base.errors import shorten, suggestion
 from fgrlhf.base.secrets import MASK, looks_secret
+from fgrlhf.configs.names import OTHER_KEYS
 from fgrlhf.configs.schema import (
     choices_at,
     keys_at,
@@ -53,7 +54,7 @@ OTHER_NAMES = {
     "optim": ("optimizer",),
     "output_dir": ("save_dir",),
     "per_device_eval_batch_size": ("batch_size",),
-    "per_device_train_batch_size": ("micro_batch_size", "training_batch_size_per_card"),
+    "per_device_train_batch_size": ("micro_batch_size",),
     "ppo_epochs": ("n_ppo_epoch_per_rollout",),
     "pretrained_model_name_or_path": ("ckpt",),
     "report_to": ("wandb_log", "tensorboard"),
@@ -61,8 +62,7 @@ OTHER_NAMES = {
     "save_steps": ("save_interval", "every_steps"),
     "target_kl": ("kl_target",),
     "total_steps": ("max_steps", "total_episodes"),
-    "warmup_ratio": ("warmup", "n_warmup_steps", "warmup_steps"),
-    "warmup_steps": ("warmup", "n_warmup_steps"),
+    "warmup_ratio": ("warmup_steps",),
 }
 
 
@@ -119,6 +119,8 @@ def explain(
         key, known = tags_of(sections_at(model, problem["loc"]))
         return [f"{path}.{key}: missing; known: {', '.join(sorted(known))}"]
     if rule == "extra_forbidden":
+        if path in OTHER_KEYS and OTHER_KEYS[path] in paths_of(model):
+            return [f"{path}: this is `{OTHER_KEYS[path]}`, which is given too: leave {path} out"]
         known = sorted(keys_of(section)) if section else keys_at(model, location[:-1])
         hint = other_place(model, path) or _hint_for_key(model, path, known)
         return [f"{shorten(path)}: unknown key; {hint}"]

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from fgrlhf.configs.names import with_current_keys
 from fgrlhf.configs.unions import with_new_names
 
 
@@ -25,7 +26,7 @@ class Earlier:
 
 
 def with_new_keys(old: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
-    """A recorded config with today's kinds, and defaults of the keys that only `config` has.
+    """A recorded config with today's names, and defaults of the keys that only `config` has.
 
     A recorded config has every key of its release, so it lacks only keys that are newer. Without
     them the run behaved as it does with their defaults, or as `Earlier` says.
@@ -35,6 +36,7 @@ def with_new_keys(old: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
       config: of the same class, from this release. If a section had another `kind` then, its
         missing keys do not matter: the kinds differ anyway.
     """
+    old = with_current_keys(old)
     filled = with_new_names(old)
     for name, field in type(config).model_fields.items():
         if name in old:

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.secrets import looks_secret
+from fgrlhf.configs.names import current_key
 from fgrlhf.configs.schema import holds_only_text, sections_of, types_at
 from fgrlhf.configs.yaml_files import BASE, DEEPEST, MOST_CHARACTERS, parse_yaml
 
@@ -51,7 +52,7 @@ def parsed_or_text(text: str) -> Any:
 def apply_override(model: type[BaseModel], tree: dict, override: str) -> str:
     """Set the key of an override ("a.b=c") in the nested dict `tree`, and return the key's path."""
     path, equals, text = override.partition("=")
-    path = path.strip()
+    path = current_key(path.strip())
     if not equals or not path or path.startswith("-"):
         raise UserError(
             f"`{shorten(override)}` is not an override: write it as section.key=value, e.g."

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.configs.messages import Mistakes, explain, hider_of, secrets_in
+from fgrlhf.configs.names import with_current_keys
 from fgrlhf.configs.overrides import Environment, apply_override
 from fgrlhf.configs.schema import keys_of
 from fgrlhf.configs.yaml_files import config_files, dump_yaml, read_config
@@ -206,6 +207,7 @@ def validate(
       UserError: lists all mistakes, with secrets masked.
     """
     problems = []
+    tree = with_current_keys(tree)
     try:
         config = model.model_validate(tree)
         if not others:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.configs.names import with_current_keys
 
 # Bounds of a config file: far above any real config, and small enough to reject a hostile file
 # quickly.
@@ -225,14 +226,15 @@ def read_config(path: str | Path) -> dict:
     `base: other.yml` names a config whose values hold unless this one sets them. The path is
     relative to the folder of the file that has the key, and `other.yml` may have a base as well.
     Sections are merged key by key. Lists and single values replace those of the base, and so does a
-    section whose `name` or `kind` differs from the base's, since its keys mean something else.
+    section whose `name` or `kind` differs from the base's, since its keys mean something else. Keys
+    have their current names (`OTHER_KEYS`).
 
     Raises:
       UserError: a file cannot be read, or is its own base; the message names file and line.
     """
     tree: dict = {}
     for _, own in reversed(_chain(path)):
-        tree = merged(tree, own)
+        tree = merged(tree, with_current_keys(own))
     return tree
 
 

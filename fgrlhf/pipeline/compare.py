@@ -21,6 +21,7 @@ from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
+from fgrlhf.configs.names import current_key
 from fgrlhf.configs.schema import types_at
 from fgrlhf.configs.strict import Count, FilePath
 from fgrlhf.configs.yaml_files import read_config
@@ -195,7 +196,7 @@ def _overrides_by_program(
     classes = {program: experiment.config_class(program) for program in programs}
     accepted: dict[str, list[str]] = {program: [] for program in classes}
     for override in overrides:
-        path = override.partition("=")[0].strip().split(".")
+        path = current_key(override.partition("=")[0].strip()).split(".")
         known = [program for program, config in classes.items() if types_at(config, path)]
         for program in known or classes:
             accepted[program].append(override)

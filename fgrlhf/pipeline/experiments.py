@@ -16,6 +16,7 @@ from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.own_code import own_modules
+from fgrlhf.configs.names import current_key, with_current_keys
 from fgrlhf.configs.overrides import parsed_or_text
 from fgrlhf.configs.strict import StrictModel, load_config
 from fgrlhf.configs.yaml_files import read_config
@@ -305,7 +306,7 @@ class Experiment:
           UserError: the config cannot be read.
         """
         value: Any = overridden(config, overrides)
-        for part in key.split("."):
+        for part in current_key(key).split("."):
             value = value.get(part) if isinstance(value, dict) else None
         return self._filled(value) if isinstance(value, str) else value
 
@@ -355,7 +356,7 @@ def overridden(config: str, overrides: Iterable[str]) -> dict[str, Any]:
     for override in overrides:
         name, _, text = override.partition("=")
         parsed = parsed_or_text(text)
-        *above, last = name.strip().split(".")
+        *above, last = current_key(name.strip()).split(".")
         section: Any = tree
         for part in above:
             if isinstance(section, dict):
@@ -364,7 +365,7 @@ def overridden(config: str, overrides: Iterable[str]) -> dict[str, Any]:
                 section = section[part]
         if isinstance(section, dict):
             section[last] = parsed if isinstance(parsed, dict | list) else text
-    return tree
+    return with_current_keys(tree)
 
 
 def input_files(path: str | Path) -> list[str]:

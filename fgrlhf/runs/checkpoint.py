@@ -53,7 +53,7 @@ PENDING = "pending.safetensors"
 # settings that may change when a run is resumed, besides those in `StrictModel.may_change`
 MAY_CHANGE_ON_RESUME = ("logging.", "train.save_interval:", "parallel")
 # settings that may also change if the number of processes does and the global batch does not
-PER_PROCESS = ("train.sampling_batch_size_per_card:", "train.training_batch_size_per_card:")
+PER_PROCESS = ("train.sampling_batch_size_per_card:", "train.micro_batch_size:")
 
 
 @contextmanager

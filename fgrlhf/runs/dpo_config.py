@@ -79,14 +79,14 @@ class DPOTrainConfig(StrictModel):
     batch_size: BatchSize = Field(
         default=16, description="prompts per optimiser step, over all processes, with all pairs"
     )
-    training_batch_size_per_card: BatchSize = Field(
+    micro_batch_size: BatchSize = Field(
         default=4, description="prompts per forward/backward pass and process"
     )
     lr: Rate = Field(default=1e-6, description="learning rate")
     lr_schedule: Literal["linear", "constant"] = Field(
         default="linear", description="after the warmup: decay to 0, or not"
     )
-    n_warmup_steps: NonNegativeCount = Field(default=0, description="optimiser steps")
+    warmup_steps: NonNegativeCount = Field(default=0, description="optimiser steps")
     optimizer: OptimizerName = Field(default="adamw", description=ABOUT_OPTIMIZER)
     adam_eps: Epsilon = Field(default=1e-8, description="epsilon of Adam")
     clip_grad: bool = Field(default=True, description="clip the norm of the gradient")

@@ -198,7 +198,7 @@ class TrainConfig(StrictModel):
     sampling_batch_size_per_card: BatchSize = Field(
         default=8, description="prompts per rollout and process"
     )
-    training_batch_size_per_card: BatchSize = Field(
+    micro_batch_size: BatchSize = Field(
         default=4, description="rollouts per forward/backward pass and process"
     )
     n_minibatches: BatchSize = Field(default=1, description="optimiser steps per PPO epoch")
@@ -210,7 +210,7 @@ class TrainConfig(StrictModel):
     lr_schedule: Literal["linear", "constant"] = Field(
         default="linear", description="after the warmup: decay to 0, or not"
     )
-    n_warmup_steps: NonNegativeCount = Field(default=100, description="rollout steps")
+    warmup_steps: NonNegativeCount = Field(default=100, description="rollout steps")
     n_critic_warmup_steps: NonNegativeCount = Field(
         default=0, description="first rollout steps in which only the critic learns"
     )

@@ -261,7 +261,7 @@ def test_every_stage_runs(environment, source, capsys):
             "heads=2",
         ]
     )
-    short = ["model.layers=2", "model.train_top_layers=1", "train.lr=1e-2", "train.warmup=0"]
+    short = ["model.layers=2", "model.train_top_layers=1", "train.lr=1e-2", "train.warmup_steps=0"]
     run_fg_rm.main(["tasks.detoxification", str(SPAN_RM), *short, "train.max_steps=20"])
     run_pref_rm.main(["tasks.detoxification", str(SCORE_RM), *short, "train.max_steps=20"])
     section = SegmentModelScorer(ckpt=f"{environment}/span_rm", aggregate="min")

@@ -1,0 +1,103 @@
+"""Other names of keys: read in files, overrides and records of runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.base.errors import UserError
+from fgrlhf.configs.names import OTHER_KEYS, current_key, with_current_keys
+from fgrlhf.configs.older_configs import with_new_keys
+from fgrlhf.configs.schema import types_at
+from fgrlhf.configs.strict import StrictModel, config_from, load_config, validate
+from fgrlhf.pipeline.experiments import Experiment, overridden
+from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.runs.rl_config import RLConfig
+from reward_modeling.run_fg_rm import SegmentRMConfig
+from reward_modeling.run_pref_rm import PreferenceRMConfig
+from sft.config import SFTConfig
+
+CONFIGS = (RLConfig, DPOConfig, SFTConfig, SegmentRMConfig, PreferenceRMConfig)
+
+
+class Train(StrictModel):
+    lr: float = 1.0
+    warmup_steps: int = 7
+
+
+class Small(StrictModel):
+    train: Train = Train()
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("other, current", OTHER_KEYS.items())
+def test_every_config_has_the_current_name_and_no_other(other, current):
+    for config in CONFIGS:
+        assert types_at(config, current.split(".")) and not types_at(config, other.split("."))
+
+
+def test_the_docs_list_the_other_names():
+    text = (Path(__file__).parents[1] / "docs" / "runs.md").read_text(encoding="utf-8")
+    _, _, table = text.partition("| other name | name |")
+    listed = {}
+    for others, current in re.findall(r"^\| (`train.*`) \| `(.*)` \|$", table, flags=re.M):
+        listed |= {other: current for other in re.findall("`(.*?)`", others)}
+    assert listed == OTHER_KEYS
+
+
+def test_other_names_are_read_in_files_and_overrides(tmp_path):
+    for name in ("n_warmup_steps", "warmup", "warmup_steps"):
+        path = written(tmp_path / "a.yml", f"train: {{{name}: 3}}")
+        assert load_config(Small, path).train.warmup_steps == 3
+        assert load_config(Small, path, ["train.n_warmup_steps=4"]).train.warmup_steps == 4
+        assert load_config(Small, path, ["train.warmup_steps=5"]).train.warmup_steps == 5
+        assert load_config(Small, path, ["train={warmup: 6}"]).train.warmup_steps == 6
+        assert config_from(Small, [f"train.{name}=8"]).train.warmup_steps == 8
+        assert validate(Small, {"train": {name: 9}}, "test").train.warmup_steps == 9
+
+
+def test_a_config_may_name_a_key_otherwise_than_its_base(tmp_path):
+    written(tmp_path / "base.yml", "train: {n_warmup_steps: 3, lr: 0.5}")
+    own = written(tmp_path / "own.yml", "base: base.yml\ntrain: {warmup_steps: 4}")
+    assert load_config(Small, own).train == Train(lr=0.5, warmup_steps=4)
+
+
+def test_a_key_under_both_names_is_refused(tmp_path):
+    path = written(tmp_path / "a.yml", "train: {n_warmup_steps: 3, warmup_steps: 4}")
+    with pytest.raises(UserError, match="train.n_warmup_steps: this is `train.warmup_steps`, wh"):
+        load_config(Small, path)
+    path = written(tmp_path / "a.yml", "train: {n_warmup_steps: 3, warmup: 4}")
+    with pytest.raises(UserError, match="train.warmup: this is `train.warmup_steps`, which is"):
+        load_config(Small, path)
+
+
+def test_messages_have_the_current_name(tmp_path):
+    path = written(tmp_path / "a.yml", "train: {n_warmup_steps: many}")
+    with pytest.raises(UserError, match="train.warmup_steps: "):
+        load_config(Small, path)
+
+
+def test_recorded_configs_of_earlier_runs(tmp_path):
+    """Their keys are compared under the current names."""
+    old = {"train": {"lr": 1.0, "n_warmup_steps": 3}}
+    assert with_new_keys(old, Small()) == {"train": {"lr": 1.0, "warmup_steps": 3}}
+    assert list(old["train"]) == ["lr", "n_warmup_steps"]
+
+
+def test_values_of_experiments(tmp_path):
+    path = written(tmp_path / "a.yml", "train: {n_warmup_steps: 3}")
+    experiment = Experiment("numbers", tmp_path)
+    for key in ("train.n_warmup_steps", "train.warmup_steps"):
+        assert experiment.config_value(path, [], key) == 3
+        assert experiment.config_value(path, ["train.warmup=5"], key) == "5"
+    assert overridden(path, ["train={warmup: 5}"]) == {"train": {"warmup_steps": 5}}
+
+
+def test_other_values_stay():
+    tree = {"train": None, "warmup": 3, "model": {"warmup": 1}, 5: [1]}
+    assert with_current_keys(tree) == tree
+    assert current_key("train.n_critic_warmup_steps") == "train.n_critic_warmup_steps"
