@@ -290,9 +290,9 @@ def test_bounded_numbers():
         lr: Rate = 1e-5
         norm: Positive = 1.0
 
-    good = {"seed": 2**32 - 1, "steps": 2**31 - 1, "warmup_steps": 0, "lr": 100, "norm": 1e-12}
+    good = {"seed": 2**32 - 1, "steps": 2**31 - 1, "warmup": 0, "lr": 100, "norm": 1e-12}
     assert validate(Bounded, good, "test").model_dump() == good
-    bad = {"seed": -1, "steps": 0, "warmup_steps": 2**31, "lr": 1e308, "norm": 1e-320}
+    bad = {"seed": -1, "steps": 0, "warmup": 2**31, "lr": 1e308, "norm": 1e-320}
     with pytest.raises(UserError) as error:
         validate(Bounded, bad, "test")
     assert all(f"  {key}: " in str(error.value) for key in bad)

@@ -98,6 +98,6 @@ def test_values_of_experiments(tmp_path):
 
 
 def test_other_values_stay():
-    tree = {"train": None, "warmup": 3, "model": {"warmup": 1}, 5: [1]}
+    tree = {"train": None, "warmup": 3, "model": {"warmup": 1, "a.b": 2, 3: 4}, 5: [1]}
     assert with_current_keys(tree) == tree
     assert current_key("train.n_critic_warmup_steps") == "train.n_critic_warmup_steps"

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from fgrlhf.algorithms.ppo import PPOConfig
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.messages import OTHER_NAMES
-from fgrlhf.configs.names import current_key
+from fgrlhf.configs.names import current_key, with_current_keys
 from fgrlhf.configs.schema import paths_of, sections_of
 from fgrlhf.configs.strict import config_from, load_config, to_yaml, validate
 from fgrlhf.runs.dpo_config import DPOConfig
@@ -527,7 +527,7 @@ def test_settings_of_a_tracker_that_is_off_are_noted():
 def test_values_that_no_run_can_have_are_refused(path, values):
     *parents, leaf = path.split(".")
     for value in values:
-        tree = copy.deepcopy(published("fine_grained"))
+        tree = with_current_keys(copy.deepcopy(published("fine_grained")))
         node = tree
         for parent in parents:
             node = node.setdefault(parent, {})

@@ -35,7 +35,7 @@ def with_current_keys(tree: Mapping[Any, Any]) -> dict[Any, Any]:
 def _renamed_section(name: Any, section: Mapping[Any, Any]) -> dict[Any, Any]:
     renamed = {}
     for key, value in section.items():
-        current = current_key(f"{name}.{key}").rpartition(".")[2]
-        is_given_twice = current != key and (current in section or current in renamed)
-        renamed[key if is_given_twice else current] = value
+        current = OTHER_KEYS.get(f"{name}.{key}", "").rpartition(".")[2]
+        is_given_twice = current in section or current in renamed
+        renamed[current if current and not is_given_twice else key] = value
     return renamed
