@@ -241,7 +241,14 @@ def _add_assignments(app: FastAPI, schema: Schema, database: Database) -> None:
 
     @app.post("/api/assignments/{number}/active")
     def renew(number: Number, annotator: Annotator):
-        return JSONResponse({"held": database.renew(database.assignment(number, annotator))})
+        assignment = database.assignment(number, annotator)
+        return JSONResponse(
+            {
+                "held": database.renew(assignment),
+                "revision": assignment.draft[0] if assignment.draft else 0,
+                "submissions": assignment.submissions,
+            }
+        )
 
     @app.post("/api/assignments/{number}/skip")
     def skip(number: Number, body: SkipBody, annotator: Annotator):

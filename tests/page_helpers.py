@@ -36,7 +36,14 @@ def new_context(browser, **options):
     """A browser context that waits for five minutes: a busy machine may take long."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     context.set_default_timeout(300_000)  # ms
+    context.on("weberror", _close_failed)
     return context
+
+
+def _close_failed(event) -> None:
+    """Close a page whose script failed: what the test waits for would never come."""
+    print(f"the page failed: {event.error.stack}")
+    event.page.close()
 
 
 class SharedContext:
@@ -89,6 +96,42 @@ def context_for_page(browser, **options):
 
 
 @contextmanager
+def watched(tab, fatal=(), requests=()):
+    """The list of errors and warnings that a page logs, which must be empty at the end.
+
+    An error of a script closes the page (`new_context`), and so does a message of a `fatal` type:
+    the test fails at once and names it. Other failures get the text of the page, what it logged and
+    its last `requests` as notes.
+    """
+    noise: list[str] = []
+    causes: list[str] = []
+
+    def logged(message) -> None:
+        if message.type in ("error", "warning"):
+            noise.append(message.text)
+        if message.type in fatal:
+            causes.append(message.text)
+            tab.close()
+
+    tab.on("console", logged)
+    tab.on("pageerror", lambda error: causes.append(error.stack or str(error)))
+    try:
+        yield noise
+    except Exception as error:
+        if causes:
+            raise AssertionError(f"the page failed: {causes[0]}") from error
+        try:
+            shown = tab.inner_text("body", timeout=30_000)  # ms: the page may hang
+        except Exception as reason:
+            shown = f"not readable: {reason}"
+        error.add_note(f"the page: {shown}")
+        error.add_note("\n".join(["it logged:", *noise, "its last requests:", *requests[-20:]]))
+        raise
+    tab.close()
+    assert not noise and not causes, (noise, causes)
+
+
+@contextmanager
 def opened(
     browser,
     page="annotation",
@@ -105,44 +148,22 @@ def opened(
 def _opened_in(context, page, items, where, tmp_path):
     """The same in a given context; it yields the page once."""
     tab = context.new_page()
-    noise, requests, dialogs = [], [], []
-    tab.on(
-        "console",
-        lambda message: (
-            noise.append(message.text) if message.type in ("error", "warning") else None
-        ),
-    )
-    tab.on("pageerror", lambda error: noise.append(str(error)))
+    requests, dialogs = [], []
     tab.on("request", lambda request: requests.append(request.url))
     tab.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
     address = Path(where or QA.folder / f"{page}.html").as_uri()
-    tab.goto(address)
-    identify(tab)
-    if items and where is None:
-        path = tmp_path / "items.json"
-        path.write_text(json.dumps(list(items)), encoding="utf-8")
-        tab.set_input_files("#file", path)
-        tab.wait_for_selector("#work:not([hidden])")
-    yield tab
-    tab.close()
-    assert not noise and not dialogs, (noise, dialogs)
+    with watched(tab, fatal=("error", "warning"), requests=requests):
+        tab.goto(address)
+        identify(tab)
+        if items and where is None:
+            path = tmp_path / "items.json"
+            path.write_text(json.dumps(list(items)), encoding="utf-8")
+            tab.set_input_files("#file", path)
+            tab.wait_for_selector("#work:not([hidden])")
+        yield tab
+    assert not dialogs, dialogs
     outside = [url for url in requests if not url.startswith(("file:", "blob:"))]
     assert not outside, outside
-
-
-@contextmanager
-def described(tab, requests):
-    """Add what the page shows and its last requests to an error that happens here."""
-    try:
-        yield
-    except Exception as error:
-        try:
-            shown = tab.inner_text("body", timeout=30_000)  # ms: the page may hang
-        except Exception as reason:
-            shown = f"not readable: {reason}"
-        error.add_note(f"the page: {shown}")
-        error.add_note("\n".join(["its last requests:", *requests[-20:]]))
-        raise
 
 
 def wait_until(tab, condition: str, arg=None) -> None:

@@ -151,6 +151,25 @@ def test_two_tabs_show_each_others_work_and_lose_nothing(chromium, tmp_path):
         assert tab.locator("#errors > li").count() == 2
 
 
+def test_a_second_tab_goes_on_where_it_is(chromium, tmp_path):
+    """What another tab does moves neither its caret nor its place on the page."""
+    with opened(chromium, items=items_of(2), tmp_path=tmp_path) as tab:
+        other = tab.context.new_page()
+        other.goto(tab.url)
+        other.wait_for_selector("#work:not([hidden])")
+        tab.fill("#correction", "Two  words.")
+        tab.evaluate("document.querySelector('#correction').setSelectionRange(4, 4)")
+        place = tab.evaluate("window.scrollY")
+        press(other, "Escape", "Home", "1")
+        tab.wait_for_selector("#errors > li")
+        tab.keyboard.type("more")
+        assert tab.input_value("#correction") == "Two more words."
+        assert tab.evaluate("window.scrollY") == place
+        press(other, "]")
+        press(other, "n", "Control+Enter")  # the other item
+        wait_until(tab, "() => document.querySelector('#position').textContent.includes('1 done')")
+
+
 def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, tmp_path):
     with opened(chromium, tmp_path=tmp_path) as tab:
         other = tab.context.new_page()
@@ -241,24 +260,59 @@ def test_work_in_a_storage_that_is_full_is_still_there(chromium, tmp_path):
         assert corrections(downloaded(tab)) == ["First."]
 
 
-def test_a_tab_that_missed_a_change_does_not_overwrite_it(chromium, tmp_path):
+# Another tab has stored a document with these parts, and this one was not told.
+STORE_UNTOLD = """parts => {
+    const [name, text] = Object.entries(localStorage).find(([key]) => key.includes("/annotation/"));
+    const state = JSON.parse(text);
+    state.doc = { ...state.doc, ...parts };
+    localStorage.setItem(name, JSON.stringify(state));
+}"""
+
+
+def marks(tab) -> int:
+    return tab.locator("#errors > li").count()
+
+
+def test_a_tab_that_missed_a_change_joins_it_with_its_own(chromium, tmp_path):
     with opened(chromium, items=[ITEM], tmp_path=tmp_path) as tab:
         press(tab, "Escape", "Home", "1")
-        # another tab has stored an earlier state, and this one was not told
-        tab.evaluate(
-            "() => { const [name, text] = Object.entries(localStorage).find(([key]) =>"
-            " key.includes('/annotation/')); const state = JSON.parse(text);"
-            " state.doc = { ...state.doc, errors: [], 'corrected-prediction': 'Theirs.' };"
-            " localStorage.setItem(name, JSON.stringify(state)); }"
-        )
+        tab.evaluate(STORE_UNTOLD, {"corrected-prediction": "Theirs."})
         press(tab, "Escape", "Home", "ArrowRight", "ArrowRight", "4")
-        tab.wait_for_selector("#notice:not([hidden])")
-        assert "Your last step here was not stored" in tab.inner_text("#notice")
-        assert tab.input_value("#correction") == "Theirs."
-        press(tab, "Escape", "Home", "4")
-        assert tab.locator("#errors > li").count() == 1
+        assert "its changes were added to yours" in tab.inner_text("#notice")
+        assert (tab.input_value("#correction"), marks(tab)) == ("Theirs.", 2)
         reload(tab, "#errors > li")
+        assert (tab.input_value("#correction"), marks(tab)) == ("Theirs.", 2)
+        press(tab, "Escape", "Control+z")  # the own change was the last step
+        assert (tab.input_value("#correction"), marks(tab)) == ("Theirs.", 1)
+
+
+def test_a_missed_change_of_the_same_part_is_chosen_or_replaced(chromium, tmp_path):
+    with opened(chromium, items=[ITEM], tmp_path=tmp_path) as tab:
+        press(tab, "Escape", "Home", "1")
+        tab.evaluate(STORE_UNTOLD, {"corrected-prediction": "Theirs."})
+        tab.fill("#correction", "Mine.")
+        assert "changed the same part" in tab.inner_text("#notice")
+        tab.click("#notice button:last-child")  # keep
+        assert tab.is_hidden("#notice")
+        tab.evaluate(STORE_UNTOLD, {"corrected-prediction": "Theirs again."})
+        tab.fill("#correction", "Mine again.")
+        tab.click("#notice button")  # load
+        assert tab.input_value("#correction") == "Theirs again."
+        tab.fill("#correction", "Mine at last.")
+        reload(tab, "#errors > li")
+        assert tab.input_value("#correction") == "Mine at last."
+
+
+def test_what_another_tab_has_changed_is_not_submitted_unseen(chromium, tmp_path):
+    with opened(chromium, items=[ITEM], tmp_path=tmp_path) as tab:
+        press(tab, "Escape", "Home", "1")
+        tab.fill("#correction", "Mine.")
+        tab.evaluate(STORE_UNTOLD, {"corrected-prediction": "Theirs."})
+        press(tab, "Escape", "Control+Enter")
+        assert "Look at it and try again" in tab.inner_text("#message")
         assert tab.input_value("#correction") == "Theirs."
+        press(tab, "Escape", "Control+Enter")
+        assert corrections(downloaded(tab)) == ["Theirs."]
 
 
 # ---- time ----------------------------------------------------------------------------------------

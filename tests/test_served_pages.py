@@ -3,10 +3,10 @@
 import json
 from contextlib import contextmanager
 
+import pytest
 from faulty_link import Answer, FaultyLink, fail, lose, proceed
 from page_helpers import (
     ITEM,
-    described,
     new_context,
     press,
     push,
@@ -15,6 +15,7 @@ from page_helpers import (
     row_with,
     said,
     wait_until,
+    watched,
     word,
 )
 from server_helpers import Client, Server, serving
@@ -46,14 +47,7 @@ def _visiting_in(context, server, page, who, with_clock):
     """The same in a given context; it yields the page once."""
     if not with_clock:
         context.add_init_script("window.FG = { longestWait: 600000 }")  # ms
-    tab, noise, outside, requests = context.new_page(), [], [], []
-    tab.on(
-        "console",
-        lambda message: (
-            noise.append(message.text) if message.type in ("error", "warning") else None
-        ),
-    )
-    tab.on("pageerror", lambda error: noise.append(str(error)))
+    tab, outside, requests = context.new_page(), [], []
     if with_clock:
         tab.clock.install()
     own = f"http://127.0.0.1:{server.port}/"
@@ -66,13 +60,12 @@ def _visiting_in(context, server, page, who, with_clock):
         "response",
         lambda answer: requests.append(f"{answer.request.method} {answer.url} {answer.status}"),
     )
-    with described(tab, requests):
+    with watched(tab, requests=requests) as noise:
         tab.goto(f"{own}templates/{page}.html#annotator={who}")
         tab.wait_for_selector("#work:not([hidden]), #empty:not([hidden])")
         tab.noise = noise
         yield tab
-    tab.close()
-    assert not noise and not outside, (noise, outside)
+    assert not outside, outside
 
 
 def kept(tab):
@@ -100,6 +93,12 @@ def titled(tab, title: str) -> None:
     """Wait until the page shows the item with this title."""
     shows = "title => document.querySelector('#item-title').textContent === title"
     wait_until(tab, shows, title)
+
+
+def positioned(tab, text: str) -> None:
+    """Wait until the bar says `text` about the item or the progress."""
+    shows = "text => document.querySelector('#position').textContent.includes(text)"
+    wait_until(tab, shows, text)
 
 
 def test_the_same_bytes_as_from_disk(chromium, tmp_path):
@@ -320,7 +319,8 @@ def test_edits_after_a_submission_whose_answer_was_lost_survive_a_reload(chromiu
         said(tab, "cannot be reached")
         submissions.otherwise = proceed
         tab.fill("#correction", "Second.")
-        wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reload')")
+        positioned(tab, "changed since submitted")  # the page finds out that it is stored
+        assert tab.is_hidden("#notice")
         reload_and_go_back(tab)
         assert tab.input_value("#correction") == "Second."
         assert "changed since submitted" in tab.inner_text("#position")
@@ -540,27 +540,131 @@ def test_a_draft_of_another_study_at_the_same_address_is_not_shown(chromium, tmp
         first.stop()
 
 
-def test_of_two_windows_one_is_chosen_and_no_work_is_lost_unasked(chromium, tmp_path):
-    """The second window says that the first one changed the item, and has a button for each."""
-    with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
-        other = tab.context.new_page()
-        other.goto(f"http://127.0.0.1:{server.port}/templates/annotation.html#annotator=anna")
-        other.wait_for_selector("#work:not([hidden])")
+# ---- two windows ---------------------------------------------------------------------------------
+
+
+def second_window(tab, page="annotation"):
+    """Another window of the browser in which the same annotator works on the same page."""
+    other = tab.context.new_page()
+    other.on("pageerror", lambda error: tab.noise.append(str(error)))
+    other.goto(tab.url)
+    other.wait_for_selector("#work:not([hidden])")
+    return other
+
+
+def corrected(tab, text: str) -> None:
+    """Wait until the field of the correction has this text."""
+    wait_until(tab, "text => document.querySelector('#correction').value === text", text)
+
+
+def test_a_second_window_shows_marks_submissions_and_progress_at_once(chromium, tmp_path):
+    with serving(tmp_path, items=3) as server, visiting(chromium, server) as tab:
+        other = second_window(tab)
+        press(tab, "Escape", "Home", "1")
+        other.wait_for_selector("#errors > li")
         tab.fill("#correction", "Of the first window.")
-        kept(tab)
-        other.fill("#correction", "Of the second window.")
-        wait_until(other, "() => document.querySelectorAll('#notice button').length === 2")
-        push(other, "#notice button:last-child")  # keep
-        wait_until(other, "() => document.querySelector('#notice').hidden")
+        corrected(other, "Of the first window.")
+        assert "changed in another tab" in other.inner_text("#notice")
+        press(tab, "Escape", "Control+Enter")
+        titled(tab, "Question 1?")
+        positioned(other, "this item: submitted")
+        positioned(other, "1 of 3 done")
+        assert other.inner_text("#item-title") == "Question 0?"
+        press(tab, "s", "1", "Enter")  # skip
+        titled(tab, "Question 2?")
+        other.focus("#next")
+        press(other, "Enter")
+        titled(other, "Question 1?")
+        positioned(other, "this item: skipped")
+        push(tab, "#previous")
+        titled(tab, "Question 1?")
+        push(other, "#skipped button")
+        wait_until(tab, "() => document.querySelector('#skipped').hidden")
+
+
+def test_comparisons_and_ratings_are_shown_in_the_second_window(chromium, tmp_path):
+    with serving(tmp_path, items=1) as server, visiting(chromium, server, "comparison") as tab:
+        other = second_window(tab)
+        press(tab, "1", "2")
+        wait_until(other, "() => document.querySelectorAll('#choices input:checked').length === 2")
+        press(other, "ArrowDown", "ArrowDown", "0")
+        wait_until(tab, "() => document.querySelectorAll('#choices input:checked').length === 3")
+
+
+def test_what_is_half_typed_in_two_windows_is_joined(chromium, tmp_path):
+    """The windows have other parts of the item in hand, which neither has sent yet."""
+    with (
+        serving(tmp_path, items=1) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link) as tab,
+    ):
+        other = second_window(tab)
+        drafts = link.at("/api/drafts/*")
+        drafts.hold_next()
+        tab.focus("#correction")
+        press(tab, "ControlOrMeta+a")
+        tab.keyboard.type("Half a corr")
+        drafts.wait()
+        press(other, "Escape", "Home", "1")
         kept(other)
-        assert draft_of(server, 1)["corrected-prediction"] == "Of the second window."
-        tab.fill("#correction", "Of the first window again.")
+        drafts.release()
+        wait_until(tab, "() => document.querySelectorAll('#errors > li').length === 1")
+        assert tab.input_value("#correction") == "Half a corr"
+        tab.keyboard.type("ection")  # the caret is where it was
+        corrected(tab, "Half a correction")
+        corrected(other, "Half a correction")
+        kept(tab)
+        stored = draft_of(server, 1)
+        assert (stored["corrected-prediction"], len(stored["errors"])) == ("Half a correction", 1)
+        press(tab, "Escape", "Control+z", "Control+z")  # of this window's steps
+        wait_until(other, "() => document.querySelectorAll('#errors > li').length <= 1")
+        tab.noise.clear()  # the browser logs the refusal
+
+
+def test_work_of_another_computer_is_shown_when_the_annotator_comes_back(chromium, tmp_path):
+    with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
+        client = Client(server.port, "anna")
+        press(tab, "Escape", "Home", "1")
+        kept(tab)
+        draft = client.call("GET", "/api/assignments/1")[1]["assignment"]["draft"]
+        draft["state"]["doc"]["corrected-prediction"] = "Of the laptop."
+        body = {"revision": draft["revision"], "submissions": 0, "state": draft["state"]}
+        assert client.call("PUT", "/api/drafts/1", body)[0] == 200
+        tab.evaluate("() => window.dispatchEvent(new Event('focus'))")
+        corrected(tab, "Of the laptop.")
+        assert tab.locator("#errors > li").count() == 1
+
+
+@pytest.mark.parametrize("chosen", ["first", "second"])
+def test_of_two_windows_one_is_chosen_and_no_work_is_lost_unasked(chromium, tmp_path, chosen):
+    """If both have changed the same part, there is a button for the own and for the other work."""
+    with (
+        serving(tmp_path, items=1) as server,
+        FaultyLink(server) as link,
+        visiting(chromium, link) as tab,
+    ):
+        other = second_window(tab)
+        drafts = link.at("/api/drafts/*")
+        drafts.hold_next()
+        tab.fill("#correction", "Of the first window.")
+        drafts.wait()
+        other.fill("#correction", "Of the second window.")
+        kept_there = "() => !Object.keys(localStorage).some((key) => /annotation\\/1/.test(key))"
+        wait_until(other, kept_there)
+        drafts.release()
         wait_until(tab, "() => document.querySelectorAll('#notice button').length === 2")
-        with tab.expect_navigation():
-            push(tab, "#notice button")  # load
-        tab.wait_for_selector("#work:not([hidden])")
-        assert tab.input_value("#correction") == "Of the second window."
-        tab.noise.clear()  # the browser logs each refusal
+        assert tab.input_value("#correction") == "Of the first window."
+        if chosen == "first":
+            push(tab, "#notice button:last-child")
+            wait_until(tab, "() => document.querySelector('#notice').hidden")
+        else:
+            with tab.expect_navigation():
+                push(tab, "#notice button")
+            tab.wait_for_selector("#work:not([hidden])")
+        for window in (tab, other):
+            corrected(window, f"Of the {chosen} window.")
+        assert draft_of(server, 1)["corrected-prediction"] == f"Of the {chosen} window."
+        tab.noise.clear()  # the browser logs the refusal
 
 
 def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, tmp_path):

@@ -370,6 +370,11 @@
     page.view.collapse();
     if (work.step(back)) FG.say(back ? t("Undone.") : t("Redone."), "good");
     if (list && work.doc[list].length !== count) page.active = null; // its number may be that of another entry now
+    refresh();
+  }
+
+  // Show a document that was changed by a step or in another window.
+  function refresh() {
     page.render();
     page.refreshField();
     page.refreshReason();
@@ -433,6 +438,11 @@
     key,
     fieldKey,
     step,
+    refresh() {
+      page.active = page.mode = null;
+      FG.fitSuggestions(work);
+      refresh();
+    },
     help: (table) => FG.annotationHelp(schema, table),
   });
 })();

@@ -91,9 +91,13 @@
       this.progress = "";
       this.latest = {}; // the last version of each session that the state follows
       this.settled = new Map(); // the texts of copies, by name, that the server refused or that are older than its work
+      this.opened = null; // as in store.js, also the next two
+      this.onOther = () => false;
+      this.onNews = () => {};
       this.active = 0; // when the annotator last did something, as of FG.now
       this.takeLink(location.hash);
       if (location.hash) history.replaceState(null, "", location.pathname);
+      this.listen();
     }
 
     name(what) {
@@ -220,6 +224,7 @@
         total: answer.total,
       });
       this.who = answer.annotator;
+      this.tell({ progress: this.progress });
       this.guideline = answer.guideline;
       return answer.assignment ? this.show(answer.assignment) : -1;
     }
@@ -247,6 +252,7 @@
       const { id: name, ...row } = item,
         key = String(id);
       this.assignment = id;
+      this.opened = null;
       this.isFresh = true;
       clearTimeout(this.timer);
       this.unsent = null; // of the item before: a copy of it is in the browser
@@ -256,6 +262,7 @@
       this.submissions = submissions;
       this.stored = { draft, submissions, submitted };
       this.draft = this.stateOf(draft, submitted);
+      this.seenDoc = this.draft && this.draft.doc; // what the server has, as far as this window knows
       this.keepLease(lease, submissions === 0 && !skipped);
       this.sendCopiesLater();
       const shown = { id: name, key, row, order, skipped, done: submissions > 0 && !skipped },
@@ -336,6 +343,7 @@
       }
       if (assignment !== this.assignment) return;
       if (this.leaseEnd !== null) this.heard(answer.held);
+      if (answer.revision !== this.revision || answer.submissions !== this.submissions) this.look();
     }
 
     // The server says whether the annotator still holds the open item.
@@ -421,12 +429,15 @@
         isOpen = () => session === this.session && submissions === this.submissions;
       this.backUp(state);
       const work = workIn(state),
+        { doc } = state,
         body = { revision: this.revision, submissions, state: draftState(state, [session, this.latest[session]]) };
       try {
         const answer = await this.call("PUT", `/api/drafts/${assignment}`, body);
         if (!isOpen()) return;
         this.revision = answer.revision;
+        this.seenDoc = doc;
         this.withdrawWarning();
+        this.tellOpened();
         if (this.leaseEnd !== null) this.heard(answer.held);
         const latest = this.unsent || state;
         if (workIn(latest) === work) this.storage.removeItem(this.backup);
@@ -437,30 +448,33 @@
           if (!this.unsent) this.later(state);
           return;
         }
-        if (!isOpen()) return;
+        const isJoined = error.status === 409 ? await this.catchUp().catch(() => null) : null;
+        if (isJoined || !isOpen()) return;
+        if (isJoined === false) {
+          this.askWhoseWork();
+          return;
+        }
         this.warning = t("The server does not have the draft yet: {reason}.", { reason: error.message });
-        FG.notice(this.warning, error.status === 409 ? this.waysOut(state, isOpen) : []);
+        FG.notice(this.warning);
         if (isPassing(error) && !this.unsent) this.later(state, RETRY);
       }
     }
 
-    // The buttons of a notice that another window has changed the item: whose work stays.
-    waysOut(state, isOpen) {
+    // Another window has changed the same part of the item: ask whose work stays.
+    askWhoseWork() {
+      const { opened } = this;
       const keep = async () => {
-        const copy = this.copyNamed(this.backup),
-          latest = this.unsent || (copy && copy.state) || state;
         try {
-          const { draft, submissions } = (await this.call("GET", `/api/assignments/${this.assignment}`)).assignment;
-          if (isOpen() && submissions === this.submissions) this.revision = draft ? draft.revision : 0;
+          const { draft, submissions, submitted } = (await this.call("GET", `/api/assignments/${this.assignment}`)).assignment;
+          if (opened !== this.opened) return;
+          Object.assign(this, { submissions, revision: draft ? draft.revision : 0 });
+          opened.state.submitted = submitted && this.pageDoc(submitted);
         } catch (error) {
           // sending says so
         }
-        if (isOpen()) await this.send(latest);
+        if (opened === this.opened) await this.send(opened.state);
       };
-      return [
-        [t("Load the work of the other window"), () => location.reload()],
-        [t("Keep the work of this window"), keep],
-      ];
+      this.warning = FG.askWhoseWork(() => location.reload(), keep);
     }
 
     withdrawWarning() {
@@ -478,6 +492,94 @@
       } catch (error) {
         return false;
       }
+    }
+
+    // ---- other windows -----------------------------------------------------------------------------------------
+    // The windows of this browser tell each other what they have stored. On other computers a window finds out when the
+    // annotator comes back to it, or is at work in it.
+    listen() {
+      const look = () => document.hidden || this.look();
+      window.addEventListener("focus", look);
+      document.addEventListener("visibilitychange", look);
+      if (typeof BroadcastChannel !== "function") return;
+      this.channel = new BroadcastChannel(this.name(this.page));
+      this.channel.addEventListener("message", ({ data }) => this.told(data));
+    }
+
+    // Tell the other windows in which this annotator works on this page: {progress}, or {id, key, done, skipped} of an item.
+    tell(news) {
+      const { channel, study, annotator } = this;
+      if (channel) channel.postMessage({ study, annotator, ...news });
+    }
+
+    tellOpened() {
+      if (!this.opened) return;
+      const { id, key, done, skipped } = this.opened.item;
+      this.tell({ id, key, done, skipped });
+    }
+
+    told({ study, annotator, progress, ...news }) {
+      if (study !== this.study || annotator !== this.annotator) return;
+      if (progress) this.progress = progress;
+      if (news.key) {
+        const item = this.items.find(({ key }) => key === news.key);
+        if (!item) this.items.push(news);
+        else if (Number(news.key) === this.assignment) this.look();
+        else Object.assign(item, news);
+      }
+      this.onNews();
+    }
+
+    // Look whether another window has stored work on the open item.
+    async look() {
+      if (this.isLooking) return;
+      this.isLooking = true;
+      while (this.sending) await this.sending;
+      this.isLooking = false;
+      if (!this.opened || FG.isWaiting()) return;
+      this.sending = this.catchUp()
+        .then((isJoined) => isJoined || this.askWhoseWork())
+        .catch(() => {}) // without a response the next draft says so
+        .finally(() => {
+          this.sending = null;
+        });
+      await this.sending;
+    }
+
+    // Join what another window has stored on the open item with the work here. Returns whether that was possible.
+    async catchUp() {
+      const { session, opened } = this,
+        answer = (await this.call("GET", `/api/assignments/${this.assignment}`)).assignment;
+      if (session !== this.session || !this.opened || opened !== this.opened) return true;
+      const { draft, submissions, submitted, skipped } = answer,
+        { item, state } = opened,
+        revision = draft ? draft.revision : 0,
+        isNew = submissions !== this.submissions;
+      if (!isNew && revision === this.revision && FG.same(skipped, item.skipped)) return true;
+      const theirs = this.stateOf(draft, submitted),
+        isOwn = isNew && !draft && isStored(state.pending, submissions, submitted), // only the answer was lost
+        done = submissions > 0 && !skipped,
+        [other, number] = (draft && draft.state.version) || [];
+      Object.assign(item, { skipped, done });
+      this.withdrawWarning();
+      if (isOwn) this.takeSubmitted(state, theirs.submitted);
+      else if (!this.onOther(theirs, this.seenDoc)) return false;
+      Object.assign(this, { revision, submissions, seenDoc: theirs && theirs.doc });
+      if (other) this.latest[other] = Math.max(number, this.latest[other] || 0);
+      if (done || skipped) this.setLease(false);
+      clearTimeout(this.timer);
+      this.unsent = null;
+      if (FG.same(state.doc, theirs ? theirs.doc : opened.empty.doc)) this.storage.removeItem(this.backup);
+      else this.save(item, state);
+      return true;
+    }
+
+    // The submission that is pending in a state was stored: its times are not those of the next one.
+    takeSubmitted(state, submitted) {
+      const { seconds = 0, wall = 0 } = state.pending;
+      Object.assign(state, { submitted, seconds: state.seconds - seconds, wall: state.wall - wall });
+      delete state.pending;
+      this.onNews();
     }
 
     // ---- copies of other items ---------------------------------------------------------------------------------
@@ -583,6 +685,7 @@
       item.done = !skip && this.submissions > 0;
       if (!skip && !item.done) this.heard(isHeld);
       else this.setLease(false);
+      this.tellOpened();
       return true;
     }
 
@@ -652,7 +755,9 @@
       item.done = true;
       item.skipped = null;
       delete state.pending;
+      this.seenDoc = submitted;
       this.storage.removeItem(this.backup);
+      this.tellOpened();
       return true;
     }
 

@@ -501,6 +501,7 @@
     key,
     fieldKey: (event) => event.key === "Escape" && $("choices").focus(),
     help,
+    refresh: render,
     step: (back) => {
       if (work.step(back)) FG.say(back ? t("Undone.") : t("Redone."), "good");
       render();

@@ -184,6 +184,21 @@ window.FG = window.FG || {};
     return result;
   };
 
+  // The JSON object that has what `mine` and what `theirs` changed in `base`, key by key; null if both changed the same key.
+  FG.joined = function (base, mine, theirs) {
+    if (FG.same(mine, base)) return theirs;
+    if (FG.same(theirs, base)) return mine;
+    const result = {};
+    for (const key of Object.keys({ ...theirs, ...mine })) {
+      const isMine = !FG.same(mine[key], base[key]),
+        isTheirs = !FG.same(theirs[key], base[key]);
+      if (isMine && isTheirs && !FG.same(mine[key], theirs[key])) return null;
+      const value = isMine ? mine[key] : theirs[key];
+      if (value !== undefined) result[key] = value;
+    }
+    return result;
+  };
+
   // ---- SHA-256 (FIPS 180-4): crypto.subtle is missing on pages that are served to other hosts without TLS -------
   const primes = [];
   for (let n = 2; primes.length < 64; n++) if (primes.every((p) => n % p)) primes.push(n);

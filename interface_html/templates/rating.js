@@ -351,6 +351,7 @@
     key,
     fieldKey,
     help,
+    refresh: render,
     step: (back) => {
       if (work.step(back)) FG.say(back ? t("Undone.") : t("Redone."), "good");
       render();

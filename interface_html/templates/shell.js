@@ -439,7 +439,7 @@ window.FG = window.FG || {};
 
   // ---- panels in place of an item ----------------------------------------------------------------------------
   function showPanel(title, ...children) {
-    shell.work = null;
+    shell.work = shell.store.opened = null;
     $("empty").replaceChildren(FG.el("h2", {}, title), ...children);
     $("empty").hidden = false;
     $("work").hidden = true;
@@ -628,13 +628,37 @@ window.FG = window.FG || {};
     }
   }
 
-  // Another tab changed the item that this one shows: show its version. `isIdle`: nothing was done here meanwhile.
-  function showOther(isIdle) {
-    shell.open(shell.at);
-    const lost = isIdle ? "" : t("Your last step here was not stored: repeat it.");
-    FG.notice(sentences(t("This item was changed in another tab; this is its version."), lost));
-    if (!isIdle) FG.say(t("Not stored: the item was changed in another tab."), "bad");
+  // Another window stored the state `theirs` of the open item, after both had the document `base`: show it, with what was
+  // changed here meanwhile. Returns false if both changed the same part.
+  function joinOther(theirs, base) {
+    const { work, hooks, schema } = shell,
+      shown = ({ doc, submitted, skipped }) => FG.clone({ doc, submitted, skipped }),
+      before = shown(work.state),
+      isJoined = work.follow(theirs, base);
+    if (isJoined === null) return false;
+    FG.fitSchema(schema, work.state);
+    if (!FG.same(before, shown(work.state))) {
+      hooks.refresh();
+      FG.showProblems([]);
+      FG.notice(
+        isJoined
+          ? t("This item was changed in another tab; its changes were added to yours.")
+          : t("This item was changed in another tab; this is its version."),
+      );
+    }
+    FG.showStatus(work);
+    return true;
   }
+
+  // Two windows changed the same part of an item: ask whose work stays. Returns the notice.
+  FG.askWhoseWork = function (load, keep) {
+    const text = t("Not stored: another window changed the same part of this item.");
+    FG.notice(text, [
+      [t("Load the work of the other window"), load],
+      [t("Keep the work of this window"), keep],
+    ]);
+    return text;
+  };
 
   // ---- keys and the start ------------------------------------------------------------------------------------
   // Keys of both pages, outside of fields. Returns whether the key was one of them.
@@ -704,6 +728,7 @@ window.FG = window.FG || {};
     store.position = at;
     const item = store.items[at];
     shell.work = new FG.Work(store, item, hooks.fresh(item, schema, store));
+    store.opened = shell.work;
     FG.fitSchema(schema, shell.work.state);
     $("empty").hidden = true;
     $("empty").replaceChildren();
@@ -730,8 +755,8 @@ window.FG = window.FG || {};
     });
   }
 
-  // Start a page. hooks: open(work) shows an item, step(back), submit(), key(event), fresh(item, schema,
-  // store) returns the document of an item without work, help(table).
+  // Start a page. hooks: open(work) shows an item, refresh() what another window changed of it, step(back), submit(),
+  // key(event), fresh(item, schema, store) returns the document of an item without work, help(table).
   FG.start = function (page, hooks) {
     const schema = window.FG_SCHEMA;
     shell = { schema, page, hooks, at: 0, work: null, store: null, open };
@@ -742,7 +767,12 @@ window.FG = window.FG || {};
       FG.notice(t("Items could not be read: {reason}.", { reason: error.message }));
       return;
     }
-    shell.store.onOther = showOther;
+    shell.store.onOther = joinOther;
+    shell.store.onNews = () => shell.work && FG.showStatus(shell.work);
+    shell.store.reopen = () => {
+      FG.notice("");
+      shell.open(shell.at);
+    };
     window.addEventListener("beforeunload", (event) => {
       if (shell.store.storage.isVolatile) event.preventDefault(); // the browser asks before it closes the page
     });

@@ -138,7 +138,9 @@ window.FG = window.FG || {};
       this.warning = this.reason;
       this.summaries = new Map(); // by the key of an item: {submitted, changed}, so that not all states are parsed again
       this.seen = { name: null, text: null }; // the state that this tab shows, as stored
-      this.onOther = () => {}; // called when another tab changed the item that is shown
+      this.opened = null; // the work on the item that is shown
+      this.onOther = () => false; // (state, document): another tab changed that item; see shell.js
+      this.onNews = () => {}; // another tab did something
       const inline = document.getElementById("items");
       this.inside = inline ? FG.readItems(schema, inline.textContent) : [];
       this.insideId = inline ? this.fileId(this.inside) : "";
@@ -353,17 +355,22 @@ window.FG = window.FG || {};
       return parsed(text);
     }
 
-    // Store a state, unless another tab has stored a newer one: then `onOther` shows that one. Returns whether it is stored.
+    // Store a state. One that another tab has stored meanwhile is joined with it first. Returns whether it is stored: it is
+    // not if both tabs changed the same part.
     save(item, state) {
       const name = this.stateName(item);
-      if (this.isStale(name)) {
-        setTimeout(() => this.onOther(false)); // after the code that made the change
-        return false;
-      }
+      if (this.isStale(name) && !this.catchUp()) return false;
       this.summaries.delete(item.key);
       const text = JSON.stringify({ ...state, saved: FG.now() });
       this.write(name, text); // without room it is in memory, and the page says so
       this.seen = { name, text };
+      return true;
+    }
+
+    // Whether another tab has changed the item and this tab did not show it until now: then it has to be seen first.
+    isMissed(item) {
+      if (!this.isStale(this.stateName(item))) return false;
+      if (this.catchUp()) FG.say(t("Not stored: the item was changed in another tab. Look at it and try again."), "bad");
       return true;
     }
 
@@ -374,8 +381,27 @@ window.FG = window.FG || {};
     }
 
     changedElsewhere({ key, newValue }) {
-      this.summaries.clear();
-      if (key === this.seen.name && newValue !== null && newValue !== this.seen.text) this.onOther(true);
+      if (key === null) this.summaries.clear();
+      else this.summaries.delete(key.slice(key.lastIndexOf("/") + 1));
+      if (newValue !== null && this.opened && key === this.seen.name && this.isStale(key)) this.catchUp();
+      else this.onNews();
+    }
+
+    // Join what another tab has stored on the open item with the work here. Returns whether that was possible; if not, the
+    // annotator is asked whose work stays.
+    catchUp() {
+      const { name, text } = this.seen,
+        latest = this.storage.getItem(name);
+      if (this.onOther(parsed(latest), (parsed(text) || {}).doc)) {
+        this.seen.text = latest;
+        return true;
+      }
+      const keep = () => {
+        this.seen.text = this.storage.getItem(name);
+        if (this.opened.save()) FG.notice("");
+      };
+      FG.askWhoseWork(() => this.reopen(), keep);
+      return false;
     }
 
     get position() {
@@ -439,6 +465,7 @@ window.FG = window.FG || {};
 
     // Skip an item, or reopen it with null. Returns whether it is stored.
     skip(item, state, skip) {
+      if (this.isMissed(item)) return false;
       if (skip) state.skipped = { ...skip, time: new Date(FG.now() * 1000).toISOString() };
       else delete state.skipped;
       return this.save(item, state);
@@ -524,6 +551,7 @@ window.FG = window.FG || {};
     }
 
     submit(item, state) {
+      if (this.isMissed(item)) return false;
       state.submitted = FG.clone(state.doc);
       delete state.skipped;
       state.revision = (state.revision || 0) + 1;

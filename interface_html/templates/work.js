@@ -74,10 +74,10 @@ window.FG = window.FG || {};
   // The work on one item: document, undo and redo steps, times. `doc` is replaced, never changed in place.
   FG.Work = class {
     constructor(store, item, fresh) {
-      const empty = { doc: fresh, undo: [], redo: [], seconds: 0, wall: 0, submitted: null };
+      this.empty = { doc: fresh, undo: [], redo: [], seconds: 0, wall: 0, submitted: null };
       this.store = store;
       this.item = item;
-      this.state = { ...empty, ...store.load(item) };
+      this.state = { ...FG.clone(this.empty), ...store.load(item) };
       this.before = null;
       this.watch = new FG.Stopwatch(FG.now(), !document.hidden);
     }
@@ -118,6 +118,30 @@ window.FG = window.FG || {};
       this.last = null;
       this.save();
       return true;
+    }
+
+    // Take over `theirs`, the state that another window has stored since both windows had the document `base`; null: nothing
+    // was stored then, or is now. What was changed here meanwhile stays, as one step. Returns whether the document had to be
+    // joined of both, or null if both changed the same part: then nothing is taken.
+    follow(theirs, base) {
+      const { state } = this,
+        { order, seen = [] } = state,
+        other = { ...FG.clone(this.empty), ...FG.clone(theirs) },
+        doc = FG.joined(base || this.empty.doc, state.doc, other.doc);
+      if (!doc) return null;
+      const own = FG.patch(other.doc, doc);
+      (other.seen || []).forEach(({ seconds, share }, i) => {
+        if (seen[i])
+          Object.assign(seen[i], { seconds: Math.max(seconds, seen[i].seconds), share: Math.max(share, seen[i].share) });
+      });
+      for (const key of Object.keys(state)) delete state[key];
+      Object.assign(state, other, { doc }, order ? { order } : {}, seen.length ? { seen } : {});
+      if (own.length) {
+        state.undo.push(own);
+        state.redo = [];
+      }
+      this.last = null;
+      return own.length > 0;
     }
 
     // Something happened on the page: count the time until now.
