@@ -29,7 +29,7 @@ from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, SHARED, Item
 from interface_html.items import item_json, rows_text
 from interface_html.outputs import OutputSettings
 from interface_html.rules import character_labels, errors_only, side_of, text_labels
-from interface_html.schema import PageName, Pages, Schema, needed_pages
+from interface_html.schema import ALL_PAGES, PAGES_HELP, PageName, Schema, needed_pages
 from interface_html.stored import Study, Submission, read_fitting_study
 from interface_html.submitted import ADJUDICATION_KEYS, KEY_OF_PAGE, is_decided_on
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -223,9 +223,9 @@ class Settings(OutputSettings):
         default="outputs/feedback/feedback.sqlite", description="the server's database"
     )
     out: FilePath = Field(description="the file of items to write")
-    pages: Pages = Field(
-        default="both",
-        description="the judgements to decide between; both: those of all pages of the task",
+    pages: str = Field(
+        default=ALL_PAGES,
+        description=f"the pages whose judgements are decided between, {PAGES_HELP}",
     )
     decided: str | None = Field(
         default=None,

@@ -1,7 +1,7 @@
 """Write the submissions in a server's database as a feedback file in the task's format.
 
     fgrlhf feedback export NAME db=feedback.sqlite out=train_feedback.json \\
-        policy=majority pages=both weights=reliability.json
+        policy=majority weights=reliability.json
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from interface_html.items import rows_text
 from interface_html.outputs import OutputSettings
 from interface_html.ratings import median_ratings
 from interface_html.rules import errors_only, find_cycle, pairs_in_circles, text_labels
-from interface_html.schema import PageName, Pages, Schema, needed_pages
+from interface_html.schema import ALL_PAGES, PAGES_HELP, PageName, Schema, needed_pages
 from interface_html.skips import Skip
 from interface_html.stored import Submission, read_fitting_study
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -357,9 +357,9 @@ class Settings(OutputSettings):
     policy: Policy = Field(
         default="latest", description="how to combine several judgements of an item"
     )
-    pages: Pages = Field(
-        default="both",
-        description="the judgements that a row needs; both: those of all pages of the task",
+    pages: str = Field(
+        default=ALL_PAGES,
+        description=f"the pages whose judgements a row needs, {PAGES_HELP}",
     )
     adjudicated: str | None = Field(
         default=None,

@@ -344,7 +344,7 @@ def read_report(path: str, task: str) -> ReliabilityReport:
     Raises:
       UserError: the file cannot be read, is malformed, or is of another task.
     """
-    result = validate(ReliabilityReport, read_json(path), path)
+    result = validate(ReliabilityReport, read_json(path), path, is_json=True)
     if result.task != task:
         raise UserError(
             f"{path} has the reliability of annotators of the task {result.task}, not of {task}:"

@@ -23,7 +23,8 @@ from fgrlhf.data.problems import SentenceKeys
 ASSIGNMENT = "window.FG_SCHEMA ="
 MOST_OUTPUTS = 9  # the comparison page names them A to I
 PageName = Literal["annotation", "comparison", "rating"]
-Pages = Literal["annotation", "comparison", "rating", "both"]  # both: all pages of the task
+ALL_PAGES = "all"  # of the task
+PAGES_HELP = "separated by commas, such as annotation,rating; all: every page of the task"
 Side = Literal["response", "source"]
 UNIQUE = ("name", "letter", "key")  # of a kind among kinds, and of a severity among severities
 OUTPUT = "output "  # the side of marks in another output than the first: with its index
@@ -382,16 +383,23 @@ class Schema(StrictModel):
         return row[self.fields.context.key] if self.fields.context else []
 
 
-def needed_pages(schema: Schema, pages: Pages) -> Sequence[PageName]:
-    """The pages that a setting names. Raises `UserError` if the task has no such page."""
-    if pages == "both":
+def needed_pages(schema: Schema, pages: str) -> Sequence[PageName]:
+    """The pages that a setting lists, in the task's order.
+
+    Raises:
+      UserError: the task has no such page, or none is listed.
+    """
+    names = [name.strip() for name in pages.split(",") if name.strip()]
+    if names == [ALL_PAGES]:
         return schema.pages
-    if pages not in schema.pages:
-        raise UserError(
-            f"the task {schema.task} has no {pages} page: set pages={schema.pages[0]}, or leave out"
-            " pages=..."
-        )
-    return [pages]
+    for name in names or [""]:
+        if name not in schema.pages:
+            raise UserError(
+                f"pages={shorten(pages)}: the task {schema.task} has no page"
+                f" `{shorten(name)}`: set pages={','.join(schema.pages)}, some of them, or leave"
+                " out pages=..."
+            )
+    return [page for page in schema.pages if page in names]
 
 
 def _with_defaults(severities: Sequence[Any]) -> list[Any]:
@@ -478,4 +486,4 @@ def load_schema(path: str | Path) -> Schema:
         raise UserError(f"{path}: the text after `{ASSIGNMENT}` must be an object")
     if isinstance(tree.get("severities"), list):
         tree["severities"] = _with_defaults(tree["severities"])
-    return validate(Schema, tree, source=str(path), others=list(_clashes(tree)))
+    return validate(Schema, tree, source=str(path), others=list(_clashes(tree)), is_json=True)

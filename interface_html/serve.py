@@ -26,7 +26,7 @@ from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, read_items
 from interface_html.languages import LANGUAGE_HELP, language_of
 from interface_html.reliability import gold_documents
-from interface_html.schema import PageName
+from interface_html.schema import ALL_PAGES, PAGES_HELP, PageName, needed_pages
 from interface_html.server import create_app
 from interface_html.stored import items_misfit
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -44,6 +44,9 @@ class Settings(StrictModel):
         default=None, description="items to add: items, samples or feedback, in the task's format"
     )
     prompts: str | None = Field(default=None, description=PROMPTS_HELP)
+    pages: str = Field(
+        default=ALL_PAGES, description=f"the pages that annotators get, {PAGES_HELP}"
+    )
     per_item: PositiveInt = Field(default=1, description="number of annotators for each item")
     gold: str | None = Field(
         default=None,
@@ -130,16 +133,17 @@ def serve(settings: Settings) -> None:
         )
     _check_port(settings)
     schema = task.schema
+    pages = needed_pages(schema, settings.pages)
     repeat_every = round(1 / settings.repeat) if settings.repeat else None
     plan = Plan(settings.gold_every, repeat_every)
     lease_seconds = settings.lease_minutes * 60
     database = Database(settings.db, schema.task, settings.per_item, lease_seconds, plan=plan)
     try:
         _add_items(task, database, settings)
-        _print_links(database, schema.pages, annotators, settings)
+        _print_links(database, pages[0], annotators, settings)
         hosts = allowed_hosts(settings)
         # a study that began with tokens keeps them: a name alone would open anyone's work
-        app = create_app(task, database, hosts, tokens=database.has_tokens, language=language)
+        app = create_app(task, database, hosts, database.has_tokens, language, pages)
         if settings.admin:
             # its statistics are slow to import, and most servers do without
             from interface_html.lead import Tokens, add_lead_page
@@ -254,10 +258,13 @@ def address_of(settings: Settings) -> str:
 
 
 def _print_links(
-    database: Database, pages: Sequence[PageName], annotators: Sequence[str], settings: Settings
+    database: Database, page: PageName, annotators: Sequence[str], settings: Settings
 ) -> None:
-    """Print the addresses of the pages. Each new annotator gets a token; others keep theirs."""
-    place = f"{address_of(settings)}/templates"
+    """Print a link for each new annotator, with a token; others keep theirs.
+
+    It opens the first `page`, which has links to the others.
+    """
+    place = f"{address_of(settings)}/templates/{page}.html"
     if settings.new_tokens:
         database.end_tokens()
     for name in map(database.spelling, annotators):
@@ -265,18 +272,14 @@ def _print_links(
             print(f"{name}: the link of an earlier start (new_tokens=true prints new ones)")
             continue
         token = database.new_token(name)
-        for page in pages:
-            print(f"{name}: {place}/{page}.html#token={token}")
+        print(f"{name}: {place}#token={token}")
     if not annotators and database.has_tokens:
         print(
             "the annotators' links of an earlier start are needed (annotators=NAME adds one;"
             " new_tokens=true without annotators ends them all, and the pages ask for names)"
         )
     elif not annotators:
-        for page in pages:
-            print(
-                f"open {place}/{page}.html (it asks for a name; {page}.html#annotator=NAME has one)"
-            )
+        print(f"open {place} (it asks for a name; {page}.html#annotator=NAME has one)")
     print(f"stored in {Path(settings.db).resolve()}; Ctrl+C stops the server", flush=True)
 
 

@@ -78,10 +78,18 @@ class Submit(StrictModel):
     doc: dict[str, Any]
 
 
-def static_files(task: FeedbackTask, language: Language = ENGLISH) -> dict[str, tuple[bytes, str]]:
-    """All served files: their addresses, bytes and media types."""
+def static_files(
+    task: FeedbackTask, language: Language = ENGLISH, pages: Sequence[PageName] | None = None
+) -> dict[str, tuple[bytes, str]]:
+    """All served files: their addresses, bytes and media types.
+
+    Args:
+      task: the task.
+      language: the language of the pages.
+      pages: those to serve; None for all of the task.
+    """
     files: dict[str, tuple[bytes, str]] = {}
-    for page in task.schema.pages:
+    for page in pages or task.schema.pages:
         html = page_html(task, page, shared="", own="../", language=language)
         files[f"/templates/{page}.html"] = (html.encode(), HTML)
     for path in TEMPLATES.iterdir():
@@ -156,6 +164,7 @@ def create_app(
     hosts: Sequence[str],
     tokens: bool,
     language: Language = ENGLISH,
+    pages: Sequence[PageName] | None = None,
 ) -> FastAPI:
     """The server's application.
 
@@ -166,8 +175,10 @@ def create_app(
       tokens: identify annotators by their tokens; otherwise by the name they send, which is safe on
         one machine only.
       language: the language of the pages.
+      pages: those that annotators get, in the task's order; None for all of them.
     """
     schema = task.schema
+    served = pages or schema.pages
     app = FastAPI(
         title=f"Feedback: {schema.title}",
         docs_url=None,
@@ -179,8 +190,9 @@ def create_app(
     app.state.annotator_of = database.annotator_of if tokens else None
     app.state.spelling = database.spelling
     _explain_errors(app)
-    _serve_files(app, static_files(task, language), start=f"/templates/{schema.pages[0]}.html")
-    _add_assignments(app, schema, database)
+    start = f"/templates/{served[0]}.html"
+    _serve_files(app, static_files(task, language, served), start)
+    _add_assignments(app, schema, database, served)
     _add_work(app, schema, database)
 
     @app.get("/api/health")
@@ -190,7 +202,9 @@ def create_app(
     return app
 
 
-def _add_assignments(app: FastAPI, schema: Schema, database: Database) -> None:
+def _add_assignments(
+    app: FastAPI, schema: Schema, database: Database, pages: Sequence[PageName]
+) -> None:
     """The addresses under which a page gets items, keeps them, skips and reopens them."""
 
     def as_json(assignment: Assignment) -> dict[str, Any]:
@@ -203,7 +217,7 @@ def _add_assignments(app: FastAPI, schema: Schema, database: Database) -> None:
     @app.post("/api/next")
     def next_item(body: Next, annotator: Annotator):
         assignment = None
-        if body.page in schema.pages:
+        if body.page in pages:
             assignment = database.next(annotator, body.page, len(schema.fields.outputs))
         done, total = database.progress(annotator, body.page)
         content = {
@@ -227,6 +241,7 @@ def _add_assignments(app: FastAPI, schema: Schema, database: Database) -> None:
             entries.append(entry)
         content = {
             "assignments": entries,
+            "pages": pages,
             "study": database.study,
             "identity": "name" if app.state.annotator_of is None else "token",
             "annotator": annotator,

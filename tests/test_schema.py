@@ -10,7 +10,7 @@ from page_helpers import QA, TOXICITY
 
 from fgrlhf.base.errors import UserError
 from interface_html.row_format import RowFormat
-from interface_html.schema import ASSIGNMENT, PAGE_KEYS, load_schema
+from interface_html.schema import ASSIGNMENT, PAGE_KEYS, load_schema, needed_pages
 from interface_html.tasks import feedback_of
 from tasks.qa_feedback.validation import FACTUAL_ERRORS, MISSING_INFO, NON_FACTUAL_ERRORS
 
@@ -115,6 +115,20 @@ def test_missing_keys_belong_into_the_schema_file(tmp_path):
     assert "command line" not in message
 
 
+def test_messages_about_a_schema_are_in_the_words_of_its_file(tmp_path):
+    """It is edited as JSON: no message has an override of the command line, or a type of Python."""
+    changes = {"fields": "response", "guideline": "One text", "ratings": {"name": "a"}}
+    text = broken(tmp_path, lambda tree: tree.update(changes, errors=["Style"]))
+    for part in (
+        """fields: it must be an object (got 'response'): write {"title": ...} there""",
+        """errors.0: it must be an object (got 'Style'): write {"name": ...} there""",
+        """guideline: it must be a list (got One text): write ["One text"] there""",
+        """ratings: it must be a list (got {'name': 'a'}): write [{"name": "a"}] there""",
+    ):
+        assert part in text, text
+    assert "='" not in text and "tuple" not in text and "section" not in text
+
+
 def test_unknown_keys_are_named(tmp_path):
     message = broken(tmp_path, lambda tree: tree["errors"][1].update(colour="red"))
     assert "errors[1].colour" in message.replace(".1.", "[1].")
@@ -170,3 +184,13 @@ def test_the_schema_of_the_readme_is_complete(tmp_path):
     assert [severity.name for severity in schema.severities] == ["minor", "major"]
     letters = f"The letters {', '.join(PAGE_KEYS[:-1])} and {PAGE_KEYS[-1]} are keys of the page"
     assert letters in " ".join(text.split())
+
+
+def test_pages_are_listed():
+    schema = QA.schema
+    assert needed_pages(schema, "all") == ("annotation", "comparison")
+    assert needed_pages(schema, "comparison, annotation") == ["annotation", "comparison"]
+    assert needed_pages(schema, "comparison") == ["comparison"]
+    for pages in ("rating", "annotation,rating", "both", "", ",", "all,comparison"):
+        with pytest.raises(UserError, match="has no page"):
+            needed_pages(schema, pages)

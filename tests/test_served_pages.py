@@ -540,6 +540,40 @@ def test_a_draft_of_another_study_at_the_same_address_is_not_shown(chromium, tmp
         first.stop()
 
 
+# ---- several pages ------------------------------------------------------------------------------
+
+
+def test_one_link_opens_all_pages_of_an_annotator(chromium, tmp_path):
+    with serving(tmp_path, items=1, annotators="anna,ben") as server:
+        links = [line for line in server.printed() if line.startswith("anna: ")]
+        assert len(links) == 1
+        context = new_context(chromium)
+        tab = context.new_page()
+        tab.goto(links[0].removeprefix("anna: "))
+        tab.wait_for_selector("#work:not([hidden])")
+        tab.fill("#correction", "Mended.")
+        tab.click("#pages a")
+        tab.wait_for_selector("#choices")
+        positioned(tab, "anna: 0 of 1 done")
+        press(tab, *map(str, judge(tab)), "Control+Enter")
+        tab.wait_for_selector("#empty:not([hidden])")
+        tab.click("#empty a")
+        tab.wait_for_selector("#correction")
+        positioned(tab, "anna: 0 of 1 done")
+        assert tab.input_value("#correction") == "Mended."  # it was sent before the page was left
+        context.close()
+
+
+def test_annotators_get_exactly_the_pages_that_are_listed(chromium, tmp_path):
+    with serving(tmp_path, items=1, pages="comparison") as server:
+        client = Client(server.port, "anna")
+        answer = client.call("POST", "/api/next", {"page": "annotation"})[1]
+        assert answer["assignment"] is None
+        assert client.call("GET", "/templates/annotation.html")[0] == 404
+        with visiting(chromium, server, "comparison") as tab:
+            assert tab.is_hidden("#pages")
+
+
 # ---- two windows ---------------------------------------------------------------------------------
 
 

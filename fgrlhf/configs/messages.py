@@ -1,6 +1,7 @@
 """Messages about the mistakes in a config: one line for each, with its path and a fix."""
 
 import difflib
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -96,6 +97,7 @@ def explain(
     problem: Mapping[str, Any],
     hide: Callable[[str], str],
     way_to_add: Callable[[str], str],
+    is_json: bool = False,
 ) -> list[str]:
     """The message of one of pydantic's errors: one line, or several for `Mistakes`.
 
@@ -105,6 +107,7 @@ def explain(
         its `type` says which of pydantic's rules the value breaks.
       hide: masks the secrets in a text.
       way_to_add: tells, for the path of a missing key, how to give it.
+      is_json: whether the value is in a file of JSON; otherwise the message has an override.
     """
     location, section = without_tags(model, problem["loc"])
     path = ".".join(str(part) for part in location)
@@ -130,10 +133,12 @@ def explain(
         return [f"{path}: missing; {way_to_add(path)}{known}"]
 
     if rule in ("model_type", "model_attributes_type", "dict_type"):
-        return [_not_a_section(model, path, problem, hide)]
-    if rule == "list_type":
+        return [_not_a_section(model, path, problem, hide, is_json)]
+    if rule in ("list_type", "tuple_type"):
         given = shorten(hide(str(problem["input"])))
-        return [f"{path}: it must be a list (got {given}): write {path}='[{given}]'"]
+        written = json.dumps([problem["input"]], ensure_ascii=False)
+        way = shorten(hide(written)) + " there" if is_json else f"{path}='[{given}]'"
+        return [f"{path}: it must be a list (got {given}): write {way}"]
 
     # Any other rule has a message of its own. "value_error" is a `ValueError` of a validator, which
     # names the value itself where that helps.
@@ -159,11 +164,16 @@ def _unknown_tag(model: type[BaseModel], path: str, problem: Mapping[str, Any]) 
 
 
 def _not_a_section(
-    model: type[BaseModel], path: str, problem: Mapping[str, Any], hide: Callable[[str], str]
+    model: type[BaseModel],
+    path: str,
+    problem: Mapping[str, Any],
+    hide: Callable[[str], str],
+    is_json: bool,
 ) -> str:
     """The message about a value in place of a section, with how to write the section.
 
     The example has the key that takes the given value, such as `{cluster: local}` for `local`.
+    JSON calls sections objects.
     """
     given = problem["input"]
     if not path:
@@ -172,15 +182,14 @@ def _not_a_section(
     keys: list[str] = []
     if problem["type"] != "dict_type":  # a dict, whose keys are free
         keys = [key for section in sections_at(model, location) for key in keys_of(section)]
-    example = f"{keys[0]}: ..." if keys else "name: ..."
-    for key in keys:
-        if given in choices_at(model, [*location, key]):
-            example = f"{key}: {given}"
-            break
-    return (
-        f"{path}: it must be a section (got {shorten(hide(repr(given)))}): write"
-        f" {path}='{{{example}}}'"
-    )
+    shown = shorten(hide(repr(given)))
+    chosen = next((key for key in keys if given in choices_at(model, [*location, key])), None)
+    key = chosen or (keys[0] if keys else "name")
+    if is_json:
+        value = json.dumps(given) if chosen else "..."
+        return f'{path}: it must be an object (got {shown}): write {{"{key}": {value}}} there'
+    value = given if chosen else "..."
+    return f"{path}: it must be a section (got {shown}): write {path}='{{{key}: {value}}}'"
 
 
 def other_place(model: type[BaseModel], path: str) -> str | None:

@@ -192,6 +192,7 @@ def validate(
     secrets: Iterable[str] = (),
     way_to_add: Callable[[str], str] | None = None,
     others: Sequence[str] = (),
+    is_json: bool = False,
 ) -> Model:
     """Build `model` from a nested dict.
 
@@ -202,6 +203,7 @@ def validate(
       secrets: values that the message must not show, besides those of keys such as `api_key`.
       way_to_add: tells, for the path of a missing key, how to give it. None: in the source.
       others: mistakes that the caller found in the tree, to be reported with those of the class.
+      is_json: whether the source is a file of JSON; see `explain`.
 
     Raises:
       UserError: lists all mistakes, with secrets masked.
@@ -218,7 +220,7 @@ def validate(
     way_to_add = way_to_add or (lambda key: f"add it to {shorten(source)}")
     lines = []
     for problem in problems:
-        for line in explain(model, problem, hide, way_to_add):
+        for line in explain(model, problem, hide, way_to_add, is_json):
             lines.append(shorten(hide(line), LONGEST_MESSAGE))
     lines += [shorten(hide(line), LONGEST_MESSAGE) for line in others]
     count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"

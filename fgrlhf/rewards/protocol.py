@@ -155,7 +155,7 @@ def read_request(body: bytes) -> ScoreRequest:
         raise UserError(f"the body is not valid JSON: {shorten(error)}") from None
     if not isinstance(tree, dict):
         raise UserError("the body must be a JSON object")
-    request = validate(ScoreRequest, tree, "the request")
+    request = validate(ScoreRequest, tree, "the request", is_json=True)
     expected = request_id(request.model_sha256, tree["prompts"], tree["items"])
     if request.request_id != expected:
         raise UserError(f"request_id is {request.request_id}, but the content has {expected}")

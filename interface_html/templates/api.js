@@ -89,6 +89,7 @@
       );
       this.identity = "name"; // what names the annotator to the server: "name" or "token"
       this.progress = "";
+      this.pages = []; // those of the task that the server has
       this.latest = {}; // the last version of each session that the state follows
       this.settled = new Map(); // the texts of copies, by name, that the server refused or that are older than its work
       this.opened = null; // as in store.js, also the next two
@@ -152,6 +153,7 @@
         this.items = answer.assignments.map(({ id, item, ...rest }) => ({ id: item, key: String(id), ...rest }));
         this.askWhetherKnown(answer);
         this.study = answer.study;
+        this.pages = answer.pages;
         this.identity = answer.identity;
         const at = await this.advance();
         this.position = at < 0 ? this.items.length : at;

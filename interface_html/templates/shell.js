@@ -61,6 +61,7 @@ window.FG = window.FG || {};
     });
     $("bar").replaceChildren(
       FG.el("h1", {}, FG.own(schema.title), `: ${PAGE_NAMES[shell.page]}`),
+      FG.el("nav", { id: "pages", "aria-label": t("Pages"), hidden: true }),
       FG.el(
         "nav",
         { "aria-label": t("Items") },
@@ -106,6 +107,24 @@ window.FG = window.FG || {};
         ? store.storage.getItem(store.name("theme"))
         : "auto",
     );
+  }
+
+  // Links to the other pages that the server has. They know the annotator as this one does.
+  function otherPages() {
+    const others = shell.store.pages.filter((page) => page !== shell.page);
+    const go = async (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return; // another tab
+      event.preventDefault();
+      await shell.store.flush();
+      location.assign(event.target.href);
+    };
+    return others.map((page) => FG.el("a", { href: `${page}.html`, onclick: go }, PAGE_NAMES[page]));
+  }
+
+  function showPages() {
+    const links = otherPages();
+    $("pages").replaceChildren(...links.flatMap((link) => [link, " "]));
+    $("pages").hidden = !links.length;
   }
 
   // ---- files -------------------------------------------------------------------------------------------------
@@ -475,6 +494,7 @@ window.FG = window.FG || {};
           progress: store.progress,
         }),
       ),
+      ...otherPages().map((link) => FG.el("p", {}, t("Another page:"), " ", link)),
     );
     $("position").textContent = store.progress;
     shell.at = store.items.length;
@@ -620,6 +640,7 @@ window.FG = window.FG || {};
     FG.notice(store.warning);
     try {
       const conflict = await store.begin();
+      showPages();
       showItems(conflict, store.position);
     } catch (error) {
       if (error.needs === "confirmation") askWhetherYou(error);

@@ -134,7 +134,7 @@ window.FG = window.FG || {};
 
   class DiskStore {
     constructor(schema, page) {
-      Object.assign(this, { schema, page, items: [], served: false, warning: null }, FG.openStorage());
+      Object.assign(this, { schema, page, pages: [], items: [], served: false, warning: null }, FG.openStorage());
       this.warning = this.reason;
       this.summaries = new Map(); // by the key of an item: {submitted, changed}, so that not all states are parsed again
       this.seen = { name: null, text: null }; // the state that this tab shows, as stored
