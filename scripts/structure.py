@@ -25,6 +25,7 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.load import load_task
+from fgrlhf.pipeline.fingerprint import imported_by
 
 ROOT = Path(__file__).parents[1]
 RL = ("fgrlhf.train_rl", "fgrlhf.cli.rl")  # `fgrlhf rl` reads its config before it imports the rest
@@ -72,19 +73,19 @@ def imported_names(source: str, module: str, is_package: bool, typing_too: bool)
       is_package: whether the source is an `__init__.py`, where `from . import x` means its folder.
       typing_too: whether imports under `if TYPE_CHECKING` count. Those inside functions never do.
     """
-    names = set()
+    parts = tuple(module.split("."))
+    package = parts if is_package else parts[:-1]
+    names: set[str] = set()
     nodes: list[ast.AST] = list(ast.parse(source).body)
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             nodes += node.orelse + (node.body if typing_too else [])
         elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            names |= set(imported_by(node, package))
         elif isinstance(node, ast.ImportFrom):
-            parts = module.split(".")
-            package = parts[: len(parts) - node.level + is_package] if node.level else []
-            base = ".".join([*package, *filter(None, [node.module])])
-            names |= {f"{base}.{alias.name}" for alias in node.names}
+            _, *members = imported_by(node, package)
+            names |= set(members)
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             children = ast.iter_child_nodes(node)
             nodes += [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.pipeline.fingerprint import imported_by
 from scripts import structure
 
 ROOT = Path(__file__).parents[1]
@@ -22,19 +23,9 @@ def module_name(path: Path) -> str:
 
 def imported(path: Path) -> set[str]:
     """All modules in the file's import statements, with `from . import x` resolved."""
-    modules = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            modules |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            package = path.relative_to(ROOT).parent.parts[
-                : None if node.level <= 1 else 1 - node.level
-            ]
-            base = ".".join(
-                [*(package if node.level else ()), *([node.module] if node.module else [])]
-            )
-            modules |= {base} | {f"{base}.{alias.name}" for alias in node.names}
-    return modules
+    package = path.relative_to(ROOT).parent.parts
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return {name for node in nodes for name in imported_by(node, package)}
 
 
 def test_the_walk_sees_imports(tmp_path, monkeypatch):
@@ -255,7 +246,7 @@ for name in sys.argv[1:]:
 """
 
 
-def imported_by(names, of) -> str:
+def loaded_with(names, of) -> str:
     """Which of the libraries `of` a process has loaded after it has imported the modules."""
     code = f"{IMPORT_ALL}print([name for name in {of} if name in sys.modules])"
     command = [sys.executable, "-c", code, *names]
@@ -270,7 +261,7 @@ def test_programs_without_a_model_do_not_import_transformers():
     assert len(tasks) > 10
     arguments = ["fgrlhf.cli.rl", "fgrlhf.cli.dpo"]  # they read the config before they import it
     names = [*drivers, *pages, *tasks, *arguments]
-    assert imported_by(names, of=("transformers", "peft", "accelerate")) == "[]\n"
+    assert loaded_with(names, of=("transformers", "peft", "accelerate")) == "[]\n"
 
 
 def test_the_feedback_server_and_pipelines_import_no_heavy_library():
@@ -278,7 +269,7 @@ def test_the_feedback_server_and_pipelines_import_no_heavy_library():
     feedback = [module_name(path) for path in sorted((ROOT / "tasks").glob("*/feedback*.py"))]
     assert feedback
     names = ["interface_html.serve", "fgrlhf.pipeline.stages", *feedback]
-    assert imported_by(names, of=("torch", "transformers", "spacy", "scipy")) == "[]\n"
+    assert loaded_with(names, of=("torch", "transformers", "spacy", "scipy")) == "[]\n"
 
 
 @pytest.mark.parametrize("package", ["base", "configs"])

@@ -30,7 +30,8 @@ def parent_mark() -> dict[str, str]:
 def start_time(pid: int) -> str | None:
     """The start time of a process in clock ticks since boot; None if it is dead.
 
-    Process ids are reused; together with its start time an id identifies a process.
+    Process ids are reused; together with its start time an id identifies a process. psutil's
+    `create_time` would not do: it counts from the epoch, so it changes when the clock is set.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")

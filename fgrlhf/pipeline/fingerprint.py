@@ -1,4 +1,9 @@
-"""A digest of everything in the repository that affects what a command does."""
+"""A digest of everything in the repository that affects what a command does.
+
+A pipeline starts a command again if its fingerprint has changed. The command itself then compares
+the settings and inputs that its folder records (fgrlhf/runs/stage.py) and says which differ: a
+digest cannot. Files have the same digests in both.
+"""
 
 import ast
 import hashlib
@@ -10,9 +15,9 @@ from pathlib import Path
 
 import fgrlhf
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import sha256
 from fgrlhf.configs.yaml_files import config_files
 from fgrlhf.runs.runlog import versions
+from fgrlhf.runs.stage import digest
 
 LIBRARY = Path(fgrlhf.__file__).parents[1]  # the folder of the library's packages
 
@@ -48,7 +53,7 @@ def fingerprint(
         files |= _bases(_Version.of(path))
     file_digests = {}
     for path in sorted(files):
-        file_digests[str(path).replace(str(root), "")] = _file_digest(_Version.of(path))
+        file_digests[str(path).replace(str(root), "")] = digest(path)
     code_digests = {}
     for path in sorted(imported_files(root, modules)):
         code_digests[_relative_path(path, root)] = _code_digest(_Version.of(path))
@@ -94,10 +99,10 @@ class _Version:
 @cache
 def _imported_names(file: _Version, package: tuple[str, ...]) -> frozenset[str]:
     tree = ast.parse(file.path.read_text(encoding="utf-8"))
-    return frozenset(name for node in ast.walk(tree) for name in _names(node, package))
+    return frozenset(name for node in ast.walk(tree) for name in imported_by(node, package))
 
 
-def _names(node: ast.AST, package: tuple[str, ...]) -> list[str]:
+def imported_by(node: ast.AST, package: tuple[str, ...]) -> list[str]:
     """The modules that a statement imports; `from a import b` may import the module a.b.
 
     Args:
@@ -157,11 +162,6 @@ def _bases(file: _Version) -> set[Path]:
         return set(config_files(file.path)[1:])
     except UserError:  # the stage that reads it says what is wrong
         return set()
-
-
-@cache
-def _file_digest(file: _Version) -> str:
-    return sha256(file.path)
 
 
 def _digest(text: str) -> str:
