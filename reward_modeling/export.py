@@ -165,7 +165,7 @@ def _write(source: Path, network: LanguageModelScorer, folder: Path) -> Any:
     tokenizer: Any = load_tokenizer(source, "causal")
     tokenizer.padding_side = "right"  # elsewhere it moves the positions of some families
     tokenizer.chat_template = None  # the reward model was trained without it
-    tokenizer.model_input_names = ["input_ids", "attention_mask"]  # GPT-2 adds the types of tokens
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]  # GPT-2 would add token types
     _classifier(source, network, tokenizer.pad_token_id).save_pretrained(folder)
     forget_last_call(tokenizer)
     tokenizer.save_pretrained(folder)

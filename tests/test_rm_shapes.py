@@ -282,6 +282,19 @@ def test_padding_changes_nothing_in_most_networks(name):
     check_padding(tiny.policy("t5").model if name == "t5" else built(ENCODERS | CAUSAL, name))
 
 
+def test_a_network_whose_tokens_see_no_other_token_is_refused(tmp_path):
+    """As MRA without its CUDA kernel: neither shape would work, so none is proposed."""
+    model = BertModel(small(BertConfig))
+    for layer in model.encoder.layer:
+        layer.attention.output.dense.weight.data.zero_()
+    model.save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    for shape in ("encoder", "causal"):
+        with pytest.raises(UserError, match="depends on no other token") as error:
+            load(tmp_path, shape)
+        assert "model.shape=causal" not in str(error.value)
+
+
 @pytest.mark.parametrize("name", PADDING_SENSITIVE)
 def test_an_encoder_that_reads_padding_is_refused(name, tmp_path):
     model = built(PADDING_SENSITIVE, name)

@@ -70,6 +70,8 @@ def check_stacks(config: PretrainedConfig, shape: Shape) -> None:
 def check_direction(network: PreTrainedModel, shape: Shape) -> None:
     """Reject a decoder-only network of shape `encoder` and a bidirectional one of shape `causal`.
 
+    And one whose tokens see no other token: without its CUDA kernel, the attention of MRA is 0.
+
     Args:
       network: the loaded network; of a language model, its trunk.
     Raises:
@@ -78,6 +80,12 @@ def check_direction(network: PreTrainedModel, shape: Shape) -> None:
     if shape == "seq2seq":
         return
     ahead = reads_ahead(network)
+    if not ahead and not _reads_back(network):
+        raise ValueError(
+            f"in {type(network).__name__} of transformers, the state of a token depends on no other"
+            " token on this machine, so it cannot read a text: its attention may need a GPU or a"
+            " package that is not installed. Use a checkpoint of another family"
+        )
     if shape == "encoder" and not ahead:
         raise ValueError(
             f"{other_shape(network.config, 'causal')}. As an encoder it would judge every segment"
@@ -87,21 +95,40 @@ def check_direction(network: PreTrainedModel, shape: Shape) -> None:
         raise ValueError(other_shape(network.config, "encoder"))
 
 
-@torch.no_grad()
 def reads_ahead(network: PreTrainedModel) -> bool:
     """Whether the hidden state of the first token depends on the tokens after it.
 
     Two short inputs that differ only after the first token are compared.
     """
+    depends = _depends_on_others(network, 0)
+    # a network may not accept such short inputs: then the config decides
+    return shape_of_config(network.config) != "causal" if depends is None else depends
+
+
+def _reads_back(network: PreTrainedModel) -> bool:
+    """Whether the hidden state of the last token depends on the tokens before it."""
+    return _depends_on_others(network, -1) is not False
+
+
+@torch.no_grad()
+def _depends_on_others(network: PreTrainedModel, place: int) -> bool | None:
+    """Whether the state of the token at a place depends on the other tokens of a short input.
+
+    None: the network cannot read short inputs.
+
+    Args:
+      place: 0 for the first token, -1 for the last one.
+    """
     training = network.training
     network.eval()
     try:
-        first, second = (_first_state(network, ids) for ids in _probes(network))
-    except Exception:  # a network may not accept such short inputs: then the config decides
-        return shape_of_config(network.config) != "causal"
+        order = 1 if place == 0 else -1  # the probes begin with the same token
+        one, other = (_state(network, ids[::order], place) for ids in _probes(network))
+    except Exception:  # the code of a network's forward pass can raise anything
+        return None
     finally:
         network.train(training)
-    return bool((first - second).abs().max() > CHANGE * first.abs().max())
+    return bool((one - other).abs().max() > CHANGE * one.abs().max())
 
 
 @torch.no_grad()
@@ -158,7 +185,7 @@ def _probes(network: PreTrainedModel) -> tuple[list[int], list[int]]:
     return [first] * PROBE_LENGTH, [first] + [last] * (PROBE_LENGTH - 1)
 
 
-def _first_state(network: PreTrainedModel, ids: list[int]) -> torch.Tensor:
+def _state(network: PreTrainedModel, ids: list[int], place: int) -> torch.Tensor:
     ids_BT = torch.tensor([ids], device=network.device)
     output = network.base_model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT))
-    return output[0][0, 0].float()
+    return output[0][0, place].float()
