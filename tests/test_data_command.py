@@ -296,6 +296,42 @@ def test_pairs_of_conversations_stay_conversations(tmp_path, capsys):
         converted([many | {"prompt": [*asked, *asked]}], "conversations=false")
 
 
+@pytest.mark.parametrize(
+    ("parts", "unit"),
+    [
+        ({"prompt": "p {}"}, "prompt"),
+        ({"prompt": "p {} {}", "cluster": "c {}"}, "cluster"),
+        ({"source": "s {}"}, "source"),
+    ],
+)
+def test_an_export_in_two_parts_shares_no_prompt(tmp_path, capsys, parts, unit):
+    rows = []
+    for number in range(60):
+        names = {key: text.format(number // 3, number) for key, text in parts.items()}
+        judged = [{"aspect": "span", "label": "no error", "start": None, "end": None}]
+        rows.append({"id": str(number), "response": f"r {number}", "judgements": judged, **names})
+
+    def exported(given, *arguments):
+        write_json(tmp_path / "in.json", given)
+        files = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
+        keys = ("to=spans", f"dev={files[1]}", *arguments)
+        lines = printed(capsys, "export", tmp_path / "in.json", files[0], *keys)
+        train, dev = (read_rows(file) for file in files)
+        assert f"{files[1]}: {len(dev)} rows of spans" in lines
+        return train, dev
+
+    train, dev = exported(rows)
+    assert len(train) == 54 and len(dev) == 6  # two of twenty units, with three rows each
+    assert not {row[unit] for row in train} & {row[unit] for row in dev}
+    chosen = {row["response"] for row in dev}
+    assert {row["response"] for row in exported(rows[::-1])[1]} == chosen
+    assert len(exported(rows, "dev_share=0.5")[1]) == 30
+    with pytest.raises(UserError, match="all rows are of one prompt, cluster or source"):
+        exported(rows[:3])
+    with pytest.raises(UserError, match="is for to=spans and trl_preference"):
+        exported(rows, "to=doccano")
+
+
 def test_convert_to_pairs_and_back(tmp_path, capsys):
     rows = [
         {"prompt": "a", "responses": ["x", "y", "z"], "scores": [2, 1, 1]},

@@ -92,7 +92,7 @@ ACTIONS = {
         export_file,
         ExportSettings,
         ("IN", "OUT"),
-        ("to=... [annotators=...] [limit=...] [KEY=...]",),
+        ("to=... [annotators=...] [dev=FILE] [limit=...] [KEY=...]",),
     ),
     "agreement": Action(
         agreement,

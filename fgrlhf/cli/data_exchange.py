@@ -12,7 +12,7 @@ from fgrlhf.base.errors import UserError, first_problems, shorten, suggestion
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.cli.data_convert import CONVERSATIONS_HELP, preference_rows
 from fgrlhf.cli.data_inspect import fits_format, print_counts
-from fgrlhf.configs.strict import Count, StrictModel, refuse
+from fgrlhf.configs.strict import Count, FilePath, StrictModel, refuse
 from fgrlhf.data import span_rows
 from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.format import Format
@@ -20,10 +20,14 @@ from fgrlhf.data.formats import COMPARISONS, SPANS
 from fgrlhf.data.importers.registry import IMPORTERS, check_keys, import_items
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JUDGEMENTS, FeedbackRows, JudgedResponse, Losses
+from fgrlhf.data.parts import split_units
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
 from fgrlhf.data.votes import MAJORITY, combined
 from fgrlhf.load import load_task
+
+TRAINING_FORMATS = (SPANS.name, "trl_preference")  # of exports that programs train on
+COMMON = ("to", "limit", "annotators", "dev", "dev_share")  # keys of every export
 
 
 class ImportSettings(StrictModel):
@@ -95,6 +99,22 @@ class ExportSettings(StrictModel):
     conversations: bool | None = Field(
         default=None, description=f"trl_preference: {CONVERSATIONS_HELP}"
     )
+    dev: FilePath | None = Field(
+        default=None,
+        description="spans, trl_preference: a second file for some of the prompts, with all rows of"
+        " each; rows of one `cluster`, or without a prompt of one source, stay together too",
+    )
+    dev_share: float = Field(
+        default=0.1, gt=0, lt=1, description="of the prompts, clusters or sources: those of `dev`"
+    )
+
+    @model_validator(mode="after")
+    def _rows_are_for_training(self):
+        if "dev_share" in self.model_fields_set and self.dev is None:
+            refuse([("dev_share", "is of the file `dev`: give dev=FILE too")])
+        if self.dev is not None and self.to not in TRAINING_FORMATS:
+            refuse([("dev", f"is for to={' and '.join(TRAINING_FORMATS)}: leave it out")])
+        return self
 
     @model_validator(mode="after")
     def _annotators_are_combined(self):
@@ -152,7 +172,11 @@ def _print_report(report: Report, report_file: str) -> None:
 
 def export_file(source: str, out: str, settings: ExportSettings) -> None:
     """Write judgements or comparisons in another format, and print what it cannot hold."""
-    check_input_and_output(source, out)
+    for file in (out, settings.dev):
+        if file is not None:
+            check_input_and_output(source, file)
+    if settings.dev is not None:
+        check_not_input(out, settings.dev)
     counts: Counter[str] = Counter()
     is_format = settings.to in EXPORTERS  # otherwise it is a task
     if is_format:
@@ -162,7 +186,7 @@ def export_file(source: str, out: str, settings: ExportSettings) -> None:
             items = read_judgements(source, settings.limit)
         else:
             items = exporter.format.read(source, limit=settings.limit)
-        keys = _given(settings, "to", "limit", "annotators")
+        keys = _given(settings, *COMMON)
         check_keys(settings.to, exporter.keys, keys)
         if settings.to == SPANS.name:
             items, counts = combined(items, settings.annotators)
@@ -173,14 +197,20 @@ def export_file(source: str, out: str, settings: ExportSettings) -> None:
         else:
             rows, losses = exporter.write(items, **keys)
     else:
-        check_keys(settings.to, (), _given(settings, "to", "limit", "annotators"))
+        check_keys(settings.to, (), _given(settings, *COMMON))
         rows, losses, counts = _as_feedback(source, settings)
+    dev_rows: list[Any] = []
+    if settings.dev is not None:
+        rows, dev_rows = split_units(rows, settings.dev_share)
+        write_rows(settings.dev, dev_rows)
     if out.endswith(".json") and not is_format:
         # byte for byte as the published feedback files
         write_text(out, json.dumps(rows, indent=2))
     else:
         write_rows(out, rows)
     print(f"{out}: {counted(len(rows), 'row')} of {settings.to}")
+    if settings.dev is not None:
+        print(f"{settings.dev}: {counted(len(dev_rows), 'row')} of {settings.to}")
     print_counts(+counts)
     for what, count in losses.most_common():
         print(f"  lost, {what}: {count:,}")
