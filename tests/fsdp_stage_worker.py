@@ -81,16 +81,12 @@ class StopHereError(Exception):
     pass
 
 
-def prepare(folder: Path, segment_rows: int = 45) -> None:
+def prepare(folder: Path) -> None:
     """Write the files that all cases read.
 
-    The dev loss is a mean over batches of all processes, in which a row counts as often as it has
-    labels. So that it does not depend on the batches, the rows of the usual dev files have equally
-    many labels; these rows do not divide evenly among processes.
-
-    Args:
-      segment_rows: of the segment reward models. One of them has no judged segment, so that by
-        default 44 are used, and the last of their batches of 8 is not full.
+    The rows of the usual dev files have equally many labels and do not divide evenly among
+    processes. One of the 45 rows of segments has no judged one, so the last of their batches of 8
+    has 4 rows.
     """
     rows = []
     for i in range(45):  # the last batch of a pass is filled up
@@ -101,7 +97,7 @@ def prepare(folder: Path, segment_rows: int = 45) -> None:
     equal = [row | {"response": row["response"].replace("dog ", "")} for row in rows]
     write_json(folder / "sft-dev.json", equal[:7])
     write_json(folder / "sft-dev-batches.json", rows[:12])
-    rm_helpers.segment_file(folder / "segment-train.json", segment_rows, 0)
+    rm_helpers.segment_file(folder / "segment-train.json", 45, 0)
     lines = rm_helpers.segment_file(folder / "segments.json", 60, 1).read_text().splitlines()
     of_two = [line for line in lines if count_labels(line) == 2]
     (folder / "segment-dev.json").write_text("\n".join(of_two[:11]) + "\n")

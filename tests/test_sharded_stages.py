@@ -310,12 +310,9 @@ def test_what_needs_whole_models_is_refused(name, setting, change, tmp_path):
 
 @pytest.fixture(scope="module")
 def four_processes(tmp_path_factory) -> Path:
-    """Results of four ranks, which also continue runs of two and of one.
-
-    With full batches of segments: four processes would fill up others (docs/scale.md).
-    """
+    """Results of four ranks, which also continue runs of two and of one."""
     folder = tmp_path_factory.mktemp("four")
-    worker.prepare(folder, segment_rows=49)
+    worker.prepare(folder)
     start_ranks(2, folder, *TO_FOUR, script=worker.__file__)
     for name in FROM_ONE:
         worker.run(name, folder, folder, interrupt=True)
