@@ -94,7 +94,7 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
     keys = (
         []
         if name in ("ppo", "a2c", "trpo", "nlpo")
-        else ["algorithm.lam", "model.value_model.ckpt", "train.value_lr"]
+        else ["model.value_model.ckpt", "train.value_lr"]
     )
     keys += ["train.n_ppo_epoch_per_rollout"] if name in ("a2c", "reinforce", "rloo", "gpg") else []
     assert notes == ([f"note: {name} does not read {', '.join(sorted(keys))}"] if keys else [])
