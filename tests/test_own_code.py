@@ -64,13 +64,17 @@ def test_classes_are_found_at_every_place():
 def test_the_file_of_a_class_is_an_input_of_evaluations(my_rewards, tmp_path):
     read = config_with(tmp_path, polite=REWARD)
     assert own_code(read) == {"my_rewards.kind": "my_rewards/kind.py"}
-    settings = Settings(policy="p", config="c.yml", output_dir="o", name="n")
+    config = tmp_path / "c.yml"
+    config.write_text("{}")
+    settings = Settings(policy="p", config=str(config), output_dir="o", name="n")
     assert "my_rewards/kind.py" in inputs_of(Task(name="t"), settings, read)
 
 
 def test_the_file_that_prompts_are_generated_from_is_an_input_of_evaluations(tmp_path):
     read = config_with(tmp_path, short={"kind": "length", "max_words": 9, "value": -0.1})
-    settings = Settings(policy="p", config="c.yml", output_dir="o", name="n")
+    config = tmp_path / "c.yml"
+    config.write_text("{}")
+    settings = Settings(policy="p", config=str(config), output_dir="o", name="n")
     openings = "tasks/sentiment/data/openings.txt"
     assert openings in inputs_of(load_task("sentiment"), settings, read)
     with_file = settings.model_copy(update={"data_dir": str(tmp_path)})

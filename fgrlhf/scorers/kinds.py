@@ -20,10 +20,6 @@ from fgrlhf.scorers.context import OnDevice, RewardContext
 from fgrlhf.scorers.models import AGGREGATES, Standardized, WithoutError
 from fgrlhf.scorers.service import Address, RemoteSettings, VariableName
 
-if TYPE_CHECKING:
-    from fgrlhf.scorers.classifier import LabelScorer
-    from fgrlhf.scorers.judge import Judge
-
 
 class ClassifierSettings(OnDevice):
     """Settings of a Hugging Face text classifier."""
@@ -50,7 +46,7 @@ class ClassifierSettings(OnDevice):
     )
     batch_size: Count = Field(default=32, description="texts per forward pass")
 
-    def classifier(self, context: RewardContext) -> "LabelScorer":
+    def classifier(self, context: RewardContext) -> TextScorer:
         """Load the classifier."""
         from fgrlhf.scorers.classifier import LabelScorer
 
@@ -164,7 +160,7 @@ class JudgeSettings(RemoteSettings):
             refuse([("high", f"{self.high:g} is not above low={self.low:g}")])
         return self
 
-    def judge(self) -> "Judge":
+    def judge(self) -> TextScorer:
         """The judge with these settings. Raises `UserError` if its token or class is missing."""
         from fgrlhf.scorers.judge import Judge  # loads torch
 
