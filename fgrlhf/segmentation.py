@@ -58,7 +58,8 @@ _PARTICLE = re.compile(
     re.VERBOSE,
 )
 _SPACED_CLAUSES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\uaa60-\uaa7f]")
-_NEWLINE = re.compile(r"\r\n|[\n\r\v\f\x85\u2028\u2029]")
+# line breaks of one character, which are read as line feeds; `\r\n` stays as it is
+_OTHER_BREAK = re.compile(r"\r(?!\n)|[\v\f\x85\u2028\u2029]")
 
 # what has no boundary inside, in the order in which they are searched
 _FENCE = re.compile(
@@ -183,6 +184,7 @@ _STARTERS = _words_in(
 
 def sentences(text: str) -> list[Span]:
     """Half-open character spans of the sentences; [] for a blank text."""
+    text = _OTHER_BREAK.sub("\n", text)
     units = _units(text)
     spans: list[Span] = []
     for start, end, is_whole in _blocks(text, units):
@@ -192,6 +194,7 @@ def sentences(text: str) -> list[Span]:
 
 def subsentences(text: str) -> list[Span]:
     """Half-open character spans of the sub-sentences; [] for a blank text."""
+    text = _OTHER_BREAK.sub("\n", text)
     units = _units(text)
     whole = {(start, end) for start, end, is_whole in _blocks(text, units) if is_whole}
     spans: list[Span] = []
@@ -281,7 +284,7 @@ def _trimmed(text: str, start: int, end: int) -> Span:
 def _lines(text: str, units: _Units) -> list[Span]:
     """Lines without white space around them, blank ones as empty spans; units are not divided."""
     bounds = [0]
-    for match in _NEWLINE.finditer(text):
+    for match in re.finditer("\n", text):
         if units.end_around(match.end()) is None:
             bounds.append(match.end())
     bounds.append(len(text))

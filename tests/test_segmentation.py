@@ -214,6 +214,13 @@ def test_sentences(language, case):
     assert sentences(text) == spans
 
 
+@pytest.mark.parametrize("newline", ["\r\n", "\r", "\u2028"])
+def test_every_kind_of_line_break_divides_alike(newline):
+    for _, case in CASES:
+        text, spans = spans_of(case.replace("\n", newline))
+        assert sentences(text) == spans, text
+
+
 @pytest.mark.parametrize("case", CLAUSES)
 def test_subsentences(case):
     text, spans = spans_of(case)

@@ -40,7 +40,8 @@ window.FG = window.FG || {};
        | [^${S}，。！？：“”「」『』]{1,6} (?<!知)[说說问問道答喊叫想] [，。！]`,
       "y",
     ),
-    NEWLINE = /\r\n|[\n\r\v\f\x85\u2028\u2029]/g;
+    NEWLINE = /\n/g,
+    OTHER_BREAK = /\r(?!\n)|[\v\f\x85\u2028\u2029]/g; // read as line feeds
 
   const FENCE = pattern(
     `(?<![^\\n]) [${BLANK}]* (?: (?: > | [\\-*+•] | \\p{Nd}{1,3}[.\\)] ) [${BLANK}]* )*
@@ -459,7 +460,7 @@ window.FG = window.FG || {};
   // Half-open spans of the sentences of an array of code points, as fgrlhf.segmentation.sentences.
   FG.sentences = function (points) {
     if (!known.has(points)) {
-      const text = points.join(""),
+      const text = points.join("").replace(OTHER_BREAK, "\n"),
         units = unitsOf(text),
         spans = blocksOf(text, units).flatMap(([start, end, isWhole]) =>
           isWhole ? [[start, end]] : sentencesOfBlock(text, start, end, units),
