@@ -13,6 +13,7 @@ from fgrlhf.base.files import write_jsonl
 from fgrlhf.cli import data, data_comparisons
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.explore import (
+    FEATURES,
     FILTERS,
     apply_filter,
     decided_pairs,
@@ -396,3 +397,11 @@ def test_keys_of_spans_may_be_renamed(tmp_path, capsys):
     columns = ["columns.prompt=question", "columns.spans=marks", f"out={tmp_path / 'page.html'}"]
     data.main(["explore", str(source), *columns])
     assert "marked spans: 1 in 1 response" in capsys.readouterr().out
+
+
+def test_a_response_is_measured_once_however_many_pairs_have_it(monkeypatch):
+    answers = [f"Answer {i} of the row." for i in range(20)]
+    measured = []
+    monkeypatch.setitem(FEATURES, "words", lambda text: measured.append(text) or len(text))
+    found = explore([row("Which?", answers, combinations(range(20), 2))])
+    assert found.pairs == 190 and sorted(measured) == sorted(answers)

@@ -98,12 +98,19 @@ def test_a_parquet_column_has_one_type(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("value", [{}, [{}], {"a": [{}]}])
-def test_a_parquet_file_cannot_hold_an_object_without_keys(tmp_path, value):
-    path = tmp_path / "a.parquet"
-    with pytest.raises(UserError, match=r"a\.parquet cannot be written: .* write a \.jsonl file"):
-        write_rows(path, [{"a": value}])
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    "values",
+    [
+        [{}, {"a": 1}],
+        [{}, {}],
+        [[{}], [{"a": {}}, {"a": {"b": "ü"}}]],
+        [{"a": {}}, None, {"a": {"b": 1.5}}],
+    ],
+)
+def test_objects_without_keys_come_back_from_parquet(tmp_path, values):
+    rows = [{"prompt": str(i), "extra": value} for i, value in enumerate(values)]
+    write_rows(tmp_path / "a.parquet", rows)
+    assert read_rows(tmp_path / "a.parquet") == rows
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="a folder without files of ours")

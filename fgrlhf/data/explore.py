@@ -8,6 +8,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,6 +29,7 @@ WORDS_SHOWN = 20  # of each side
 FEWEST_ROWS = 10  # with a word in only one response of some pair; rarer words are left out
 CLOSE = 0.9  # similarity of two responses from which a pair is close
 
+Measured = TypeVar("Measured")
 Decided = Set[tuple[str, str, str]]  # prompt, better response, worse response
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
@@ -103,6 +106,7 @@ def explore(comparisons: Sequence[Comparison]) -> Exploration:
     if not pairs:
         raise ValueError("no decided pair")
     turns = Counter(_turns(comparison) for comparison in comparisons)
+    words = _measured(count_words, pairs)
     prompts = [comparison.prompt.text for comparison in comparisons]
     prompt_groups = near_duplicates(prompts)
     duplicates = _duplicate_rows(comparisons, prompt_groups)
@@ -121,8 +125,8 @@ def explore(comparisons: Sequence[Comparison]) -> Exploration:
         turns=_sorted_counts(turns),
         lengths={
             "prompts": [count_words(text) for text in prompts],
-            "better responses": [count_words(pair.better) for pair in pairs],
-            "worse responses": [count_words(pair.worse) for pair in pairs],
+            "better responses": [words[pair.better] for pair in pairs],
+            "worse responses": [words[pair.worse] for pair in pairs],
         },
         features=[_feature(name, measure, pairs) for name, measure in FEATURES.items()],
         words=distinguishing_words(pairs),
@@ -246,9 +250,16 @@ FEATURES: dict[str, Callable[[str], float]] = {
 }
 
 
+def _measured(measure: Callable[[str], Measured], pairs: Sequence[Pair]) -> dict[str, Measured]:
+    """The measure of each text, which is in many pairs if its prompt has many responses."""
+    texts = {text for pair in pairs for text in (pair.better, pair.worse)}
+    return {text: measure(text) for text in texts}
+
+
 def _feature(name: str, measure: Callable[[str], float], pairs: Sequence[Pair]) -> Feature:
-    better = np.array([measure(pair.better) for pair in pairs])
-    worse = np.array([measure(pair.worse) for pair in pairs])
+    measured = _measured(measure, pairs)
+    better = np.array([measured[pair.better] for pair in pairs])
+    worse = np.array([measured[pair.worse] for pair in pairs])
     return Feature(
         name,
         float(better.mean()),
@@ -273,9 +284,10 @@ def distinguishing_words(pairs: Sequence[Pair], shown: int = WORDS_SHOWN) -> lis
     """
     only_better: dict[int, set[str]] = defaultdict(set)
     only_worse: dict[int, set[str]] = defaultdict(set)
+    words_in = _measured(_words, pairs)
     for pair in pairs:
-        in_better = _words(pair.better)
-        in_worse = _words(pair.worse)
+        in_better = words_in[pair.better]
+        in_worse = words_in[pair.worse]
         only_better[pair.row] |= in_better - in_worse
         only_worse[pair.row] |= in_worse - in_better
     better: Counter[str] = Counter()
@@ -321,7 +333,12 @@ def _is_not_contradicted(row: Comparison, better: int, worse: int, decided: Deci
 
 def _is_not_close(row: Comparison, better: int, worse: int, decided: Decided) -> bool:
     texts = row.answers[better].text, row.answers[worse].text
-    return similarity(*map(shingles, texts)) < CLOSE
+    return similarity(*map(_kept_shingles, texts)) < CLOSE
+
+
+@lru_cache(maxsize=1024)  # the responses of a row, each of which is in many pairs
+def _kept_shingles(text: str) -> frozenset[tuple[str, ...]]:
+    return shingles(text)
 
 
 # name -> (the reason to remove a pair, which pairs remain); `duplicates` removes whole rows

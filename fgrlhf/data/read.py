@@ -398,19 +398,40 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        columns = {key: [row.get(key) for row in rows] for key in keys}
-        table = pyarrow.table(columns)
+        table = pyarrow.table({key: _column([row.get(key) for row in rows]) for key in keys})
         # pyarrow's own errors of the operating system do not name the file
         with open(temporary, "wb") as file:
             pyarrow.parquet.write_table(table, file)
         os.replace(temporary, path)
     except (pyarrow.ArrowException, TypeError, OverflowError) as error:
         raise UserError(
-            f"{path} cannot be written: {shorten(error)}. A column of a Parquet file has one type,"
-            " and its objects have at least one key; write a .jsonl file instead"
+            f"{path} cannot be written: {shorten(error)}. A column of a Parquet file has one type:"
+            " write a .jsonl file instead"
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _column(values: list[Any]) -> Any:
+    """The values of a key as Parquet stores them.
+
+    An object has all keys of its column there, with null for those that it lacks, and at least one.
+    So an object without keys would come back as another one: such a column has JSON texts.
+    """
+    import pyarrow
+
+    if not any(map(_has_empty_object, values)):
+        return pyarrow.array(values)
+    texts = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
+    return pyarrow.ExtensionArray.from_storage(
+        pyarrow.json_(pyarrow.string()), pyarrow.array(texts, pyarrow.string())
+    )
+
+
+def _has_empty_object(value: Any) -> bool:
+    if isinstance(value, dict):
+        return not value or any(map(_has_empty_object, value.values()))
+    return isinstance(value, list) and any(map(_has_empty_object, value))
 
 
 def plain(value: Any) -> Any:
