@@ -28,9 +28,8 @@ from fgrlhf.rollout import (
     response_texts,
 )
 from fgrlhf.runs.progress import progress_bar, show_phase
-from fgrlhf.runs.step_metrics import segment_rows
 from fgrlhf.step_search import StepSearch
-from fgrlhf.text_types import MetricFunction, Prompt, ResponseTokens, SegmentScore
+from fgrlhf.text_types import MetricFunction, Prompt, ResponseTokens, SegmentScore, segment_rows
 from fgrlhf.types import Response
 from fgrlhf.utils import masked_sum
 from fgrlhf.words import count_words

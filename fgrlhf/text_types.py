@@ -3,7 +3,7 @@
 Importing this module loads no torch, so the feedback server starts in a second.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,3 +69,13 @@ class ResponseTokens:
 
     char_ends: tuple[int, ...]
     finished: bool
+
+
+def segment_rows(scores: Sequence[SegmentScore] | None) -> list[dict[str, Any]] | None:
+    """Scored segments as JSON-compatible rows; None if the reward does not apply."""
+    if scores is None:
+        return None
+    return [
+        {"start": score.start, "end": score.end, "value": score.value, "label": score.label}
+        for score in scores
+    ]

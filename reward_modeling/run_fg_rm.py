@@ -26,7 +26,6 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.reward_models.inputs import RMInputs
-from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, RMText
 from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_models.scoring import inputs_of, shape_of
@@ -52,6 +51,7 @@ from reward_modeling.judged import Judged, detection, prompts_of
 from reward_modeling.linear_start import start_with_segments
 from reward_modeling.metrics.span_errors import precision_recall_f1
 from reward_modeling.network import load_network, reads_line_breaks
+from reward_modeling.precompute import precompute
 from reward_modeling.training import (
     RewardTrainer,
     calibration,

@@ -33,7 +33,6 @@ from fgrlhf.configs.strict import Coefficient
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.metrics.clusters import cluster_of
 from fgrlhf.reward_models.inputs import RMInputs, refuse_without_tokens
-from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_models.scoring import SequenceScorer, inputs_of, shape_of
@@ -54,6 +53,7 @@ from reward_modeling.judged import Judged, prompts_of
 from reward_modeling.linear_start import start_with_pairs
 from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.pair_errors import PairErrors, pair_errors
+from reward_modeling.precompute import precompute
 from reward_modeling.training import (
     RewardTrainer,
     calibration,

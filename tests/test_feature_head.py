@@ -17,7 +17,6 @@ from fgrlhf.base.files import read_json
 from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_by_segment
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
-from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import RMText, text_prefix
 from fgrlhf.reward_models.scoring import SegmentScorer, inputs_of
 from fgrlhf.reward_models.spec import RewardModelSpec
@@ -26,6 +25,7 @@ from fgrlhf.utils import IGNORED
 from reward_modeling import run_fg_rm, run_pref_rm
 from reward_modeling.data import label_positions, read_segment_rows
 from reward_modeling.linear_start import linear_inputs, start_with_pairs, start_with_segments
+from reward_modeling.precompute import precompute
 
 
 def test_pooling_by_hand():

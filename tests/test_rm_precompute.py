@@ -1,4 +1,4 @@
-"""What frozen layers compute of a reward model's inputs (fgrlhf/reward_models/precompute.py)."""
+"""What frozen layers compute of a reward model's inputs (reward_modeling/precompute.py)."""
 
 import pytest
 import torch
@@ -6,9 +6,9 @@ from test_rm_sharing import network, read_texts
 
 from fgrlhf.models.top_layers import names_below
 from fgrlhf.reward_models import networks
-from fgrlhf.reward_models import precompute as module
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
-from fgrlhf.reward_models.precompute import bytes_of_states, precompute
+from reward_modeling import precompute as module
+from reward_modeling.precompute import bytes_of_states, precompute
 
 DECODERS = ["gpt2", "llama"]
 

@@ -13,10 +13,10 @@ from fgrlhf.kernels.shared_rows import RaggedRows
 from fgrlhf.models.shared_rows import block_mask
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
-from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_models.scoring import decoder_start
+from reward_modeling.precompute import precompute
 
 FAMILIES = {"t5": "seq2seq", "bart": "seq2seq", "gpt2": "causal", "llama": "causal"}
 # responses to each of three prompts; a blank one is judged at the end of its prompt

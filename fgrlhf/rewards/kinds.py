@@ -62,6 +62,7 @@ READS_HELP = (
     "segment: each segment by itself; prefix: the response up to its end; increment: how much the"
     " segment changes the score of the response so far"
 )
+NOT_DIVIDED = f"it is read with a level of {', '.join(DIVIDED_LEVELS)} only: leave it out"
 NOT_TOKENS = "a judge reads words, so it cannot judge the policy's tokens"
 Label = Annotated[str, Field(min_length=1)]
 
@@ -82,8 +83,7 @@ class DividesText(RewardKind):
     def _segmenter_is_read(self):
         level = getattr(self, "level", None)
         if self.segmenter != MULTILINGUAL and level not in DIVIDED_LEVELS:
-            reason = f"it is read with a level of {', '.join(DIVIDED_LEVELS)} only: leave it out"
-            refuse([("segmenter", reason)])
+            refuse([("segmenter", NOT_DIVIDED)])
         return self
 
     def segmenters(self) -> tuple[str, ...]:
@@ -123,6 +123,12 @@ class SegmentClassifier(OnDevice, RewardKind):
     def _some_value(self):
         if not any(self.values.values()):
             refuse([("values", "every label is worth 0, so the reward is always 0: give a value")])
+        return self
+
+    @model_validator(mode="after")
+    def _segmenter_is_read(self):
+        if self.segmenter is not None and self.level not in (None, *DIVIDED_LEVELS):
+            refuse([("segmenter", NOT_DIVIDED)])
         return self
 
     def build(self, context: RewardContext) -> SegmentClassifierReward:

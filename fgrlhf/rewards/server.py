@@ -27,8 +27,8 @@ from fgrlhf.reward_utils import SEGMENTER_INPUT
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.rewards.protocol import PROTOCOL, ScoreRequest, prompts_of, read_request, read_scores
 from fgrlhf.runs.stage import digest, model_files
-from fgrlhf.runs.step_metrics import segment_rows
 from fgrlhf.scorers.answer_cache import content_hash
+from fgrlhf.text_types import segment_rows
 
 BODY_SECONDS = 60.0  # in which the body of a request must arrive
 ANSWERS_KEPT = 16  # of the last requests, which may be repeated

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgrlhf.text_types import SegmentScore
+from fgrlhf.text_types import segment_rows
 from fgrlhf.types import Advantages, Rollout, TokenReward
 from fgrlhf.utils import ROUNDING, masked_mean, masked_var
 
@@ -50,16 +50,6 @@ def rollout_metrics(
         )
         metrics["value/mean"] = float(masked_mean(rollout.values_BT, mask_BT))
     return metrics
-
-
-def segment_rows(scores: Sequence[SegmentScore] | None) -> list[dict] | None:
-    """Scored segments as JSON-compatible rows; None if the reward does not apply."""
-    if scores is None:
-        return None
-    return [
-        {"start": score.start, "end": score.end, "value": score.value, "label": score.label}
-        for score in scores
-    ]
 
 
 @dataclass(frozen=True)

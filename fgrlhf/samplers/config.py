@@ -1,11 +1,11 @@
 """The section `sampler:` of an RL run: where responses are sampled."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
 from fgrlhf.configs.strict import FilePath, Positive, StrictModel, refuse
-from fgrlhf.configs.unions import kind_of
+from fgrlhf.configs.unions import any_kind
 from fgrlhf.scorers.service import ServiceSettings, VariableName
 
 
@@ -76,7 +76,7 @@ class VllmSamplerConfig(ServiceSettings):
         return self
 
 
-AnySampler = Annotated[
-    Annotated[LocalSamplerConfig, Tag("local")] | Annotated[VllmSamplerConfig, Tag("vllm")],
-    Discriminator(kind_of),
-]
+if TYPE_CHECKING:
+    AnySampler = LocalSamplerConfig | VllmSamplerConfig
+else:
+    AnySampler = any_kind((LocalSamplerConfig, VllmSamplerConfig))
