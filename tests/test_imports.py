@@ -199,7 +199,7 @@ def test_algorithms_and_configs_of_runs_form_no_circle_of_types():
         assert not [name for name in group if name.startswith(("fgrlhf.algorithms", "fgrlhf.runs"))]
 
 
-LIGHT = ("detoxification", "hanoi", "hh_rlhf", "numbers", "sentiment")
+LIGHT = ("detoxification", "hanoi", "numbers", "sentiment")
 
 
 @pytest.mark.parametrize("task", LIGHT)
