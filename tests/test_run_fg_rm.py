@@ -291,7 +291,7 @@ def test_a_finished_run_is_reused_and_other_settings_are_refused(tmp_path, capsy
 
 
 def test_parts_of_a_batch_give_the_whole_batchs_gradient(tmp_path):
-    changes = {"train__max_steps": 4, "evaluation__every_steps": 4, "train__warmup": 0}
+    changes = {"train__max_steps": 4, "evaluation__every_steps": 4, "train__warmup_steps": 0}
     parts = [
         train(
             config(
@@ -518,7 +518,7 @@ def test_a_dev_metric_that_is_not_finite_ends_training(tmp_path, monkeypatch):
         ("train__lr", 1e308),
         ("train__epochs", 1e-320),
         ("train__batch_size", 10**30),
-        ("train__warmup", 1e30),
+        ("train__warmup_steps", 1e30),
         ("train__max_grad_norm", 1e308),
         ("model__max_length", 10**24),
         ("evaluation__batch_size", 10**24),

@@ -173,7 +173,7 @@ def test_parts_of_a_batch_give_the_whole_batchs_gradient(tmp_path):
     changes = {
         "train__max_steps": 4,
         "evaluation__every_steps": 4,
-        "train__warmup": 0,
+        "train__warmup_steps": 0,
         "train__lr": 1e-3,
     }
     parts = [
