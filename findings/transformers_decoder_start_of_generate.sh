@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Expected: `generate` of an encoder-decoder starts with the `decoder_start_token_id` of config.json,
-#           with which its training on `labels` starts.
+# Expected: `generate` of an encoder-decoder starts with `decoder_start_token_id` of config.json, as
+#           its training on `labels` does.
 # Happens:  If there is a generation_config.json, config.json is not read: without a start token in
 #           it, `generate` starts with its `bos_token_id`, silently. Training still starts with the
 #           token of config.json.
