@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -259,7 +260,8 @@ def _series_colour(number: int) -> str:
 def _svg(figure: Figure, title: str) -> str:
     buffer = StringIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(buffer, format="svg", metadata=no_metadata)
+    # `savefig` would draw the figure twice: the first time only for its layout
+    FigureCanvasSVG(figure).print_svg(buffer, metadata=no_metadata)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'(<svg[^>]*?) width="[\d.]+pt"', r"\1", svg, count=1)
