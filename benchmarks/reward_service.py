@@ -39,8 +39,8 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import AspectReward, CombinedReward
-from fgrlhf.rewards.client import RewardClient
-from fgrlhf.rewards.kinds import Length, ServerReward
+from fgrlhf.rewards.client import RewardClient, ServerReward
+from fgrlhf.rewards.kinds import Length
 from fgrlhf.rewards.protocol import sent_prefix
 from fgrlhf.rewards.server import Limits, ServedReward, create_app, model_sha256
 from fgrlhf.scorers.context import RewardContext

@@ -42,9 +42,8 @@ from fgrlhf.reward_utils import (
     SegmenterName,
     segmenter_input,
 )
-from fgrlhf.rewards.client import RewardClient
+from fgrlhf.rewards.client import ServerReward
 from fgrlhf.rewards.kind import RewardKind, Value
-from fgrlhf.rewards.protocol import Sha256
 from fgrlhf.rewards.scored import Reads, ScorerReward
 from fgrlhf.rewards.text_rewards import (
     LengthReward,
@@ -56,7 +55,6 @@ from fgrlhf.rewards.text_rewards import (
 from fgrlhf.scorers.base import TextScorer
 from fgrlhf.scorers.context import OnDevice, RewardContext
 from fgrlhf.scorers.kinds import AnyTextScorer, ClassifierSettings, JudgeSettings
-from fgrlhf.scorers.service import RemoteSettings, VariableName
 
 READS_HELP = (
     "segment: each segment by itself; prefix: the response up to its end; increment: how much the"
@@ -391,32 +389,6 @@ class MissingEos(RewardKind):
 
     def build(self, context: RewardContext) -> MissingEndReward:
         return MissingEndReward(self.value)
-
-
-class ServerReward(RemoteSettings, RewardKind):
-    """A reward of a server (`fgrlhf reward-serve`): docs/rewards.md, Rewards as a service.
-
-    `model_sha256` pins the model, so the server may move, and `batch_size` affects rounding only.
-    """
-
-    may_change = (*RemoteSettings.may_change, "url", "token_env", "batch_size")
-
-    kind: Literal["reward_server"] = "reward_server"
-    model_sha256: Sha256 = Field(
-        description="hash of the served model, which the server prints; another model stops the run"
-    )
-    token_env: VariableName = Field(
-        default="FGRLHF_REWARD_TOKEN", description="environment variable with the bearer token"
-    )
-    batch_size: Count = Field(
-        default=512, description="most responses of a request; a server may have a lower limit"
-    )
-
-    def build(self, context: RewardContext) -> RewardClient:
-        return RewardClient(self, context.prefix)
-
-    def model_folders(self) -> tuple[str, ...]:
-        return (f"sha256:{self.model_sha256}",)
 
 
 class Python(RewardKind):
