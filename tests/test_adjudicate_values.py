@@ -239,7 +239,9 @@ def test_a_judgement_on_a_page_without_a_decision_is_no_decision(monkeypatch, ta
 
 
 def test_there_must_be_two_judgements_and_such_a_page(monkeypatch, task, study):
-    with pytest.raises(UserError, match="the task rated has no annotation page"):
+    with pytest.raises(
+        UserError, match="the task rated has no page `annotation`: set pages=comparison,rating"
+    ):
         adjudication(monkeypatch, task, study, pages="annotation")
     with pytest.raises(UserError, match="no item with two comparisons or two ratings"):
         write_json(study / "none.json", [row(0, OUTPUTS)])

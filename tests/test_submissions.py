@@ -60,7 +60,7 @@ def test_annotations_alone_are_exported_on_request_and_no_row_is_an_error(annota
         assert export_of(annotated, pages="annotation", policy=policy) == rows
     exported = json.loads(annotated.with_name("out.json").read_text())
     assert all("preference" not in row and "feedback" in row for row in exported)
-    with pytest.raises(UserError, match="has no comparison page: set pages=annotation"):
+    with pytest.raises(UserError, match="has no page `comparison`: set pages=annotation"):
         export.export(
             export.Settings(task="detoxification", db=str(annotated), out="x", pages="comparison")
         )

@@ -187,7 +187,7 @@ def test_judgements_are_matched_with_the_text_of_an_output(run, tmp_path):
 
 def test_marks_and_suggestions_match_in_the_same_output_only():
     def parts(*marks):
-        return f1_parts(Annotation("anna", "a", True, THREE, marks, (), None))
+        return f1_parts(Annotation("anna", "a", "", True, THREE, marks, (), None))
 
     assert parts(wrong(0, 3), wrong(4, 8, 1)) == (4, 5)
     assert parts(wrong(2, 8), wrong(0, 6, 2)) == (2, 5)  # only "The cat sat" and "The" overlap
