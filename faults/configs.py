@@ -18,6 +18,7 @@ from faults.campaign import Bench, Kind, Outcome
 from faults.child import run
 from faults.verdicts import BAD, GOOD, call
 from faults.world import ROOT
+from fgrlhf.base.errors import printable
 from fgrlhf.configs.strict import load_config
 from fgrlhf.configs.yaml_files import dump_yaml, read_config
 
@@ -47,7 +48,9 @@ class Mutation:
         """
         parts = [part for part in self.key.split(".") if part.strip()]
         plain = parts[-1:] if self.misspelt or self.what.startswith(self.key) else parts
-        return tuple(part.encode("utf-8", "backslashreplace").decode() for part in plain)
+        # as messages show them: without half characters and control characters
+        texts = [part.encode("utf-8", "backslashreplace").decode() for part in plain]
+        return tuple(printable(text) for text in texts)
 
 
 def config_class(path: Path):

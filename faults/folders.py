@@ -195,6 +195,12 @@ def _gone(name: str) -> Callable[[Path, Path], None]:
     return lambda folder, canary: (folder / name).unlink(missing_ok=True)
 
 
+def _odd_start_token(folder: Path, canary: Path) -> None:
+    """In both files: that of generation_config.json counts first."""
+    edit(folder, "config.json", decoder_start_token_id="x")
+    edit(folder, "generation_config.json", decoder_start_token_id="x")
+
+
 def _as_file(folder: Path, canary: Path) -> None:
     shutil.rmtree(folder)
     folder.write_text("a file")
@@ -284,7 +290,7 @@ SHARED = (  # by policies and reward models
     Hostile("a vocabulary of 1e12", _config(vocab_size=10**12)),
     Hostile("a vocabulary of 5", _config(vocab_size=5)),
     Hostile("an odd dtype", _config(dtype="float9000", torch_dtype="float9000"), refused=False),
-    Hostile("an odd start token", _config(decoder_start_token_id="x")),
+    Hostile("an odd start token", _odd_start_token),
     Hostile(
         "quantized",
         _config(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}),

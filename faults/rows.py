@@ -121,12 +121,13 @@ def read_feedback(path: Path, bench: Bench) -> int:
     from tasks.qa_feedback import feedback as format_
     from tasks.qa_feedback.reward_modeling import create_rm_files
 
-    rows = format_.annotated_rows(format_.read_feedback(path), path)
+    all_rows = format_.read_feedback(path)
+    rows = format_.annotated_rows(all_rows, path)  # says how many have comparisons only
     segmenter = load_segmenter("blank_en_sentencizer")
     segment_file(create_rm_files.relevance_example(row, segmenter) for row in rows[:8])
     segment_file(create_rm_files.factuality_example(row, segmenter) for row in rows[:8])
     create_rm_files.completeness_file(rows[:8], segmenter, "faults")
-    return len(rows)
+    return len(all_rows)
 
 
 def read_segments(path: Path, bench: Bench) -> int:
