@@ -354,16 +354,16 @@ def summary_with(gain: float, memory_mb: float) -> dict:
 def test_a_target_within_three_deviations_is_named():
     """Gains of .1 and .2: mean .15, sd .0707, three of them below it -.062; the target is .02."""
     runs = [summary_with(0.1, 1024), summary_with(0.2, 3072)]
-    rows = {row["name"]: row for row in spread_of(runs, "mini")}
-    gain = rows["fine-grained over SFT, gold"]
-    assert gain["values"] == [0.1, 0.2] and not gain["safe"]
-    assert gain["below"] == pytest.approx(0.15 - 3 * 0.05 * 2**0.5)
-    assert rows["holistic over SFT, gold"]["safe"]  # .7 twice, above 0
-    assert rows["SFT relevance"]["safe"]  # between .5 and .85
-    assert not rows["sub-sentences of gold answers"]["safe"]  # .7, the target is 6 to 10
-    memory = rows["peak memory in GB"]  # 1 and 3 GB: mean 2, sd 1.41; the target is at most 4
-    assert memory["above"] == pytest.approx(2 + 3 * 2**0.5) and not memory["safe"]
-    assert "WITHIN 3 SD" in spread_table(list(rows.values()))
+    spreads = {spread.name: spread for spread in spread_of(runs, "mini")}
+    gain = spreads["fine-grained over SFT, gold"]
+    assert gain.values == (0.1, 0.2) and not gain.is_safe
+    assert gain.below == pytest.approx(0.15 - 3 * 0.05 * 2**0.5)
+    assert spreads["holistic over SFT, gold"].is_safe  # .7 twice, above 0
+    assert spreads["SFT relevance"].is_safe  # between .5 and .85
+    assert not spreads["sub-sentences of gold answers"].is_safe  # .7, the target is 6 to 10
+    memory = spreads["peak memory in GB"]  # 1 and 3 GB: mean 2, sd 1.41; the target is at most 4
+    assert memory.above == pytest.approx(2 + 3 * 2**0.5) and not memory.is_safe
+    assert "WITHIN 3 SD" in spread_table(list(spreads.values()))
     with pytest.raises(UserError, match="at least two runs"):
         spread_of(runs[:1], "mini")
     del runs[1]["gains"]

@@ -21,14 +21,11 @@ ABOVE_ZERO = 1e-9  # a lower bound that excludes zero
 SFT_TARGETS = (
     ("SFT relevance", "policies.sft.oracle.relevance.mean", 0.5, 0.85),
     ("SFT factuality", "policies.sft.oracle.factuality.mean", 0.5, 0.85),
-    ("SFT completeness", "policies.sft.oracle.completeness.mean", 0.5, 0.85),
     ("sub-sentences of gold answers", "gold_subsentences", 6, 10),
 )
 MINI_TARGETS = (
-    ("SFT relevance", "policies.sft.oracle.relevance.mean", 0.5, 0.85),
-    ("SFT factuality", "policies.sft.oracle.factuality.mean", 0.5, 0.85),
+    *SFT_TARGETS,
     ("SFT completeness", "policies.sft.oracle.completeness.mean", 0.3, 0.85),
-    SFT_TARGETS[-1],
     ("R1 accuracy", "reward_models.relevance.accuracy", 0.76, None),
     ("R1 AUC", "reward_models.relevance.auc", 0.84, None),
     ("R2 accuracy", "reward_models.factuality.accuracy", 0.78, None),
@@ -59,6 +56,7 @@ MINI_TARGETS = (
 )
 SMALL_TARGETS = (
     *SFT_TARGETS,
+    ("SFT completeness", "policies.sft.oracle.completeness.mean", 0.5, 0.85),
     ("R1 accuracy", "reward_models.relevance.accuracy", 0.85, None),
     ("R3 pair accuracy", "reward_models.completeness.pair_accuracy", 0.72, None),
     ("fine-grained over SFT, gold", "gains.fine_grained_vs_sft.gold.mean", 0.05, None),
@@ -92,7 +90,7 @@ def targets(summary: Mapping) -> list[tuple[str, float, str, bool]]:
         value = look_up(summary, path)
         if value is not None:
             reached = (low is None or value >= low) and (high is None or value <= high)
-            results.append((name, value, _target_text(low, high), reached))
+            results.append((name, value, target_text(low, high), reached))
     return results
 
 
@@ -109,7 +107,7 @@ def missed_targets(summary: Mapping) -> list[str]:
     measured = {name: (value, reached) for name, value, _, reached in targets(summary)}
     lines = []
     for name, _, low, high in TARGETS.get(summary["scale"], ()):
-        target = _target_text(low, high)
+        target = target_text(low, high)
         if name not in measured:
             lines.append(f"{name}: not measured, the target is {target}")
             continue
@@ -130,7 +128,8 @@ def table(summary: Mapping) -> str:
     return "\n".join([text, "", "Targets of the demo", *grid(cells)])
 
 
-def _target_text(low: float | None, high: float | None) -> str:
+def target_text(low: float | None, high: float | None) -> str:
+    """How a target with these limits is written."""
     if low is None:
         return f"at most {high}"
     if high is None:

@@ -10,8 +10,9 @@ scripts/processors.sh), count like other seeds.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -22,7 +23,7 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.pipeline.summary import grid
-from tasks.qa_feedback.summary_table import ABOVE_ZERO, TARGETS, targets
+from tasks.qa_feedback.summary_table import TARGETS, target_text, targets
 
 DEVIATIONS = 3
 
@@ -31,16 +32,51 @@ class Settings(StrictModel):
     """The runs."""
 
     folders: str = Field(description="output folders of `make demo`, separated by commas")
-    scale: str = Field(default="mini", description="of the runs: mini or small")
+    scale: Literal["mini", "small"] = Field(default="mini", description="of the runs")
 
 
-def spread_of(summaries: Sequence[Mapping[str, Any]], scale: str) -> list[dict[str, Any]]:
-    """For each target: its values, their mean and standard deviation, and whether it is safe.
+@dataclass(frozen=True)
+class TargetSpread:
+    """The values of a figure in several runs, next to its target.
 
-    Returns:
-      Rows {name, values, mean, sd, below, above, low, high, safe}: `below` and `above` are the mean
-      minus and plus `DEVIATIONS` standard deviations (with n - 1), `low` and `high` the limits of
-      the target (or None). It is safe if neither limit lies between them.
+    Attributes:
+      low, high: the limits of the target; None without one.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    low: float | None
+    high: float | None
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def sd(self) -> float:
+        """The standard deviation, with n - 1."""
+        return float(np.std(self.values, ddof=1))
+
+    @property
+    def below(self) -> float:
+        return self.mean - DEVIATIONS * self.sd
+
+    @property
+    def above(self) -> float:
+        return self.mean + DEVIATIONS * self.sd
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether no limit lies between `below` and `above`."""
+        low_is_safe = self.low is None or self.low <= self.below
+        return low_is_safe and (self.high is None or self.above <= self.high)
+
+
+def spread_of(summaries: Sequence[Mapping[str, Any]], scale: str) -> list[TargetSpread]:
+    """The spread of every figure that has a target.
+
+    Args:
+      summaries: the contents of each run's summary.json.
 
     Raises:
       UserError: there are fewer than two runs, or a run lacks a figure.
@@ -51,47 +87,28 @@ def spread_of(summaries: Sequence[Mapping[str, Any]], scale: str) -> list[dict[s
     for summary in summaries:
         for name, value, _, _ in targets(summary):
             values.setdefault(name, []).append(value)
-    rows = []
+    spreads = []
     for name, _, low, high in TARGETS[scale]:
         found = values.get(name, [])
         if len(found) != len(summaries):
             raise UserError(f"{len(summaries) - len(found)} of the runs have no figure of `{name}`")
-        mean, sd = float(np.mean(found)), float(np.std(found, ddof=1))
-        below, above = mean - DEVIATIONS * sd, mean + DEVIATIONS * sd
-        rows.append(
-            {
-                "name": name,
-                "values": found,
-                "mean": mean,
-                "sd": sd,
-                "below": below,
-                "above": above,
-                "low": low,
-                "high": high,
-                "safe": (low is None or low <= below) and (high is None or above <= high),
-            }
-        )
-    return rows
+        spreads.append(TargetSpread(name, tuple(found), low, high))
+    return spreads
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows of `spread_of` as text."""
+def table(spreads: Sequence[TargetSpread]) -> str:
+    """A line for each figure."""
     cells = [["figure", "values", "mean", "sd", "3 sd below, above", "target", ""]]
-    for row in rows:
-        limits = []
-        if row["low"] is not None:
-            limits.append("above 0" if row["low"] == ABOVE_ZERO else f"at least {row['low']}")
-        if row["high"] is not None:
-            limits.append(f"at most {row['high']}")
+    for spread in spreads:
         cells.append(
             [
-                row["name"],
-                " ".join(f"{value:.3f}" for value in row["values"]),
-                f"{row['mean']:.3f}",
-                f"{row['sd']:.3f}",
-                f"{row['below']:.3f}, {row['above']:.3f}",
-                ", ".join(limits),
-                "" if row["safe"] else "WITHIN 3 SD",
+                spread.name,
+                " ".join(f"{value:.3f}" for value in spread.values),
+                f"{spread.mean:.3f}",
+                f"{spread.sd:.3f}",
+                f"{spread.below:.3f}, {spread.above:.3f}",
+                target_text(spread.low, spread.high),
+                "" if spread.is_safe else "WITHIN 3 SD",
             ]
         )
     return "\n".join(grid(cells))
