@@ -9,6 +9,7 @@ caught one run once more on the right code, so that a test that always fails cat
 """
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -29,6 +30,10 @@ from fgrlhf.configs.yaml_files import read_yaml
 
 ROOT = Path(__file__).parents[1]
 LIST = "tests/mutations.yml"
+SLOW = (  # modules that most tests import
+    *("hypothesis", "accelerate", "peft", "spacy", "sacrebleu", "scipy.optimize"),
+    *("transformers.modeling_utils", "transformers.generation.utils"),
+)
 PASSED, FAILED = 0, 1  # exit codes of pytest
 COLLECTION_FAILED = 2
 _FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.M)
@@ -94,13 +99,40 @@ def copy_tree(target: Path) -> None:
             shutil.copy2(ROOT / name, target / name)
 
 
-def run_tests(tree: Path, arguments: Sequence[str]) -> tuple[int, str]:
-    """The exit code of pytest in a tree, and its output."""
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
-    command = [sys.executable, "-m", "pytest", *arguments, "-q", "-n", "0", "--tb=no"]
-    command += ["-p", "no:cacheprovider", "-o", "faulthandler_timeout=0"]
-    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+class PytestServer:
+    """Runs pytest in a tree, without importing the same modules each time.
+
+    Args:
+      modules: what is imported once.
+    """
+
+    def __init__(self, tree: Path, modules: Sequence[str] = ()):
+        self.tree = tree
+        self._process = subprocess.Popen(
+            [sys.executable, str(ROOT / "scripts" / "forked_pytest.py"), *modules],
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> "PytestServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def run(self, arguments: Sequence[str]) -> tuple[int, str]:
+        """The exit code of pytest, and its output."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        options = ["-q", "-n", "0", "--tb=no", "-p", "no:cacheprovider"]
+        with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as output:
+            request = {"arguments": [*arguments, *options], "output": output.name}
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+            code = int(self._process.stdout.readline())
+            return code, output.read()
 
 
 def failed_tests(output: str) -> list[str]:
@@ -115,17 +147,20 @@ def write(file: Path, text: str) -> None:
         Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
 
 
-def catching_test(tree: Path, mutation: Mutation, tests: str) -> str | None:
+def catching_test(tests: PytestServer, mutation: Mutation, arguments: str) -> str | None:
     """The first test that fails with the mutation; None if all pass.
+
+    Args:
+      arguments: of pytest.
 
     Raises:
       UserError: no test ran.
     """
-    file = tree / mutation.file
+    file = tests.tree / mutation.file
     source = file.read_text(encoding="utf-8")
     write(file, mutated(source, mutation))
     try:
-        code, output = run_tests(tree, [*_words(tests), "-x"])
+        code, output = tests.run([*_words(arguments), "-x"])
     finally:
         write(file, source)
     failed = failed_tests(output)
@@ -133,7 +168,16 @@ def catching_test(tree: Path, mutation: Mutation, tests: str) -> str | None:
         return failed[0]
     if code == PASSED and re.search(r"\d+ passed", output):
         return None
-    raise UserError(f"no test ran with the arguments `{tests}`:\n{output[-2000:]}")
+    raise UserError(f"no test ran with the arguments `{arguments}`:\n{output[-2000:]}")
+
+
+def failing_anyway(tests: PytestServer, catching: dict[str, str]) -> list[str]:
+    """The mutations whose test also fails on the right code."""
+    if not catching:
+        return []
+    _, output = tests.run(sorted(set(catching.values())))
+    always_fail = set(failed_tests(output))
+    return [name for name, test in catching.items() if test in always_fail]
 
 
 def _words(arguments: str) -> list[str]:
@@ -147,20 +191,16 @@ def run(settings: Settings) -> None:
     mutations = chosen(read_mutations(), settings.only)
     catching: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
-        tree = Path(folder)
-        copy_tree(tree)
-        for name, mutation in mutations.items():
-            started = time.monotonic()
-            test = catching_test(tree, mutation, settings.tests or mutation.tests)
-            if test is not None:
-                catching[name] = test
-            outcome = f"caught by {test}" if test else f"MISSED: {mutation.wrong}"
-            print(f"{name:30} {time.monotonic() - started:5.0f} s  {outcome}", flush=True)
-        # without a mutation: a parameter in the name of a test may have spaces
-        if catching:
-            _, output = run_tests(tree, sorted(set(catching.values())))
-            always_fail = set(failed_tests(output))
-            for name in [name for name, test in catching.items() if test in always_fail]:
+        copy_tree(Path(folder))
+        with PytestServer(Path(folder), SLOW) as tests:
+            for name, mutation in mutations.items():
+                started = time.monotonic()
+                test = catching_test(tests, mutation, settings.tests or mutation.tests)
+                if test is not None:
+                    catching[name] = test
+                outcome = f"caught by {test}" if test else f"MISSED: {mutation.wrong}"
+                print(f"{name:30} {time.monotonic() - started:5.0f} s  {outcome}", flush=True)
+            for name in failing_anyway(tests, catching):
                 print(f"{name:30} NOT caught: {catching.pop(name)} fails without it too")
     print(f"{len(catching)} of {len(mutations)} mutations are caught")
 

@@ -13,6 +13,9 @@ def test_zero():
 
 def test_sum():
     assert add(1, 2) == 3
+
+def test_broken():
+    assert False
 """
 
 
@@ -28,10 +31,13 @@ def test_a_mutation_is_caught_by_the_first_test_that_fails_and_then_undone(tmp_p
     (tmp_path / "adding.py").write_text("def add(a, b):\n    return a + b\n")
     (tmp_path / "test_adding.py").write_text(TESTS)
     wrong = mutations.Mutation(**ADD, tests="test_adding.py")
-    assert mutations.catching_test(tmp_path, wrong, wrong.tests) == "test_adding.py::test_sum"
-    assert mutations.catching_test(tmp_path, wrong, "test_adding.py -k zero or one") is None
-    with pytest.raises(UserError, match="no test ran"):
-        mutations.catching_test(tmp_path, wrong, "test_adding.py -k nothing")
+    with mutations.PytestServer(tmp_path) as tests:
+        assert mutations.catching_test(tests, wrong, wrong.tests) == "test_adding.py::test_sum"
+        assert mutations.catching_test(tests, wrong, "test_adding.py -k zero or one") is None
+        with pytest.raises(UserError, match="no test ran"):
+            mutations.catching_test(tests, wrong, "test_adding.py -k nothing")
+        catching = {"right": "test_adding.py::test_sum", "always": "test_adding.py::test_broken"}
+        assert mutations.failing_anyway(tests, catching) == ["always"]
     assert (tmp_path / "adding.py").read_text() == "def add(a, b):\n    return a + b\n"
 
 
