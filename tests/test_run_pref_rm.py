@@ -9,7 +9,6 @@ import pytest
 import rm_helpers as rm
 import torch
 from rounding import assert_equal_up_to_rounding
-from safetensors.torch import load_file
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from fgrlhf.base.errors import UserError
@@ -168,30 +167,6 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     assert many > few
 
 
-def test_parts_of_a_batch_give_the_whole_batchs_gradient(tmp_path):
-    # questions have different numbers of decided pairs, so averages of averages would differ
-    changes = {
-        "train__max_steps": 4,
-        "evaluation__every_steps": 4,
-        "train__warmup_steps": 0,
-        "train__lr": 1e-3,
-    }
-    parts = [
-        train(
-            config(
-                tmp_path,
-                train__micro_batch_size=size,
-                logging__save_dir=str(tmp_path / f"micro{size}"),
-                **changes,
-            )
-        )
-        for size in (8, 2)
-    ]
-    first, second = (load_file(folder / "model.safetensors") for folder in parts)
-    for name in first:
-        torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=5e-5)
-
-
 def test_real_rows_go_through(tmp_path, golden, qa_feedback):
     for split, n in (("train", 4), ("dev", 3)):
         rows = json.loads((qa_feedback / f"{split}_feedback.json").read_text())[:n]
@@ -235,14 +210,6 @@ def test_both_formats_of_the_same_comparisons_train_the_same_model(tmp_path, mon
     assert weights[0] == weights[1]
 
 
-def test_a_finished_run_is_reused(tmp_path, capsys):
-    settings = config(tmp_path, train__max_steps=5, evaluation__every_steps=5)
-    folder = train(settings)
-    capsys.readouterr()
-    assert train(settings) == folder
-    assert capsys.readouterr().out == f"toy: finished before, reusing {folder}\n"
-
-
 # ---- what is refused -----------------------------------------------------------------------------
 
 
@@ -283,40 +250,6 @@ def test_nothing_but_ties_is_nothing_to_learn(tmp_path):
 # ---- kills, divergence ---------------------------------------------------------------------------
 
 SHORT = {"train__max_steps": 2, "evaluation__every_steps": 2, "train__batch_size": 2}
-
-
-def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch):
-    whole = train(config(tmp_path, logging__save_dir=str(tmp_path / "whole"), **SHORT))
-    settings = config(tmp_path, logging__save_dir=str(tmp_path / "cut"), **SHORT)
-
-    def killed(*args, **kwargs):
-        raise InterruptedError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run_pref_rm, "score_moments", killed)
-        with pytest.raises(InterruptedError):
-            train(settings)
-    monkeypatch.setattr(run_pref_rm.PairTrainer, "update", killed)  # no further step
-    train(settings)
-    for name in (
-        "model.safetensors",
-        "reward_model.json",
-        "metrics.json",
-        "result.json",
-        "metrics.jsonl",
-        "tokenizer.json",
-    ):
-        assert (tmp_path / "cut" / name).read_bytes() == (whole / name).read_bytes(), name
-
-
-def test_a_loss_that_is_not_finite_ends_training(tmp_path, monkeypatch):
-    def infinite(self, outputs, labels):
-        return outputs.logits.sum() * float("inf")
-
-    monkeypatch.setattr(PairLoss, "__call__", infinite)
-    with pytest.raises(UserError, match="training diverged: the loss is -?(inf|nan) at step 1"):
-        train(config(tmp_path, **SHORT))
-    assert not (tmp_path / "rm" / "result.json").exists()
 
 
 def test_scores_that_are_not_finite_are_refused(tmp_path, monkeypatch):
