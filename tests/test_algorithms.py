@@ -85,7 +85,10 @@ def test_each_finds_the_best_arm(name, kind, tmp_path):
     assert curve[0] < 0.3 and sum(curve[-last:]) / last > least, (curve[:5], curve[-last:])
 
 
-@pytest.mark.parametrize("name", with_slow(NAMES, lambda name: name == "trpo"))
+# A2C is PPO at ratio one (below), and GPG and RLOO are GRPO with another scale and another mean.
+@pytest.mark.parametrize(
+    "name", with_slow(NAMES, lambda name: name in ("trpo", "a2c", "gpg", "rloo"))
+)
 def test_each_learns_from_dense_rewards(name, tmp_path):
     """A policy that is rewarded for every `cat` writes it more and more often."""
     run = make(
@@ -305,7 +308,10 @@ class OnePerAnswer:
         return [[SegmentScore(0, None, float(text.count("cat")))] for text in texts]
 
 
-@pytest.mark.parametrize("name", with_slow(NAMES, lambda name: name == "trpo"))
+TWO = with_slow(NAMES, lambda name: name not in ("ppo", "grpo"))  # with a critic and without
+
+
+@pytest.mark.parametrize("name", TWO)
 def test_a_holistic_reward_is_a_dense_one_with_one_segment(name, tmp_path):
     results = []
     for aspect in (OnePerAnswer(), AtEnd(CountWord())):
@@ -385,7 +391,7 @@ def test_normalised_aspects_by_hand():
     torch.testing.assert_close(doubled.by_aspect["a"], result.by_aspect["a"])
 
 
-@pytest.mark.parametrize("name", with_slow(NAMES, lambda name: name == "trpo"))
+@pytest.mark.parametrize("name", TWO)
 def test_normalised_aspects_are_used_and_raw_ones_logged(name, tmp_path):
     curves = []
     for scale in (1.0, 100.0):
@@ -443,19 +449,18 @@ def test_kl_is_paid_in_the_reward_or_in_the_loss(tmp_path):
     assert lost[-1]["loss/total"] == pytest.approx(total, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
-def test_a_large_bonus_keeps_the_entropy(kind, tmp_path):
+def test_a_large_bonus_keeps_the_entropy(tmp_path):
     final = {}
     for coefficient in (0.0, 5.0):
         folder = tmp_path / str(coefficient)
         make(
             folder,
             "reinforce",
-            kind,
+            "gpt2",
             algorithm__entropy_coef=coefficient,
             algorithm__kl_coef=0.0,
             env__train_num_samples_per_input=8,
-            train__lr=LR[kind],
+            train__lr=LR["gpt2"],
             **(LARGE | {"train__total_episodes": 32 * 20}),
         ).train()
         final[coefficient] = metrics(folder)[-1]["entropy"]
@@ -466,10 +471,8 @@ def test_a_large_bonus_keeps_the_entropy(kind, tmp_path):
 
 
 def is_resumed_in_slow_tests(name: str, kind: str) -> bool:
-    """PPO is resumed with both; with T5 also NLPO, which has a state of its own, and GRPO."""
-    if kind == "gpt2":
-        return name != "ppo"
-    return name not in ("ppo", "nlpo", "grpo")
+    """NLPO, which has a state of its own, and GRPO; PPO is resumed in tests/test_checkpoint.py."""
+    return kind == "gpt2" or name not in ("nlpo", "grpo")
 
 
 @pytest.mark.parametrize("name, kind", with_slow(NAMES_AND_KINDS, is_resumed_in_slow_tests))

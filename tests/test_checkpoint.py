@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from slow import with_slow
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import read_json, write_json
 from fgrlhf.configs.strict import load_config, validate
 from fgrlhf.load import load_task
 from fgrlhf.reward import CombinedReward
@@ -82,6 +81,26 @@ def assert_same_run(made, folder, other, other_folder):
     assert weights[0] == weights[1]
 
 
+@pytest.fixture(scope="module")
+def finished_steps(tmp_path_factory):
+    """Runs of two and of four steps, with a checkpoint after every second one."""
+    folders = {}
+    for steps in (2, 4):
+        folders[steps] = tmp_path_factory.mktemp(f"run{steps}")
+        make(folders[steps], train__save_interval=2).train(until=steps)
+    return folders
+
+
+@pytest.fixture
+def two_steps(finished_steps, tmp_path):
+    return shutil.copytree(finished_steps[2], tmp_path / "two")
+
+
+@pytest.fixture
+def four_steps(finished_steps, tmp_path):
+    return shutil.copytree(finished_steps[4], tmp_path / "four")
+
+
 COVERED = "t5, own critic, dropout"  # each of its parts is in another case
 
 
@@ -138,42 +157,38 @@ def damage(folder, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["weights", "missing", "{", "[]", '{"sha256": 3}', "{}"])
-def test_a_damaged_checkpoint_is_passed_over(how, tmp_path):
-    make(tmp_path, train__save_interval=2).train(until=4)
-    damage(tmp_path / "checkpoints" / "step-4", how)
-    run = make(tmp_path, train__save_interval=2)
+def test_a_damaged_checkpoint_is_passed_over(how, four_steps):
+    damage(four_steps / "checkpoints" / "step-4", how)
+    run = make(four_steps, train__save_interval=2)
     with pytest.warns(UserWarning, match="step-4 is damaged"):
         assert checkpoint.load_latest(run)
     assert run.step == 2
-    damage(tmp_path / "checkpoints" / "step-2", how)
+    damage(four_steps / "checkpoints" / "step-2", how)
     with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint.*damaged"):
-        make(tmp_path, train__save_interval=2).train()
-    assert len(metrics(tmp_path)) == 6  # nothing of the old run was deleted: 4 steps, 2 evaluations
+        make(four_steps, train__save_interval=2).train()
+    assert len(metrics(four_steps)) == 6  # nothing of the old run is gone: 4 steps, 2 evaluations
 
 
-def test_a_damaged_later_checkpoint_does_not_count_as_one_of_the_last(tmp_path):
-    make(tmp_path, train__save_interval=2).train(until=4)
-    damage(tmp_path / "checkpoints" / "step-4", "weights")
-    run = make(tmp_path, train__save_interval=1)
+def test_a_damaged_later_checkpoint_does_not_count_as_one_of_the_last(four_steps):
+    damage(four_steps / "checkpoints" / "step-4", "weights")
+    run = make(four_steps, train__save_interval=1)
     with pytest.warns(UserWarning, match="step-4 is damaged"):
         run.train(until=3)
-    kept = sorted(folder.name for folder in (tmp_path / "checkpoints").iterdir())
+    kept = sorted(folder.name for folder in (four_steps / "checkpoints").iterdir())
     assert kept == ["step-2", "step-3", "step-4"]
 
 
-def test_other_settings_are_refused_key_by_key(tmp_path):
-    make(tmp_path).train(until=2)
+def test_other_settings_are_refused_key_by_key(two_steps):
+    changes = {"train__lr": 5e-4, "algorithm__lam": 0.5, "reward__dog": {"kind": "count"}}
     with pytest.raises(UserError) as refused:
-        make(tmp_path, train__lr=5e-4, algorithm__lam=0.5, reward__dog={"kind": "count"}).train()
+        make(two_steps, **changes).train()
     message = str(refused.value)
-    assert (
-        "train.lr: 0.001 then, 0.0005 now" in message
-        and "algorithm.lam: 0.95 then, 0.5 now" in message
-        and "reward.dog" in message
-    )
-    assert "train.seed" not in message and "save_dir" in message
+    assert "train.lr: 0.001 then, 0.0005 now" in message
+    assert "algorithm.lam: 0.95 then, 0.5 now" in message
+    assert "reward.dog" in message and "train.seed" not in message and "save_dir" in message
     # logging and saving do not change the results
-    run = make(tmp_path, logging__log_interval=2, logging__run_name="again", train__save_interval=1)
+    changes = {"logging__log_interval": 2, "logging__run_name": "again", "train__save_interval": 1}
+    run = make(two_steps, **changes)
     assert checkpoint.load_latest(run) and run.step == 2
 
 
@@ -199,16 +214,6 @@ def test_other_inputs_are_refused(tmp_path):
     make(run, **inputs).train()
 
 
-def test_a_checkpoint_of_an_earlier_release_has_no_inputs(tmp_path):
-    make(tmp_path).train(until=2)
-    path = tmp_path / "checkpoints" / "step-2" / "state.json"
-    state = read_json(path)
-    del state["inputs"], state["own_sha256"]
-    write_json(path, state)
-    run = make(tmp_path)
-    assert checkpoint.load_latest(run) and run.step == 2
-
-
 def test_inputs_of_a_run_are_its_data_and_models(monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "out")
     monkeypatch.setenv("DATA_DIR", "data")
@@ -224,10 +229,7 @@ def test_inputs_of_a_run_are_its_data_and_models(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_a_kill_in_the_middle_of_saving_leaves_the_old_one(error, tmp_path, monkeypatch):
-    run = make(tmp_path, train__save_interval=2)
-    run.train(until=2)
-
+def test_a_kill_in_the_middle_of_saving_leaves_the_old_one(error, two_steps, monkeypatch):
     def killed(tensors, path):
         with open(path, "wb") as file:
             file.write(b"half")
@@ -235,10 +237,10 @@ def test_a_kill_in_the_middle_of_saving_leaves_the_old_one(error, tmp_path, monk
 
     monkeypatch.setattr(checkpoint, "save_file", killed)
     with pytest.raises(error):
-        run.train(until=4)
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
+        make(two_steps, train__save_interval=2).train(until=4)
+    assert [path.name for path in (two_steps / "checkpoints").iterdir()] == ["step-2"]
     monkeypatch.undo()
-    resumed = make(tmp_path, train__save_interval=2)
+    resumed = make(two_steps, train__save_interval=2)
     assert checkpoint.load_latest(resumed) and resumed.step == 2
 
 
@@ -300,42 +302,22 @@ EDITS = {
 }
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A checkpoint at step 2."""
-    folder = tmp_path_factory.mktemp("run")
-    make(folder).train(until=2)
-    return folder / "checkpoints" / "step-2"
-
-
 @pytest.mark.parametrize("how", EDITS)
-def test_an_edited_state_is_damaged(how, saved, tmp_path):
-    folder = shutil.copytree(saved, tmp_path / "step-2")
+def test_an_edited_state_is_damaged(how, two_steps):
+    folder = two_steps / "checkpoints" / "step-2"
+    saved = (folder / "state.json").read_text()
     assert checkpoint._verified_state(folder)["step"] == 2
-    edit(folder / "state.json", own_sha256=None)
-    # earlier releases wrote no hash of the state itself
-    assert checkpoint._verified_state(folder)["step"] == 2
-    if how != "kl":
-        edit(folder / "state.json", **EDITS[how])
-        # unusable checkpoints are refused nevertheless
+    if how != "kl":  # unusable even if the state has no hash of itself
+        edit(folder / "state.json", own_sha256=None, **EDITS[how])
         assert checkpoint._verified_state(folder) is None
-    shutil.copy(saved / "state.json", folder)
+    (folder / "state.json").write_text(saved)
     edit(folder / "state.json", **EDITS[how])
     assert checkpoint._verified_state(folder) is None
 
 
-def test_after_an_edited_state_the_checkpoint_before_it_is_used(tmp_path):
-    make(tmp_path, train__save_interval=2).train(until=4)
-    edit(tmp_path / "checkpoints" / "step-4" / "state.json", kl_coef=0.5)
-    run = make(tmp_path, train__save_interval=2)
-    with pytest.warns(UserWarning, match="step-4 is damaged"):
-        assert checkpoint.load_latest(run) and run.step == 2
-
-
 @pytest.mark.parametrize("how", ["deleted", "cut off", "no config", "damaged best.json"])
-def test_a_best_policy_that_is_gone_is_said_and_found_anew(how, tmp_path, capsys):
-    make(tmp_path, train__save_interval=2).train(until=4)
-    best = tmp_path / "best"
+def test_a_best_policy_that_is_gone_is_said_and_found_anew(how, four_steps, capsys):
+    best = four_steps / "best"
     if how == "deleted":
         shutil.rmtree(best)
     elif how == "cut off":
@@ -344,14 +326,12 @@ def test_a_best_policy_that_is_gone_is_said_and_found_anew(how, tmp_path, capsys
         (best / "config.json").unlink()
     else:
         (best / "best.json").write_text("{")
-    run = make(tmp_path, train__save_interval=2)
-    run.train()
+    run = make(four_steps, train__save_interval=2)
+    run.train(until=6)
     assert f"{best}, the best policy so far" in capsys.readouterr().out
     assert run.best is not None and run.best["step"] >= 4 and (best / "config.json").exists()
-    assert (
-        checkpoint.load_latest(again := make(tmp_path, train__save_interval=2))
-        and again.best == run.best
-    )
+    again = make(four_steps, train__save_interval=2)
+    assert checkpoint.load_latest(again) and again.best == run.best
 
 
 def scored(folder, scores: dict[int, float], **changes):
@@ -417,25 +397,15 @@ def test_a_run_that_was_killed_before_its_last_policy_was_saved_evaluates_it(tmp
     assert "finished" not in capsys.readouterr().out
 
 
-def test_a_best_policy_of_an_older_release_is_accepted(tmp_path, capsys):
-    interrupted(tmp_path)
-    (tmp_path / "best" / "best.json").unlink()
-    run, _ = scored(tmp_path, {})
-    assert checkpoint.load_latest(run) and run.best["step"] == 0
-    assert "note" not in capsys.readouterr().out
-
-
-def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, capsys):
+def test_other_processes_may_go_on_where_the_updates_are_the_same(two_steps, capsys):
     def resumed(processes, **changes):
-        run = make(tmp_path, **changes)
+        run = make(two_steps, **changes)
         run.accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
         return checkpoint.load_latest(run)
 
-    make(tmp_path).train(until=2)  # one process, 4 prompts per step
-    assert (
-        resumed(2, train__sampling_batch_size_per_card=2)
-        and "started with 1 processes and continues with 2" in capsys.readouterr().out
-    )
+    # it began with one process and 4 prompts per step
+    assert resumed(2, train__sampling_batch_size_per_card=2)
+    assert "started with 1 processes and continues with 2" in capsys.readouterr().out
     assert resumed(2, train__sampling_batch_size_per_card=2, train__micro_batch_size=4)
     for processes, changes in (
         (2, {}),  # 8 prompts per step
@@ -448,15 +418,15 @@ def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, caps
             resumed(processes, **changes)
 
 
-def test_another_number_of_processes_needs_another_batch_size_which_is_named(tmp_path):
+def test_another_number_of_processes_needs_another_batch_size_which_is_named(two_steps):
     def refusal(processes, **changes):
-        run = make(tmp_path, **changes)
+        run = make(two_steps, **changes)
         run.accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
         with pytest.raises(UserError) as refused:
             checkpoint.load_latest(run)
         return str(refused.value).splitlines()
 
-    make(tmp_path).train(until=2)  # one process, 4 prompts per step
+    # it began with one process and 4 prompts per step
     assert refusal(2)[1:-1] == [
         "  processes: 1 then, 2 now, so 4 prompts per step then, 8 now:"
         " train.sampling_batch_size_per_card=2 continues with 2 processes"
@@ -481,6 +451,27 @@ INCREMENT = {"kind": "increment", "better": "high", "scorer": JUDGE}
 CLASSIFIER = {"kind": "sequence_scorer", "ckpt": "a"}
 
 
+@pytest.fixture(scope="module")
+def with_settings(tmp_path_factory):
+    """The run of a checkpoint that was made with some settings, now with others."""
+    folders = {}
+
+    def make_with(folder, settings):
+        run = make(folder)
+        tree = {**run.config.model_dump(mode="json"), **settings}
+        run.config = validate(rl_config(load_task("numbers")), tree, "test")
+        return run
+
+    def resumed(before, now):
+        name = json.dumps(before)
+        if name not in folders:
+            folders[name] = tmp_path_factory.mktemp("run")
+            make_with(folders[name], before).train(until=1)
+        return make_with(folders[name], now)
+
+    return resumed
+
+
 @pytest.mark.parametrize(
     "reward, key, value, may_change",
     [
@@ -499,43 +490,32 @@ CLASSIFIER = {"kind": "sequence_scorer", "ckpt": "a"}
         (CLASSIFIER, "scale", 2.0, False),
     ],
 )
-def test_what_affects_no_reward_may_change(reward, key, value, may_change, tmp_path):
-    def run_with(section):
-        run = make(tmp_path)
-        settings = {**run.config.model_dump(mode="json"), "reward": {"r": section}}
-        run.config = validate(rl_config(load_task("numbers")), settings, "test")
-        return run
-
-    run_with(reward).train(until=1)
+def test_what_affects_no_reward_may_change(with_settings, reward, key, value, may_change):
     changed = json.loads(json.dumps(reward))
     *parents, leaf = key.split(".")
     (changed[parents[0]] if parents else changed)[leaf] = value
+    run = with_settings({"reward": {"r": reward}}, {"reward": {"r": changed}})
     if may_change:
-        assert checkpoint.load_latest(run_with(changed))
+        assert checkpoint.load_latest(run)
         return
     with pytest.raises(UserError, match=f"reward.r.{key}: "):
-        checkpoint.load_latest(run_with(changed))
+        checkpoint.load_latest(run)
 
 
 @pytest.mark.parametrize(
     "key, value, may_change", [("timeout_s", 5.0, True), ("criterion", "how short", False)]
 )
-def test_settings_in_a_list_may_change_too(key, value, may_change, tmp_path):
-    def run_with(scorer):
-        run = make(tmp_path)
+def test_settings_in_a_list_may_change_too(with_settings, key, value, may_change):
+    def settings(scorer):
         metrics = [{"name": "rouge1"}, {"name": "score", "scorer": scorer}]
-        settings = run.config.model_dump(mode="json")
-        settings |= {"reward": {"r": CLASSIFIER}, "evaluation_metrics": metrics}
-        run.config = validate(rl_config(load_task("numbers")), settings, "test")
-        return run
+        return {"reward": {"r": CLASSIFIER}, "evaluation_metrics": metrics}
 
-    run_with(JUDGE).train(until=1)
-    changed = run_with({**JUDGE, key: value})
+    run = with_settings(settings(JUDGE), settings({**JUDGE, key: value}))
     if may_change:
-        assert checkpoint.load_latest(changed)
+        assert checkpoint.load_latest(run)
         return
     with pytest.raises(UserError, match=rf"evaluation_metrics\[1\].scorer.{key}: "):
-        checkpoint.load_latest(changed)
+        checkpoint.load_latest(run)
 
 
 def test_a_folder_appears_when_it_is_on_disk(tmp_path, monkeypatch):
@@ -565,12 +545,11 @@ def test_secrets_are_not_in_a_checkpoint_and_it_is_read_all_the_same(tmp_path, m
     assert checkpoint.load_latest(make(tmp_path, **changes))
 
 
-def test_a_second_run_in_the_folder_is_refused_before_it_touches_anything(tmp_path):
-    make(tmp_path, train__save_interval=2).train(until=2)
-    with hold(tmp_path):
-        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+def test_a_second_run_in_the_folder_is_refused_before_it_touches_anything(two_steps):
+    with hold(two_steps):
+        before = {path: path.stat().st_mtime_ns for path in two_steps.rglob("*")}
         with pytest.raises(UserError, match="another process works in"):
-            make(tmp_path, train__save_interval=2).train()
-        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    make(tmp_path, train__save_interval=2).train(until=3)
-    assert not (tmp_path / ".lock").exists()
+            make(two_steps, train__save_interval=2).train()
+        assert {path: path.stat().st_mtime_ns for path in two_steps.rglob("*")} == before
+    make(two_steps, train__save_interval=2).train(until=3)
+    assert not (two_steps / ".lock").exists()

@@ -334,8 +334,13 @@ def evaluate(policy):
     return {"rougeLsum": sum(p.double().sum().item() for p in policy.parameters())}
 
 
-@pytest.mark.parametrize("lora", [None, LoRAConfig(r=2, dropout=0.1)])
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+LORA = LoRAConfig(r=2, dropout=0.1)
+KINDS_AND_ADAPTERS = [(kind, lora) for kind in ("t5", "gpt2", "llama") for lora in (None, LORA)]
+BOTH = [("t5", None), ("gpt2", LORA)]  # each kind, with adapters and without
+SOME = with_slow(KINDS_AND_ADAPTERS, lambda kind, lora: (kind, lora) not in BOTH)
+
+
+@pytest.mark.parametrize("kind, lora", SOME[:4])
 def test_a_resumed_run_is_the_uninterrupted_one(kind, lora, tmp_path):
     settings = {
         "train__dropout": True,
@@ -367,8 +372,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind, lora, tmp_path):
     assert json.loads((tmp_path / "b" / "run.json").read_text())["resumed_at"] == [4]
 
 
-@pytest.mark.parametrize("lora", [None, LoRAConfig(r=2, dropout=0.1)])
-@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
+@pytest.mark.parametrize("kind, lora", SOME)
 def test_gradient_checkpointing_does_not_change_the_curve(kind, lora, tmp_path, monkeypatch):
     recomputed = []
     original = recompute.checkpoint

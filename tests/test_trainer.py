@@ -39,30 +39,27 @@ def one_rollout(made):
     )
 
 
-@pytest.mark.parametrize(
-    "kind, place, steps", [("t5", "segment", 25), ("gpt2", "segment", 15), ("gpt2", "end", 15)]
-)
-def test_it_learns(kind, place, steps, tmp_path):
-    """A policy that is rewarded for the word `cat` writes it more often.
+def test_it_learns(tmp_path):
+    """A policy that is rewarded at the end for each word `cat` writes it more often.
 
-    The reward is per word or at the end.
+    With dense rewards, every algorithm learns it in tests/test_algorithms.py.
     """
-    aspect = AtEnd(CountWord()) if place == "end" else CountWord()
     cfg = config(
         tmp_path,
         env__max_generated_len=12,
         env__train_num_samples_per_input=4,
         algorithm__kl_coef=0.0,
-        train__total_episodes=24 * steps,
+        train__total_episodes=24 * 15,
         train__sampling_batch_size_per_card=6,
         train__micro_batch_size=12,
         train__lr=6e-3,
     )
-    trainer(cfg, kind, CombinedReward({"cat": aspect}), prompts=PROMPTS * 3).train()
+    reward = CombinedReward({"cat": AtEnd(CountWord())})
+    trainer(cfg, "gpt2", reward, prompts=PROMPTS * 3).train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
     start, end = sum(curve[:5]) / 5, sum(curve[-5:]) / 5
-    # over three seeds T5 goes from .5 to 2.8 or more, GPT-2 from 1.2 to 9 or more
-    assert len(curve) == steps and end > 1.5 and end > 3 * start, (start, end)
+    # over three seeds it goes from 1.2 to 9 or more
+    assert len(curve) == 15 and end > 1.5 and end > 3 * start, (start, end)
 
 
 def test_a_run_says_what_it_continues_and_where_its_policies_are(tmp_path, capsys):
@@ -448,16 +445,6 @@ def test_a_gradient_that_is_not_finite_is_not_applied(tmp_path):
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(run).items())
 
 
-class Broken:
-    def segment_scores(self, prompts, texts):
-        return [[SegmentScore(0, None, math.nan)] for _ in texts]
-
-
-def test_a_nan_reward_stops_the_run_by_name(tmp_path):
-    with pytest.raises(UserError, match="reward `factuality` is nan"):
-        trainer(config(tmp_path), reward=CombinedReward({"factuality": Broken()})).train()
-
-
 @pytest.mark.parametrize("clip", [True, False])
 def test_gradients_are_clipped_when_asked(clip, tmp_path):
     settings = {"train__max_grad_norm": 0.01} if clip else {"train__clip_grad": False}
@@ -708,15 +695,6 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
     )
     # at another temperature it is another number
     assert abs(sum(row["kl"] for row in plain) / 4 - kl) > 0.01
-
-
-def test_one_sample_of_each_prompt(tmp_path):
-    for kind in KINDS:
-        trainer(
-            config(tmp_path / kind, env__train_num_samples_per_input=1, train__total_episodes=16),
-            kind,
-        ).train()
-        assert len(metrics(tmp_path / kind)) == 4
 
 
 def test_a_remote_reward_is_asked_before_the_log_probabilities_are_computed(tmp_path):
