@@ -7,9 +7,10 @@ model's turn.
 
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from pathlib import Path
 
 import pytest
 import tiny
@@ -40,6 +41,8 @@ class Style:
       specials: its special tokens.
       bos, eos: among them; the tokenizer puts `bos` before every text.
       end: what ends the model's turn, if it is not `eos`.
+      ordinary: added tokens that are not special.
+      note: what is special about the style.
     """
 
     template: str
@@ -47,304 +50,19 @@ class Style:
     bos: str | None = None
     eos: str = "</s>"
     end: str | None = None
-    ordinary: tuple[str, ...] = field(default=())  # added tokens that are not special
+    ordinary: tuple[str, ...] = ()
+    note: str = ""
 
 
-def turns(before: str, after: str, opened: str, role: str = "m.role", text: str = "m.content"):
-    """A template in which every turn has the same form."""
-    return (
-        "{{ bos_token or '' }}{% for m in messages %}"
-        + before.replace("ROLE", "{{ " + role + " }}")
-        + "{{ "
-        + text
-        + " }}"
-        + after
-        + "{% endfor %}{% if add_generation_prompt %}"
-        + opened
-        + "{% endif %}"
-    )
+TEMPLATES = Path(__file__).parent / "fixtures" / "chat_templates.json"
 
 
-CHATML = turns("<|im_start|>ROLE\n", "<|im_end|>\n", "<|im_start|>assistant\n")
-IM = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
-ALTERNATE = (
-    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}"
-)
-NO_SYSTEM = (
-    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-)
-WITHOUT_THOUGHTS = "{% set c = m.content.split('</think>')[-1] %}"
-LLAMA3 = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
-LLAMA3_BODY = (
-    "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
-    "{{ m.content | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}"
-    "<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
-)
-MISTRAL_TURNS = (
-    "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ sp }}{{ m.content }}{{ sp }}[/INST]"
-    "{% elif m.role == 'system' %}{{ raise_exception('no system role') }}"
-    "{% else %} {{ m.content | trim }}{{ eos_token }}{% endif %}{% endfor %}"
-)
-
-STYLES = {
-    "chatml": Style(CHATML, IM, eos="<|im_end|>"),
-    "yi": Style(CHATML, (), eos="<|endoftext|>", ordinary=IM, end="<|im_end|>"),
-    "smollm2": Style(
-        "{% if messages[0].role != 'system' %}<|im_start|>system\nBe helpful."
-        "<|im_end|>\n{% endif %}" + CHATML,
-        IM,
-        bos="<|im_start|>",
-        eos="<|im_end|>",
-    ),
-    "qwen2.5": Style(
-        "{% if messages[0].role == 'system' %}{% set s = messages[0].content %}{% else %}"
-        "{% set s = 'You are Q.' %}{% endif %}<|im_start|>system\n{{ s }}<|im_end|>\n"
-        "{% for m in messages %}{% if m.role != 'system' %}<|im_start|>{{ m.role }}\n"
-        "{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-        IM,
-        eos="<|im_end|>",
-    ),
-    "qwen3": Style(
-        "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}"
-        "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
-        "{% set t = '' %}{% if '</think>' in m.content %}"
-        "{% set t = m.content.split('</think>')[0].split('<think>')[-1].strip('\n') %}{% endif %}"
-        + WITHOUT_THOUGHTS
-        + "{% if loop.index0 > ns.last and loop.last %}<think>\n{{ t }}\n</think>\n\n{% endif %}"
-        "{{ c.lstrip('\n') }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-        IM,
-        eos="<|im_end|>",
-        ordinary=("<think>", "</think>"),
-    ),
-    "qwen3 thinking": Style(  # the prompt opens the block
-        CHATML.replace(
-            "{{ m.content }}",
-            "{% if m.role == 'assistant' and loop.last %}<think>\n\n"
-            "</think>\n\n{% endif %}{{ m.content }}",
-        ).replace(
-            "<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}"
-        ),
-        IM,
-        eos="<|im_end|>",
-        ordinary=("<think>", "</think>"),
-    ),
-    "llama2": Style(
-        "{% if messages[0].role == 'system' %}{% set s = '<<SYS>>\n' + messages[0].content +"
-        " '\n<</SYS>>\n\n' %}{% set ms = messages[1:] %}{% else %}{% set s = '' %}"
-        "{% set ms = messages %}{% endif %}{% for m in ms %}{% if m.role == 'user' %}"
-        "{{ bos_token }}[INST] {{ (s if loop.first else '') + m.content | trim }} [/INST]"
-        "{% else %} {{ m.content | trim }} {{ eos_token }}{% endif %}{% endfor %}",
-        ("<s>",),
-        bos="<s>",
-    ),
-    "llama3": Style("{{ bos_token }}" + LLAMA3_BODY, LLAMA3, LLAMA3[0], LLAMA3[3]),
-    "llama3.2 date": Style(
-        "{{ bos_token }}<|start_header_id|>system<|end_header_id|>\n\nToday: "
-        "{{ strftime_now('%d %b %Y') if strftime_now is defined else 'none' }}<|eot_id|>"
-        + LLAMA3_BODY,
-        LLAMA3,
-        LLAMA3[0],
-        LLAMA3[3],
-    ),
-    "mistral v1": Style(
-        ALTERNATE + "{% set sp = ' ' %}{{ bos_token }}" + MISTRAL_TURNS, ("<s>",), bos="<s>"
-    ),
-    "mistral v3": Style(  # the system message is in the last user's turn
-        "{% set sys = '' %}{% if messages[0].role == 'system' %}{% set sys = messages[0].content +"
-        " '\n\n' %}{% set messages = messages[1:] %}{% endif %}{{ bos_token }}"
-        "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ sys if loop.last else '' }}"
-        "{{ m.content }}[/INST]{% else %} {{ m.content | trim }}{{ eos_token }}{% endif %}"
-        "{% endfor %}",
-        ("<s>", "[INST]", "[/INST]"),
-        bos="<s>",
-    ),
-    "mistral v7": Style(
-        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}[SYSTEM_PROMPT]"
-        "{{ m.content }}[/SYSTEM_PROMPT]{% elif m.role == 'user' %}[INST]{{ m.content }}[/INST]"
-        "{% else %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}",
-        ("<s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
-        bos="<s>",
-    ),
-    "zephyr": Style(
-        "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{{ eos_token }}\n"
-        "{% if loop.last and add_generation_prompt %}<|assistant|>\n{% endif %}{% endfor %}",
-        ("<s>",),
-        bos="<s>",
-    ),
-    "tulu": Style(
-        "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}"
-        "{{ eos_token if m.role == 'assistant' and loop.last else '' }}\n{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
-        ("<s>",),
-        bos="<s>",
-    ),
-    "stablelm": Style(
-        turns("<|ROLE|>\n", "<|endoftext|>\n", "<|assistant|>\n"),
-        ("<|user|>", "<|assistant|>", "<|system|>", "<|endoftext|>"),
-        eos="<|endoftext|>",
-    ),
-    "gemma": Style(
-        NO_SYSTEM
-        + ALTERNATE
-        + turns(
-            "<start_of_turn>ROLE\n",
-            "<end_of_turn>\n",
-            "<start_of_turn>model\n",
-            "'model' if m.role == 'assistant' else m.role",
-            "m.content | trim",
-        ),
-        ("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>"),
-        "<bos>",
-        "<eos>",
-        "<end_of_turn>",
-    ),
-    "gemma3": Style(  # the system message begins the first user's turn
-        "{{ bos_token }}{% set sys = '' %}{% if messages[0].role == 'system' %}"
-        "{% set sys = messages[0].content + '\n\n' %}{% set messages = messages[1:] %}{% endif %}"
-        "{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
-        "{{ sys if loop.first else '' }}{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
-        "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
-        ("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>"),
-        "<bos>",
-        "<eos>",
-        "<end_of_turn>",
-    ),
-    "phi3": Style(
-        turns("<|ROLE|>\n", "<|end|>\n", "<|assistant|>\n").replace(
-            "{% if add_generation_prompt %}", "{% if add_generation_prompt %}"
-        )
-        + "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}",
-        ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|endoftext|>"),
-        eos="<|endoftext|>",
-        end="<|end|>",
-    ),
-    "phi4": Style(
-        turns("<|im_start|>ROLE<|im_sep|>", "<|im_end|>", "<|im_start|>assistant<|im_sep|>"),
-        (*IM, "<|im_sep|>"),
-        eos="<|im_end|>",
-    ),
-    "deepseek v3": Style(
-        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}<|User|>{{ m.content }}"
-        "{% elif m.role == 'system' %}{{ m.content }}{% else %}<|Assistant|>{{ m.content }}"
-        "{{ eos_token }}{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|Assistant|>{% endif %}",
-        ("<|begin|>", "<|User|>", "<|Assistant|>", "<|end|>"),
-        "<|begin|>",
-        "<|end|>",
-    ),
-    "command-r": Style(
-        turns(
-            "<|START|><|ROLE|>",
-            "<|END|>",
-            "<|START|><|CHATBOT|>",
-            "{'user': 'USER', 'system': 'SYSTEM', 'assistant': 'CHATBOT'}[m.role]",
-            "m.content.strip()",
-        ),
-        ("<BOS>", "<|START|>", "<|END|>", "<|USER|>", "<|SYSTEM|>", "<|CHATBOT|>"),
-        "<BOS>",
-        "<|END|>",
-    ),
-    "granite3": Style(
-        turns("<|sor|>ROLE<|eor|>", "<|eot|>\n", "<|sor|>assistant<|eor|>"),
-        ("<|sor|>", "<|eor|>", "<|eot|>"),
-        eos="<|eot|>",
-    ),
-    "smollm3": Style(
-        "<|im_start|>system\nDate: {{ strftime_now('%d %B %Y') }}\nMode: /think<|im_end|>\n"
-        "{% for m in messages %}{% if m.role != 'system' %}<|im_start|>{{ m.role }}\n"
-        "{% if m.role == 'assistant' %}{{ m.content.lstrip('\n') }}{% else %}{{ m.content }}"
-        "{% endif %}<|im_end|>\n{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-        IM,
-        eos="<|im_end|>",
-    ),
-    "falcon": Style(  # no end of a turn
-        "{% for m in messages %}{{ '\n' if not loop.first else '' }}"
-        "{{ {'user': 'User', 'system': 'System', 'assistant': 'Falcon'}[m.role] }}: "
-        "{{ m.content | trim }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '\n' }}Falcon:{% endif %}",
-        ("<|endoftext|>",),
-        eos="<|endoftext|>",
-    ),
-    "vicuna": Style(
-        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content }} "
-        "{% elif m.role == 'user' %}USER: {{ m.content }} {% else %}ASSISTANT: {{ m.content }}"
-        "{{ eos_token }}{% endif %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}",
-        ("<s>",),
-        bos="<s>",
-    ),
-    "alpaca": Style(
-        "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}\n\n{% elif m.role =="
-        " 'user' %}### Instruction:\n{{ m.content }}\n\n{% else %}### Response:\n{{ m.content }}"
-        "\n\n{% endif %}{% endfor %}{% if add_generation_prompt %}### Response:\n{% endif %}",
-    ),
-    "openchat": Style(
-        "{{ bos_token }}{% for m in messages %}GPT4 Correct {{ m.role | title }}: {{ m.content }}"
-        "<|end_of_turn|>{% endfor %}"
-        "{% if add_generation_prompt %}GPT4 Correct Assistant:{% endif %}",
-        ("<s>", "<|end_of_turn|>"),
-        "<s>",
-        "<|end_of_turn|>",
-    ),
-    "baichuan": Style(  # reserved tokens, no end of a turn
-        "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}"
-        "{% elif m.role == 'user' %}<reserved_106>{{ m.content }}"
-        "{% else %}<reserved_107>{{ m.content }}{% endif %}"
-        "{% endfor %}{% if add_generation_prompt %}<reserved_107>{% endif %}",
-        ("<reserved_106>", "<reserved_107>"),
-    ),
-    "chatglm": Style(  # the next turn's token is the end of this one
-        "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
-        ("[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>", "<|endoftext|>"),
-        eos="<|endoftext|>",
-    ),
-    "nemotron": Style(
-        turns(
-            "<extra_id_1>ROLE\n",
-            "\n",
-            "<extra_id_1>Assistant\n",
-            "m.role | title",
-            "m.content | trim",
-        ),
-        ("<extra_id_1>",),
-    ),
-    "harmony": Style(
-        "{% for m in messages %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}"
-        "<|channel|>final{% endif %}<|message|>{{ m.content }}"
-        "{{ '<|return|>' if loop.last and m.role == 'assistant' else '<|end|>' }}{% endfor %}"
-        "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
-        ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"),
-        eos="<|return|>",
-    ),
-    "lfm2": Style(
-        "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n"
-        "{% if m.role == 'assistant' and not loop.last %}"
-        + WITHOUT_THOUGHTS
-        + "{{ c.strip() }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-        (*IM, "<|startoftext|>"),
-        "<|startoftext|>",
-        "<|im_end|>",
-    ),
-    "hermes tools": Style(
-        "<|im_start|>system\nTools: <tools>{{ (tools or []) | tojson }}</tools><|im_end|>\n"
-        + CHATML,
-        IM,
-        eos="<|im_end|>",
-    ),
-    "no generation prompt": Style(CHATML.split("{% if add_generation")[0], IM, eos="<|im_end|>"),
-    "bos in every turn": Style(
-        "{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}{{ eos_token }}"
-        "{% endfor %}{% if add_generation_prompt %}{{ bos_token }}assistant:{% endif %}",
-        ("<s>",),
-        bos="<s>",
-    ),
-}
+STYLES = {}
+for name, facts in json.loads(TEMPLATES.read_text(encoding="utf-8")).items():
+    lists = {key: tuple(facts.pop(key, ())) for key in ("specials", "ordinary")}
+    STYLES[name] = Style(**facts, **lists)
+CHATML = STYLES["chatml"].template
+IM = STYLES["chatml"].specials
 
 
 # ---- tokenizers and policies ---------------------------------------------------------------------
@@ -544,7 +262,8 @@ def learned(policy, answer, prompt=QUESTION) -> str:
 
 R1 = Style(  # the prompt opens a block, and answered turns lose it
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}<|User|>{{ m.content }}"
-    "{% else %}" + WITHOUT_THOUGHTS + "<|Assistant|>{{ c }}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% else %}{% set c = m.content.split('</think>')[-1] %}<|Assistant|>{{ c }}{{ eos_token }}"
+    "{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|Assistant|><think>{{ '\n' }}{% endif %}",
     ("<|begin|>", "<|User|>", "<|Assistant|>", "<|end|>"),
     "<|begin|>",

@@ -10,7 +10,7 @@ import yaml
 from feedback_files import PASSAGES, PROMPT, write_feedback_files, write_judgement_files
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import write_json, write_jsonl
+from fgrlhf.base.files import read_json, write_json, write_jsonl
 from fgrlhf.base.program import run_main
 from fgrlhf.cli import data
 from fgrlhf.data.formats import FORMATS
@@ -19,8 +19,7 @@ from fgrlhf.data.rows import Row
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.comparisons import read_preferences
 
-COUNTED = "; if they should not, the file counts offsets otherwise (see offsets)"
-TALK = "\n\nHuman: a\n\nAssistant:"
+FIXTURES = Path(__file__).parent / "fixtures"
 PAIRS = [
     {"prompt": "a", "chosen": "b", "rejected": "c", "source": "x"},
     {"prompt": "d", "chosen": "", "rejected": "e", "source": None},
@@ -56,164 +55,7 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
     assert max(map(len, lines)) < 450
 
 
-@pytest.mark.parametrize(
-    "rows, row_format, lines",
-    [
-        (
-            [{"prompt": "a", "answer": "b"}, {"prompt": "a"}],
-            "prompts",
-            ["different prompts: 1", "with references: 1"],
-        ),
-        (
-            [{"prompt": "a", "response": "b c"}, {"prompt": "d", "response": "e"}],
-            "demonstrations",
-            ["different prompts: 2", "with references: 2", "mean words of a response: 1.5"],
-        ),
-        (
-            PAIRS,
-            "comparisons",
-            [
-                "different prompts: 2",
-                "with 2 responses: 2",
-                "decided pairs: 2",
-                "pairs whose better response is blank: 1 (a policy would learn to write nothing;"
-                " remove these rows if that is not intended)",
-            ],
-        ),
-        (
-            [
-                {
-                    "response": "A forest here.",
-                    "spans": [
-                        {"start": 3, "end": 5, "label": "x"},
-                        {"start": 1, "end": 2, "label": "x"},
-                    ],
-                }
-            ],
-            "spans",
-            [
-                "spans: 2",
-                "responses without a span: 0",
-                "spans that begin or end inside a word: 1 (50.0%)" + COUNTED,
-                "spans of white space only, which no segment has: 1",
-                "sentences of the responses: 1",
-                "with label x: 2",
-            ],
-        ),
-        (
-            [
-                {"prompt": "a", "chosen": "b", "rejected": "b "},
-                {"chosen": f"{TALK} c\n\nHuman: d\n\nAssistant: e", "rejected": f"{TALK} f"},
-            ],
-            "comparisons",
-            [
-                "different prompts: 2",
-                "with 2 responses: 2",
-                "decided pairs: 2",
-                "pairs of two equal responses: 1 (nothing can be learned from them; remove these"
-                " rows)",
-                "rows with a response that goes on with further turns of a dialog: 1 (a policy"
-                " would learn to write both speakers; remove these rows if that is not intended)",
-            ],
-        ),
-        (
-            [
-                {"prompt": "a", "responses": ["b", "c", "d", "e"], "preferences": [[1, 0], [0, 2]]},
-                {"prompt": "a", "responses": ["b", "c"], "scores": [1, 1]},
-            ],
-            "comparisons",
-            [
-                "different prompts: 1",
-                "with 2 responses: 1",
-                "with 4 responses: 1",
-                "decided pairs: 2",
-                "without a decided pair, so training leaves them out: 1",
-                "pairs whose first-listed response is better: 50.0%",
-            ],
-        ),
-        (
-            [
-                {"response": "abc", "spans": [{"start": i, "end": 3, "label": "x"}] * (i + 1)}
-                for i in range(2)
-            ]
-            + [{"response": "abc", "spans": []}],
-            "spans",
-            [
-                "spans: 3",
-                "responses without a span: 1",
-                "spans that begin or end inside a word: 2 (66.7%)" + COUNTED,
-                "sentences of the responses: 3",
-                "with label x: 3",
-            ],
-        ),
-        (
-            [
-                {
-                    "response": "abc",
-                    "spans": [{"start": 0, "end": 1, "label": "x", "severity": severity}],
-                }
-                for severity in ("Major", "Major ", "major", "minor")
-            ],
-            "spans",
-            [
-                "spans: 4",
-                "responses without a span: 0",
-                "spans that begin or end inside a word: 4 (100.0%)" + COUNTED,
-                "sentences of the responses: 4",
-                "with label x: 4",
-                "severities that differ only in blanks or case, which training takes for different"
-                " ones: 'Major', 'Major ', 'major'",
-            ],
-        ),
-        (
-            [
-                {"response": text, "spans": []}
-                for text in ("8.", "\u201c\u201d", "Run:\n```\nx\n```\nOK.")
-            ],
-            "spans",
-            [
-                "spans: 0",
-                "responses without a span: 3",
-                "sentences of the responses: 5; of these a bare number 20.0%, only marks 20.0%,"
-                " code 20.0%",
-            ],
-        ),
-        (
-            [{"prompt": "a", "steps": [{"text": "b", "score": 1}, {"text": "c", "label": "ok"}]}],
-            "steps",
-            [
-                "different prompts: 1",
-                "steps: 2",
-                "with a score: 1 (1 to 1, mean 1.000)",
-                "with label ok: 1",
-            ],
-        ),
-        (
-            [
-                {
-                    "response": "abc",
-                    "source": "d",
-                    "judgements": [
-                        {"aspect": "x", "label": "y", "start": 0, "end": 1, "annotator": "r"},
-                        {"aspect": "x", "label": "y", "side": "source"},
-                    ],
-                },
-                {"response": "abc", "judgements": []},
-            ],
-            "judgements",
-            [
-                "judgements: 2",
-                "responses without a judgement: 1",
-                "with a span: 1",
-                "spans that begin or end inside a word: 1 (100.0%)" + COUNTED,
-                "of the source: 1",
-                "different values of aspect: 1",
-                "different values of annotator: 1",
-                "with label y: 2",
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize("rows, row_format, lines", read_json(FIXTURES / "data_checks.json"))
 def test_check(tmp_path, capsys, rows, row_format, lines):
     path = tmp_path / "a.json"
     write_json(path, rows)
@@ -590,88 +432,7 @@ def test_agreement_of_files(tmp_path, capsys):
     assert of_errors == lines and len(lines_with_rating) == len(lines) + 3
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["chek", "a.json"], "`chek` is not an action of fgrlhf data; did you mean `check`"),
-        (["check"], "fgrlhf data check needs FILE"),
-        (
-            ["convert", "a.json", "b.json", "format=comparisons", "conversations=true"],
-            "is for to=pairs",
-        ),
-        (["check", "format=prompts"], "fgrlhf data check needs FILE"),
-        (["convert", "a.json", "format=prompts"], "fgrlhf data convert needs IN and OUT"),
-        (
-            ["check", "a.json"],
-            "format: missing; give format=... on the command line; known: prompts, demonstrations,"
-            " comparisons, spans, steps, judgements",
-        ),
-        (["check", "a.json", "format=span"], "(got 'span'); did you mean `spans`?"),
-        (["check", "a.json", "c.json", "format=prompts"], "needs FILE, and got a.json c.json"),
-        (
-            ["check", "a.json", "format=pairs"],
-            "format: input should be 'prompts', 'demonstrations'",
-        ),
-        (["check", "a.json", "format=prompts", "rows=3"], "rows: unknown key"),
-        (
-            ["check", "a.json", "format=prompts", "columns={a: b}"],
-            "columns.a is not a key of this row",
-        ),
-        (["check", "a.json", "format=prompts", "columns=x"], "columns: "),
-        (["show", "a.json", "format=prompts"], "format: unknown key"),
-        (["show", "b.json"], "b.json does not exist"),
-        (
-            ["convert", "a.json", "b.json", "format=prompts", "to=pairs"],
-            "to: `pairs` is for format=comparisons; known for format=prompts: rows",
-        ),
-        (
-            ["convert", "a.json", "b.json", "format=comparisons", "to=trl"],
-            "to: `trl` is for format=steps; known for format=comparisons: rows, pairs, joined",
-        ),
-        (
-            ["convert", "a.json", "b.json", "format=comparisons", "source=preference"],
-            "source: and `prompts` need each other",
-        ),
-        (
-            ["convert", "a.json", "b.json", "format=comparisons", "source=x", "prompts=y"],
-            "source: is a source of a task",
-        ),
-        (
-            ["convert", "a.json", "b.json", "format=comparisons", "task=hanoi"],
-            "pair files of the task hanoi have no format of their own",
-        ),
-        (
-            [
-                *("convert", "a.json", "b.json", "format=comparisons", "task=qa_feedback"),
-                *("source=prefrence", "prompts=a.json"),
-            ],
-            "`prefrence` is not a source of comparisons of the task qa_feedback; did you mean",
-        ),
-        (
-            ["convert", "a.json", "./a.json", "format=prompts"],
-            "a.json is the input, so it cannot be the output",
-        ),
-        (
-            ["convert", "a.json", "b.txt", "format=prompts"],
-            "b.txt cannot be written: give a name that ends in",
-        ),
-        (["import", "a.json", "b.json"], "from: missing"),
-        (["import", "a.json", "a.json", "from=esa"], "a.json is the input"),
-        (["import", "a.json", "b.json", "from=doccan"], "did you mean `doccano`"),
-        (["import", "a.json", "b.json", "from=esa"], "row 0, `src`: must be a text, it is null"),
-        (
-            ["import", "a.json", "b.json", "from=hanoi"],
-            "a.json cannot be read as feedback of hanoi",
-        ),
-        (["export", "a.json", "b.json", "to=argila"], "did you mean `argilla`"),
-        (["export", "a.json", "b.json", "to=argilla"], "cannot be read as judgements"),
-        (["agreement", "a.json", "b.json"], "a.json cannot be read as judgements"),
-        (["agreement", "a.json", "severity=[x]"], "severity: unknown key"),
-        (["agreement", "a.json", "severities=[x,y,y]"], "severities: it names `y` twice"),
-        (["agreement", "b.json", "a.json", "out=./a.json"], "a.json is the input, so it cannot"),
-        (["agreement", "a.json", "out="], "out: it is empty: name a file"),
-    ],
-)
+@pytest.mark.parametrize("arguments, message", read_json(FIXTURES / "data_mistakes.json"))
 def test_mistakes(tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     write_json(tmp_path / "a.json", [{"prompt": "a"}])

@@ -24,107 +24,11 @@ def fixture(name):
     return json.loads(text) if name.endswith(".json") else list(map(json.loads, text.splitlines()))
 
 
-SPAN = {"start": 6, "end": 10, "label": "wrong", "text": "here", "severity": "major"}
-TOKEN = {"text": "Odd", "start": 0, "end": 3, "id": 0}
-STEPS = {"steps": ["a", "b"], "labels": [True, False], "prompt": "p"}
-RATED = {"text": "a", "rating": -1}
-STEP = {"completions": [RATED], "human_completion": None, "chosen_completion": 0}
-CONTEXT = [{"role": "user", "content": "Hi."}]
-FEEDBACK = {"feedback1": ["a"], "feedback2": ["b"]}
 GOOD = {
-    "mqm_json": {"src": "a", "mt": TEXT, "ref": "b", "annotations": [SPAN]},
-    "esa": {
-        "src": "a",
-        "tgt": TEXT,
-        "esa_spans": [{"start_i": 0, "end_i": 2, "severity": "minor", "error_type": "x"}],
-        "esa_score": 50,
-        "annotator": "r1",
-    },
-    "mtme": {
-        "source": TEXT,
-        "hypothesis": TEXT,
-        "errors": [SPAN | {"category": "A/B", "score": 1.0, "is_source_error": True}],
-        "rater_id": "r1",
-        "segment_id": 0,
-    },
-    "ragtruth": {"id": "1", "source_id": "2", "response": TEXT, "labels": [
-        SPAN | {"label_type": "x", "meta": "y", "implicit_true": False, "due_to_null": False}
-    ]},
-    "defacto": {
-        "doc_id": "1",
-        "article": TEXT,
-        "candidate": TEXT,
-        "abstract": "c",
-        "has_error": True,
-        "intrinsic_error": True,
-        "feedback": {"explanation": "x", "evidence": "here and", "summary": "z"},
-    },
-    "fava": {"prompt": "p", "annotated": "A <entity><delete>a</delete><mark>b</mark></entity>."},
-    "mushroom": {
-        "id": "1",
-        "model_input": "p",
-        "model_output_text": TEXT,
-        "hard_labels": [[6, 10]],
-        "soft_labels": [{"start": 6, "end": 10, "prob": 0.5}],
-        "annotations": {"a1": [[6, 10]], "a2": []},
-    },
-    "prm800k": {"labeler": "u", "question": {"problem": "p"}, "label": {"steps": [STEP, STEP]}},
-    "math_shepherd": {"input": "p? Step 1: a ки", "label": "p? Step 1: a +"},
-    "trl_stepwise": STEPS,
-    "processbench": {"problem": "p", "steps": ["a", "b"], "label": 1},
-    "big_bench_mistake": {"input": "p", "steps": ["a", "b"], "mistake_index": 1},
-    "mr_gsm8k": {
-        "uuid": "u",
-        "question": "q",
-        "model_output_steps": ["a", "b"],
-        "ground_truth_solution": "g",
-        "model_output_solution_correctness": "wrong",
-        "model_output_solution_first_error_step": 2,
-        "model_output_solution_first_error_reason": "r",
-    },
-    "helpsteer3_preference": {
-        "context": CONTEXT, "response1": "a", "response2": "b", "overall_preference": -2
-    },
-    "helpsteer3_feedback": {"context": CONTEXT, "response1": "a", "response2": "b"} | FEEDBACK,
-    "helpsteer3_edit": {
-        "context": CONTEXT, "original_response": "a", "edited_response": "b", "feedback": ["c"]
-    },
-    "unpaired": {"prompt": "p", "completion": "a", "label": True},
+    **json.loads((FILES / "import_rows.json").read_text(encoding="utf-8")),
     "label_studio": fixture("label_studio.json")[0],
     "argilla": fixture("argilla.json")[0],
-    "prodigy": {
-        "text": TEXT,
-        "spans": [SPAN | {"token_start": 0, "token_end": 0}],
-        "tokens": [TOKEN],
-        "answer": "accept",
-        "label": "x",
-        "accept": ["a", 1],
-        "user_input": "y",
-        "relations": [{}],
-        "_annotator_id": "ann",
-        "_view_id": "spans_manual",
-    },
-    "spacy": {"text": TEXT, "ents": [SPAN], "spans": {"sc": [SPAN]}, "cats": {"x": 0.5}},
-    "potato": {
-        "instance_id": "1",
-        "user_id": "ann",
-        "annotator_origin": {"kind": "model"},
-        "labels": {"tone": {"rude": True, "scale_3": "3", "free_response": "x"}},
-        "spans": {"err": [SPAN | {"name": "wrong", "target_field": "text", "additional_parts": [
-            {"start": 15, "end": 19, "text": "here"}
-        ]}]},
-        "links": {},
-    },
-    "doccano": {
-        "id": 1,
-        "text": TEXT,
-        "label": [[6, 10, "wrong"]],
-        "entities": [{"start_offset": 6, "end_offset": 10, "label": "x"}],
-        "cats": ["y"],
-        "relations": [],
-        "prompt": "p",
-    },
-}  # fmt: skip
+}
 OTHER_VALUES = [
     *(None, True, False, 0, -1, 10**30, 1.5, "", " ", "🙂", "1e999", "x"),
     *([], {}, [[]], [None], [-1, 99], {"a": None}, [{"start": 0}], ["x", "y"]),

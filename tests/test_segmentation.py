@@ -1,10 +1,13 @@
 """Sentences, sub-sentences and words of invented texts in many languages and of chat text.
 
-In the tables, `‖` is a boundary; white space beside it is between two segments.
+In the tables, and in `fixtures/sentences.json`, `‖` is a boundary; white space beside it is between
+two segments.
 """
 
+import json
 import random
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -17,149 +20,8 @@ from fgrlhf.reward_utils import MULTILINGUAL, PUBLISHED, load_segmenter
 from fgrlhf.segmentation import sentences, subsentences
 from fgrlhf.words import count_words, join_texts, word_spans, word_starts, words_of
 
-SENTENCES = {
-    "Chinese": [
-        "茶很热。‖面包很好吃！‖你要吗？",
-        "他出生于1950年。‖他住在北京。‖他有3.5公斤苹果。",
-        "“我走了。”‖然后他关上了门。",
-        "她说（昨天也说过。）‖我们没听见。",
-        "真的吗？！‖当然……我不知道。‖好吧。",
-        "图 3．5 很大。‖第二张图很小．‖第三张没有。",
-        "老师笑了!学生也笑了.‖下课了。".replace("!", "!‖"),
-        "1、打开文件。\n‖2、读一遍。\n‖3、关闭文件。",
-        "（1）先洗手\n‖（2）再吃饭",
-        "“走吧。”他说。‖门关了。",
-        "“走吧。”‖他知道。‖她说：“好。”‖完。",
-        "好的。【1†source】‖谢谢。",
-        "1．打开。‖2．关闭。",
-        "第一步：打开文件\n‖第二步：关闭文件",
-    ],
-    "Japanese": [
-        "彼は東京に住む。‖彼女は京都に住む。",
-        "「はい。」と彼は言った。‖それで終わりです。",
-        "「行こう！」‖二人は走り出した。",
-        "値段は3．5万円です．‖高いですね．",
-        "本当ですか？‖はい、本当です｡‖では、また。",
-        "山田（京都生まれ。）は元気だ。‖よかった。",
-        "「雪だ。」が最後だった。‖「もう寝る。」‖もう遅い。",
-        "１．開く\n‖２．閉じる",
-    ],
-    "Thai": [
-        "วันนี้ฝนตกหนักมาก เราจึงอยู่ที่บ้าน\n‖พรุ่งนี้เราจะไปตลาด",
-        "คุณสบายดีไหม? ‖ฉันสบายดี",
-        "เขาเกิด พ.ศ. 2500 ที่บ้าน",
-        "พบกัน 14.00 น. ที่โรงเรียน เมื่อไร? ‖ดร. สมชาย รู้",
-        "ก. เปิด\n‖ข. ปิด",
-    ],
-    "Khmer": ["ប្រាសាទនេះធំ។ ‖វាស្អាតណាស់។ ‖តើអ្នកចូលចិត្តទេ?", "គាត់ទិញបន្លែ ត្រី ។ល។ ហើយទៅផ្ទះ៕"],
-    "Burmese": ["သူအိမ်ပြန်သည်။ ‖သူမ ကျောင်းသွားသည်။"],
-    "Arabic": [
-        "هل أنت هنا؟ ‖نعم. ‖البيت كبير، والحديقة صغيرة.",
-        "د. أحمد في المدرسة. ‖هو بخير!",
-        "نعم.\u200f ‖هل جاء؟",
-        "أ. افتح.\n‖ب. أغلق.",
-    ],
-    "Urdu": ["وہ گھر میں ہے۔ ‖کیا تم آؤ گے؟ ‖ہاں۔"],
-    "Hindi": [
-        "यह घर है। ‖वह बड़ा है।‖क्या तुम आओगे? ‖हाँ॥",
-        "डॉ. शर्मा यहाँ हैं। ‖वे व्यस्त हैं।",
-        "यह रु. 500 का है। ‖ठीक है।",
-    ],
-    "Korean": [
-        "그는 집에 갔다. ‖그녀는 학교에 있다. ‖비가 오나요? ‖네, 3.5밀리미터 왔어요!",
-        "네. ‖맞습니다. ‖그것은 나. ‖그리고 너.",
-        (
-            "가. 이것은 아주 긴 줄이어서 마침표 없이 "
-            "끝나는데도 다음 줄과 이어지지 않는 항목이며 더 길게 쓴 글이다\n‖나. 닫기"
-        ),
-    ],
-    "Russian": [
-        "Он живёт в г. Тверь. ‖Она там же. ‖Почему?",
-        "А. С. Иванов родился в 1799 г. ‖Он писал стихи и т.д. ‖Это всё.",
-        "См. рис. 5 и табл. 2. ‖Там, т.е. ниже, есть ответ.",
-        "«Иди домой!» — сказал он. ‖Она ушла…",
-        "Пришёл И. И. Иванов. ‖— Ты где? — спросил он. ‖— Дома.",
-        "В 1799 г. Александр родился. ‖Он рос.",
-    ],
-    "Greek": ["Τι κάνεις; ‖Είμαι καλά. ‖Εσύ;"],
-    "Armenian": ["Նա տանն է։ ‖Տունը մեծ է։"],
-    "Amharic": ["ቤቱ ትልቅ ነው። ‖እሱ እዚህ ነው።"],
-    "German": [
-        "Am 3. Oktober kam er. ‖Dr. Weiß blieb, z.B. am Abend. ‖Warum?",
-        "„Geh!“ sagte sie. ‖Er ging ca. 5 km.",
-        "Um 500 v. Chr. starb er. ‖Der 2. Weltkrieg begann. ‖Ende.",
-    ],
-    "French": ["Bonjour ! ‖Ça va ? ‖« Oui. » ‖M. Petit mange à 3,5 km."],
-    "Spanish": ["¿Quién es? ‖¡Qué bien! ‖El Sr. Gil vive aquí."],
-    "English": [
-        "B follows A. ‖Then comes C.",
-        "He lives in the U.S. ‖She lives in Rome.",
-        "The U.S. Senate met at 5 p.m. ‖It voted.",
-        "Tea (Lee et al. 2010) is hot. ‖No. 5 is cold. ‖No. ‖I do not know.",
-        "Bring fruit, e.g. Apples, i.e. pears. ‖Mr. J. Smith came. ‖It cost 3.50 dollars.",
-        'He said: "Go home. ‖Now!" ‖Then he left. ‖“Why?” she asked.',
-        "Wait... what? ‖Yes... ‖No, really?! ‖(It rained.) ‖[See Fig. 2.] ‖Done.[1] ‖End.",
-        "See https://example.org/a.b?c=d. ‖It is 8. ‖It is even.",
-        "i went home. ‖then i slept! ‖what? ‖no.",
-        "the cat . ‖the dog runs ! ‖it is 3.5 m .",
-        "**Bold end.** ‖Next one. ‖It has 5 apples etc. ‖They are red.",
-        "Steps: 1. Open it. ‖2. Read it. ‖3. Close it.",
-        (
-            "By J. A. Smith and T. I. Jones. ‖The answer is B. ‖Option A fails. ‖We need "
-            "plan B. ‖Call me."
-        ),
-        "Solve for x. ‖Add three. ‖My name is J. Smith.",
-        "It works.[1, 2] ‖It grows.¹ ‖It fails.[^3] ‖End.【4†a】 ‖Yes.\u200b ‖No.",
-        "O.K. ‖Let's go. ‖He is 6 ft. ‖The door of St. Luke is on Elm St. ‖The end.",
-        "It is Lyon (pop. ~500,000). ‖It grew to approx. $5.",
-        "Add min. 5 eggs. ‖Rs. 500 is fair. ‖At 5 p.m. Monday he came.",
-        "He left -- why? -- nobody knows.",
-    ],
-    "Markdown": [
-        "Here are the steps:\n\n‖1. Open the file.\n‖2. Read it.\n‖3. Close it.\n\n‖That is all.",
-        "- red bread\n‖- green tea\n  ‖* blue cup\n‖• last",
-        "1.\nOpen it.\n‖2.\nClose it.",
-        "a) First one. ‖It is long.\n‖b) Second one",
-        "# A title. With a stop.\n‖Text one. ‖Text two.\n\n---\n\n‖## Next\n‖End.",
-        "Run this:\n‖```python\nx = 1. \n\ny = 'A. B'\n```\n‖It prints. ‖Done.",
-        "~~~\nOpen. Code\n",
-        "Use `x. Split`. ‖Then ``a. ` B`` stays. ‖`f(x)!` Works.",
-        "| a | b |\n|---|---|\n‖| 1. | Two. Three |\n‖| 4 | 5 |\n‖After it.",
-        "name | n\n--- | ---\n‖Ann. B | 2\n\n‖After it.",
-        "Let $x_1. Y$ be real. ‖It costs $5. ‖She pays $6.",
-        "We have\n‖$$\na. B\n$$\n‖and \\( c. D \\) too. ‖\\[ e. F \\]",
-        "> A quote. ‖It goes on.\n\n‖My answer 👍\n🎉",
-        "A line that was wrapped because it had become so\nlong. ‖A short one,\nafter a comma.",
-        "Ann: hello\n‖Bob: good morning\n‖Ann: bye",
-        'Quoted:\n"\n‖End',
-        "1.1. First part\n‖1.2. Second part\n\n‖2.\n\nAlone above it.",
-        "**A heading in bold that has more than forty characters**\n‖and text in lower case.",
-        (
-            "✅ Open the big file that lies on the old desk in the second room\n‖❌ Never "
-            "close the big file that lies on the old desk in that room"
-        ),
-        "1️⃣ Open the big file that lies on the old desk in the second room\n‖2️⃣ Close it",
-        "Step 1: Count all of the red apples on the table in the big room\n‖Step 2: Add",
-        (
-            "She has 12 red apples and 15 green apples in the basket of her own\n‖Ann "
-            "has 27 apples and gives away 3 of them to Ben on the long way home with him."
-        ),
-        "```\nOpen. Code\n```python\nStay. Code\n```\n‖Done. ‖Yes.",
-        "~~~\nOpen. Code\n```\nStay. Code\n~~~\n‖Done.",
-        "```Open. Code``` is code. ‖Done.",
-        "Text:```\nOpen. Code\n```\n‖Done.",
-        "- ```\n  Open. Code\n  ```\n‖- > ```\n> Stay. Code\n> ```\n‖Two",
-        "A title. With a stop\n====\n‖Text. More\n----\n‖An end.\n---\n‖- item\n---",
-        "\\begin{align}\nx &= one. Two\n\\end{align}\n‖Done.",
-        "<ul>\n<li>One. ‖Two.</li>\n‖<li>Three</li>\n</ul>",
-        "It ended.<br>‖It began.</p>‖<p>If a < b. ‖Then c > d.",
-        "<think>\nI think. ‖So I am.\n</think>\n\n‖Yes. ‖<!-- Go. Now --> End.",
-        (
-            "See [here.](https://a.b) ‖See [Why? A guide](https://a.b/c_(d)) or [Go. "
-            "Now][1]. ‖![Alt. Text](a.png) is it."
-        ),
-    ],
-}
+FIXTURES = Path(__file__).parent / "fixtures"
+SENTENCES = json.loads((FIXTURES / "sentences.json").read_text(encoding="utf-8"))
 CLAUSES = [
     "今天下雨很大，‖所以我们都待在家里，‖明天再去学校。",
     "红，绿，蓝，白都很好看。",
