@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from refusals import refusals
 from rl_helpers import CountWord, config, lengths_mask, metrics, rollout, trainer
 from slow import with_slow
 
@@ -520,64 +521,7 @@ def test_another_algorithm_is_not_continued(tmp_path):
 # ---- refusals ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name, change, parts",
-    [
-        (
-            "rloo",
-            {"env__train_num_samples_per_input": 1},
-            ["needs a second one", "set it to 2 or more", "reinforce"],
-        ),
-        ("grpo", {"env__train_num_samples_per_input": 1}, ["is 1, but `grpo` compares"]),
-        ("gpg", {"env__train_num_samples_per_input": 1}, ["is 1, but `gpg` compares"]),
-        (
-            "grpo",
-            {"train__n_critic_warmup_steps": 2},
-            [
-                "`grpo` has no critic to warm up",
-                "set it to 0",
-                "a critic: ppo, a2c, trpo, nlpo",
-            ],
-        ),
-        (
-            "ppo",
-            {"algorithm__clip_low": 0.1},
-            ["algorithm.clip_low: unknown key; known here: cliprange, cliprange_value, "],
-        ),
-        (
-            "a2c",
-            {"algorithm__lam": 2.0},
-            ["algorithm.lam: input should be less than or equal to 1"],
-        ),
-        (
-            "nlpo",
-            {"algorithm__top_p": None},
-            ["both null", "set algorithm.top_p=0.9", "or use ppo"],
-        ),
-        ("nlpo", {"algorithm__top_k": 5}, ["both given", "exactly one"]),
-        (
-            "trpo",
-            {"model__value_model": {"policy_value_sharing": True}},
-            ["bounds how far the policy moves", "set it to false"],
-        ),
-        ("trpo", {"train__dropout": True}, ["train.dropout is true", "set train.dropout=false"]),
-        (
-            "sac",
-            {},
-            [
-                "algorithm.name: there is no `sac`",
-                "known: ppo, a2c, reinforce, rloo, grpo, gpg, trpo, nlpo, python",
-            ],
-        ),
-        ("grp", {}, ["did you mean `grpo`?"]),
-        ("grpo", {"algorithm__clip": 0.3}, ["algorithm.clip: unknown key"]),
-        (
-            "grpo",
-            {"algorithm__clip_low": -1.0},
-            ["algorithm.clip_low: input should be greater than 0"],
-        ),
-    ],
-)
+@pytest.mark.parametrize("name, change, parts", refusals("algorithms"))
 def test_bad_combinations_are_refused_before_anything_is_loaded(name, change, parts, tmp_path):
     with pytest.raises(UserError) as refused:
         config(tmp_path, **settings(name, **change))
@@ -733,32 +677,7 @@ def test_its_settings_are_those_of_its_config_class(outside, tmp_path):
     assert config(tmp_path, **python(f"{outside}.WithCritic")).needs_values
 
 
-@pytest.mark.parametrize(
-    "change, parts",
-    [
-        ({"bonus": "much"}, ["algorithm.bonus: ", "got 'much'"]),
-        ({"bonus": None}, ["algorithm.bonus: "]),
-        ({"side": "up"}, ["algorithm.side: input should be 'left' or 'right'"]),
-        ({"bonsu": 1}, ["algorithm.bonsu: unknown key; did you mean `bonus`?"]),
-        ({"clip_low": 0.1}, ["algorithm.clip_low: unknown key"]),
-        ({"kl_coef": -1}, ["algorithm.kl_coef: "]),
-        ({"of": "Sign"}, ["algorithm.of: `Sign` has no module"]),
-        (
-            {"of": "no_such_package.Sign"},
-            ["algorithm.of: ", "`no_such_package` cannot be imported", "PYTHONPATH"],
-        ),
-        ({"of": "OUTSIDE.Sing"}, ["algorithm.of: ", "has no `Sing`"]),
-        ({"of": "OUTSIDE.number"}, ["algorithm.of: ", "number` is not a class"]),
-        ({"of": "OUTSIDE.NoLoss"}, ["algorithm.of: ", "NoLoss` lacks loss: inherit from fgrlhf."]),
-        (
-            {"of": "OUTSIDE.NoAlgorithm"},
-            ["NoAlgorithm` lacks reuses_rollouts, advantages, loss, "],
-        ),
-        ({"of": "OUTSIDE.OtherConfig"}, ["config_class of", "is dict", "AlgorithmConfig"]),
-        ({"of": "OUTSIDE.WithCritic"}, ["`python` needs a critic"]),
-        ({"of": 3}, ["algorithm.of: "]),
-    ],
-)
+@pytest.mark.parametrize("change, parts", refusals("own algorithms"))
 def test_mistakes_in_its_settings_are_named(change, parts, outside, tmp_path):
     changes = {f"algorithm__{key}": value for key, value in change.items()}
     of = changes.pop("algorithm__of", "OUTSIDE.Sign")

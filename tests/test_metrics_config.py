@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from refusals import refusals
 from rl_helpers import config as rl_config
 
 from fgrlhf.base.errors import UserError
@@ -57,28 +58,7 @@ def test_names_and_sections(tmp_path):
     assert Config().evaluation_metrics == []
 
 
-@pytest.mark.parametrize(
-    "value, message",
-    [
-        (["blue"], "evaluation_metrics.0.name: there is no `blue`; did you mean `bleu`?"),
-        ([{"name": "perplexity"}], "evaluation_metrics.0.model: missing; `perplexity` needs it"),
-        ([{"name": "bleu", "model": "gpt2"}], "model: gpt2 is not read, since `bleu` does not use"),
-        (["bleu", {"name": "bleu", "n": 2}], "evaluation_metrics.1.n: 2 is not read"),
-        ([{"name": "bleu", "key": "b"}], "evaluation_metrics.0.key: b is not read"),
-        ([{"name": "repetition", "m": 2}], "evaluation_metrics.0.m: unknown key"),
-        ([{"name": "repetition", "n": 0}], "evaluation_metrics.0.n: "),
-        ([{"name": "repetition", "key": "reward"}], "`reward` is another column's name"),
-        ([{"name": "repetition", "key": "a/b"}], "without slashes"),
-        ([{"model": "gpt2"}], "evaluation_metrics.0.name: missing"),
-        (["bleu", "bleu"], "evaluation_metrics: `bleu` is there more than once: name it once"),
-        (
-            [{"name": "perplexity", "model": "a"}, {"name": "perplexity", "model": "b"}],
-            "give each its own `key` ({name: perplexity, key: ...})",
-        ),
-        ("bleu", "evaluation_metrics: "),
-        ([3], "evaluation_metrics.0: "),
-    ],
-)
+@pytest.mark.parametrize("value, message", refusals("metrics"))
 def test_mistakes_are_named(value, message):
     assert message in refused(value)
 

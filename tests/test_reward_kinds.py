@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
+from refusals import refusals
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -66,85 +67,8 @@ def values(scores) -> list[tuple]:
 
 # ---- configs -------------------------------------------------------------------------------------
 
-R1 = {"ckpt": "r", "positive_reward": 0.3, "negative_reward": -0.3}
-FACTS = {"level": "subsentence", "error_label": "NF-ERR", "with_context": False}
 
-
-@pytest.mark.parametrize(
-    "name, section, lines",
-    [
-        ("relevance_model", R1, []),
-        ("relevance_model", R1 | {"place": "end", "weight": -2} | FACTS, []),
-        ("relevance_model", R1 | {"positive_reward": 0}, []),
-        (
-            "relevance_model",
-            {"ckpt": "r"},
-            ["positive_reward: missing", "negative_reward: missing"],
-        ),
-        ("factuality_model", {k: R1[k] for k in R1 if k != "ckpt"}, ["ckpt: missing"]),
-        (
-            "factuality_model",
-            R1 | {"positive_reward": 0, "negative_reward": 0},
-            ["positive_reward: it and negative_reward are 0"],
-        ),
-        (
-            "relevance_model",
-            R1 | {"scale": 5, "clip": 1},
-            ["scale: unknown key", "clip: unknown key"],
-        ),
-        ("completeness_model", {"ckpt": "r", "scale": 0.3, "clip": 2, "with_context": True}, []),
-        (
-            "completeness_model",
-            {"ckpt": "r", "positive_reward": 3},
-            ["positive_reward: unknown key"],
-        ),
-        ("completeness_model", {"ckpt": "r", "scale": 0}, ["scale: 0 makes the reward 0"]),
-        ("completeness_model", {}, ["ckpt: missing"]),
-        ("gold", {"kind": "oracle_gold", "scale": 6, "place": "end"}, []),
-        ("gold", {"kind": "oracle_gold", "ckpt": "/nope"}, ["ckpt: unknown key"]),
-        (
-            "a",
-            {"kind": "oracle_gould"},
-            ["kind: there is no `oracle_gould`; did you mean `oracle_go"],
-        ),
-        ("a", {"weight": 1}, ["kind: missing; known: classifier, factuality"]),
-        ("a", {"kind": 5}, ["kind: missing; known"]),
-        ("a", {"kind": "sequence_scorer", "ckpt": "", "std": 0}, ["ckpt: it is empty", "std: "]),
-        ("a", {"kind": "segment_classifier", "ckpt": "r", "values": {"error": -1}}, []),
-        ("a", {"kind": "segment_classifier", "ckpt": "r"}, ["values: missing"]),
-        (
-            "a",
-            {"kind": "segment_classifier", "ckpt": "r", "values": {"error": 0}},
-            ["values: every label is worth 0"],
-        ),
-        ("length", {"kind": "length", "max_words": 60, "value": -0.2}, []),
-        ("length", {"kind": "length", "value": -0.2}, ["max_words: missing; give max_words"]),
-        (
-            "length",
-            {"kind": "length", "value": -1, "min_words": 5, "max_words": 4},
-            ["min_words: 5 is more than max_words=4"],
-        ),
-        (
-            "length",
-            {"kind": "length", "max_word": 6, "value": -1},
-            ["max_word: unknown key; did you"],
-        ),
-        ("a", {"kind": "regex", "pattern": "(", "value": 1}, ["pattern: it is not a regular expr"]),
-        (
-            "a",
-            {"kind": "regex", "pattern": "x", "value": 1, "otherwise": -1},
-            ["otherwise: it is not read without `level`"],
-        ),
-        ("a", {"kind": "repetition", "value": 0}, ["value: 0 makes the reward 0"]),
-        ("a", {"kind": "missing_eos"}, ["value: missing"]),
-        ("a", {"kind": "python", "of": "os"}, ["of: 'os' names no class: write its module"]),
-        (
-            "a",
-            {"kind": "python", "of": "mine/rewards.py"},
-            ["of: 'mine/rewards.py' names no class"],
-        ),
-    ],
-)
+@pytest.mark.parametrize("name, section, lines", refusals("reward kinds"))
 def test_a_kind_accepts_the_keys_it_reads_and_no_other(name, section, lines):
     got = refused(**{name: section})
     assert len(got) == len(lines), got
@@ -492,8 +416,3 @@ def test_an_unknown_label_is_refused_with_the_known_ones(classifier):
         built(a=section)
     with pytest.raises(UserError, match="no text classifier could be loaded from `/nowhere/x`"):
         built(a=section | {"ckpt": "/nowhere/x"})
-
-
-def test_every_kind_is_registered_under_its_own_name():
-    for name, kind in LIBRARY_REWARDS.items():
-        assert kind.model_fields["kind"].default == name

@@ -28,6 +28,7 @@ from fake_sampler import (
     text,
     vllm_config,
 )
+from refusals import refusals
 from rl_helpers import PROMPTS, config, metrics, trainer
 from safetensors.torch import load_file, save_file
 from test_sharding import start_ranks
@@ -595,25 +596,7 @@ def test_tied_embeddings_are_refused_by_a_server_on_a_cpu(one_step_behind, fake)
         make_sampler(settings, tied).check()
 
 
-@pytest.mark.parametrize(
-    ("changes", "part"),
-    [
-        ({"sampler__kind": "sglang"}, "sampler"),
-        ({"sampler__ulr": "http://127.0.0.1"}, "sampler.ulr"),
-        ({"sampler__url": "http://10.0.0.7:8000"}, "in the clear"),
-        ({"sampler__max_gap": 0}, "sampler.max_gap"),
-        ({"sampler__importance_cap": 0.5}, "sampler.importance_cap"),
-        ({"sampler__parallel": 0}, "sampler.parallel"),
-        ({"sampler__sync_dir": None}, "sampler.sync_dir"),
-        (
-            {"model__policy_model__train_generation_kwargs": {"do_sample": False}},
-            "do_sample is false, but the server",
-        ),
-        ({"env__logprob_temperature": 0.5}, "at the sampling temperature 1.0"),
-        ({"train__dropout": True}, "has no dropout"),
-        ({"algorithm__name": "nlpo"}, "samples from a masked policy"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "part"), refusals("samplers"))
 def test_impossible_settings_are_refused(changes, part, tmp_path):
     sampler = {"kind": "vllm", "url": "http://127.0.0.1:8000", "sync_dir": "sync"}
     with pytest.raises(UserError) as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from refusals import refusals
 from rl_helpers import metrics
 from test_policy import sampled
 
@@ -286,33 +287,7 @@ def test_rows_without_a_decision_are_refused(world):
         load_comparisons(config, {}, no_prompts)
 
 
-@pytest.mark.parametrize(
-    "argument, message",
-    [
-        ("data.feedback_file=nowhere.json", "nowhere.json does not exist"),
-        ("dpo.span_weight=0.5", "dpo.span_weight: input should be greater than or equal to 1"),
-        (
-            "data.pairs=preference",
-            "dpo.span_weight is 5, but data.pairs=preference marks no characters in the answers of",
-        ),
-        ("dpo.loss=kto", "dpo.loss: input should be 'sigmoid', 'hinge' or 'ipo'"),
-        ("train.total_episodes=5", "train.total_episodes: unknown key"),
-        (
-            "data.pairs=votes",
-            "no source of pairs `votes`; known: comparisons, corrected, preference",
-        ),
-        ("data.pairs=correct", "no source of pairs `correct`; did you mean `corrected`"),
-        (
-            "data.pairs=comparisons",
-            "data.train_file: .* is not read, since the rows of data.pairs=comparisons hold",
-        ),
-        (
-            "data.train_file=null",
-            "reads its prompts from files: give one for train, such as data.train_file",
-        ),
-        ("data.columns.prompt=x", "data.columns: .* is not read, since data.pairs=corrected has"),
-    ],
-)
+@pytest.mark.parametrize("argument, message", refusals("dpo"))
 def test_refused_before_anything_is_loaded(argument, message, world, monkeypatch):
     monkeypatch.setattr(
         train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded")
