@@ -1,13 +1,14 @@
 """What files of published formats become: the cases of `importers/FORMAT.json`, by their names.
 
-A case has `files` with their rows or lines, of which the first one is imported; the `keys` of the
-import, one of which may be the name of another file; and the result: `rows` and `report`, or the
-`error`. `why` says what a case shows if its name does not.
+A case has `files` with their rows or lines (null: those of `fixtures/annotation_tools`), of which
+the first one is imported; the `keys` of the import, one of which may be the name of another file;
+and the result: `rows` and `report`, or the lines of the `error`. `why` says what a case shows.
 
     python tests/importer_cases.py    write all results anew; check every change with `git diff`
 """
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fgrlhf.data.importers.registry import IMPORTERS, import_items
 from fgrlhf.data.rows import Row
 
 FOLDER = Path(__file__).parent / "importers"
+TOOLS = Path(__file__).parent / "fixtures" / "annotation_tools"
 Case = dict[str, Any]
 
 
@@ -34,7 +36,9 @@ def write_files(folder: Path, case: Case) -> Path:
     """Write the files of a case; the path of what is imported, a file or the folder `in`."""
     for name, content in case["files"].items():
         path = folder / name
-        if path.suffix == ".jsonl":
+        if content is None:
+            shutil.copy(TOOLS / name, path)
+        elif path.suffix == ".jsonl":
             write_jsonl(path, content)
         elif path.suffix == ".json":
             write_json(path, content)

@@ -36,167 +36,13 @@ def read(name, file, **keys):
     return import_items(FILES / file, name, keys)
 
 
-def of(judged, annotator):
-    return [judgement for judgement in judged.judgements if judgement.annotator == annotator]
-
-
 # ---- Label Studio --------------------------------------------------------------------------------
-
-
-def test_label_studio():
-    (first, fine, unseen), report = read("label_studio", "label_studio.json")
-    assert of(first, "1") == [
-        Judgement("err", "wrong", *HERE, annotator="1"),
-        Judgement("quality", score=4.0, annotator="1"),
-        Judgement("tone", "rude", annotator="1"),
-        Judgement("tone", "odd", annotator="1"),
-        Judgement("fix", "comment", annotator="1", reason="Seven is odd."),
-    ]
-    # an empty answer is one; a task that nobody judged, or that was skipped, has none
-    assert of(first, "2") == [Judgement("err", "no error", annotator="2")]
-    assert fine.judgements == (Judgement("err", "no error", annotator="1"),)
-    assert unseen.judgements == ()
-    # the list of predictions has numbers, and the annotation has what it began with
-    assert of(first, None) == [Judgement("err", "wrong", 0, 5, origin="m1")]
-    assert report.spans == {"exact offset": 2}
-    assert report.notes == {"annotations without a mark, read as `no error`": 2}
-    assert report.losses == {"cancelled annotations": 1, "scores of predictions": 1}
-
-
-def test_an_answer_without_a_mark_is_clean_if_marks_were_asked_for(tmp_path):
-    rating = {"id": "1", "from_name": "quality", "type": "rating", "value": {"rating": 5}}
-    annotation = {"completed_by": 1, "result": [rating]}
-    write_json(tmp_path / "t.json", [{"data": {"text": "Fine."}, "annotations": [annotation]}])
-    rated = Judgement("quality", score=5.0, annotator="1")
-    (item,), _ = import_items(tmp_path / "t.json", "label_studio")
-    assert item.judgements == (rated,)
-    (item,), _ = import_items(tmp_path / "t.json", "label_studio", {"aspect": "err"})
-    assert item.judgements == (rated, Judgement("err", "no error", annotator="1"))
-    empty = [{"data": {"text": "Fine."}, "annotations": [annotation | {"result": []}]}]
-    write_json(tmp_path / "t.json", empty)
-    (item,), report = import_items(tmp_path / "t.json", "label_studio")
-    assert item.judgements == ()
-    assert report.losses == {"annotations without results, of no known aspect (aspect=NAME)": 1}
-
-
-def test_label_studio_counts_code_points_in_predictions_without_a_text(tmp_path):
-    value = {"start": 23, "end": 27, "labels": ["wrong"]}
-    result = {"id": "1", "from_name": "err", "to_name": "text", "type": "labels", "value": value}
-    task = {"data": {"text": TEXT}, "predictions": [{"model_version": "m", "result": [result]}]}
-    write_json(tmp_path / "t.json", [task])
-    (item,), _ = import_items(tmp_path / "t.json", "label_studio")
-    assert item.judgements == (Judgement("err", "wrong", *HERE, origin="m"),)
-
-
-def test_regions_of_one_id_with_other_offsets_are_regions_of_their_own(tmp_path):
-    results = []
-    for start, end, label in ((4, 7, "A"), (25, 29, "B")):
-        value = {"start": start, "end": end, "labels": [label]}
-        results.append({"id": "r", "from_name": "err", "type": "labels", "value": value})
-    severity = {"id": "r", "from_name": "severity", "type": "choices"}
-    results.append(severity | {"value": {"start": 25, "end": 29, "choices": ["minor"]}})
-    task = {"data": {"text": "The sun is small and the moon is big."}}
-    write_json(tmp_path / "t.json", [task | {"annotations": [{"result": results}]}])
-    (item,), _ = import_items(tmp_path / "t.json", "label_studio")
-    assert item.judgements == (
-        Judgement("err", "A", 4, 7),
-        Judgement("err", "B", 25, 29, "minor"),
-    )
-
-
-def test_hypertext_is_marked_in_its_source():
-    (item,), report = read("label_studio", "label_studio_hypertext.json")
-    marked = [item.response[slice(*judgement.span)] for judgement in item.judgements]
-    assert marked == ["here", "Seven &amp; <b>eight"]
-    assert report.spans == {"exact offset": 2}
 
 
 def test_the_text_of_html():
     text, starts, ends = text_of_html("a&#33;<br>&lt b")
     assert text == "a!< b"
     assert list(zip(starts, ends, strict=True)) == [(0, 1), (1, 6), (10, 13), (13, 14), (14, 15)]
-
-
-def test_paragraphs_become_lines():
-    (item,), report = read("label_studio", "label_studio_paragraphs.json")
-    assert item.response == "User: Count.\nBot: One 🙂 two here."
-    (judgement,) = item.judgements
-    assert item.response[slice(*judgement.span)] == "here"
-    assert report.spans == {"exact offset": 1}
-
-
-def task(data, *annotations, **keys):
-    """A task of Label Studio; an annotation is its annotator and results."""
-    made = [{"completed_by": who, "result": results} for who, results in annotations]
-    return {"id": 1, "data": data, "annotations": made, **keys}
-
-
-def region(quote, kind="labels", **value):
-    value = {"text": quote, kind: ["wrong"], **value}
-    return {"id": "r", "from_name": "err", "to_name": "text", "type": kind, "value": value}
-
-
-def test_line_breaks_in_the_text_of_a_region_are_written_as_backslash_n(tmp_path):
-    lines = task({"text": "One.\nTwo is here."}, (1, [region("One.\\nTwo", start=0, end=8)]))
-    turns = [{"author": "A", "text": "Hi 🙂 there"}, {"author": "B", "text": "🙂🙂 yes it is"}]
-    of_turns = region("there\\n\\n🙂🙂 yes", "paragraphlabels", start="0", end="1")
-    of_turns["value"] |= {"startOffset": 6, "endOffset": 8}
-    paths = {"start": "/p[1]/text()[1]", "end": "/p[2]/text()[1]"}
-    of_html = region("One.\\n\\nTwo", "hypertextlabels", **paths)
-    of_html["value"]["globalOffsets"] = {"start": 0, "end": 7}
-    html = task({"text": "<p>One.</p><p>Two.</p>"}, (1, [of_html]))
-    path = tmp_path / "tasks.json"
-    write_json(path, [lines, task({"response": turns}, (1, [of_turns])), html])
-    items, report = import_items(path, "label_studio", {})
-    marked = []
-    for item in items:
-        (judgement,) = item.judgements
-        marked.append(item.response[judgement.span[0] : judgement.span[1]])
-    assert marked == ["One.\nTwo", "there\nB: 🙂🙂 yes", "One.</p><p>Two"]
-    assert report.spans == {"exact offset": 3}
-
-
-def test_a_person_who_annotates_a_task_twice_is_one_person(tmp_path):
-    mark = region("Two", start=0, end=3)
-    rows = [
-        task({"text": "Two is one."}, (1, [mark]), (1, [mark]), (1, []), (2, [])),
-        task({"text": "Two is odd."}, (1, []), (1, [])),
-    ]
-    path = tmp_path / "tasks.json"
-    write_json(path, rows)
-    (first, second), report = import_items(path, "label_studio", {})
-    wrong = Judgement("err", "wrong", 0, 3, annotator="1")
-    assert first.judgements == (wrong, Judgement("err", "no error", annotator="2"))
-    assert second.judgements == (Judgement("err", "no error", annotator="1"),)
-    assert report.notes["judgements that a person gave twice, or took back"] == 3
-
-
-def test_the_only_text_of_a_task_is_judged(tmp_path):
-    path = tmp_path / "tasks.json"
-    write_json(path, [task({"document": "Two is one.", "prompt": "Say it."}, drafts=[{}, {}])])
-    (item,), report = import_items(path, "label_studio", {})
-    assert (item.prompt.text, item.response) == ("Say it.", "Two is one.")
-    assert report.losses == {"drafts of annotations": 2}
-    write_json(path, [task({"answer1": "Two", "answer2": "One"})])
-    with pytest.raises(UserError, match="Rename the key of the judged text"):
-        import_items(path, "label_studio", {})
-
-
-def test_answers_with_other_results_but_no_mark_are_noted(tmp_path):
-    verdict = {"from_name": "tone", "to_name": "text", "type": "choices"}
-    verdict["value"] = {"choices": ["rude"]}
-    marked = task({"text": "Two is odd."}, (1, [region("Two", start=0, end=3), verdict]))
-    unmarked = task({"text": "Two is one."}, (1, [verdict]))
-    path = tmp_path / "tasks.json"
-    for rows, count in (([marked, unmarked], 1), ([unmarked], 0)):
-        write_json(path, rows)
-        _, report = import_items(path, "label_studio", {})
-        assert sum(n for note, n in report.notes.items() if "aspect=NAME" in note) == count
-
-
-def test_json_min_is_named():
-    with pytest.raises(UserError, match="JSON-MIN, .* Export the project as JSON"):
-        read("label_studio", "label_studio_json_min.json")
 
 
 def test_label_studio_takes_its_own_annotators_back(tmp_path):
@@ -293,28 +139,6 @@ def test_files_that_are_no_configuration_of_a_project(tmp_path, project, message
 # ---- Argilla -------------------------------------------------------------------------------------
 
 
-def test_flattened_argilla():
-    (first, unseen), report = read("argilla", "argilla_flat.json")
-    assert first.judgements == (
-        Judgement("err", "wrong", *HERE, annotator="u1"),
-        Judgement("err", "no error", annotator="u2"),
-        Judgement("quality", score=4.0, annotator="u1"),
-        Judgement("err", "wrong", 0, 5, origin="m1"),
-    )
-    assert (first.prompt.id, first.prompt.text) == ("r1", "Count.")
-    assert first.prompt.meta == {"topic": "numbers"}
-    assert unseen.judgements == ()
-    assert report.losses == {"discarded answers": 1, "drafts of answers": 1}
-    assert not report.notes
-
-
-def test_answers_of_pending_records_are_noted():
-    (item,), report = read("argilla", "argilla.json")
-    assert of(item, "u2") == [Judgement("err", "no error", annotator="u2")]
-    (note,) = report.notes
-    assert "may be drafts or discarded" in note and "flatten=True" in note
-
-
 def test_argilla_takes_its_own_records_back():
     items, _ = read("argilla", "argilla.json")
     (record,), losses = EXPORTERS["argilla"].write(items)
@@ -336,28 +160,6 @@ def test_a_label_of_argilla_is_a_text_unless_there_are_several():
 
 
 # ---- doccano -------------------------------------------------------------------------------------
-
-
-def test_doccano_counts_utf16_code_units():
-    (first, fine), report = read("doccano", "doccano.jsonl")
-    assert first.judgements == (Judgement("label", "wrong", *HERE),)
-    assert (first.prompt.text, first.source) == ("Count.", "7")
-    assert report.spans == {"offset without a quote (UTF-16 code units)": 1}
-    assert fine.judgements == ()
-    assert list(report.notes.values()) == [1]
-
-
-@pytest.mark.parametrize("unit", ["graphemes", "code_points"])
-def test_the_unit_of_doccano_can_be_given(tmp_path, unit):
-    write_jsonl(tmp_path / "d.jsonl", [{"text": TEXT, "label": [[*HERE, "wrong"]]}])
-    (item,), _ = import_items(tmp_path / "d.jsonl", "doccano", {"offsets": unit})
-    assert item.judgements[0].span == HERE
-
-
-def test_confirmed_rows_of_doccano_without_a_label_are_clean():
-    (first, fine), _ = read("doccano", "doccano.jsonl", confirmed=True, annotator="ann")
-    assert fine.judgements == (Judgement("label", "no error", annotator="ann"),)
-    assert first.judgements == (Judgement("label", "wrong", *HERE, annotator="ann"),)
 
 
 def test_doccano_and_back(tmp_path):
@@ -390,13 +192,6 @@ def test_rows_for_doccano_have_the_same_keys():
         "values of the key `filename`, which doccano sets": 1,
         "values of the key `Comments`, which doccano sets": 1,
     }
-
-
-def test_texts_of_doccano_can_be_corrections(tmp_path):
-    write_jsonl(tmp_path / "d.jsonl", [{"text": "Abc.", "label": ["Abd.", "Abe."]}])
-    (item,), report = import_items(tmp_path / "d.jsonl", "doccano", {"corrections": True})
-    assert item.judgements == () and item.prompt.meta == {"correction": "Abd."}
-    assert report.losses == {"further corrections of a text": 1}
 
 
 # ---- files that the tools wrote ------------------------------------------------------------------

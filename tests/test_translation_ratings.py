@@ -1,4 +1,4 @@
-"""Ratings of mt-metrics-eval, and Mu-SHROOM's annotations, in invented rows of their forms."""
+"""Ratings of mt-metrics-eval in invented rows of their form."""
 
 import json
 
@@ -8,8 +8,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_jsonl
 from fgrlhf.data.formats import SPANS
 from fgrlhf.data.importers.registry import import_items
-from fgrlhf.data.judgements import Judgement, to_spans
-from fgrlhf.data.votes import MAJORITY, combined
+from fgrlhf.data.judgements import Judgement
 
 SOURCE = "Der Mond 🙂 ist klein, klein."
 TARGET = "The moon 🙂 is big, big."
@@ -30,39 +29,6 @@ def rating(*errors, rater="r1", **more):
 def read(tmp_path, rows, name="mtme"):
     write_jsonl(tmp_path / "rows.jsonl", rows)
     return import_items(tmp_path / "rows.jsonl", name)
-
-
-def test_standalone_ratings(tmp_path):
-    rows = [
-        rating(error(14, 17), error(9, 10, "Other", None, score=None)),
-        rating(rater="r2"),
-        rating(error(4, 8, "Accuracy/Omission", is_source_error=True), rater="r3"),
-        rating(error(0, 3, None, "minor"), segment_id=1, system_id="t"),
-    ]
-    (item, other), report = read(tmp_path, rows)
-    assert item.source == SOURCE
-    assert item.judgements == (
-        Judgement("Accuracy", "Mistranslation", 14, 17, "major", 5.0, annotator="r1"),
-        Judgement("Other", "Other", 9, 10, annotator="r1"),
-        Judgement("MQM", "no error", annotator="r2"),
-        Judgement("Accuracy", "Omission", 4, 8, "major", 5.0, side="source", annotator="r3"),
-    )
-    assert (TARGET[14:17], SOURCE[4:8]) == ("big", "Mond")
-    assert (item.prompt.id, other.prompt.id) == ("d/0/s/de", "d/1/t/de")
-    assert other.judgements[0].label == "minor"
-    assert report.spans == {"offset without a quote": 4}
-
-
-def test_an_error_without_a_place_is_still_an_error(tmp_path):
-    rows = [rating(error(5, 5), error(0, 99), error(1, 2, "No-error", "no-error"))]
-    (item,), report = read(tmp_path, rows)
-    assert [(j.label, j.span) for j in item.judgements] == [
-        ("Mistranslation", None),
-        ("Mistranslation", None),
-        ("no error", None),
-    ]
-    assert report.spans == {"empty": 1, "outside the text": 1}
-    assert sum(report.notes.values()) == 2
 
 
 def evaluation_set(tmp_path, lines):
@@ -103,50 +69,6 @@ def test_faults_of_ratings(tmp_path, line, message):
     with pytest.raises(UserError) as caught:
         import_items(evaluation_set(tmp_path, [line]), "mtme")
     assert message in " ".join(str(caught.value).split())
-
-
-# ---- Mu-SHROOM -----------------------------------------------------------------------------------
-
-ANSWER = " Big 🙂 moon, big moon."
-
-
-def shroom(**more):
-    row = {"id": "tst-1", "lang": "EN", "model_input": "How big?", "model_output_text": ANSWER}
-    return row | {"hard_labels": [[1, 4]], "soft_labels": [{"start": 1, "prob": 0.6, "end": 4}],
-                  "model_id": "m"} | more  # fmt: skip
-
-
-def test_annotators_of_mushroom(tmp_path):
-    marks = {"a1": [[1, 4], [13, 16]], "a2": [], "a3": [[5, 5]], "a4": [[13, 16]]}
-    (item,), report = read(tmp_path, [shroom(annotations=marks)], "mushroom")
-    kind = "hallucination"
-    assert item.judgements == (
-        Judgement(kind, kind, 1, 4, annotator="a1"),
-        Judgement(kind, kind, 13, 16, annotator="a1"),
-        Judgement(kind, "no error", annotator="a2"),
-        Judgement(kind, kind, 13, 16, annotator="a4"),
-    )
-    assert ANSWER[13:16] == "big"
-    assert report.spans == {"offset without a quote": 3, "empty": 1}
-    assert (item.prompt.text, item.prompt.meta["lang"]) == ("How big?", "EN")
-    assert item.prompt.meta["hard_labels"] == [[1, 4]]  # computed from the annotators' marks
-    (voted,), _ = combined([item], MAJORITY)
-    assert [span.start for span in to_spans(voted)[0].spans] == [13]
-
-
-def test_labels_of_mushroom_without_annotators(tmp_path):
-    rows = [shroom(), shroom(hard_labels=[], soft_labels=[])]
-    (item, clean), _ = read(tmp_path, rows, "mushroom")
-    assert item.judgements == (
-        Judgement("hallucination", "hallucination", 1, 4),
-        Judgement("share of annotators", None, 1, 4, score=0.6),
-    )
-    assert clean.judgements == (Judgement("hallucination", "no error"),)
-    assert "hard_labels" not in item.prompt.meta
-    with pytest.raises(UserError, match="has none of annotations, hard_labels, soft_labels"):
-        read(tmp_path, [{"model_output_text": "a"}], "mushroom")
-    with pytest.raises(UserError, match="must be .start, end."):
-        read(tmp_path, [shroom(hard_labels=[[1, 2, 3]])], "mushroom")
 
 
 def test_columns_name_the_side(tmp_path):
