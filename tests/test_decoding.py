@@ -5,7 +5,14 @@ import torch
 from torch import Tensor
 
 from fgrlhf.models import decoding
-from fgrlhf.models.decoding import CANDIDATES, Sampling, draw, log_kept_mass
+from fgrlhf.models.decoding import (
+    CANDIDATES,
+    Sampling,
+    decode,
+    draw,
+    log_kept_mass,
+    response_mask,
+)
 
 V = 5000
 ROWS = 200
@@ -115,3 +122,40 @@ def test_the_largest_random_number_draws_a_token_with_probability(top_p):
     logits_BV[0, [3, 4000]] = torch.tensor([1.0, 0.0])
     drawn = draw(logits_BV, Sampling(1, top_p=top_p), torch.tensor([largest]))
     assert int(drawn) == (3 if top_p == 0.5 else 4000)
+
+
+def test_the_mask_ends_with_the_first_end_token():
+    ids_BT = torch.tensor([[5, 1, 3], [1, 1, 1], [4, 5, 6], [4, 5, 2]])
+    expected = [[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 1, 1]]
+    assert response_mask(ids_BT, [1, 2]).tolist() == expected
+
+
+class SameLogits:
+    """A model that predicts the same after any tokens; it keeps the rows that are not finished."""
+
+    def __init__(self, rows: int, logits_V: Tensor):
+        self.logits_RV = logits_V.expand(rows, -1)
+
+    def first(self):
+        return self.logits_RV
+
+    def next(self, ids_R):
+        assert len(ids_R) == len(self.logits_RV)
+        return self.logits_RV
+
+    def keepable(self, live_R):
+        return live_R.nonzero()[:, 0]
+
+    def keep(self, rows):
+        self.logits_RV = self.logits_RV[rows]
+
+
+def test_every_row_draws_with_its_own_numbers_also_when_others_have_ended():
+    probabilities_V = torch.tensor([0.4, 0.3, 0.2, 0.1])  # token 0 is the end
+    uniform_BT = torch.tensor([[0.1, 0.65, 0.65], [0.5, 0.8, 0.95], [0.95, 0.5, 0.1]])
+    steps = SameLogits(3, probabilities_V.log())
+    response = decode(steps, lambda hidden: hidden, Sampling(3), uniform_BT, [0], pad_id=9)
+    assert response.ids_BT.tolist() == [[0, 9, 9], [1, 2, 3], [3, 1, 0]]
+    assert response.mask_BT.tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 1]]
+    expected_BT = torch.tensor([[0.4, 1.0, 1.0], [0.3, 0.2, 0.1], [0.1, 0.3, 0.4]]).log()
+    torch.testing.assert_close(response.logprobs_BT, expected_BT)
