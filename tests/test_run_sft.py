@@ -193,6 +193,7 @@ def test_the_best_checkpoint_is_kept(world, monkeypatch, metric, scores, best):
 LENGTHS = [1, 1, 9, 2, 30]  # words of the dev answers
 
 
+@torch.no_grad()
 def float64_loss(folder, file):
     """The mean negative log-probability of all response tokens, one row at a time."""
     policy = load_policy(folder, max_input_len=32).double().eval()
