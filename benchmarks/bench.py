@@ -9,33 +9,31 @@ alternate in one process, and their results must agree to 1e-4 before anything i
 
 import ctypes
 import gc
-import platform
 import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-import transformers
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from transformers.utils import logging as transformers_logging
 
 from benchmarks import baseline, causal, ours, workload
-from benchmarks.child import measured
 from benchmarks.flops import padded_update_flops, step_flops
-from benchmarks.measure import (
-    PHASES,
-    Equality,
-    Weights,
-    check,
-    paired,
-    response_tokens,
-    run_step,
+from benchmarks.harness import (
+    Progress,
+    alternate,
+    by_phase,
+    machine,
+    number,
+    phase_rows,
+    quiet_transformers,
+    replace_part,
+    table,
     with_total,
-    workload_facts,
 )
-from benchmarks.tables import number, replace_part, table
+from benchmarks.measure import PHASES, Equality, Weights, check, measured, run_step
 from benchmarks.workload import CPU_SIZES, GPU_SIZES, SIZES, Size
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_text
@@ -43,21 +41,11 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 
-OF_SIZE = (
-    "reps",
-    "prompts",
-    "samples",
-    "epochs",
-    "dropout",
-    "baseline_attention",
-    "onednn",
-    "gradient_checkpointing",
-)
+OPTIONS = ("dropout", "baseline_attention", "onednn", "gradient_checkpointing")
+OF_SIZE = ("reps", "prompts", "samples", "epochs", *OPTIONS)  # settings that change a size
 # Of the equality check. The second epoch is needed because the ratio of the first is 1.
 CHECKED_EPOCHS = 2
 CHECKED_PROMPTS = 2
-
-
 NAMES = (*SIZES, causal.NAME)
 
 
@@ -111,16 +99,6 @@ class Settings(StrictModel):
         return [replace(SIZES[name], **changes) for name in self.names() if name in SIZES]
 
 
-class Progress:
-    """Prints lines with the seconds since the start."""
-
-    def __init__(self):
-        self.started = perf_counter()
-
-    def __call__(self, text: str) -> None:
-        print(f"[{perf_counter() - self.started:5.0f} s] {text}", flush=True)
-
-
 # ---- one size ------------------------------------------------------------------------------------
 
 
@@ -139,39 +117,38 @@ def checked(size: Size, say: Progress) -> Equality:
 
 def timed(
     size: Size, say: Progress
-) -> tuple[dict[str, list[dict[str, float]]], list[list[int]], list[int]]:
+) -> tuple[list[dict[str, Mapping[str, float]]], list[list[int]], list[int]]:
     """Run both sides alternately, each step from the same weights.
 
     Returns:
-      side -> {phase: seconds} per repetition; the responses; tokens of the reward models' inputs.
+      {side: {phase: seconds}} per repetition; the responses; tokens of the reward models' inputs.
     """
     trainer = ours.build(size)
     generated = ours.generate(trainer)
     responses = generated.responses()
     judged = ours.judged_tokens(trainer, ours.score(trainer, generated))
-    sides = {"baseline": (baseline, baseline.build(size, responses)), "ours": (ours, trainer)}
-    weights = {name: Weights(side.modules(state)) for name, (side, state) in sides.items()}
-    seconds: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
-    # The first step on a GPU selects kernels; on a CPU the check has warmed up.
+    plain = baseline.build(size, responses)
+    sides: dict[str, Callable[[], Mapping[str, float]]] = {}
+    for name, side, state in (("baseline", baseline, plain), ("ours", ours, trainer)):
+        weights = Weights(side.modules(state))
+        sides[name] = partial(_repetition, f"{size.name}: {name}", side, state, weights, responses)
+    # the first step on a GPU selects kernels; on a CPU the check has warmed up
     warm_ups = 1 if torch.cuda.is_available() else 0
-    for rep in range(-warm_ups, size.reps):
-        for name in list(sides)[:: 1 if rep % 2 == 0 else -1]:
-            step = run_step(*sides[name])
-            weights[name].restore()
-            if step.generated.responses() != responses:
-                raise UserError(
-                    f"{size.name}: {name} sampled different tokens in this repetition, so the times"
-                    " cannot be compared"
-                )
-            if rep >= 0:
-                seconds[name].append(with_total(step.seconds))
-            del step
-        if rep >= 0:
-            latest = ", ".join(
-                f"{name} {steps[-1]['step']:.2f} s" for name, steps in seconds.items()
-            )
-            say(f"{size.name}: repetition {rep + 1} of {size.reps}: {latest}")
-    return seconds, responses, judged
+    rounds = alternate(sides, size.reps, warm_ups, lambda text: say(f"{size.name}: {text}"))
+    return rounds, responses, judged
+
+
+def _repetition(
+    name: str, side: Any, state: Any, weights: Weights, responses: list[list[int]]
+) -> dict[str, float]:
+    """Seconds of each phase of a step, after which the weights are those from before it."""
+    step = run_step(side, state)
+    weights.restore()
+    if step.generated.responses() != responses:
+        raise UserError(
+            f"{name} sampled different tokens in this repetition, so the times cannot be compared"
+        )
+    return with_total(step.seconds)
 
 
 def memory_of(
@@ -228,18 +205,15 @@ def bench_size(size: Size, settings: Settings, say: Progress) -> dict[str, dict]
     )
     equality = checked(size, say)
     free_memory()
-    seconds, responses, judged = timed(size, say)
+    rounds, responses, judged = timed(size, say)
     free_memory()
     memory = memory_of(size, responses, settings.threads, say) if settings.memory else {}
-    lengths = [len(row) for row in responses]
-    answers = [lengths[at : at + size.samples] for at in range(0, len(lengths), size.samples)]
-    flops = step_flops(size, prompts, answers, judged)
+    flops = step_flops(size, prompts, lengths_by_prompt(size, responses), judged)
     result: dict[str, dict] = {}
-    for name in (*PHASES, "step"):
-        times = paired(*([step[name] for step in seconds[side]] for side in ("baseline", "ours")))
+    for name, times in by_phase(rounds, (*PHASES, "step")).items():
         rates = {}
         for side in ("baseline", "ours"):
-            rates[f"{side}_tokens_per_s"] = response_tokens(responses) / times[f"{side}_s"]
+            rates[f"{side}_tokens_per_s"] = sum(map(len, responses)) / times[f"{side}_s"]
             rates[f"{side}_gflops"] = flops[name] / times[f"{side}_s"] / 1e9
             if settings.peak_tflops:
                 rates[f"{side}_mfu"] = rates[f"{side}_gflops"] / 1e3 / settings.peak_tflops
@@ -256,45 +230,31 @@ def bench_size(size: Size, settings: Settings, say: Progress) -> dict[str, dict]
     }
 
 
-# ---- tables --------------------------------------------------------------------------------------
+def lengths_by_prompt(size: Size, responses: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Tokens of the responses to each prompt."""
+    lengths = [len(row) for row in responses]
+    return [lengths[at : at + size.samples] for at in range(0, len(lengths), size.samples)]
 
 
-def machine(threads: int) -> dict[str, object]:
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+def workload_facts(size: Size, responses: Sequence[Sequence[int]]) -> dict[str, object]:
+    """The facts about the workload that the tables print."""
+    names = ("samples", "epochs", "micro_batch", "reps")
     return {
-        "gpu": gpu,
-        "cpu": platform.processor() or platform.machine(),
-        "threads": threads,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "prompt_tokens": workload.prompt_lengths(size),
+        "answer_tokens": [len(row) for row in responses],
+        "precision": "bf16" if size.bf16 else "fp32",
+        **{name: getattr(size, name) for name in (*names, *OPTIONS)},
     }
 
 
-def _row(name: str, row: dict[str, float]) -> list[str]:
-    cells = [name, *(number(row[key]) for key in ("baseline_s", "ours_s")), f"{row['ratio']:.2f}"]
-    for key in ("tokens_per_s", "gflops", "peak_mb"):
-        cells += [
-            number(row[f"{side}_{key}"]) if f"{side}_{key}" in row else ""
-            for side in ("baseline", "ours")
-        ]
-    return cells
+# ---- tables --------------------------------------------------------------------------------------
 
 
 def size_table(name: str, result: dict[str, dict]) -> str:
     """The table of one size's phases, under a description of its workload."""
-    header = [
-        "phase",
-        "baseline s",
-        "ours s",
-        "ratio",
-        "baseline tokens/s",
-        "ours tokens/s",
-        "baseline GFLOP/s",
-        "ours GFLOP/s",
-        "baseline MB",
-        "ours MB",
-    ]
+    header = ["phase", "baseline s", "ours s", "ratio"]
+    for unit in ("tokens/s", "GFLOP/s", "MB"):
+        header += [f"baseline {unit}", f"ours {unit}"]
     facts = result["workload"]
     prompt, answer = (statistics.mean(facts[f"{kind}_tokens"]) for kind in ("prompt", "answer"))
     about = [
@@ -308,11 +268,18 @@ def size_table(name: str, result: dict[str, dict]) -> str:
         about.append("Ours without oneDNN.")
     if facts["gradient_checkpointing"]:
         about.append("Ours with gradient checkpointing.")
+    times = {phase: result[phase] for phase in (*PHASES, "step")}
+    rows = phase_rows(times)
+    for row, figures in zip(rows, times.values()):
+        for key in ("tokens_per_s", "gflops", "peak_mb"):
+            for side in ("baseline", "ours"):
+                value = figures.get(f"{side}_{key}")
+                row.append("" if value is None else number(value))
     about.append(f"Medians; steps timed per side: {facts['reps']}.")
     lines = [
         " ".join(about),
         "",
-        table(header, [_row(phase, result[phase]) for phase in (*PHASES, "step")]),
+        table(header, rows),
     ]
     if "peak_mb" in result:
         peak = result["peak_mb"]
@@ -342,12 +309,11 @@ def document(results: dict[str, dict]) -> str:
 
 def run(settings: Settings) -> dict[str, dict]:
     """Measure; write `bench.json` after every size and `bench.md` at the end."""
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    quiet_transformers()
     torch.set_num_threads(settings.threads)
     folder = Path(settings.output_dir)
     say = Progress()
-    results: dict[str, dict] = {"about": machine(settings.threads)}
+    results: dict[str, dict] = {"about": machine()}
     for size in settings.chosen():
         results[size.name] = bench_size(size, settings, say)
         write_json(folder / "bench.json", results)

@@ -11,10 +11,9 @@ Both sides sample the same number of tokens (no end of sequence is among the `TO
 anything is timed, the baseline is trained on our samples, and the gradients must agree.
 """
 
-import random
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,31 +22,29 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from benchmarks.measure import (
-    gradients,
-    gradients_apart,
-    run_loop_step,
+from benchmarks.harness import (
+    alternate,
+    by_phase,
+    phase_rows,
     synchronized_time,
+    table,
     with_total,
 )
+from benchmarks.measure import run_loop_step
+from benchmarks.peer_common import LR
 from benchmarks.peer_grpo import (
     BETA,
-    LR,
-    TOLERANCE,
     TOP_K,
-    Choice,
     Size,
     Work,
     our_trainer,
+    require_equal_gradients,
     reward_of,
+    work_of,
 )
-from benchmarks.tables import number, table
 from benchmarks.workload import default_device, weights_device
 from fgrlhf.algorithms.grpo import EPS
-from fgrlhf.base.errors import UserError
-from fgrlhf.base.seeds import derive_seed
-from fgrlhf.models.tiny import save_model, word_tokenizer
-from fgrlhf.text_types import Prompt
+from fgrlhf.models.tiny import word_tokenizer
 from fgrlhf.utils import seeded
 
 NAME = "smollm2"
@@ -68,7 +65,7 @@ MICRO = 4  # responses per forward pass in updates
 
 
 def prepare(folder: Path, size: Size) -> Work:
-    """Write a random model, and draw prompts of equal length."""
+    """A random model with one token per word."""
     words = [f"w{i}" for i in range(size.vocab - 8)]
     tokenizer: Any = word_tokenizer([" ".join(words)], add_eos=False)
     config = LlamaConfig(
@@ -85,21 +82,14 @@ def prepare(folder: Path, size: Size) -> Work:
     )
     with seeded("benchmark", "causal"), weights_device():
         model = LlamaForCausalLM(config)
-    with torch.no_grad():  # a logit of 0 is never among the largest
-        model.model.embed_tokens.weight[tokenizer.all_special_ids] = 0
-    save_model(folder / "start", model, tokenizer)
-    draw = random.Random(derive_seed("benchmark", "causal"))
-    prompts = []
-    for i in range(size.prompts * size.steps):
-        prompts.append(Prompt(str(i), " ".join(draw.choices(words, k=size.prompt_tokens))))
-    return Work(folder, size, prompts)
+    return work_of(folder, size, model, tokenizer, words)
 
 
 # ---- the baseline --------------------------------------------------------------------------------
 
 
 class Plain:
-    """A GRPO step without anything that saves time.
+    """GRPO steps without anything that saves time.
 
     Args:
       micro: responses per forward pass, except in sampling.
@@ -114,7 +104,6 @@ class Plain:
     ):
         self.size = work.size
         self.micro = micro
-        self.prompts = work.prompts
         self.tokenizer = AutoTokenizer.from_pretrained(work.ckpt)
         self.device = default_device()
         model: Any = AutoModelForCausalLM.from_pretrained(work.ckpt)
@@ -122,17 +111,18 @@ class Plain:
         self.model = model.to(self.device)
         self.reference = reference.to(self.device).requires_grad_(False)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, weight_decay=0.0)
-        self.replay = replay
+        self.replay = iter(replay or ())
+        self.replays = replay is not None
+        self.prompts = iter(work.prompts)
 
-    def step(self, number: int) -> dict[str, float]:
+    def step(self) -> dict[str, float]:
         """Seconds of each phase of a step."""
         start = synchronized_time()
         with self.autocast():
-            ids_BL, advantages_B, ref_logprobs_BT, old_logprobs_BT = self.rollout(number)
+            rollout = self.rollout()
         sampled = synchronized_time()
-        self.update(ids_BL, advantages_B, ref_logprobs_BT, old_logprobs_BT)
-        end = synchronized_time()
-        return {"rollout": sampled - start, "update": end - sampled, "step": end - start}
+        self.update(*rollout)
+        return with_total({"rollout": sampled - start, "update": synchronized_time() - sampled})
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(
@@ -140,13 +130,15 @@ class Plain:
         )
 
     @torch.no_grad()
-    def rollout(self, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def rollout(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(ids_BL, advantages_B, ref_logprobs_BT, old_logprobs_BT)."""
         size = self.size
-        chosen = self.prompts[step * size.prompts : (step + 1) * size.prompts]
-        encoded = self.tokenizer([p.text for p in chosen], return_tensors="pt")
-        prompt_GP = encoded["input_ids"].to(self.device)
-        if self.replay is None:
+        texts = [next(self.prompts).text for _ in range(size.prompts)]
+        prompt_GP = self.tokenizer(texts, return_tensors="pt")["input_ids"].to(self.device)
+        if self.replays:
+            response_BT = torch.tensor(next(self.replay), device=self.device)
+            ids_BL = torch.cat([prompt_GP.repeat_interleave(size.samples, 0), response_BT], 1)
+        else:
             ids_BL = self.model.generate(
                 input_ids=prompt_GP,
                 attention_mask=torch.ones_like(prompt_GP),
@@ -155,9 +147,6 @@ class Plain:
                 num_return_sequences=size.samples,
                 max_new_tokens=size.tokens,
             )
-        else:
-            response_BT = torch.tensor(self.replay[step], device=self.device)
-            ids_BL = torch.cat([prompt_GP.repeat_interleave(size.samples, 0), response_BT], 1)
         texts = self.tokenizer.batch_decode(ids_BL[:, -size.tokens :], skip_special_tokens=True)
         rewards_B = torch.tensor([reward_of(text) for text in texts], device=self.device)
         rewards_GK = rewards_B.view(-1, size.samples)
@@ -200,38 +189,25 @@ class Plain:
 # ---- the comparison ------------------------------------------------------------------------------
 
 
-class _Timed:
-    """Our loop, step by step, with the seconds of its phases."""
-
-    def __init__(self, work: Work, micro: int):
-        choice: Choice = {"micro": micro}
-        self.trainer = our_trainer(work, choice)
-
-    def step(self, _: int) -> dict[str, float]:
-        return with_total(run_loop_step(self.trainer).seconds)
+def our_step(trainer) -> dict[str, float]:
+    """Seconds of each phase of a step of our loop."""
+    return with_total(run_loop_step(trainer).seconds)
 
 
 def checked(folder: Path, size: Size) -> float:
     """|g - g'| / |g| of both sides in a short step with the same samples.
 
     Raises:
-      UserError: they differ by more than `TOLERANCE`.
+      UserError: they differ.
     """
     work = prepare(folder, replace(size, dtype="fp32", **CHECKED))
-    ours = _Timed(work, MICRO)
-    ours.step(0)
-    plain = Plain(work, MICRO, ours.trainer.sampled)
-    plain.step(0)
-    apart = gradients_apart(
-        gradients({"policy": ours.trainer.policy.model}, ours.trainer.optimizer),
-        gradients({"policy": plain.model}, plain.optimizer),
+    ours = our_trainer(work, {"micro": MICRO})
+    our_step(ours)
+    plain = Plain(work, MICRO, ours.sampled)
+    plain.step()
+    return require_equal_gradients(
+        (ours.policy.model, ours.optimizer), (plain.model, plain.optimizer), NAME
     )
-    if not apart <= TOLERANCE:
-        raise UserError(
-            f"{NAME}: the gradients of baseline and ours differ by {apart:.2g} of their norm, so"
-            " their times cannot be compared"
-        )
-    return apart
 
 
 def bench(
@@ -250,37 +226,21 @@ def bench(
         apart = checked(Path(folder) / "check", check or size)
         say(f"{NAME}: gradients differ by {apart:.1e} of their norm")
         work = prepare(Path(folder) / "run", size)
-        sides = {"baseline": Plain(work, micro), "ours": _Timed(work, micro)}
-        seconds: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
-        for number in range(size.steps):
-            for name, side in sides.items():
-                seconds[name].append(side.step(number))
-            latest = ", ".join(
-                f"{name} {steps[-1]['step']:.1f} s" for name, steps in seconds.items()
-            )
-            say(f"{NAME}: step {number + 1} of {size.steps}: {latest}")
-    result: dict[str, dict] = {}
-    for phase in PHASES:
-        times = {
-            name: statistics.median(step[phase] for step in steps[1:])
-            for name, steps in seconds.items()
-        }
-        result[phase] = {
-            "baseline_s": times["baseline"],
-            "ours_s": times["ours"],
-            "ratio": times["baseline"] / times["ours"],
-        }
+        ours = our_trainer(work, {"micro": micro})
+        sides = {"baseline": Plain(work, micro).step, "ours": partial(our_step, ours)}
+        rounds = alternate(sides, size.steps - 1, 1, lambda text: say(f"{NAME}: {text}"))
     facts = {key: getattr(size, key) for key in ("prompts", "samples", "prompt_tokens", "tokens")}
     facts |= {"steps": size.steps - 1, "dtype": size.dtype, "micro": micro}
-    return {**result, "workload": facts, "equality": {"gradients": apart}}
+    times = by_phase(rounds, PHASES)
+    return {**times, "workload": facts, "equality": {"gradients": apart}}
 
 
-def size_table(result: dict[str, dict]) -> str:
+def size_table(
+    result: dict[str, dict],
+    name: str = NAME,
+    what: str = "a decoder of the size of SmolLM2-135M",
+) -> str:
     """The table of the phases, under a description of the workload."""
-    return sized_table(NAME, "a decoder of the size of SmolLM2-135M", result)
-
-
-def sized_table(name: str, what: str, result: dict[str, dict]) -> str:
     facts = result["workload"]
     about = (
         f"**{name}**: {what}, GRPO, {facts['prompts']} prompts of"
@@ -288,10 +248,5 @@ def sized_table(name: str, what: str, result: dict[str, dict]) -> str:
         f" {facts['micro']} of them per forward pass of an update, one epoch, {facts['dtype']}."
         f" Steps timed per side: {facts['steps']}."
     )
-    rows = []
-    for phase in PHASES:
-        row = result[phase]
-        rows.append(
-            [phase, number(row["baseline_s"]), number(row["ours_s"]), f"{row['ratio']:.2f}"]
-        )
+    rows = phase_rows({phase: result[phase] for phase in PHASES})
     return f"{about}\n\n{table(['phase', 'baseline s', 'ours s', 'ratio'], rows)}"

@@ -6,13 +6,14 @@ A step reads one token per response, computes the logits of the next one and dra
 Ours keeps one copy of a prompt's keys and values for its samples, and sorts only the most probable
 tokens. transformers' step, like its `generate`, keeps a copy per sample and sorts the vocabulary.
 
-Both sides read the same tokens. Before anything is timed, their logits must agree to 1e-5.
+Both sides read the same tokens. Before each step, their logits must agree to 1e-5.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from tempfile import TemporaryDirectory
 
 import torch
@@ -22,7 +23,7 @@ from torch.distributions import Categorical
 from transformers import AutoModelForCausalLM, DynamicCache, TopPLogitsWarper
 
 from benchmarks.causal import SIZE, Work, prepare
-from benchmarks.measure import synchronized_time
+from benchmarks.harness import one_round, paired, synchronized_time
 from benchmarks.peer_grpo import Size
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
@@ -70,11 +71,9 @@ class Ours:
         self.policy = load_policy(work.ckpt)
         self.policy.eval()
         self.sampling = Sampling(work.size.tokens + 1, temperature=TEMPERATURE, top_p=TOP_P)
-        prompt_ids_GP, prompt_mask_GP = self.policy.encode(work.prompts)
         self.steps = SharedCacheSteps(
             self.policy.model,
-            prompt_ids_GP,
-            prompt_mask_GP,
+            *self.policy.encode(work.prompts),
             work.size.samples,
             self.sampling.max_new_tokens,
         )
@@ -118,6 +117,14 @@ class Plain:
         return torch.multinomial(logits_BV.softmax(-1), 1)[:, 0]
 
 
+def timed_step(side: Ours | Plain, ids_B: Tensor, uniform_B: Tensor) -> tuple[Tensor, float]:
+    """The logits after these tokens, and the seconds of the step."""
+    started = synchronized_time()
+    logits_BV = side.next(ids_B)
+    side.draw(logits_BV, uniform_B)
+    return logits_BV, synchronized_time() - started
+
+
 @torch.no_grad()
 def measure(size: Size, say: Callable[[str], None] = print) -> dict[str, float]:
     """Median seconds of a step of either side, their ratio, and the largest difference of logits.
@@ -130,35 +137,28 @@ def measure(size: Size, say: Callable[[str], None] = print) -> dict[str, float]:
     uniform_BT = uniform_rows(range(size.prompts * size.samples), size.tokens)
     with TemporaryDirectory() as folder, seeded("benchmark", "decoding"):
         work = prepare(Path(folder), size)
-        sides = {"transformers": Plain(work), "ours": Ours(work)}
+        sides = {"baseline": Plain(work), "ours": Ours(work)}
         logits_BV = {name: side.first() for name, side in sides.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    seconds: list[dict[str, float]] = []
     apart = 0.0
     entropies = []
     for step in range(size.tokens):
-        apart = max(apart, float((logits_BV["ours"] - logits_BV["transformers"]).abs().max()))
+        apart = max(apart, float((logits_BV["ours"] - logits_BV["baseline"]).abs().max()))
         if not apart <= TOLERANCE:
             raise UserError(
                 f"the logits of step {step} differ by {apart:.2g}, so the times cannot be compared"
             )
         scaled_BV = logits_BV["ours"] / TEMPERATURE
         entropies.append(float(Categorical(logits=scaled_BV).entropy().mean()))
-        ids_B = sides["ours"].draw(logits_BV["ours"], uniform_BT[:, step])
-        for name, side in sides.items():
-            started = synchronized_time()
-            logits_BV[name] = side.next(ids_B)
-            side.draw(logits_BV[name], uniform_BT[:, step])
-            seconds[name].append(synchronized_time() - started)
-        latest = ", ".join(f"{name} {times[-1]:.3f} s" for name, times in seconds.items())
-        say(f"step {step}: {latest}")
-    times = {name: median(values[1:]) for name, values in seconds.items()}
-    return {
-        "ours_s": times["ours"],
-        "transformers_s": times["transformers"],
-        "ratio": times["transformers"] / times["ours"],
-        "logits_apart": apart,
-        "entropy": mean(entropies),
-    }
+        uniform_B = uniform_BT[:, step]
+        ids_B = sides["ours"].draw(logits_BV["ours"], uniform_B)
+        steps = {name: partial(timed_step, side, ids_B, uniform_B) for name, side in sides.items()}
+        done = one_round(steps, step)
+        logits_BV = {name: logits for name, (logits, _) in done.items()}
+        seconds.append({name: spent for name, (_, spent) in done.items()})
+        say(f"step {step}: " + ", ".join(f"{name} {s:.3f} s" for name, s in seconds[-1].items()))
+    times = paired(*([row[name] for row in seconds[1:]] for name in sides))
+    return {**times, "logits_apart": apart, "entropy": mean(entropies)}
 
 
 def main(argv=None) -> None:
@@ -169,7 +169,7 @@ def main(argv=None) -> None:
     print(
         f"one step of {settings.prompts} x {settings.samples} responses at"
         f" {settings.prompt_tokens} tokens: ours {result['ours_s']:.3f} s, transformers"
-        f" {result['transformers_s']:.3f} s, {result['ratio']:.2f} times; logits differ by"
+        f" {result['baseline_s']:.3f} s, {result['ratio']:.2f} times; logits differ by"
         f" {result['logits_apart']:.1e}, entropy {result['entropy']:.1f} nats"
     )
 

@@ -11,10 +11,8 @@ the table in `benchmarks/RESULTS.md` is replaced.
 All weights are random; nothing is downloaded.
 """
 
-import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,21 +27,20 @@ from unittest import mock
 import torch
 from pydantic import Field, PositiveFloat
 from transformers import PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from benchmarks import baseline, bench, causal, gpu_memory, ours, workload
 from benchmarks.flops import step_flops
-from benchmarks.measure import (
-    PHASES,
-    TOLERANCE,
+from benchmarks.harness import (
     PeakMemory,
-    Step,
-    response_tokens,
-    run_loop_step,
-    run_step,
+    Progress,
+    in_processes,
+    number,
+    quiet_transformers,
+    replace_part,
+    table,
     with_total,
 )
-from benchmarks.tables import number, replace_part, table
+from benchmarks.measure import PHASES, TOLERANCE, Step, run_loop_step, run_step
 from benchmarks.workload import SIZES, RMDims, Size, T5Dims
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json, write_text
@@ -58,7 +55,6 @@ from fgrlhf.runs.rl_config import ParallelConfig
 from fgrlhf.runs.runlog import commit_of_code
 from tasks.qa_feedback.feedback import rm_prefix
 
-ROOT = Path(__file__).parents[1]
 MINUTES = 9.0  # of a piece
 THREADS = 2
 # Dense bf16 peaks of the makers' data sheets in TFLOP/s.
@@ -245,11 +241,10 @@ def paper_step(rehearsal: bool) -> dict[str, Any]:
     del trainer, step
     bench.free_memory()
     measured("baseline", baseline, baseline.build(size, responses))
-    lengths = [len(row) for row in responses]
-    answers = [lengths[at : at + size.samples] for at in range(0, len(lengths), size.samples)]
+    answers = bench.lengths_by_prompt(size, responses)
     return {
         "phases": phases,
-        "tokens": response_tokens(responses),
+        "tokens": sum(map(len, responses)),
         "flops": step_flops(size, workload.prompt_lengths(size), answers, judged),
         "models_mb": models_mb,
         "prompts": size.prompts,
@@ -272,7 +267,7 @@ def compared(name: str) -> Callable[[bool], dict[str, Any]]:
         # `paper_step` measures memory
         tree = {"threads": THREADS, "peak_tflops": peak_tflops(), "memory": False}
         settings = validate(bench.Settings, tree, "the settings")
-        return {"bench": bench.bench_size(size, settings, bench.Progress())}
+        return {"bench": bench.bench_size(size, settings, Progress())}
 
     return piece
 
@@ -284,7 +279,7 @@ def decoder(rehearsal: bool) -> dict[str, Any]:
     memory.reset()
     check = REHEARSAL_DECODER if rehearsal else DECODER_CHECK
     responses = size.prompts * size.samples
-    result = causal.bench(bench.Progress(), size, check, micro=responses)
+    result = causal.bench(Progress(), size, check, micro=responses)
     return {"causal": result, "peak_mb": memory.peak_mb()}
 
 
@@ -370,8 +365,7 @@ def folder_of(settings: Settings) -> Path:
 
 def run_piece(name: str, settings: Settings) -> None:
     """Measure one piece in this process and write its file."""
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    quiet_transformers()
     torch.set_num_threads(THREADS)
     result = PIECES[name](settings.rehearsal)
     write_json(folder_of(settings) / f"{name}.json", result)
@@ -402,26 +396,24 @@ def run_pieces(settings: Settings) -> dict[str, str]:
     return missing
 
 
+def piece_here(name: str, rehearsal: bool, output_dir: str) -> None:
+    """`run_piece`, in a process of its own."""
+    tree = {"rehearsal": rehearsal, "output_dir": output_dir}
+    run_piece(name, validate(Settings, tree, "the settings"))
+
+
 def run_in_process(name: str, settings: Settings, seconds: float) -> str | None:
     """None, or why the piece failed."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.gpu",
-        f"piece={name}",
-        f"rehearsal={json.dumps(settings.rehearsal)}",
-        f"output_dir={Path(settings.output_dir).resolve()}",
-    ]
+    arguments = {
+        "name": name,
+        "rehearsal": settings.rehearsal,
+        "output_dir": str(Path(settings.output_dir).resolve()),
+    }
     try:
-        done = subprocess.run(
-            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace", timeout=seconds
-        )
-    except subprocess.TimeoutExpired:
-        return f"not finished within {seconds / 60:.1f} minutes"
-    if done.returncode == 0:
-        return None
-    lines = done.stderr.strip().splitlines()
-    return lines[-1].rstrip(".") if lines else f"ended with code {done.returncode}"
+        in_processes("benchmarks.gpu:piece_here", arguments, seconds=seconds, shown=True)
+    except UserError as error:
+        return str(error).splitlines()[-1].rstrip(".")
+    return None
 
 
 # ---- the document --------------------------------------------------------------------------------
@@ -444,7 +436,7 @@ def document(results: Mapping[str, dict], missing: Mapping[str, str]) -> str:
         parts.append(bench.size_table("t5_base", results["t5_base"]["bench"]))
     if "decoder" in results:
         what = "a decoder of 0.6 billion weights"
-        parts.append(causal.sized_table("decoder", what, results["decoder"]["causal"]))
+        parts.append(causal.size_table(results["decoder"]["causal"], "decoder", what))
     if "memory" in results:
         parts.append(gpu_memory.document(results["memory"]))
     if "sharded" in results:

@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen2Config
 
 from benchmarks import memory
 from benchmarks.causal import MICRO
-from benchmarks.measure import MB, run_loop_step
+from benchmarks.harness import MB, table
+from benchmarks.measure import run_loop_step
 from benchmarks.memory import GB, MODELS, Weights
 from benchmarks.peer_grpo import Size, Work, our_trainer
-from benchmarks.tables import table
 from benchmarks.workload import make_prompt, tokenizer, weights_device
 from fgrlhf.base.errors import UserError
 from fgrlhf.models.causal import CausalPolicy

@@ -1,22 +1,19 @@
 """One step of either side in four phases: its cost, and whether both sides compute the same."""
 
-import contextlib
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from time import perf_counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from benchmarks import baseline, ours, workload
+from benchmarks import baseline, ours
+from benchmarks.harness import PeakMemory, in_processes, synchronized_time
 from benchmarks.workload import Size
 from fgrlhf.base.errors import UserError
-from fgrlhf.runs.memory import own_peak_mb
 from fgrlhf.trainer import OnPolicyTrainer
 
 PHASES = ("generation", "scoring", "rewards", "updates")
@@ -24,7 +21,6 @@ SIDES: dict[str, ModuleType] = {"baseline": baseline, "ours": ours}
 TOLERANCE = 1e-4
 # Fraction of tokens; rounding may swap two that are almost equally probable.
 SAMPLED_ALIKE = 0.99
-MB = 2**20
 
 
 @dataclass
@@ -40,13 +36,6 @@ class Step:
     losses: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     peak_mb: dict[str, float] = field(default_factory=dict)
-
-
-def synchronized_time() -> float:
-    """Seconds of a clock, when the GPU has finished its work."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return perf_counter()
 
 
 def run_step(side, state, memory: "PeakMemory | None" = None) -> Step:
@@ -118,27 +107,56 @@ class Weights:
             parameter.copy_(self.before[name])
 
 
-# ---- memory --------------------------------------------------------------------------------------
+# ---- a side in a process of its own --------------------------------------------------------------
 
 
-class PeakMemory:
-    """Peak memory since `reset` in MB: GPU memory if there is a GPU, else the resident set.
+def measured(
+    size: Size, side: str, threads: int, responses: list[list[int]] | None = None, reps: int = 1
+) -> dict[str, Any]:
+    """`steps_here` in a fresh process."""
+    arguments = {"size": asdict(size), "side": side, "threads": threads, "reps": reps}
+    return in_processes("benchmarks.measure:steps_here", arguments | {"responses": responses})[0]
 
-    Linux resets the peak of the resident set when 5 is written to `clear_refs`. If that is not
-    allowed, the peak covers the whole life of the process.
+
+def steps_here(
+    size: Mapping[str, Any],
+    side: str,
+    threads: int,
+    reps: int,
+    responses: list[list[int]] | None,
+) -> dict[str, Any]:
+    """Steps of one side; a repetition starts from the weights of the one before.
+
+    Returns:
+      imports_mb, built_mb: before and after the models are built.
+      seconds: {phase: s} per repetition.
+      peak_mb: {phase: MB}.
     """
+    torch.set_num_threads(threads)
+    module = SIDES[side]
+    memory = PeakMemory()
+    memory.reset()
+    imports_mb = memory.peak_mb()
+    state = module.build(size_of(size), responses)
+    built_mb = memory.peak_mb()
+    seconds = []
+    peak_mb: dict[str, float] = {}
+    for _ in range(reps):
+        step = run_step(module, state, memory)
+        seconds.append(step.seconds)
+        peak_mb = {name: max(peak, peak_mb.get(name, 0.0)) for name, peak in step.peak_mb.items()}
+        del step
+    return {
+        "imports_mb": imports_mb,
+        "built_mb": built_mb,
+        "seconds": seconds,
+        "peak_mb": peak_mb,
+    }
 
-    def reset(self) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-            return
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")
 
-    def peak_mb(self) -> float:
-        if torch.cuda.is_available():
-            return torch.cuda.max_memory_allocated() / MB
-        return own_peak_mb()
+def size_of(tree: Mapping[str, Any]) -> Size:
+    """The size of `asdict(size)`."""
+    return TypeAdapter(Size).validate_python(tree)
 
 
 # ---- equality ------------------------------------------------------------------------------------
@@ -256,40 +274,3 @@ def check(size: Size) -> Equality:
         ),
     }
     return Equality(differences, compared.share, responses)
-
-
-# ---- numbers -------------------------------------------------------------------------------------
-
-
-def with_total(seconds: Mapping[str, float]) -> dict[str, float]:
-    return {**seconds, "step": sum(seconds.values())}
-
-
-def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
-    """Medians of both, and the median ratio of consecutive measurements."""
-    return {
-        "baseline_s": statistics.median(first),
-        "ours_s": statistics.median(second),
-        "ratio": statistics.median(a / b for a, b in zip(first, second, strict=True)),
-    }
-
-
-def response_tokens(responses: Sequence[Sequence[int]]) -> int:
-    return sum(map(len, responses))
-
-
-def workload_facts(size: Size, responses: Sequence[Sequence[int]]) -> dict[str, object]:
-    """The facts about the workload that the tables print."""
-    return {
-        "prompt_tokens": workload.prompt_lengths(size),
-        "answer_tokens": [len(row) for row in responses],
-        "samples": size.samples,
-        "epochs": size.epochs,
-        "micro_batch": size.micro_batch,
-        "dropout": size.dropout,
-        "baseline_attention": size.baseline_attention,
-        "onednn": size.onednn,
-        "gradient_checkpointing": size.gradient_checkpointing,
-        "reps": size.reps,
-        "precision": "bf16" if size.bf16 else "fp32",
-    }

@@ -34,7 +34,7 @@ from transformers import (
     T5Config,
 )
 
-from benchmarks.tables import replace_part, table
+from benchmarks.harness import replace_part, table
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel

@@ -1,35 +1,60 @@
-"""Shared by several comparisons: made-up texts, a small GPT-2 with its tokenizer, a timer."""
+"""Shared by the comparisons with TRL: models, made-up texts, a timer, TRL's settings, equality."""
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Protocol
+from typing import Any
 
+import datasets
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, TrainerCallback
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+)
 
+from benchmarks.harness import quiet_transformers
+from benchmarks.peers import Measured
+from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.models.tiny import save_model
 from fgrlhf.utils import seeded
 
-SPECIAL = ("<pad>", "</s>", "<unk>")
+TOLERANCE = 1e-4  # of losses, of log-probabilities per token, and of gradients relative to theirs
+LR = 1e-4
 
 
-class ModelSize(Protocol):
-    """The fields of a size that define its model. `words` is the number of distinct words."""
+@dataclass(frozen=True)
+class ModelSize:
+    """A GPT-2, the number of distinct words, and of optimiser steps; the first is not timed."""
+
+    vocab: int = 8192
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    words: int = 12_000
+    steps: int = 4
+
+
+@dataclass(frozen=True)
+class Start:
+    """The folder of a comparison, which has the checkpoint that both sides start from."""
+
+    folder: Path
 
     @property
-    def vocab(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def layers(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def words(self) -> int: ...
+    def ckpt(self) -> str:
+        return str(self.folder / "start")
+
+
+# ---- texts and models ----------------------------------------------------------------------------
 
 
 class Words:
@@ -54,7 +79,7 @@ def _tokenizer(texts: Sequence[str], vocab: int) -> PreTrainedTokenizerFast:
     model.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
-        special_tokens=list(SPECIAL),
+        special_tokens=["<pad>", "</s>", "<unk>"],
         show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
@@ -64,32 +89,38 @@ def _tokenizer(texts: Sequence[str], vocab: int) -> PreTrainedTokenizerFast:
     )
 
 
-def gpt2_checkpoint(folder: Path, size: ModelSize) -> Path:
+def gpt2(size: ModelSize) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
     """A random GPT-2 and a tokenizer.
 
     Dropout is 0, because TRL turns it off and ours uses the checkpoint's value.
     """
+    quiet_transformers()
+    datasets.disable_progress_bars()
     words = Words(size, random.Random(derive_seed("peers", "rows")))
     tokenizer = _tokenizer([words.text(100) for _ in range(2000)], size.vocab)
+    config = GPT2Config(
+        vocab_size=size.vocab,
+        n_embd=size.width,
+        n_layer=size.layers,
+        n_head=size.heads,
+        n_positions=1024,
+        bos_token_id=1,
+        eos_token_id=1,
+        pad_token_id=0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
     with seeded("peers", "gpt2"):
-        network = GPT2LMHeadModel(
-            GPT2Config(
-                vocab_size=size.vocab,
-                n_embd=size.width,
-                n_layer=size.layers,
-                n_head=size.heads,
-                n_positions=1024,
-                bos_token_id=1,
-                eos_token_id=1,
-                pad_token_id=0,
-                resid_pdrop=0.0,
-                embd_pdrop=0.0,
-                attn_pdrop=0.0,
-            )
-        )
-    network.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+        return GPT2LMHeadModel(config), tokenizer
+
+
+def save_gpt2(start: Start, size: ModelSize) -> None:
+    """Write the checkpoint of both sides."""
+    save_model(Path(start.ckpt), *gpt2(size))
+
+
+# ---- the two trainers ----------------------------------------------------------------------------
 
 
 class Clock(TrainerCallback):
@@ -103,7 +134,64 @@ class Clock(TrainerCallback):
             torch.cuda.synchronize()
         self.ends.append((perf_counter(), process_time()))
 
-    def seconds(self) -> tuple[float, float]:
+    def measured(self, units: int, loss: float | None = None) -> Measured:
+        """What was timed. `units`: of one step."""
         first_wall, first_cpu = self.ends[0]
         last_wall, last_cpu = self.ends[-1]
-        return last_wall - first_wall, last_cpu - first_cpu
+        timed = len(self.ends) - 1
+        return Measured(units * timed, last_wall - first_wall, last_cpu - first_cpu, loss)
+
+
+def trl_settings(kind: Any, work: Any, micro: int, per_step: int, **own: Any) -> Any:
+    """A config of TRL without anything that takes time beside the work.
+
+    Args:
+      kind: the class of the config.
+      micro: examples per forward pass, of `per_step` in a step.
+      own: further settings, of this trainer.
+    """
+    arguments = kind(
+        output_dir=str(work.folder / "peer"),
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=per_step // micro,
+        max_steps=work.size.steps,
+        learning_rate=LR,
+        max_grad_norm=1.0,
+        optim="adamw_torch_fused",
+        bf16=False,
+        # Called `gradient_checkpointing` before 5.23. TRL turns it on by default.
+        activation_checkpointing=False,
+        eval_strategy="no",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=not torch.cuda.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
+        dataloader_num_workers=0,
+        **own,
+    )
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
+
+
+def train_trl(trainer: Trainer, work: Any, units: int) -> Measured:
+    """Train one of TRL's trainers. `units`: of work in a step."""
+    clock = Clock()
+    trainer.add_callback(clock)
+    trainer.remove_callback(PrinterCallback)
+    loss = trainer.train().training_loss
+    assert len(clock.ends) == work.size.steps
+    return clock.measured(units, loss)
+
+
+# ---- equal work ----------------------------------------------------------------------------------
+
+
+def require_equal(what: str, ours: float | None, peer: float | None, tolerance=TOLERANCE) -> None:
+    """Raises `UserError` if a value of both sides differs."""
+    assert ours is not None and peer is not None
+    if not abs(ours - peer) <= tolerance:
+        raise UserError(
+            f"{what} differ (ours {ours:.6f}, TRL {peer:.6f}), so the rates cannot be compared"
+        )

@@ -11,15 +11,26 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import datasets
 import torch
 from accelerate import Accelerator
-from transformers import GPT2LMHeadModel, PrinterCallback, Trainer
-from transformers.utils import logging as transformers_logging
+from transformers import GPT2LMHeadModel, Trainer
 
-from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
+from benchmarks.peer_common import (
+    LR,
+    TOLERANCE,
+    Clock,
+    ModelSize,
+    Start,
+    Words,
+    require_equal,
+    save_gpt2,
+    train_trl,
+    trl_settings,
+)
 from benchmarks.peers import Choice, Comparison, Measured, Side
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
@@ -32,41 +43,24 @@ from fgrlhf.policy import load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.text_types import Prompt
 
-TOLERANCE = 1e-4  # of losses, and of log-probabilities per token
 BETA = 0.1
-LR = 1e-4
 
 
 @dataclass(frozen=True)
-class Size:
-    """Sizes of the workload.
+class Size(ModelSize):
+    """`prompt_words` and `answer_words` are bounds of a length. `pairs` belong to one step."""
 
-    `prompt_words` and `answer_words` are bounds of a length. `pairs` belong to one optimiser step;
-    the first of `steps` is not timed.
-    """
-
-    vocab: int = 8192
-    width: int = 256
-    layers: int = 4
-    heads: int = 4
     prompt_words: tuple[int, int] = (240, 470)
     answer_words: tuple[int, int] = (55, 105)
     pairs: int = 8
-    steps: int = 4
-    words: int = 12_000
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(Start):
     """The input of both sides: the checkpoint, and the pairs in training order."""
 
-    folder: Path
     size: Size
     comparisons: Sequence[Compared]
-
-    @property
-    def ckpt(self) -> str:
-        return str(self.folder / "start")
 
 
 def prepare(folder: Path, size: Size) -> Work:
@@ -74,21 +68,14 @@ def prepare(folder: Path, size: Size) -> Work:
 
     An answer begins with a space, so that it has the same tokens alone and after its prompt.
     """
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    gpt2_checkpoint(folder / "start", size)
+    save_gpt2(Start(folder), size)
     draw = random.Random(derive_seed("peers", "dpo"))
     words = Words(size, draw)
     comparisons = []
     for i in range(size.pairs * size.steps):
-        prompt = words.text(draw.randint(*size.prompt_words))
-        answers = [words.text(draw.randint(*size.answer_words)) for _ in range(2)]
-        comparisons.append(
-            Compared(
-                Prompt(str(i), prompt), tuple(Answer(" " + text) for text in answers), ((0, 1),)
-            )
-        )
+        prompt = Prompt(str(i), words.text(draw.randint(*size.prompt_words)))
+        texts = [" " + words.text(draw.randint(*size.answer_words)) for _ in range(2)]
+        comparisons.append(Compared(prompt, tuple(Answer(text) for text in texts), ((0, 1),)))
     comparisons.sort(key=lambda c: len(c.prompt.text))
     return Work(folder, size, comparisons)
 
@@ -115,8 +102,8 @@ class _Ours(DPOTrainer):
 def our_trainer(work: Work, choice: Choice) -> _Ours:
     """`choice["micro"]`: pairs per forward pass."""
     size = work.size
-    # otherwise the previous run would be continued
-    shutil.rmtree(work.folder / "ours", ignore_errors=True)
+    save_dir = work.folder / "ours"
+    shutil.rmtree(save_dir, ignore_errors=True)  # otherwise the previous run would be continued
     tree = {
         "model": {"policy_model": {"ckpt": work.ckpt}},
         "dpo": {"beta": BETA},
@@ -128,11 +115,7 @@ def our_trainer(work: Work, choice: Choice) -> _Ours:
             "save_interval": size.steps,
         },
         "data": {"dev_file": "none", "feedback_file": "none"},
-        "logging": {
-            "save_dir": str(work.folder / "ours"),
-            "log_interval": size.steps + 1,
-            "n_samples": 0,
-        },
+        "logging": {"save_dir": str(save_dir), "log_interval": size.steps + 1, "n_samples": 0},
     }
     config = validate(DPOConfig, tree, "the benchmark's settings")
     policy = load_policy(work.ckpt)
@@ -148,33 +131,18 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
     from trl import DPOConfig as TRLConfig  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
     from trl import DPOTrainer as TRLTrainer  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
 
-    size = work.size
-    arguments = TRLConfig(
-        output_dir=str(work.folder / "peer"),
-        per_device_train_batch_size=choice["micro"],
-        gradient_accumulation_steps=size.pairs // choice["micro"],
-        max_steps=size.steps,
-        learning_rate=LR,
+    arguments = trl_settings(
+        TRLConfig,
+        work,
+        choice["micro"],
+        work.size.pairs,
         lr_scheduler_type="linear",
         warmup_steps=0,
-        max_grad_norm=1.0,
-        optim="adamw_torch_fused",
         beta=BETA,
         precompute_ref_log_probs=True,
         train_sampling_strategy="sequential",
         max_length=None,
-        bf16=False,
-        activation_checkpointing=False,  # TRL turns it on by default
-        eval_strategy="no",
-        save_strategy="no",
-        logging_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=not torch.cuda.is_available(),
-        dataloader_pin_memory=torch.cuda.is_available(),
-        dataloader_num_workers=0,
     )
-    arguments._n_gpu = min(arguments.n_gpu, 1)
     rows = [
         {"prompt": c.prompt.text, "chosen": c.answers[0].text, "rejected": c.answers[1].text}
         for c in work.comparisons
@@ -190,21 +158,11 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
 def run_ours(work: Work, choice: Choice) -> Measured:
     trainer = our_trainer(work, choice)
     trainer.train()
-    return Measured(
-        work.size.pairs * (work.size.steps - 1),
-        *trainer.clock.seconds(),
-        loss=sum(trainer.losses) / len(trainer.losses),
-    )
+    return trainer.clock.measured(work.size.pairs, fmean(trainer.losses))
 
 
 def run_trl(work: Work, choice: Choice) -> Measured:
-    trainer = trl_trainer(work, choice)
-    clock = Clock()
-    trainer.add_callback(clock)
-    trainer.remove_callback(PrinterCallback)
-    loss = trainer.train().training_loss
-    assert len(clock.ends) == work.size.steps
-    return Measured(work.size.pairs * (work.size.steps - 1), *clock.seconds(), loss=loss)
+    return train_trl(trl_trainer(work, choice), work, work.size.pairs)
 
 
 # ---- equal work ----------------------------------------------------------------------------------
@@ -223,26 +181,17 @@ def check(work: Work) -> dict[str, Any]:
         if not (same_prompt and same_answers):
             raise UserError("the sides read different tokens, so their rates cannot be compared")
         for name, logprobs_T in zip(("ref_chosen_logps", "ref_rejected_logps"), logprobs):
-            if abs(row[name] - float(logprobs_T.sum())) > TOLERANCE * len(logprobs_T):
-                raise UserError(
-                    f"{name} differ (ours {float(logprobs_T.sum()):.6f}, TRL {row[name]:.6f}), so"
-                    " the rates cannot be compared"
-                )
+            tolerance = TOLERANCE * len(logprobs_T)
+            require_equal(name, float(logprobs_T.sum()), row[name], tolerance)
     our_loss = run_ours(work, {"micro": 1}).loss
     peer_loss = run_trl(work, {"micro": 1}).loss
-    assert our_loss is not None and peer_loss is not None
-    if not abs(our_loss - peer_loss) <= TOLERANCE:
-        raise UserError(
-            f"the losses over {work.size.steps} steps differ (ours {our_loss:.6f}, TRL"
-            f" {peer_loss:.6f}), so the rates cannot be compared"
-        )
+    require_equal(f"the losses over {work.size.steps} steps", our_loss, peer_loss)
     answers = [ids for c in ours.comparisons for ids in c.answer_ids]
-    prompts = sum(len(c.prompt_ids) for c in ours.comparisons)
     return {
         **asdict(work.size),
         "loss_over_steps": {"ours": our_loss, "peer": peer_loss},
-        "prompt_tokens_mean": prompts / len(ours.comparisons),
-        "answer_tokens_mean": sum(map(len, answers)) / len(answers),
+        "prompt_tokens_mean": fmean(len(c.prompt_ids) for c in ours.comparisons),
+        "answer_tokens_mean": fmean(map(len, answers)),
         "parameters": sum(p.numel() for p in ours.policy.parameters()),
     }
 

@@ -1,13 +1,17 @@
 """TRL's GRPOTrainer compared with our on-policy loop (`algorithm.name: grpo`).
 
-Both train the same GPT-2 in fp32 on the same prompts in the same order with K responses to each
+Both train the same model in fp32 on the same prompts in the same order with K responses to each
 prompt. They sample the same number of tokens (the end of sequence is never among the `TOP_K`), use
 the same cheap reward function and the same reference for the KL, and make one optimiser step per
 rollout. TRL samples with transformers' `generate`, without vLLM. All prompts have the same length,
 because TRL counts padding in a GPT-2's position ids. The samples differ, but not their number of
 tokens; to show that both sides compute the same, `check` trains TRL on our samples.
+
+The row `grpo` trains a random GPT-2, the row `smollm2` SmolLM2-135M-Instruct on longer prompts
+(`fgrlhf data model smollm2`; its folder is outputs/models/smollm2, or FGRLHF_SMALL_MODEL).
 """
 
+import os
 import random
 import shutil
 from collections.abc import Sequence
@@ -20,16 +24,27 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import nn
-from transformers import AutoModelForCausalLM, PrinterCallback, Trainer
-from transformers.utils import logging as transformers_logging
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, Trainer
 
+from benchmarks.harness import quiet_transformers
 from benchmarks.measure import gradients, gradients_apart
-from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
+from benchmarks.peer_common import (
+    LR,
+    TOLERANCE,
+    Clock,
+    ModelSize,
+    Start,
+    Words,
+    gpt2,
+    train_trl,
+    trl_settings,
+)
 from benchmarks.peers import Choice, Comparison, Measured, Side
 from fgrlhf.algorithms.grpo import GRPO
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.configs.strict import validate
+from fgrlhf.models.tiny import save_model
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs.rl_config import RLConfig
@@ -37,30 +52,20 @@ from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.value import ActorCritic
 
-TOLERANCE = 1e-4  # relative difference of the gradients
 TOP_K = 20
 BETA = 0.04
-LR = 1e-4
+SMOLLM2 = "outputs/models/smollm2"
 
 
 @dataclass(frozen=True)
-class Size:
-    """Sizes of the workload.
+class Size(ModelSize):
+    """A step has `prompts`, each with `samples` responses of `tokens` tokens."""
 
-    A step has `prompts`, each with `samples` responses of `tokens` tokens. The first of `steps` is
-    not timed.
-    """
-
-    vocab: int = 8192
-    width: int = 256
-    layers: int = 4
-    heads: int = 4
     prompt_tokens: int = 450
     tokens: int = 64
     prompts: int = 4
     samples: int = 4
     steps: int = 3
-    words: int = 12_000
     dtype: str = "fp32"
 
     @property
@@ -69,43 +74,60 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(Start):
     """The input of both sides: the checkpoint, and the prompts in training order."""
 
-    folder: Path
     size: Size
     prompts: Sequence[Prompt]
 
-    @property
-    def ckpt(self) -> str:
-        return str(self.folder / "start")
+
+# ---- the work ------------------------------------------------------------------------------------
+
+
+def work_of(folder: Path, size: Size, model: Any, tokenizer: Any, words: Sequence[str]) -> Work:
+    """Write the model, and draw prompts of equal length from words of one token each.
+
+    Special tokens get the logit 0, which is never among the largest, so every response has its full
+    length. The embeddings are tied, so their rows are the output layer's.
+    """
+    with torch.no_grad():
+        model.get_input_embeddings().weight[tokenizer.all_special_ids] = 0
+    save_model(folder / "start", model, tokenizer)
+    draw = random.Random(derive_seed("benchmark", "prompts"))
+    prompts = []
+    for i in range(size.prompts * size.steps):
+        chosen = draw.choices(words, k=size.prompt_tokens)
+        prompts.append(Prompt(str(i), "".join(" " + word for word in chosen)))
+    return Work(folder, size, prompts)
 
 
 def prepare(folder: Path, size: Size) -> Work:
-    """Write the model and draw the prompts.
+    """A random GPT-2."""
+    model, tokenizer = gpt2(size)
+    words = Words(size, random.Random(derive_seed("peers", "grpo"))).words
+    single = [word for word in words if len(tokenizer(" " + word)["input_ids"]) == 1]
+    return work_of(folder, size, model, tokenizer, single)
 
-    Special tokens have the logit 0, which is never among the largest, so every response has its
-    full length.
-    """
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+
+def prepare_smollm2(folder: Path, size: Size) -> Work:
+    """The real model, without its chat template."""
+    quiet_transformers()
     datasets.disable_progress_bars()
-    gpt2_checkpoint(folder / "start", size)
-    model = AutoModelForCausalLM.from_pretrained(folder / "start")
-    with torch.no_grad():
-        embeddings = model.get_input_embeddings()
-        assert isinstance(embeddings, nn.Embedding)
-        embeddings.weight[:3] = 0
-    model.save_pretrained(folder / "start")
-    draw = random.Random(derive_seed("peers", "grpo"))
-    tokenizer = load_policy(folder / "start").tokenizer
-    words = Words(size, draw).words
-    one_token_words = [word for word in words if len(tokenizer(" " + word)["input_ids"]) == 1]
-    prompts = []
-    for i in range(size.prompts * size.steps):
-        chosen = draw.choices(one_token_words, k=size.prompt_tokens)
-        prompts.append(Prompt(str(i), "".join(" " + word for word in chosen)))
-    return Work(folder, size, prompts)
+    source = os.environ.get("FGRLHF_SMALL_MODEL", SMOLLM2)
+    if not (Path(source) / "config.json").is_file():
+        raise UserError(
+            f"{source} does not contain SmolLM2: run `fgrlhf data model smollm2`, or set"
+            " FGRLHF_SMALL_MODEL to its folder"
+        )
+    tokenizer: Any = AutoTokenizer.from_pretrained(source)
+    tokenizer.chat_template = None
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    words = []
+    for token in range(1000, 20_000):
+        word = tokenizer.decode([token])
+        if word.startswith(" ") and word[1:].isascii() and word[1:].isalpha():
+            words.append(word[1:])
+    return work_of(folder, size, model, tokenizer, words)
 
 
 def reward_of(text: str) -> float:
@@ -220,35 +242,21 @@ def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> T
     from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
 
     size = work.size
-    arguments = GRPOConfig(
-        output_dir=str(work.folder / "peer"),
-        per_device_train_batch_size=choice["micro"],
-        gradient_accumulation_steps=size.responses // choice["micro"],
+    arguments = trl_settings(
+        GRPOConfig,
+        work,
+        choice["micro"],
+        size.responses,
         num_generations=size.samples,
         max_completion_length=size.tokens,
-        max_steps=size.steps,
         shuffle_dataset=False,
         temperature=1.0,
         top_k=TOP_K,
         beta=BETA,
         loss_type="dapo",  # the mean over all tokens, like ours
-        learning_rate=LR,
         lr_scheduler_type="linear",
         warmup_steps=0,
-        max_grad_norm=1.0,
-        optim="adamw_torch_fused",
-        bf16=False,
-        activation_checkpointing=False,  # TRL turns it on by default
-        eval_strategy="no",
-        save_strategy="no",
-        logging_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=not torch.cuda.is_available(),
-        dataloader_pin_memory=torch.cuda.is_available(),
-        dataloader_num_workers=0,
     )
-    arguments._n_gpu = min(arguments.n_gpu, 1)
     trainer = GRPOTrainer(
         AutoModelForCausalLM.from_pretrained(work.ckpt),
         lambda completions, **_: [reward_of(text) for text in completions],
@@ -265,20 +273,33 @@ def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> T
 def run_ours(work: Work, choice: Choice) -> Measured:
     trainer = our_trainer(work, choice)
     trainer.train()
-    return Measured(work.size.responses * (work.size.steps - 1), *trainer.clock.seconds())
+    return trainer.clock.measured(work.size.responses)
 
 
 def run_trl(work: Work, choice: Choice) -> Measured:
-    trainer = trl_trainer(work, choice)
-    clock = Clock()
-    trainer.add_callback(clock)
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    assert len(clock.ends) == work.size.steps
-    return Measured(work.size.responses * (work.size.steps - 1), *clock.seconds())
+    measured = train_trl(trl_trainer(work, choice), work, work.size.responses)
+    return replace(measured, loss=None)  # of other samples than ours
 
 
 # ---- equal work ----------------------------------------------------------------------------------
+
+
+def require_equal_gradients(
+    mine: tuple[nn.Module, Any], other: tuple[nn.Module, Any], what: str
+) -> float:
+    """|g - g'| / |g| of the first steps of two (policy, optimiser).
+
+    Raises:
+      UserError: they differ by more than `TOLERANCE`.
+    """
+    both = [gradients({"policy": policy}, optimizer) for policy, optimizer in (mine, other)]
+    apart = gradients_apart(*both)
+    if not apart <= TOLERANCE:
+        raise UserError(
+            f"{what}: the gradients from the same samples differ by {apart:.2g} of their norm, so"
+            " the two cannot be compared"
+        )
+    return apart
 
 
 def check(work: Work) -> dict[str, Any]:
@@ -294,16 +315,10 @@ def check(work: Work) -> dict[str, Any]:
     peer = trl_trainer(work, {"micro": work.size.samples}, ours.sampled)
     peer.remove_callback(PrinterCallback)
     peer.train()
-    assert isinstance(peer.optimizer, torch.optim.Optimizer)
-    our_gradients = gradients({"policy": ours.policy.model}, ours.optimizer)
     peer_policy = peer.accelerator.unwrap_model(peer.model)
-    peer_gradients = gradients({"policy": peer_policy}, peer.optimizer)
-    apart = gradients_apart(our_gradients, peer_gradients)
-    if not apart <= TOLERANCE:
-        raise UserError(
-            f"the gradients from the same samples differ by {apart:.2g} of their norm, so the rates"
-            " cannot be compared"
-        )
+    apart = require_equal_gradients(
+        (ours.policy.model, ours.optimizer), (peer_policy, peer.optimizer), "ours and TRL"
+    )
     return {
         **asdict(work.size),
         "gradients apart": apart,
@@ -311,20 +326,38 @@ def check(work: Work) -> dict[str, Any]:
     }
 
 
-def comparison(size: Size = Size()) -> Comparison:
-    micros = [{"micro": m} for m in (4, 8, 16) if size.responses % m == 0 and m % size.samples == 0]
+def check_short(work: Work) -> dict[str, Any]:
+    """`check` on one short prompt: a whole step of the real model takes minutes."""
+    short = replace(work.size, prompts=1, tokens=16)
+    return check(replace(work, size=short, prompts=work.prompts[:1]))
+
+
+def _comparison(name: str, model: str, size: Size, goal: float, prepare, check) -> Comparison:
+    micros = [m for m in (4, 8, 16) if size.responses % m == 0 and m % size.samples == 0]
+    choices = [{"micro": m} for m in micros]
     return Comparison(
-        name="grpo",
+        name=name,
         package="trl",
         unit="responses",
-        at_least=1.3,
+        at_least=goal,
         what=(
-            f"TRL's GRPOTrainer and ours, GPT-2 of {size.layers} layers, d {size.width}, fp32,"
-            f" {size.samples} responses of {size.tokens} tokens to each of {size.prompts} prompts,"
-            " one update, no vLLM"
+            f"TRL's GRPOTrainer and ours, {model}, fp32, {size.samples} responses of {size.tokens}"
+            f" tokens to each of {size.prompts} prompts of {size.prompt_tokens}, one update, no"
+            " vLLM"
         ),
         prepare=lambda folder: prepare(folder, size),
         check=check,
-        ours=Side(run_ours, micros),
-        peer=Side(run_trl, micros),
+        ours=Side(run_ours, choices),
+        peer=Side(run_trl, choices),
     )
+
+
+def comparison(size: Size = Size()) -> Comparison:
+    model = f"GPT-2 of {size.layers} layers, d {size.width}"
+    return _comparison("grpo", model, size, 1.3, prepare, check)
+
+
+def comparison_smollm2() -> Comparison:
+    size = Size(prompt_tokens=700, tokens=64, prompts=2, samples=4, steps=2)
+    model = "SmolLM2-135M-Instruct"
+    return _comparison("smollm2", model, size, 3.0, prepare_smollm2, check_short)

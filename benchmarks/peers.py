@@ -2,10 +2,10 @@
 
     python -m benchmarks.peers [--rows reward_trainer] [--rounds 5] [--tune] [--out outputs]
 
-A row of the table is a `Comparison`: two sides that do the same work in one process, one after the
-other, in alternating order, so that other load on the machine affects both. The table lists the
-medians, the ratio of every round and their median, and each side's peak memory in a separate
-process. Before anything is timed, the row's own `check` verifies that both sides compute the same.
+A row of the table is a `Comparison`: two sides that do the same work in one process, in alternating
+order. The table lists the medians, the ratio of every round and their median, and each side's peak
+memory in a separate process. Before anything is timed, the row's own `check` verifies that both
+sides compute the same.
 
 `--tune` first tries all settings that a row lists for its sides and times the fastest ones; by
 default each side uses its first setting. The results are written to `bench_peers.json` and
@@ -19,37 +19,33 @@ import argparse
 import importlib
 import importlib.metadata
 import importlib.util
-import json
 import os
-import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
+from benchmarks import harness
+from benchmarks.harness import MB, in_processes, one_round
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
-from fgrlhf.runs.memory import own_peak_mb
 
-# row -> module with its `comparison()`, imported when the row is run
+# row -> function that returns its `Comparison`, imported when the row is run
 ROWS = {
-    "reward_trainer": "benchmarks.peer_reward_trainer",
-    "dpo": "benchmarks.peer_dpo",
-    "grpo": "benchmarks.peer_grpo",
-    "smollm2": "benchmarks.peer_smollm2",
+    "reward_trainer": "benchmarks.peer_reward_trainer:comparison",
+    "dpo": "benchmarks.peer_dpo:comparison",
+    "grpo": "benchmarks.peer_grpo:comparison",
+    "smollm2": "benchmarks.peer_grpo:comparison_smollm2",
 }
 SIDES = ("ours", "peer")
 INSTALL = "pip install -c constraints.txt -e '.[peers]'"
-ROOT = Path(__file__).parents[1]
-MB = 2**20
 
 Choice = Mapping[str, Any]  # settings of one side
 
@@ -115,7 +111,8 @@ def require(package: str) -> None:
 def row(name: str) -> Comparison:
     if name not in ROWS:
         raise UserError(f"there is no row `{name}`; choose from {', '.join(ROWS)}")
-    return importlib.import_module(ROWS[name]).comparison()
+    module, _, function = ROWS[name].partition(":")
+    return getattr(importlib.import_module(module), function)()
 
 
 # ---- numbers -------------------------------------------------------------------------------------
@@ -125,14 +122,13 @@ def paired(ours: Sequence[Measured], peer: Sequence[Measured]) -> dict[str, Any]
     """Medians of both rates, and the ratio of every round. `cpu_ratio` uses CPU time."""
     both = list(zip(ours, peer, strict=True))
     ratios = [a.rate / b.rate for a, b in both]
+    cpu_ratios = [(a.units / a.cpu_seconds) / (b.units / b.cpu_seconds) for a, b in both]
     return {
         "ours": statistics.median(a.rate for a in ours),
         "peer": statistics.median(b.rate for b in peer),
         "ratio": statistics.median(ratios),
         "ratio_rounds": ratios,
-        "cpu_ratio": statistics.median(
-            (a.units / a.cpu_seconds) / (b.units / b.cpu_seconds) for a, b in both
-        ),
+        "cpu_ratio": statistics.median(cpu_ratios),
         "rounds": {"ours": [asdict(a) for a in ours], "peer": [asdict(b) for b in peer]},
     }
 
@@ -141,17 +137,16 @@ def alternate(
     comparison: Comparison, work: Any, choices: Mapping[str, Choice], rounds: int
 ) -> dict[str, Any]:
     """Run both sides in each round; every other round begins with the peer."""
-    runs: dict[str, list[Measured]] = {side: [] for side in SIDES}
+    sides = {side: partial(comparison.side(side).run, work, choices[side]) for side in SIDES}
+    runs = []
     for i in range(rounds):
-        for side in SIDES if i % 2 == 0 else SIDES[::-1]:
-            runs[side].append(comparison.side(side).run(work, choices[side]))
-        ours, peer = (runs[side][-1].rate for side in SIDES)
+        runs.append(one_round(sides, i))
         print(
-            f"  round {i + 1}: ours {ours:.3g}, {comparison.package} {peer:.3g}"
-            f" {comparison.unit}/s",
+            f"  round {i + 1}: ours {runs[-1]['ours'].rate:.3g}, {comparison.package}"
+            f" {runs[-1]['peer'].rate:.3g} {comparison.unit}/s",
             flush=True,
         )
-    return paired(runs["ours"], runs["peer"])
+    return paired([run["ours"] for run in runs], [run["peer"] for run in runs])
 
 
 def fastest(comparison: Comparison, work: Any) -> tuple[dict[str, Choice], dict[str, list]]:
@@ -171,64 +166,25 @@ def fastest(comparison: Comparison, work: Any) -> tuple[dict[str, Choice], dict[
 # ---- memory --------------------------------------------------------------------------------------
 
 
-def peak_mb() -> float:
-    """Peak memory of this process: GPU memory if there is a GPU, else the resident set."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / MB
-    return own_peak_mb()
-
-
-def memory_here(comparison: Comparison, side: str, choice: Choice) -> dict[str, float]:
+def memory_here(name: str, side: str, choice: Choice) -> dict[str, float]:
     """Peak of this process, and the part above imports and the prepared work."""
+    comparison = row(name)
     with tempfile.TemporaryDirectory() as folder:
         work = comparison.prepare(Path(folder))
         before = 0.0 if torch.cuda.is_available() else psutil.Process().memory_info().rss / MB
         comparison.side(side).run(work, choice)
-    peak = peak_mb()
+    peak = harness.PeakMemory().peak_mb()
     # Linux counts the two slightly differently, so the difference may be negative
     return {"peak_mb": peak, "added_mb": max(peak - before, 0.0)}
 
 
 def memory_of(name: str, side: str, choice: Choice) -> dict[str, float]:
     """Run `memory_here` in a fresh process."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.peers",
-        "--rows",
-        name,
-        "--memory",
-        side,
-        json.dumps(choice),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    if done.returncode:
-        raise UserError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    arguments = {"name": name, "side": side, "choice": choice}
+    return in_processes("benchmarks.peers:memory_here", arguments)[0]
 
 
 # ---- the table -----------------------------------------------------------------------------------
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load": os.getloadavg()[0],
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in ("torch", "transformers")},
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(
-            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def compare(
@@ -303,20 +259,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tune", action="store_true", help="first try all settings of both sides")
     parser.add_argument("--out", type=Path, default=Path("outputs"))
-    parser.add_argument("--memory", nargs=2, metavar=("SIDE", "CHOICE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     comparisons = [row(name) for name in options.rows]
     for comparison in comparisons:
         require(comparison.package)
-    if options.memory:
-        side, choice = options.memory
-        print(json.dumps(memory_here(comparisons[0], side, json.loads(choice))))
-        return
     results = {}
     for comparison in comparisons:
         results[comparison.name] = compare(comparison, options.rounds, options.tune)
         # after every row: a later one may fail
-        write_json(options.out / "bench_peers.json", {"machine": machine(), "rows": results})
+        about = {"machine": harness.machine(), "rows": results}
+        write_json(options.out / "bench_peers.json", about)
         write_text(options.out / "bench_peers.md", table(results))
     print(table(results) + f"written to {options.out / 'bench_peers.json'} and .md")
 

@@ -9,11 +9,10 @@ import torch
 from pydantic import Field, PositiveInt
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
-from transformers.utils import logging as transformers_logging
 
 from benchmarks import ours, workload
+from benchmarks.harness import number, quiet_transformers, table
 from benchmarks.measure import PHASES, SIDES, run_step
-from benchmarks.tables import number, table
 from benchmarks.workload import SIZES, Size
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_text
@@ -108,8 +107,7 @@ def operator_table(row: dict[str, tuple[float, int]], top: int) -> str:
 
 def run(settings: Settings) -> str:
     """Warm up with one step, time one and profile one. Returns the printed text."""
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    quiet_transformers()
     torch.set_num_threads(settings.threads)
     size, side = settings.chosen(), SIDES[settings.side]
     responses = None if side is ours else ours.generate(ours.build(size)).responses()

@@ -10,16 +10,16 @@ linear. Writes `scaling.json` and one plot per axis.
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, PositiveInt
 
-from benchmarks.bench import Progress
-from benchmarks.child import measured
-from benchmarks.measure import PHASES, with_total
-from benchmarks.tables import number, replace_part, table
+from benchmarks.harness import Progress, number, replace_part, table, with_total
+from benchmarks.measure import PHASES, measured
 from benchmarks.workload import RMDims, Size, T5Dims
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_text
@@ -128,66 +128,52 @@ def slope(points: Sequence[Mapping[str, float]], name: str) -> float:
     return statistics.linear_regression(xs, ys).slope
 
 
-def plot(axis: str, points: Sequence[Mapping[str, float]], path: Path) -> None:
-    """Plot time per phase and memory against x on log axes, with a line of slope 1."""
+@contextmanager
+def figure(path: Path, panels: int, inches: tuple[float, float]) -> Iterator[Sequence[Any]]:
+    """Panels to draw on, side by side; afterwards they are written as SVG."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     import matplotlib.pyplot as plt
 
-    with plt.rc_context({"svg.hashsalt": axis, "font.size": 9}):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
-        xs = [point["x"] for point in points]
+    with plt.rc_context({"svg.hashsalt": path.stem, "font.size": 9}):
+        whole, axes = plt.subplots(1, panels, figsize=inches, layout="constrained")
+        yield axes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole.savefig(path, metadata={"Date": None})
+        plt.close(whole)
+
+
+def plot(axis: str, points: Sequence[Mapping[str, float]], path: Path) -> None:
+    """Plot time per phase and memory against x on log axes, with a line of slope 1."""
+    xs = [point["x"] for point in points]
+    with figure(path, 2, (8, 3)) as (left, right):
         for name in (*PHASES, "step"):
-            left.plot(
-                xs,
-                [point[name] for point in points],
-                "o-",
-                markersize=3,
-                label=name,
-                color="black" if name == "step" else None,
-            )
-        right.plot(xs, [point["peak_mb"] for point in points], "o-", markersize=3, color="black")
+            colour = "black" if name == "step" else None
+            seconds = [point[name] for point in points]
+            left.plot(xs, seconds, "o-", markersize=3, label=name, color=colour)
+        peaks = [point["peak_mb"] for point in points]
+        right.plot(xs, peaks, "o-", markersize=3, color="black")
         for panel, name in ((left, "step"), (right, "peak_mb")):
             last = points[-1]
-            panel.plot(
-                xs, [last[name] * x / last["x"] for x in xs], ":", color="grey", label="linear"
-            )
+            linear = [last[name] * x / last["x"] for x in xs]
+            panel.plot(xs, linear, ":", color="grey", label="linear")
             panel.set(xscale="log", yscale="log", xlabel=AXES[axis][0])
             panel.set_xticks(xs, [f"{x:,}" for x in xs], minor=False)
             panel.minorticks_off()
         left.set_ylabel("seconds")
         right.set_ylabel("MB above imports")
         left.legend(fontsize=7)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)
 
 
 def growth_table(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     """One row per axis: the cost at both ends, and the slopes."""
+    header = ["against", "from .. to", "step, s", "memory, MB", *PHASES, "step", "memory"]
     rows = []
     for axis, points in results.items():
-        ends = [points[0], points[-1]]
-        rows.append(
-            [
-                AXES[axis][0],
-                " .. ".join(f"{p['x']:,}" for p in ends),
-                " .. ".join(number(p["step"]) for p in ends),
-                " .. ".join(number(p["peak_mb"]) for p in ends),
-                *(f"{slope(points, name):.2f}" for name in (*PHASES, "step", "peak_mb")),
-            ]
-        )
-    return table(
-        [
-            "against",
-            "from .. to",
-            "step, s",
-            "memory, MB",
-            *(f"{phase}" for phase in PHASES),
-            "step",
-            "memory",
-        ],
-        rows,
-    )
+        ends = (points[0], points[-1])
+        row = [AXES[axis][0], " .. ".join(f"{end['x']:,}" for end in ends)]
+        row += [" .. ".join(number(end[cost]) for end in ends) for cost in ("step", "peak_mb")]
+        rows.append(row + [f"{slope(points, cost):.2f}" for cost in (*PHASES, "step", "peak_mb")])
+    return table(header, rows)
 
 
 def document(

@@ -36,49 +36,12 @@ from tasks.qa_feedback.feedback import rm_words_prefix
 # Tokens of a real prompt at the quantiles 0, 2.5, 5 ... 100 %: `text` of 300 rows of qa-feedback
 # with `</s>`, cut at 1,024 tokens, mean 657. Counted by a Unigram tokenizer trained on these texts
 # with T5's normalisation (16.7 k pieces, 1.38 tokens per word), not by T5's own.
-PROMPT_TOKENS = (
-    15,
-    262,
-    289,
-    302,
-    310,
-    318,
-    324,
-    340,
-    492,
-    543,
-    568,
-    570,
-    577,
-    584,
-    589,
-    597,
-    602,
-    608,
-    614,
-    618,
-    626,
-    643,
-    679,
-    752,
-    784,
-    802,
-    825,
-    844,
-    850,
-    858,
-    863,
-    874,
-    882,
-    887,
-    896,
-    905,
-    908,
-    915,
-    924,
-    945,
-    1024,
-)
+_QUANTILES = """
+    15 262 289 302 310 318 324 340 492 543 568 570 577 584 589 597 602 608 614 618
+    626 643 679 752 784 802 825 844 850 858 863 874 882 887 896 905 908 915 924 945
+    1024
+"""
+PROMPT_TOKENS = tuple(map(int, _QUANTILES.split()))
 SPECIAL = ("<pad>", "</s>", "<unk>")
 MARKS = ("question:", "context:", "wikipage:", "text:", "answer:")
 QUESTION, TITLE, SENTENCE, SENTENCES = 12, 3, 20, 7  # words of each part; sentences per passage

@@ -6,27 +6,37 @@ The tests of equal work need TRL.
 import importlib.util
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
-from benchmarks import peer_dpo, peer_grpo, peers
-from benchmarks.peer_reward_trainer import Size, comparison, our_trainer, prepare, trl_rows
+from benchmarks import peer_dpo, peer_grpo, peer_reward_trainer, peers
 from benchmarks.peers import Comparison, Measured, Side
 from fgrlhf.base.errors import UserError
 
-TINY = Size(
-    vocab=400,
-    width=32,
-    layers=2,
-    heads=2,
-    max_length=60,
-    prompt_words=(20, 30),
-    answer_words=(4, 8),
-    steps=3,
-)
+MODEL = {"vocab": 400, "width": 32, "layers": 2, "heads": 2, "steps": 3}
+TEXTS = {"prompt_words": (20, 30), "answer_words": (4, 8)}
+ROWS = {
+    "reward_trainer": (peer_reward_trainer, {**TEXTS, "max_length": 60}),
+    "dpo": (peer_dpo, {**TEXTS, "pairs": 2}),
+    "grpo": (peer_grpo, {"prompt_tokens": 20, "tokens": 5, "prompts": 2, "samples": 2}),
+}
 needs_trl = pytest.mark.skipif(
     importlib.util.find_spec("trl") is None, reason=f"trl is not installed: {peers.INSTALL}"
 )
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A function: row -> its tiny comparison, and the work."""
+    monkeypatch.setenv("CI", "1")  # turns off TRL's telemetry
+
+    def made(name: str):
+        module, size = ROWS[name]
+        row = module.comparison(module.Size(**MODEL, **size))
+        return row, row.prepare(tmp_path)
+
+    return made
 
 
 def toy(
@@ -41,24 +51,15 @@ def toy(
 
         return Side(run, [{"times": 1}, {"times": 5}])
 
-    return Comparison(
-        "toy",
-        package,
-        "a toy",
-        "units",
-        lambda folder: 10,
-        check,
-        side("ours", 1.0),
-        side("peer", 2.0),
-        at_least,
-    )
+    sides = (side("ours", 1.0), side("peer", 2.0))
+    return Comparison("toy", package, "a toy", "units", lambda _: 10, check, *sides, at_least)
 
 
 def no_memory(name, side, choice):
     return {"peak_mb": 100.0 if side == "ours" else 200.0, "added_mb": 1.0}
 
 
-# ---- the harness ---------------------------------------------------------------------------------
+# ---- the table -----------------------------------------------------------------------------------
 
 
 def test_ratios_are_those_of_single_rounds():
@@ -69,37 +70,26 @@ def test_ratios_are_those_of_single_rounds():
     assert result["ratio_rounds"] == [2, 1, 2] and result["cpu_ratio"] == 2  # 6 / 3, 6 / 3, 2 / 2
 
 
-def test_rounds_alternate_and_begin_with_either_side(capsys):
-    calls = []
-    result = peers.alternate(toy(calls), 10, {"ours": {"times": 1}, "peer": {"times": 1}}, rounds=3)
-    assert [name for name, _ in calls] == ["ours", "peer", "peer", "ours", "ours", "peer"]
-    assert (result["ours"], result["peer"], result["ratio"], result["cpu_ratio"]) == (10, 5, 2, 1)
-    assert "round 3: ours 10, numpy 5 units/s" in capsys.readouterr().out
-
-
 def test_tuning_takes_the_fastest_setting_of_each_side():
-    calls, slow_first = [], [{"times": 5}, {"times": 1}]
-    row = toy(calls)
-    row = Comparison(**{**vars(row), "peer": Side(row.peer.run, slow_first)})
+    row = toy([])
+    row = replace(row, peer=Side(row.peer.run, [{"times": 5}, {"times": 1}]))
     result = peers.compare(row, rounds=1, tune=True, memory=no_memory)
-    assert (
-        result["choices"] == {"ours": {"times": 1}, "peer": {"times": 1}} and result["ratio"] == 2
-    )
+    assert result["choices"] == {"ours": {"times": 1}, "peer": {"times": 1}}
+    assert result["ratio"] == 2
     assert [tried["rate"] for tried in result["tried"]["peer"]] == [1, 5]
     assert peers.compare(row, rounds=1, memory=no_memory)["ratio"] == 10  # by default the first one
 
 
 def test_the_table():
+    calls = []
     results = {
-        "a": peers.compare(toy([]), 3, memory=no_memory),
+        "a": peers.compare(toy(calls), 3, memory=no_memory),
         "b": peers.compare(toy([], at_least=3), 1, memory=no_memory),
     }
+    assert [name for name, _ in calls] == ["ours", "peer", "peer", "ours", "ours", "peer"]
     head, _, a, b = peers.table(json.loads(json.dumps(results))).splitlines()
-    assert (
-        "10 units/s" in a
-        and "**2.00** (2.00 to 2.00) | 1.00 | 1.3: met | 100 / 200 MB |" in a
-        and "3: missed" in b
-    )
+    assert "10 units/s" in a and "3: missed" in b
+    assert "**2.00** (2.00 to 2.00) | 1.00 | 1.3: met | 100 / 200 MB |" in a
     assert head.count("|") == a.count("|") == b.count("|")
 
 
@@ -113,9 +103,10 @@ def test_nothing_is_timed_where_the_sides_differ():
     assert not calls
 
 
-def test_memory_is_that_of_one_side():
+def test_memory_is_that_of_one_side(monkeypatch):
     calls = []
-    result = peers.memory_here(toy(calls), "peer", {"times": 1})
+    monkeypatch.setattr(peers, "row", lambda name: toy(calls))
+    result = peers.memory_here("toy", "peer", {"times": 1})
     assert calls == [("peer", 1)] and result["peak_mb"] > result["added_mb"] >= 0
 
 
@@ -127,184 +118,79 @@ def test_a_missing_package_is_one_line_with_the_way_out(monkeypatch, capsys):
     message = capsys.readouterr().err
     assert stopped.value.code == 2 and message.count("\n") == 1
     assert message.startswith("error: no_such_peer is not installed") and peers.INSTALL in message
-
-
-def test_an_unknown_row_is_refused():
+    monkeypatch.undo()
     with pytest.raises(UserError, match="no row `dpoo`; choose from reward_trainer, dpo, grpo"):
         peers.row("dpoo")
 
 
-# ---- the reward trainers -------------------------------------------------------------------------
+# ---- equal work ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def work(tmp_path):
-    return prepare(tmp_path, TINY)
+@pytest.mark.parametrize("name, units", [("reward_trainer", 24), ("dpo", 4), ("grpo", 8)])
+def test_our_side_runs_without_evaluation_checkpoints_and_logging(tiny, name, units):
+    row, work = tiny(name)
+    result = row.ours.run(work, row.ours.choices[-1])
+    assert result.units == units and result.seconds > 0
+    if result.loss is not None:
+        assert result.loss == pytest.approx(math.log(2), abs=0.2)
 
 
-def test_both_sides_are_given_the_same_pairs(work):
-    assert len(work.examples) == TINY.questions * TINY.steps and work.pairs == TINY.questions * 6
-    rows = trl_rows(work)
-    assert len(rows) == TINY.steps * work.pairs
+def test_our_trainers_take_the_work_as_it_comes(tiny):
+    row, work = tiny("reward_trainer")
     read, pairs = work.examples[0]
-    assert {len(x.input_ids) for four, _ in work.examples for x in four} >= {TINY.max_length}, (
-        "nothing was cut"
-    )
-    for row, (won, lost, _) in zip(rows, pairs):
-        assert (row["chosen_ids"], row["rejected_ids"]) == (
-            read[won].input_ids,
-            read[lost].input_ids,
-        )
-    assert {True, False} == {won < lost for _, pairs in work.examples for won, lost, _ in pairs}
-
-
-def test_ours_runs_without_evaluation_checkpoints_and_logging(work):
-    trainer = our_trainer(work, {"micro": 1})
-    result = comparison(TINY).ours.run(work, {"micro": 2})
-    assert (
-        result.units == work.pairs * (TINY.steps - 1)
-        and result.seconds > 0
-        and math.isfinite(result.loss)
-    )
-    assert not [path for path in (work.folder / "ours").rglob("*") if path.is_file()]
-    assert trainer.micro_batch_size == 1 and trainer.config.train.batch_size == 2
+    rows = peer_reward_trainer.trl_rows(work)
+    assert len(rows) == 6 * len(work.examples)
+    assert max(len(x.input_ids) for four, _ in work.examples for x in four) == 60  # some are cut
+    for given, (won, lost, _) in zip(rows, pairs):
+        assert given["chosen_ids"] == read[won].input_ids
+        assert given["rejected_ids"] == read[lost].input_ids
+    assert {won < lost for _, pairs in work.examples for won, lost, _ in pairs} == {True, False}
+    trainer = peer_reward_trainer.our_trainer(work, {"micro": 1})
+    assert [trainer.batch_indices(step) for step in range(3)] == [[0, 1], [2, 3], [4, 5]]
 
 
 @needs_trl
 @pytest.mark.filterwarnings("error:.*deprecated.*:FutureWarning")
-def test_trl_does_equal_work(work, monkeypatch, capsys):
-    monkeypatch.setenv("CI", "1")  # turns off TRL's telemetry
-    row = comparison(TINY)
+@pytest.mark.parametrize("name", ROWS)
+def test_trl_does_equal_work(name, tiny, capsys):
+    row, work = tiny(name)
     facts = row.check(work)
-    assert facts["loss"]["ours"] == pytest.approx(facts["loss"]["peer"], abs=1e-5)
-    assert facts["parameters"]["ours"] == facts["parameters"]["peer"]
-    assert facts["tokens_of_first_step"]["peer"] == 3 * facts["tokens_of_first_step"]["ours"]
-    ours, peer = (
-        row.ours.run(work, {"micro": 2}),
-        row.peer.run(work, {"micro": 3, "sampling": "sequential"}),
-    )
-    assert ours.units == peer.units and ours.loss == pytest.approx(peer.loss, abs=1e-4)
-    other = row.peer.run(work, {"micro": 4, "sampling": "group_by_length"})
-    # different pairs in a step
-    assert other.units == peer.units and other.loss != pytest.approx(peer.loss, abs=1e-4)
+    ours, peer = (side.run(work, side.choices[0]) for side in (row.ours, row.peer))
+    assert ours.units == peer.units
+    if name == "grpo":
+        assert facts["gradients apart"] < 1e-4
+    else:
+        assert ours.loss == pytest.approx(peer.loss, abs=1e-4)
+        losses = facts["loss_over_steps"]
+        assert losses["ours"] == pytest.approx(losses["peer"], abs=1e-5)
+    if name == "reward_trainer":
+        assert facts["parameters"]["ours"] == facts["parameters"]["peer"]
+        tokens = facts["tokens_of_first_step"]
+        assert tokens["peer"] == 3 * tokens["ours"]
     assert "train_runtime" not in capsys.readouterr().out
 
 
 @needs_trl
-def test_mixed_up_pairs_are_not_equal_work(work, monkeypatch):
-    monkeypatch.setenv("CI", "1")
+@pytest.mark.parametrize("name", ROWS)
+def test_other_work_is_noticed(name, tiny, monkeypatch):
+    row, work = tiny(name)
+    if name == "reward_trainer":
 
-    def mixed_up(work):
-        return [
-            {**row, "chosen_ids": row["rejected_ids"], "rejected_ids": row["chosen_ids"]}
-            for row in trl_rows(work)
-        ]
+        def mixed_up(work, rows=peer_reward_trainer.trl_rows):
+            others = {"chosen_ids": "rejected_ids", "rejected_ids": "chosen_ids"}
+            return [{key: one[others.get(key, key)] for key in one} for one in rows(work)]
 
-    monkeypatch.setattr("benchmarks.peer_reward_trainer.trl_rows", mixed_up)
-    with pytest.raises(UserError, match="the losses before training differ"):
-        comparison(TINY).check(work)
-
-
-# ---- DPO -----------------------------------------------------------------------------------------
-
-TINY_DPO = peer_dpo.Size(
-    vocab=400,
-    width=32,
-    layers=2,
-    heads=2,
-    prompt_words=(10, 30),
-    answer_words=(4, 8),
-    pairs=2,
-    steps=3,
-)
-
-
-@pytest.fixture
-def dpo_work(tmp_path):
-    return peer_dpo.prepare(tmp_path, TINY_DPO)
-
-
-def test_our_dpo_takes_the_pairs_as_they_come(dpo_work):
-    trainer = peer_dpo.our_trainer(dpo_work, {"micro": 1})
-    assert [trainer.batch(step) for step in range(3)] == [
-        [0, 1],
-        [2, 3],
-        [4, 5],
-    ] and trainer.total_steps == 3
-    result = peer_dpo.run_ours(dpo_work, {"micro": 2})
-    assert (
-        result.units == 4
-        and result.seconds > 0
-        and result.loss == pytest.approx(math.log(2), abs=0.1)
-    )
-
-
-@needs_trl
-def test_trl_does_equal_dpo(dpo_work, monkeypatch):
-    monkeypatch.setenv("CI", "1")
-    row = peer_dpo.comparison(TINY_DPO)
-    facts = row.check(dpo_work)
-    assert facts["loss_over_steps"]["ours"] == pytest.approx(
-        facts["loss_over_steps"]["peer"], abs=1e-5
-    )
-    assert facts["loss_over_steps"]["ours"] < math.log(2) - 5e-4  # it has learned
-    ours, peer = row.ours.run(dpo_work, {"micro": 2}), row.peer.run(dpo_work, {"micro": 2})
-    assert ours.units == peer.units == 4 and ours.loss == pytest.approx(peer.loss, abs=1e-4)
-
-
-@needs_trl
-def test_other_texts_are_not_equal_dpo(dpo_work, monkeypatch):
-    monkeypatch.setenv("CI", "1")
-    real = peer_dpo.encode_comparisons
-    monkeypatch.setattr(peer_dpo, "encode_comparisons", lambda *a, **k: real(*a, **k)[::-1])
-    with pytest.raises(UserError, match="different tokens, so their rates cannot be compared"):
-        peer_dpo.check(dpo_work)
-
-
-# ---- GRPO ----------------------------------------------------------------------------------------
-
-TINY_GRPO = peer_grpo.Size(
-    vocab=400,
-    width=32,
-    layers=2,
-    heads=2,
-    prompt_tokens=20,
-    tokens=5,
-    prompts=2,
-    samples=2,
-    steps=3,
-)
-
-
-@pytest.fixture
-def grpo_work(tmp_path):
-    return peer_grpo.prepare(tmp_path, TINY_GRPO)
-
-
-def test_our_grpo_samples_every_token(grpo_work):
-    trainer = peer_grpo.our_trainer(grpo_work, {"micro": 2})
-    trainer.train()
-    assert [prompt.id for prompt in trainer.batch(1)] == ["2", "3"]
-    assert {len(trainer.policy.encode([p.text])[0][0]) for p in grpo_work.prompts} == {20}
-    assert [[len(ids) for ids in step] for step in trainer.sampled] == [[5] * 4] * 3
-    assert peer_grpo.run_ours(grpo_work, {"micro": 4}).units == 8
-
-
-@needs_trl
-def test_trl_does_equal_grpo(grpo_work, monkeypatch):
-    monkeypatch.setenv("CI", "1")
-    row = peer_grpo.comparison(TINY_GRPO)
-    facts = row.check(grpo_work)
-    assert facts["gradients apart"] < 1e-4
-    assert row.peer.run(grpo_work, {"micro": 4}).units == 8
-
-
-@needs_trl
-def test_other_rewards_are_not_equal_grpo(grpo_work, monkeypatch):
-    monkeypatch.setenv("CI", "1")
-    n = TINY_GRPO.responses
-    # ours likes the later response, then TRL the earlier one
-    rewards = iter([*range(n), *range(n, 0, -1)])
-    monkeypatch.setattr(peer_grpo, "reward_of", lambda text: float(next(rewards)))
-    with pytest.raises(UserError, match="gradients from the same samples differ"):
-        peer_grpo.check(grpo_work)
+        monkeypatch.setattr(peer_reward_trainer, "trl_rows", mixed_up)
+        message = "the losses before training differ"
+    elif name == "dpo":
+        real = peer_dpo.encode_comparisons
+        monkeypatch.setattr(peer_dpo, "encode_comparisons", lambda *a, **k: real(*a, **k)[::-1])
+        message = "different tokens, so their rates cannot be compared"
+    else:
+        n = work.size.responses
+        # ours likes the later response, then TRL the earlier one
+        rewards = iter([*range(n), *range(n, 0, -1)])
+        monkeypatch.setattr(peer_grpo, "reward_of", lambda text: float(next(rewards)))
+        message = "gradients from the same samples differ"
+    with pytest.raises(UserError, match=message):
+        row.check(work)
