@@ -1,4 +1,4 @@
-# make setup | lint | test | test-slow | test-quantize | processors | faults | demo | real | tasks | feedback-check | tools-check | probe | science | bench | gpu | bench-peers | families | profile
+# make setup | lint | test | test-slow | test-quantize | processors | faults | demo | real | tasks | feedback-check | tools-check | probe | science | docs | bench | gpu | bench-peers | families | profile
 # ARGS="..." gives arguments to the program, e.g. make test ARGS="-k ppo".
 SHELL := /bin/bash
 STAMP := .venv/.stamp
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 TYPES := $(RUN) basedpyright --level error
 
-.PHONY: feedback-check vllm-check tools-check setup lint style test test-slow test-quantize processors faults demo real tasks probe science bench gpu gpu-tests profile bench-peers families
+.PHONY: feedback-check vllm-check tools-check setup lint style test test-slow test-quantize processors faults demo real tasks probe science docs bench gpu gpu-tests profile bench-peers families
 
 setup: $(STAMP)
 
@@ -81,6 +81,12 @@ probe: setup
 # Reward models and RL with five seeds, on the mini world of `make demo`.
 science: setup
 	@$(RUN) python -m tasks.qa_feedback.science $(ARGS)
+
+# HTML pages of the docstrings of all public modules, in outputs/api. Installs the extra `docs`.
+docs: setup
+	@$(RUN) python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@$(RUN) python -m pdoc --docformat google -o outputs/api fgrlhf sft reward_modeling interface_html
+	@echo "outputs/api/index.html"
 
 # Time and memory of a training step, compared with the published implementation. ARGS="sizes=tiny reps=5"; --help lists
 # the keys.

@@ -2,6 +2,7 @@ from setuptools import find_packages, setup
 
 TRACKERS = {"wandb": ["wandb>=0.20"], "tensorboard": ["tensorboard>=2.15"]}
 QUANTIZE = {"quantize": ["bitsandbytes>=0.50"]}  # QLoRA and 8-bit AdamW
+DOCS = {"docs": ["pdoc>=16,<17"]}  # `make docs`
 PEERS = {"peers": ["trl>=1.16,<2"]}  # packages that `make bench-peers` compares with
 
 UIMA = {"uima": ["dkpro-cassis>=0.12,<1"]}  # `fgrlhf data import from=uima`
@@ -67,5 +68,14 @@ setup(
         "textblob>=0.19",  # tasks/sentiment
         "vaderSentiment>=3.3.2",  # tasks/sentiment
     ],
-    extras_require={"check": CHECK, **TRACKERS, **PEERS, **QUANTIZE, **SLURM, **UIMA, "test": TEST},
+    extras_require={
+        "check": CHECK,
+        "test": TEST,
+        **TRACKERS,
+        **DOCS,
+        **PEERS,
+        **QUANTIZE,
+        **SLURM,
+        **UIMA,
+    },
 )

@@ -1,9 +1,9 @@
 """Kind `disk`: a full disk, a read-only folder, a file in the folder's place, a too long name.
 
 A stage must end with a message. With enough room, the same command must then leave the files of an
-uninterrupted run. The full disk is a tmpfs of some kB in the trial's mount namespace. If mounting
-is not allowed, the size of files is limited instead (RLIMIT_FSIZE), and the read-only trials need a
-user other than root.
+uninterrupted run. The full disk is a tmpfs of some kB on the run's folder, in the mount namespace
+of the trial. If mounting is not allowed, the size of files is limited instead (RLIMIT_FSIZE), and
+the read-only trials need a user other than root.
 """
 
 import ctypes
@@ -117,7 +117,7 @@ class Disk(Kind):
         return self._no_folder(stage, trouble, folder)
 
     def _full(self, stage: Stage, trouble: Trouble, folder: Path) -> Outcome:
-        disk = folder / "disk"
+        disk = folder / "run"
         disk.mkdir()
         limit = None
         sizes = self.bench.references.of(stage).sizes
@@ -125,16 +125,16 @@ class Disk(Kind):
             limit = max(int(trouble.share * max(sizes)), 1 << 14)
         else:
             mount_small_disk(disk, max(int(trouble.share * sum(sizes)), 1 << 14))
-        first = run(stage.command, disk, folder / "logs/0.txt", file_limit=limit)
-        second = run(stage.command, disk, folder / "logs/1.txt", file_limit=limit)
+        first = run(stage.command, folder, folder / "logs/0.txt", file_limit=limit)
+        second = run(stage.command, folder, folder / "logs/1.txt", file_limit=limit)
         if not self.no_mount:
             make_room(disk)
-        third = run(stage.command, disk, folder / "logs/2.txt")
+        third = run(stage.command, folder, folder / "logs/2.txt")
         codes = f"{first.code}, {second.code}, with room {third.code}"
         note = f"{stage.name}, room for {trouble.share:.0%}: exits {codes}"
         outcome = self._judge(stage, note, (first, second), third, disk)
         if outcome.verdict in self.bad:
-            shutil.copytree(disk / "run", folder / "kept", dirs_exist_ok=True)
+            shutil.copytree(disk, folder / "kept", dirs_exist_ok=True)
         return outcome
 
     def _judge(
@@ -146,14 +146,14 @@ class Disk(Kind):
                 return Outcome("traceback", f"{note}\n{ended.output[-3_000:]}", row)
         if after.code != 0:
             return Outcome("does not end", f"{note}\n{after.output[-3_000:]}", row)
-        difference = compare(self.bench.references.of(stage).files, snapshot(disk / "run"))
+        difference = compare(self.bench.references.of(stage).files, snapshot(disk))
         if difference:
             return Outcome(difference.verdict, f"{note}: {difference}", row)
         return Outcome("room enough" if before[0].code == 0 else "refused, then equal", note, row)
 
     def _read_only(self, stage: Stage, folder: Path) -> Outcome:
         row = "read-only folder"
-        disk = folder / "disk"
+        disk = folder / "run"
         disk.mkdir()
         if not self.no_mount:
             mount_small_disk(disk, 1 << 24)
@@ -162,7 +162,7 @@ class Disk(Kind):
             return Outcome("skipped", "root can write anywhere, and mounting is not allowed", row)
         else:
             disk.chmod(0o555)
-        ended = run(stage.command, disk, folder / "logs/0.txt")
+        ended = run(stage.command, folder, folder / "logs/0.txt")
         if self.no_mount:
             disk.chmod(0o755)
         else:

@@ -33,10 +33,12 @@ def read_rows(source: str | Path) -> list[Prompt]:
 
 
 def whole_text(prompt: Prompt) -> str:
+    """The text as it is."""
     return prompt.text
 
 
 def no_metrics(prompts: Sequence[Prompt]) -> tuple[MetricFunction, ...]:
+    """No metrics."""
     return ()
 
 

@@ -98,6 +98,7 @@ def _figures_json(figures: Mapping[str, Figure]) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """The program `fgrlhf feedback agreement`."""
     write_report(
         settings_from(Settings, argv, "usage: fgrlhf feedback agreement TASK [key=value ...]")
     )

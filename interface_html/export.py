@@ -571,6 +571,7 @@ def _skipped_text(skips: Sequence[Skip]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """The program `fgrlhf feedback export`."""
     export(settings_from(Settings, argv, "usage: fgrlhf feedback export TASK [key=value ...]"))
 
 

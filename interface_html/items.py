@@ -177,6 +177,7 @@ def write_items(settings: Settings) -> Sequence[Item]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """The program `fgrlhf feedback items`."""
     write_items(settings_from(Settings, argv, "usage: fgrlhf feedback items TASK [key=value ...]"))
 
 

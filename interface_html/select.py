@@ -204,6 +204,7 @@ def _probabilities(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """The program `fgrlhf feedback select`."""
     usage = "usage: fgrlhf feedback select TASK source=FILE out=FILE n=NUMBER [key=value ...]"
     select(settings_from(Settings, argv, usage))
 

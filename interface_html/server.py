@@ -43,10 +43,14 @@ SUBMISSIONS_HELP = "the number of submissions of this assignment that the page k
 
 
 class Next(StrictModel):
+    """A request for an annotator's next item."""
+
     page: PageName
 
 
 class Draft(StrictModel):
+    """A request to keep an unfinished item."""
+
     revision: Number = Field(
         description="of the draft that this one is based on; 0 for the first since a submission"
     )
@@ -55,12 +59,16 @@ class Draft(StrictModel):
 
 
 class SkipBody(StrictModel):
+    """A request to skip an item."""
+
     reason: str = Field(description="the name of a skip reason")
     text: str = Field(default="", description="an explanation")
     submissions: Number = Field(default=0, description=SUBMISSIONS_HELP)
 
 
 class Submit(StrictModel):
+    """A request to submit an item."""
+
     uuid: str = Field(pattern="^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
     assignment: Number
     text_sha256: str = Field(

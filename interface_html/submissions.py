@@ -132,6 +132,7 @@ def submission_lines(study: Study) -> list[dict[str, Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """The program `fgrlhf feedback submissions`."""
     usage = "usage: fgrlhf feedback submissions TASK [key=value ...]"
     write_submissions(settings_from(Settings, argv, usage))
 

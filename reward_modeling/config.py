@@ -26,6 +26,8 @@ TOP_LAYERS_KEY = "model.train_top_layers"
 
 
 class ModelSection(StrictModel):
+    """The section `model` of reward models."""
+
     ckpt: FilePath = Field(
         description="initial folder or hub name: an encoder, or a policy checkpoint"
     )
@@ -77,6 +79,8 @@ class ModelSection(StrictModel):
 
 
 class TrainSection(supervised_config.TrainSection):
+    """The section `train` of reward models."""
+
     epochs: Epochs = Field(default=50.0, description="passes over the training rows")
     batch_size: BatchSize = Field(
         default=24,
@@ -90,6 +94,8 @@ class TrainSection(supervised_config.TrainSection):
 
 
 class EvaluationSection(supervised_config.EvaluationSection):
+    """The section `evaluation` of reward models."""
+
     batch_size: BatchSize = Field(
         default=16, description="responses (pair files: prompts) per forward pass"
     )

@@ -68,6 +68,8 @@ LabelledText = tuple[RMText, list[bool | None]]
 
 
 class LabelSection(StrictModel):
+    """The section `labels`: the tags of a segment."""
+
     error: str | tuple[str, ...] = Field(
         description="tag of a segment with an error, such as ERROR; a list for several kinds"
     )
@@ -85,6 +87,8 @@ class LabelSection(StrictModel):
 
 
 class DataSection(SharedDataSection):
+    """The section `data` of segment reward models."""
+
     level: Level = Field(
         description="segments in the files, such as sentence: docs/rewards.md, Levels"
     )

@@ -70,12 +70,16 @@ Example = tuple[list[RMInput], tuple[Pair, ...]]
 
 
 class DataSection(SharedDataSection):
+    """The section `data` of reward models of preferences."""
+
     with_context: bool = Field(
         default=True, description="whether the model reads the context of the prompt"
     )
 
 
 class TrainSection(SharedTrainSection):
+    """The section `train` of reward models of preferences."""
+
     margin: Coefficient = Field(
         default=0.0,
         description="times the margin of a pair: by how much its scores should differ at least",

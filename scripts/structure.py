@@ -158,6 +158,50 @@ def circles(graph: Graph) -> list[list[str]]:
     return sorted(groups, key=len, reverse=True)
 
 
+# ---- public names --------------------------------------------------------------------------------
+
+
+def listed(source: str) -> list[str] | None:
+    """The names in a module's `__all__`, which is a literal; None without one."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+                return ast.literal_eval(node.value)
+    return None
+
+
+def public_modules(texts: Mapping[str, str], package: str) -> list[str]:
+    """A package and the modules below it that are listed: each by the package it is in.
+
+    Raises:
+      ValueError: a package has no `__all__`, or it lists something else.
+    """
+    files = {module_name(file): file for file in texts if file.endswith(".py")}
+    if Path(files[package]).name != "__init__.py":
+        return [package]
+    names = listed(texts[files[package]])
+    modules = [f"{package}.{name}" for name in names or ()]
+    if names is None or not files.keys() >= set(modules):
+        raise ValueError(f"{files[package]} needs an `__all__` that lists its public modules")
+    found = [package]
+    for module in modules:
+        found += public_modules(texts, module)
+    return found
+
+
+def public_definitions(source: str) -> dict[str, ast.stmt]:
+    """The functions and classes of a module that are public: those in `__all__`, if it has one."""
+    names = listed(source)
+    found = {}
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if node.name in names if names is not None else not node.name.startswith("_"):
+            found[node.name] = node
+    return found
+
+
 # ---- keys of a config ----------------------------------------------------------------------------
 
 
@@ -263,6 +307,12 @@ def figures(texts: Mapping[str, str]) -> list[tuple[str, str]]:
     graph = import_graph(product)
     with_typing = import_graph(product, typing_too=True)
     groups = circles(with_typing)
+    names = {
+        module_name(file): len(public_definitions(text))
+        for file, text in product.items()
+        if file.startswith("fgrlhf/")
+    }
+    in_reference = sum(names[module] for module in public_modules(product, "fgrlhf"))
     chain = longest_chain(graph, RL)
     return [
         ("lines of Python without tests", f"{lines['python']:,}"),
@@ -272,6 +322,10 @@ def figures(texts: Mapping[str, str]) -> list[tuple[str, str]]:
         ("modules that `fgrlhf rl` imports", _both(graph, with_typing, RL)),
         ("its longest chain of imports", f"{len(chain)}: {' -> '.join(chain)}"),
         (f"modules that {SMALL_TASK} imports", _both(graph, with_typing, [SMALL_TASK])),
+        (
+            "functions and classes of fgrlhf without `_`",
+            f"{sum(names.values()):,} ({in_reference:,} in public modules)",
+        ),
         ("modules in circles, typing included", " + ".join(map(str, map(len, groups))) or "0"),
         *((f"  a circle of {len(group)}", ", ".join(group)) for group in groups),
     ]

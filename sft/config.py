@@ -28,6 +28,8 @@ from fgrlhf.runs.supervised_config import Decay, Epochs
 
 
 class ModelSection(StrictModel):
+    """The section `model` of SFT."""
+
     ckpt: FilePath = Field(
         description="folder or hub name of an encoder-decoder or decoder-only model"
     )
@@ -44,6 +46,8 @@ class ModelSection(StrictModel):
 
 
 class DataSection(StrictModel):
+    """The section `data` of SFT."""
+
     train_file: FilePath = Field(description="demonstrations: a file, or hub:org/name")
     dev_file: FilePath | None = Field(
         default=None, description="null: no evaluation; the last model is saved"
@@ -65,6 +69,8 @@ class DataSection(StrictModel):
 
 
 class TrainSection(supervised_config.TrainSection):
+    """The section `train` of SFT."""
+
     epochs: Epochs = Field(default=10.0, description="passes over the training rows")
     batch_size: BatchSize = Field(
         default=4, description="examples per optimiser step, over all processes"
@@ -86,6 +92,8 @@ class TrainSection(supervised_config.TrainSection):
 
 
 class EvaluationSection(supervised_config.EvaluationSection):
+    """The section `evaluation` of SFT."""
+
     metric: str = Field(
         default="rougeLsum",
         description=(

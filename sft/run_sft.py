@@ -403,6 +403,7 @@ def _read_examples(config: SFTConfig) -> tuple[list[Demonstration], list[Demonst
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """The program: read the config, and train."""
     run_program("sft", "model", SFTConfig, train, argv)
 
 

@@ -10,6 +10,8 @@ from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 
 
 class A2CConfig(JointLossConfig):
+    """Advantage actor-critic."""
+
     name: Literal["a2c"] = "a2c"
 
 

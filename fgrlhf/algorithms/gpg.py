@@ -12,6 +12,8 @@ from fgrlhf.types import Advantages, Rollout, TokenReward
 
 
 class GPGConfig(GroupConfig):
+    """Group policy gradient."""
+
     name: Literal["gpg"] = "gpg"
     kl_in: Literal["reward", "loss"] = Field(default="loss", description=KL_IN)
 

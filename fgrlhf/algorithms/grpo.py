@@ -21,6 +21,8 @@ EPS = 1e-4  # as in TRL: small differences between the samples of a prompt are n
 
 
 class GRPOConfig(GroupConfig):
+    """Group relative policy optimisation."""
+
     name: Literal["grpo"] = "grpo"
     normalize: bool = Field(
         default=True, description="divide by the standard deviation of the prompt's samples"

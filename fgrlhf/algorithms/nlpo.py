@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 class NLPOConfig(ClippedRatioConfig):
+    """PPO restricted to plausible tokens."""
+
     name: Literal["nlpo"] = "nlpo"
     top_p: float | None = Field(
         default=0.9,

@@ -10,6 +10,8 @@ from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 
 
 class PPOConfig(ClippedRatioConfig):
+    """Proximal policy optimisation."""
+
     name: Literal["ppo"] = "ppo"
 
 

@@ -14,6 +14,8 @@ from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenRewa
 
 
 class ReinforceConfig(AlgorithmConfig):
+    """Reward-to-go minus a baseline from the batch."""
+
     name: Literal["reinforce"] = "reinforce"
     baseline: Literal["none", "mean", "position"] = Field(
         default="position",

@@ -9,6 +9,8 @@ from fgrlhf.types import Advantages, Rollout, TokenReward
 
 
 class RLOOConfig(GroupConfig):
+    """REINFORCE leave-one-out."""
+
     name: Literal["rloo"] = "rloo"
 
 

@@ -40,6 +40,8 @@ LEAST_CURVATURE = 1e-12  # along the step's direction; keeps the step finite if 
 
 
 class TRPOConfig(ActorCriticConfig):
+    """Trust region policy optimisation."""
+
     name: Literal["trpo"] = "trpo"
     max_kl: Positive = Field(
         default=0.01, description="bound on a step's KL(old || new), nats per token"

@@ -1,1 +1,9 @@
 """Strict configs: typed classes, YAML files, overrides and the messages for mistakes in them."""
+
+__all__ = [
+    "overrides",
+    "strict",
+    "unions",
+    "user_class",
+    "yaml_files",
+]

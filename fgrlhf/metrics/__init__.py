@@ -1,0 +1,9 @@
+"""Metrics of responses: a scorer or a count with a name (docs/metrics.md)."""
+
+__all__ = [
+    "base",
+    "config",
+    "registry",
+    "rows",
+    "score",
+]

@@ -16,6 +16,8 @@ ABOUT_CHECKPOINTING = "compute layers twice instead of storing activations: slow
 
 
 class LoRAConfig(StrictModel):
+    """The section `lora`: adapters that are trained instead of the weights."""
+
     r: Count = Field(default=16, description="rank")
     alpha: Positive = Field(
         default=32.0, description="the output of adapters is scaled by alpha / r"

@@ -143,6 +143,7 @@ def _last_part(name: str) -> str:
 
 
 def has_adapters(model: nn.Module) -> bool:
+    """Whether a model has LoRA adapters."""
     return any(isinstance(module, LoraLayer) for module in model.modules())
 
 

@@ -1,0 +1,10 @@
+"""Programs that run others as stages: comparisons, sweeps and the experiments of tasks."""
+
+__all__ = [
+    "comparison",
+    "efficiency",
+    "experiments",
+    "launchers",
+    "scores",
+    "stages",
+]

@@ -179,6 +179,7 @@ def segmenters_of(
 
 
 def is_finite_number(value: Any) -> bool:
+    """Whether a JSON value is a number other than NaN and infinity; true and false are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:

@@ -1,0 +1,11 @@
+"""The kinds of rewards of a config (docs/rewards.md), and the server of a reward."""
+
+__all__ = [
+    "client",
+    "kind",
+    "kinds",
+    "protocol",
+    "scored",
+    "server",
+    "text_rewards",
+]

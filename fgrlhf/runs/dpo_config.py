@@ -35,6 +35,8 @@ from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig, ParallelC
 
 
 class DPOPolicyConfig(StrictModel):
+    """The policy of DPO, and how evaluations sample from it."""
+
     ckpt: FilePath = Field(description="initial policy, and the reference")
     input_padding_side: Literal["left", "right"] | None = Field(
         default=None, description="null: left for decoder-only models, right for others"
@@ -50,6 +52,8 @@ class DPOPolicyConfig(StrictModel):
 
 
 class DPOModelConfig(StrictModel):
+    """The section `model` of DPO."""
+
     policy_model: DPOPolicyConfig
     dtype: Literal["fp32", "bf16"] = Field(
         default="fp32", description="forward passes; weights in training stay fp32"
@@ -58,6 +62,8 @@ class DPOModelConfig(StrictModel):
 
 
 class DPOEnvConfig(StrictModel):
+    """The section `env` of DPO: limits of lengths."""
+
     max_input_len: Tokens = Field(
         default=1024, description="tokens; longer prompts are cut at their end"
     )
@@ -65,6 +71,8 @@ class DPOEnvConfig(StrictModel):
 
 
 class DPOSettings(StrictModel):
+    """The section `dpo`: the loss."""
+
     loss: Literal["sigmoid", "hinge", "ipo"] = Field(
         default="sigmoid", description="of a pair; see docs/algorithms.md"
     )
@@ -75,6 +83,8 @@ class DPOSettings(StrictModel):
 
 
 class DPOTrainConfig(StrictModel):
+    """The section `train` of DPO."""
+
     epochs: float = Field(default=1.0, ge=1e-4, le=1e6, description="passes over the prompts")
     batch_size: BatchSize = Field(
         default=16, description="prompts per optimiser step, over all processes, with all pairs"
@@ -120,6 +130,8 @@ class DPOTrainConfig(StrictModel):
 
 
 class DPODataConfig(StrictModel):
+    """The section `data` of DPO."""
+
     feedback_file: FilePath = Field(description="judgements of responses, in the format of `pairs`")
     pairs: str = Field(
         default=COMPARISONS.name,

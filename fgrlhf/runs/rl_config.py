@@ -49,6 +49,8 @@ from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig, VllmSamplerCo
 
 
 class GenerationConfig(StrictModel):
+    """How responses are sampled in training."""
+
     do_sample: bool = Field(default=True, description="false: take the most probable response")
     top_k: NonNegativeCount | None = Field(
         default=None, description="sample from the k most probable tokens; null: from all"
@@ -99,6 +101,8 @@ class GenerationConfig(StrictModel):
 
 
 class EvalGenerationConfig(GenerationConfig):
+    """How responses are generated in evaluations."""
+
     do_sample: bool = Field(default=False, description="false: take the most probable response")
 
 
@@ -108,6 +112,8 @@ ABOUT_TOP_LAYERS = (
 
 
 class PolicyConfig(StrictModel):
+    """The section `model.policy_model`."""
+
     ckpt: FilePath = Field(description="folder or hub name")
     input_padding_side: Literal["left", "right"] | None = Field(
         default=None, description="null: left for decoder-only models, right for others"
@@ -126,6 +132,8 @@ class PolicyConfig(StrictModel):
 
 
 class ValueConfig(StrictModel):
+    """The section `model.value_model`: the critic."""
+
     ckpt: FilePath | None = Field(default=None, description="folder or hub name")
     freeze_value_model: bool = Field(default=False, description="train only the critic's head")
     policy_value_sharing: bool = Field(
@@ -160,6 +168,8 @@ class ValueConfig(StrictModel):
 
 
 class ModelConfig(StrictModel):
+    """The section `model` of RL."""
+
     policy_model: PolicyConfig
     value_model: ValueConfig = Field(
         default=ValueConfig(), description="the critic; algorithms without one do not need it"
@@ -171,6 +181,8 @@ class ModelConfig(StrictModel):
 
 
 class EnvConfig(StrictModel):
+    """The section `env`: prompts, lengths, and responses per prompt."""
+
     max_input_len: Tokens = Field(
         default=1024, description="tokens; longer prompts are cut at their end"
     )
@@ -186,6 +198,8 @@ class EnvConfig(StrictModel):
 
 
 class TrainConfig(StrictModel):
+    """The section `train` of RL."""
+
     total_episodes: Count = Field(default=80_000, description="responses sampled in the whole run")
     eval_interval: Count = Field(default=50, description="rollout steps between evaluations on dev")
     eval_examples: Count | None = Field(
@@ -258,6 +272,8 @@ class TrainConfig(StrictModel):
 
 
 class LoggingConfig(StrictModel):
+    """The section `logging`."""
+
     run_name: Name = Field(default="run", description="name in logs, progress and trackers")
     save_dir: FilePath = Field(description="folder of the run")
     wandb_log: bool = Field(default=False, description="also log to Weights & Biases")
@@ -288,6 +304,8 @@ class LoggingConfig(StrictModel):
 
 
 class DataConfig(StrictModel):
+    """The section `data` of RL."""
+
     train_file: FilePath | None = Field(
         default=None, description="prompts to train on; null: the task generates them"
     )
@@ -298,6 +316,8 @@ class DataConfig(StrictModel):
 
 
 class ParallelConfig(StrictModel):
+    """The section `parallel`: how several processes hold the models."""
+
     strategy: Literal["ddp", "fsdp2"] = Field(
         default="ddp",
         description=(

@@ -18,6 +18,8 @@ Warmup = Annotated[float, Field(ge=0, lt=2**31)]
 
 
 class TrainSection(StrictModel):
+    """The keys of `train` that SFT and reward models share."""
+
     epochs: Epochs = Field(description="passes over the training rows")
     max_steps: Count | None = Field(
         default=None, description="optimiser steps; null: `epochs` decides"
@@ -37,6 +39,8 @@ class TrainSection(StrictModel):
 
 
 class EvaluationSection(StrictModel):
+    """The section `evaluation` of SFT and reward models."""
+
     every_steps: Count | None = Field(
         default=None, description="steps between evaluations and checkpoints; null: every epoch"
     )

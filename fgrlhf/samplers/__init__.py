@@ -1,1 +1,8 @@
 """Where responses are sampled: in this process, or by an engine on a server."""
+
+__all__ = [
+    "config",
+    "one_step_behind",
+    "sampler",
+    "vllm",
+]

@@ -1,0 +1,12 @@
+"""A number for a text: classifiers, judges, services and classes of users (docs/rewards.md)."""
+
+__all__ = [
+    "answer_cache",
+    "base",
+    "classifier",
+    "context",
+    "judge",
+    "kinds",
+    "linear",
+    "service",
+]
