@@ -43,7 +43,6 @@ class Settings(StrictModel):
     only: NonNegativeInt | None = Field(
         None, description="run only the trial of this index, of a single kind"
     )
-    sample: bool = Field(False, description="run only the few trials of `make test-slow`")
     lanes: PositiveInt = Field(2, description="parallel trials")
     output_dir: str = "outputs/faults"
 
@@ -91,7 +90,6 @@ def run(settings: Settings) -> list[Tally]:
                 f"only={settings.only}: {kind.name} has {count} trials at scale={settings.scale:g}"
             )
         indices = range(count) if settings.only is None else [settings.only]
-        indices = kind.sampled() if settings.sample else indices
         print(f"{kind.name}: {len(indices)} trials", flush=True)
         kind.prepare(indices)
         tallies.append(run_kind(kind, indices, settings.lanes))

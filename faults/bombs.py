@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from faults.campaign import Kind, Outcome
-from faults.verdicts import call
+from faults.campaign import Kind
+from faults.judging import Outcome, call
 from fgrlhf.data.read import read_rows
 
 LONG = 1_000_000  # characters of a text that repeats itself
@@ -57,11 +57,10 @@ class Bombs(Kind):
     name = "bombs"
     good = ("refused",)
     bad = ("traceback", "accepted", "too much memory", "over a second", "long text", "unnamed")
-    trials = len(BOMBS)
-    sample = 2
+    cases = tuple(BOMBS)
 
     def run(self, index: int, folder: Path) -> Outcome:
-        what = list(BOMBS)[index * len(BOMBS) // self.count() % len(BOMBS)]
+        what = self.case(index)
         name, write = BOMBS[what]
         path = folder / name
         write(path)

@@ -19,27 +19,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.reference import References
+from faults.judging import Outcome, References
 from faults.world import World
 
 PULSE = 15.0  # seconds between progress lines
 BATCH_CPU_LIMIT = 5  # CPU seconds; a batched trial that takes longer has failed
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a trial ended.
-
-    verdict: one of the kind's `good` or `bad` verdicts.
-    row: the line of the table that counts it; empty: the kind's name.
-    note: an explanation for the reader of a failure.
-    counts: further numbers that the table adds up, such as kills.
-    """
-
-    verdict: str
-    note: str = ""
-    row: str = ""
-    counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -65,8 +49,8 @@ class Kind:
     good: tuple[str, ...]  # verdicts that pass
     bad: tuple[str, ...]  # verdicts that fail; the table shows them all, zeros included
     batch = 1  # trials per process
-    trials = 0  # at scale 1
-    sample = 1  # number of trials in `make test-slow`
+    cases: Sequence[Any] = ()  # what `case` chooses from
+    trials = 0  # at scale 1; 0: one of each case
 
     def __init__(self, bench: Bench):
         self.bench = bench
@@ -78,13 +62,11 @@ class Kind:
         """
 
     def count(self) -> int:
-        return max(1, round(self.trials * self.bench.scale))
+        return max(1, round((self.trials or len(self.cases)) * self.bench.scale))
 
-    def sampled(self) -> list[int]:
-        """Indices of a small sample, evenly spaced."""
-        count = self.count()
-        few = min(self.sample, count)
-        return [(2 * i + 1) * count // (2 * few) for i in range(few)]
+    def case(self, index: int) -> Any:
+        """The case of an index; a small number of trials is spread over all cases."""
+        return self.cases[index * len(self.cases) // self.count() % len(self.cases)]
 
     def run(self, index: int, folder: Path) -> Outcome:
         """Run the trial of that index in `folder`, which is empty."""

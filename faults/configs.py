@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from faults.campaign import Bench, Kind, Outcome
+from faults.campaign import Bench, Kind
 from faults.child import run
-from faults.verdicts import BAD, GOOD, call
+from faults.judging import BAD, GOOD, Outcome, call
 from faults.world import ROOT
 from fgrlhf.base.errors import printable
 from fgrlhf.configs.strict import load_config
@@ -179,131 +179,28 @@ def whole_files(text: str) -> Iterator[Mutation]:
 # ---- overrides -----------------------------------------------------------------------------------
 
 ODD = (
-    "",
-    " ",
-    "null",
-    "~",
-    "true",
-    "false",
-    "yes",
-    "0",
-    "1",
-    "-1",
-    "3.0",
-    "2.5",
-    '"12"',
-    "1e24",
-    "1e30",
-    "1e308",
-    "1e309",
-    "-1e308",
-    "1e-320",
-    "1e-400",
-    ".inf",
-    "-.inf",
-    ".nan",
-    "nan",
-    "NaN",
-    "inf",
-    "9" * 5_000,
-    "-" + "9" * 5_000,
-    "0x" + "f" * 5_000,
-    "0x1F",
-    "0o17",
-    "1:30",
-    "1_000",
-    "2024-13-45",
-    "2024-01-01",
-    "!!int x",
-    "!!float x",
-    "!!bool x",
-    "!!timestamp x",
-    "!!binary x",
-    "!!python/name:os.system",
-    "[]",
-    "[1, 2]",
-    "{}",
-    "{a: 1}",
-    "{[1]: 2}",
-    "? [1]",
-    "&a [*a]",
-    "*a",
-    "[" * NESTED,
-    "[" * NESTED + "]" * NESTED,
-    "a\0b",
-    "a\nb",
-    "a: b",
-    "a #b",
-    "\u2028",
-    "\ud800",
-    "x" * 200_000,
-    "../../../evil",
-    "${FAULTS_NOT_SET}",
-    "${",
-    "'",
-    '"',
-    "%",
-    "- a",
-    "é",
-    "1e5x",
-    "None",
+    *("", " ", "null", "~", "true", "false", "yes", "0", "1", "-1", "3.0", "2.5", '"12"', "1e24"),
+    *("1e30", "1e308", "1e309", "-1e308", "1e-320", "1e-400", ".inf", "-.inf", ".nan", "nan"),
+    *("NaN", "inf", "9" * 5_000, "-" + "9" * 5_000, "0x" + "f" * 5_000, "0x1F", "0o17", "1:30"),
+    *("1_000", "2024-13-45", "2024-01-01", "!!int x", "!!float x", "!!bool x", "!!timestamp x"),
+    *("!!binary x", "!!python/name:os.system", "[]", "[1, 2]", "{}", "{a: 1}", "{[1]: 2}"),
+    *("? [1]", "&a [*a]", "*a", "[" * NESTED, "[" * NESTED + "]" * NESTED, "a\0b", "a\nb"),
+    *("a: b", "a #b", "\u2028", "\ud800", "x" * 200_000, "../../../evil", "${FAULTS_NOT_SET}"),
+    *("${", "'", '"', "%", "- a", "é", "1e5x", "None"),
 )
 
 
 def override_forms() -> Iterator[Mutation]:
     """Overrides that are malformed or refer to nothing."""
     forms = (
-        "",
-        "=",
-        "=1",
-        "a",
-        "a.b",
-        ".=1",
-        "..=1",
-        "model.=1",
-        ".model=1",
-        "model..ckpt=1",
-        " =1",
-        "model =1",
-        "model=",
-        "model=1",
-        "model=null",
-        "model=[]",
-        "model.ckpt.x=1",
-        "logging.save_dir.x.y=1",
-        "train.lr.x=1",
-        "train=1",
-        "train.=1",
-        "a=b=c",
-        "--help",
-        "-h",
-        "train.lr==1",
-        "train[0]=1",
-        "train.0=1",
-        "1=1",
-        "null=1",
-        "true=1",
-        "é=1",
-        "\u2028=1",
-        "\ud800=1",
-        "a\0b=1",
-        "a\nb=1",
-        "x" * 200_000 + "=1",
-        "a." * 2_000 + "b=1",
-        "<<=1",
-        "__class__=1",
-        "__init__.x=1",
-        "model.__dict__=1",
-        "train.__class__=1",
-        "model_config=1",
-        "*=1",
-        "&a=1",
-        "train.lr",
-        "train lr=1",
-        "TRAIN.lr=1",
-        "train.LR=1",
-        "train.lr:1",
-        "train/lr=1",
+        *("", "=", "=1", "a", "a.b", ".=1", "..=1", "model.=1", ".model=1", "model..ckpt=1"),
+        *(" =1", "model =1", "model=", "model=1", "model=null", "model=[]", "model.ckpt.x=1"),
+        *("logging.save_dir.x.y=1", "train.lr.x=1", "train=1", "train.=1", "a=b=c", "--help"),
+        *("-h", "train.lr==1", "train[0]=1", "train.0=1", "1=1", "null=1", "true=1", "é=1"),
+        *("\u2028=1", "\ud800=1", "a\0b=1", "a\nb=1", "x" * 200_000 + "=1", "a." * 2_000 + "b=1"),
+        *("<<=1", "__class__=1", "__init__.x=1", "model.__dict__=1", "train.__class__=1"),
+        *("model_config=1", "*=1", "&a=1", "train.lr", "train lr=1", "TRAIN.lr=1", "train.LR=1"),
+        *("train.lr:1", "train/lr=1"),
     )
     for form in forms:
         yield Mutation(
@@ -377,7 +274,6 @@ class Configs(Kind):
     bad = (*BAD, "misspelling accepted")
     batch = 250
     trials = 10_000
-    sample = 100
 
     def __init__(self, bench: Bench):
         super().__init__(bench)

@@ -9,12 +9,12 @@ the read-only trials need a user other than root.
 import ctypes
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from faults.campaign import Bench, Kind, Outcome, in_child
+from faults.campaign import Bench, Kind, in_child
 from faults.child import Ended, run
-from faults.compare import compare, snapshot
+from faults.judging import Outcome, judged
 from faults.world import Stage
 
 STAGES = ("sft", "fg_rm", "pref_rm", "oracle", "dpo", "generate", "evaluate")
@@ -90,8 +90,7 @@ class Disk(Kind):
     name = "disk"
     good = ("refused, then equal", "room enough", "refused", "skipped")
     bad = ("traceback", "other content", "lost files", "stray files", "not refused", "does not end")
-    trials = len(TROUBLES)
-    sample = 2
+    cases = TROUBLES
 
     def __init__(self, bench: Bench):
         super().__init__(bench)
@@ -101,14 +100,11 @@ class Disk(Kind):
         if self.no_mount:
             print(f"  disk: no tmpfs ({self.no_mount}), so file sizes are limited", flush=True)
         for index in indices:
-            if self.trouble(index).what == "full":
-                self.bench.references.of(self.bench.world.stage(self.trouble(index).stage))
-
-    def trouble(self, index: int) -> Trouble:
-        return TROUBLES[index * len(TROUBLES) // self.count() % len(TROUBLES)]
+            if self.case(index).what == "full":
+                self.bench.references.of(self.bench.world.stage(self.case(index).stage))
 
     def run(self, index: int, folder: Path) -> Outcome:
-        trouble = self.trouble(index)
+        trouble = self.case(index)
         stage = self.bench.world.stage(trouble.stage)
         if trouble.what == "full":
             return self._full(stage, trouble, folder)
@@ -132,24 +128,14 @@ class Disk(Kind):
         third = run(stage.command, folder, folder / "logs/2.txt")
         codes = f"{first.code}, {second.code}, with room {third.code}"
         note = f"{stage.name}, room for {trouble.share:.0%}: exits {codes}"
-        outcome = self._judge(stage, note, (first, second), third, disk)
+        files = self.bench.references.of(stage).files
+        outcome = judged([first, second, third], files, disk, note, "full disk")
         if outcome.verdict in self.bad:
             shutil.copytree(disk, folder / "kept", dirs_exist_ok=True)
+        elif outcome.verdict == "equal":
+            verdict = "room enough" if first.code == 0 else "refused, then equal"
+            return replace(outcome, verdict=verdict)
         return outcome
-
-    def _judge(
-        self, stage: Stage, note: str, before: tuple[Ended, ...], after: Ended, disk: Path
-    ) -> Outcome:
-        row = "full disk"
-        for ended in (*before, after):
-            if ended.has_traceback:
-                return Outcome("traceback", f"{note}\n{ended.output[-3_000:]}", row)
-        if after.code != 0:
-            return Outcome("does not end", f"{note}\n{after.output[-3_000:]}", row)
-        difference = compare(self.bench.references.of(stage).files, snapshot(disk))
-        if difference:
-            return Outcome(difference.verdict, f"{note}: {difference}", row)
-        return Outcome("room enough" if before[0].code == 0 else "refused, then equal", note, row)
 
     def _read_only(self, stage: Stage, folder: Path) -> Outcome:
         row = "read-only folder"

@@ -18,8 +18,9 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from faults.campaign import Bench, Kind, Outcome, in_child
+from faults.campaign import Kind, in_child
 from faults.child import run
+from faults.judging import Outcome
 
 CANARY = "canary"
 CODE = """
@@ -491,14 +492,10 @@ class Folders(Kind):
     name = "folders"
     good = ("refused", "used, no harm")
     bad = ("traceback", "code ran", "accepted", "over 20 s")
-    trials = len(CASES)
-    sample = 5
-
-    def __init__(self, bench: Bench):
-        super().__init__(bench)
+    cases = CASES
 
     def run(self, index: int, folder: Path) -> Outcome:
-        target, hostile = CASES[index * len(CASES) // self.count() % len(CASES)]
+        target, hostile = self.case(index)
         model, canary = folder / "model", folder / CANARY
         in_child(make_hostile, self.bench.world.folder / target.folder, model, canary, hostile)
         ended = run(

@@ -5,15 +5,13 @@ More of them than a server allows are open while others ask. Those must be answe
 
 import http.client
 import socket
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
-from faults.campaign import Kind, Outcome
-from faults.child import Command, Running, start
-from faults.ranks import has_ended
-from faults.servers import STARTS, TOKEN
+from faults.campaign import Kind
+from faults.child import Command
+from faults.judging import Outcome
+from faults.servers import TOKEN, VALUES, free_port, serving
 
 SENT = {
     "nothing": b"",
@@ -24,7 +22,6 @@ SENT = {
     ),
 }
 CONNECTIONS = {"reward server": 300, "feedback server": 600}  # more than they allow
-TRIALS = len(SENT) * len(CONNECTIONS)
 ASKED = 5
 ANSWERED = 60.0  # seconds within which every request is answered, on any machine
 
@@ -34,18 +31,19 @@ class Idle(Kind):
 
     name = "idle"
     good = ("answered",)
-    bad = ("refused", "traceback", "no server")
-    trials = TRIALS
-    sample = 1
+    bad = ("refused", "traceback")
+    cases = tuple((server, sent) for sent in SENT for server in CONNECTIONS)
 
     def run(self, index: int, folder: Path) -> Outcome:
-        number = index * TRIALS // self.count() % TRIALS
-        server = list(CONNECTIONS)[number % len(CONNECTIONS)]
-        sent = list(SENT)[number // len(CONNECTIONS)]
+        server, sent = self.case(index)
         note = f"{server}, {CONNECTIONS[server]} connections that send {sent}"
-        with self._server(server, folder) as (running, port), ExitStack() as stack:
-            if port == 0:
-                return Outcome("no server", running.log.read_text()[-2_000:])
+        port = free_port()
+        command = self._command(server, port, folder)
+        answers_now = lambda _: _status(port) is not None  # noqa: E731
+        with (
+            serving(command, folder / "logs/server.txt", answers_now) as running,
+            ExitStack() as stack,
+        ):
             for _ in range(CONNECTIONS[server]):
                 connection = socket.create_connection(("127.0.0.1", port), timeout=ANSWERED)
                 stack.callback(connection.close)
@@ -58,35 +56,15 @@ class Idle(Kind):
         served = all(status and status < 500 for status in answers)
         return Outcome("answered" if served else "refused", note)
 
-    @contextmanager
-    def _server(self, name: str, folder: Path) -> Iterator[tuple[Running, int]]:
-        """A server that is ready, and its port, which is 0 if it does not start."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+    def _command(self, server: str, port: int, folder: Path) -> Command:
         world = self.bench.world
-        if name == "reward server":
-            arguments = (f"ckpt={world.folder / 'rel_rm'}", "values={error: -0.5, ok: 0.3}")
-            command = Command("fgrlhf.cli.reward_serve", arguments)
-        else:
-            items = world.data / "dev_feedback.json"
-            arguments = (
-                "feedback",
-                "serve",
-                "qa_feedback",
-                f"items={items}",
-                f"db={folder / 'study.sqlite'}",
-            )
-            command = Command("fgrlhf.cli.main", arguments)
         environment = {**world.environment, "FGRLHF_REWARD_TOKEN": TOKEN}
-        command = Command(command.module, (*command.arguments, f"port={port}"), environment)
-        running = start(command, folder, folder / "logs/server.txt", below="no-folder")
-        try:
-            yield running, port if _answers(running, port) else 0
-        finally:
-            if not has_ended(running):
-                running.kill()
-            running.wait()
+        if server == "reward server":
+            arguments = (f"ckpt={world.folder / 'rel_rm'}", VALUES, f"port={port}")
+            return Command("fgrlhf.cli.reward_serve", arguments, environment)
+        files = (f"items={world.data / 'dev_feedback.json'}", f"db={folder / 'study.sqlite'}")
+        arguments = ("feedback", "serve", "qa_feedback", *files, f"port={port}")
+        return Command("fgrlhf.cli.main", arguments, environment)
 
 
 def _status(port: int) -> int | None:
@@ -99,13 +77,3 @@ def _status(port: int) -> int | None:
         return None
     finally:
         connection.close()
-
-
-def _answers(server: Running, port: int) -> bool:
-    """Wait until a server answers. False if it ends or does not start."""
-    end = time.monotonic() + STARTS
-    while not has_ended(server) and time.monotonic() < end:
-        if _status(port) is not None:
-            return True
-        time.sleep(0.05)
-    return False

@@ -10,10 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-from faults.campaign import Kind, Outcome, in_child
+from faults.campaign import Kind, in_child
 from faults.child import Command, CrashPoint, run
-from faults.compare import compare, rows_in, snapshot
-from faults.reference import Reference
+from faults.judging import Outcome, Reference, judged, snapshot
 from faults.world import Stage
 
 SHARES = {  # stage -> trials at scale 1
@@ -40,7 +39,6 @@ TITLES = {
     "dpo": "kill: DPO",
     "pipeline": "kill: pipeline",
 }
-SAMPLED = ("sft", "fg_rm", "oracle", "generate", "evaluate")
 MOST_RUNS = 8
 
 
@@ -69,12 +67,6 @@ class Kill(Kind):
                 return name, index, count
             index -= count
         raise IndexError(f"{self.name} has {self.count()} trials")
-
-    def sampled(self) -> list[int]:
-        """The middle trial of a few stages."""
-        places = [self.place(index) for index in range(self.count())]
-        middle = [name in SAMPLED and number == count // 2 for name, number, count in places]
-        return [index for index, chosen in enumerate(middle) if chosen]
 
     def count(self) -> int:
         return sum(max(1, round(share * self.bench.scale)) for share in SHARES.values())
@@ -115,19 +107,12 @@ def kill_trial(
         plan = deaths[number] if number < len(deaths) else {}
         ended = run(stage.command, folder, folder / "logs" / f"{number}.txt", **plan)
         notes.append(f"run to {_end_of(plan)}: exit {ended.code}")
-        note = "; ".join(notes)
-        if ended.has_traceback:
-            return Outcome("traceback", f"{note}\n{ended.output[-3000:]}", row, {"kills": kills})
-        if ended.killed:
-            kills += 1
-        elif ended.code == 0:
-            difference = compare(reference.files, snapshot(folder / "run"))
-            note += f": {difference}{_lost_rows(difference.other, folder, reference)}"
-            verdict = difference.verdict if difference else "equal"
-            return Outcome(verdict, note, row, {"kills": kills})
-        elif number >= len(deaths):
+        kills += ended.killed
+        goes_on = ended.killed or (ended.code != 0 and number < len(deaths))
+        if ended.has_traceback or not goes_on:
             break
-    return Outcome("does not end", f"{note}\n{ended.output[-3000:]}", row, {"kills": kills})
+    note = "; ".join(notes) + _row_counts(folder / "run")
+    return judged([ended], reference.files, folder / "run", note, row, {"kills": kills})
 
 
 def _end_of(plan: dict) -> str:
@@ -138,9 +123,10 @@ def _end_of(plan: dict) -> str:
     return "the end"
 
 
-def _lost_rows(names, folder: Path, reference: Reference) -> str:
-    files = [name for name in names if name.endswith(".jsonl")]
-    return "".join(f"; {name} has {rows_in(folder / 'run' / name)} rows" for name in files)
+def _row_counts(folder: Path) -> str:
+    """How many rows each file of rows has, for the reader of a failure."""
+    files = sorted(folder.rglob("*.jsonl"))
+    return "".join(f"; {file.name}: {file.read_bytes().count(b'{')} rows" for file in files)
 
 
 # ---- the pipeline --------------------------------------------------------------------------------
@@ -190,10 +176,9 @@ def pipeline_trial(folder: Path, at: int, row: str) -> Outcome:
     second = run(command, folder, folder / "logs/1.txt")
     note = f"killed before change {at} (exit {first.code}), then exit {second.code}"
     kills = {"kills": int(first.killed)}
-    if first.has_traceback or second.has_traceback:
-        return Outcome("traceback", f"{note}\n{second.output[-3000:]}", row, kills)
-    if second.code != 0:
-        return Outcome("does not end", f"{note}\n{second.output[-3000:]}", row, kills)
+    ended = judged([first, second], {}, folder / "run", note, row, kills)
+    if ended.verdict in ("traceback", "does not end"):
+        return ended
     expected = {f"{i}.txt" for i in range(STAGES)} | {f"logs/stage-{i}.log" for i in range(STAGES)}
     expected |= {"pipeline.json", "stages.json"}
     taken = {name for name in snapshot(folder / "run") if "lock" not in name}

@@ -14,9 +14,10 @@ import yaml
 from safetensors.torch import load_file
 from transformers import BartConfig, BartForConditionalGeneration
 
-from faults.campaign import Kind, Outcome, in_child
+from faults.campaign import Kind, in_child
 from faults.child import run
 from faults.folders import filled, weights
+from faults.judging import Outcome
 from fgrlhf.base.files import read_json
 from tasks.qa_feedback.data import mini_model
 
@@ -88,11 +89,10 @@ class Numbers(Kind):
     name = "numbers"
     good = ("survived", "refused")
     bad = ("traceback", "NaN weights", "NaN in a file", "drew from NaN")
-    trials = len(CASES)
-    sample = 2
+    cases = CASES
 
     def run(self, index: int, folder: Path) -> Outcome:
-        case = CASES[index * len(CASES) // self.count() % len(CASES)]
+        case = self.case(index)
         ended = run(self._command(case, folder), folder, folder / "logs/0.txt")
         note = f"{case}: exit {ended.code}\n{ended.output[-3_000:]}"
         row = "NaN and degenerate runs"

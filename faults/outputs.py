@@ -8,9 +8,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.campaign import Kind, Outcome
+from faults.campaign import Kind
 from faults.child import Command, Ended, run
-from faults.compare import compare, snapshot
+from faults.judging import Outcome, compare, snapshot
 from faults.world import Stage, World
 from fgrlhf.base.files import write_json, write_jsonl
 
@@ -58,7 +58,10 @@ TRAINED = {
     "dpo": "model.policy_model.ckpt",
 }
 OCCUPIED = ("its own start", "another model", "another stage")
-TRIALS = len(REPLACED) * len(NAMES) + len(TRAINED) * len(OCCUPIED)
+CASES = (
+    *((command, how) for command in REPLACED for how in NAMES),
+    *((stage, how) for stage in TRAINED for how in OCCUPIED),
+)
 
 
 class Outputs(Kind):
@@ -67,18 +70,13 @@ class Outputs(Kind):
     name = "outputs"
     good = ("refused",)
     bad = ("traceback", "replaced", "stray files", "not refused", "control failed")
-    trials = TRIALS
-    sample = 4
+    cases = CASES
 
     def run(self, index: int, folder: Path) -> Outcome:
-        number = index * TRIALS // self.count() % TRIALS
-        if number < len(REPLACED) * len(NAMES):
-            return self._replaced(
-                REPLACED[number // len(NAMES)], NAMES[number % len(NAMES)], folder
-            )
-        number -= len(REPLACED) * len(NAMES)
-        stage = list(TRAINED)[number // len(OCCUPIED)]
-        return self._occupied(stage, OCCUPIED[number % len(OCCUPIED)], folder)
+        what, how = self.case(index)
+        if isinstance(what, Replaced):
+            return self._replaced(what, how, folder)
+        return self._occupied(what, how, folder)
 
     def _replaced(self, case: Replaced, how: str, folder: Path) -> Outcome:
         row = "output = input"

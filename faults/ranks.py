@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.campaign import Kind, Outcome
+from faults.campaign import Kind
 from faults.child import Command, CrashPoint, Ended, Running, start
-from faults.compare import compare, snapshot
 from faults.disk import make_room, mount_small_disk, why_no_mount
+from faults.judging import Outcome, judged, snapshot
 from faults.world import Stage
 from fgrlhf.base.process_group import environments_of_group
 
@@ -121,21 +121,11 @@ class Ranks(Kind):
         "stray files",
         "does not end",
     )
-    trials = len(CASES)
-    sample = 3
+    cases = CASES
 
     def __init__(self, bench):
         super().__init__(bench)
         self.references: dict[tuple[str, str], Reference] = {}
-
-    def case(self, index: int) -> Case:
-        return CASES[index * len(CASES) // self.count() % len(CASES)]
-
-    def sampled(self) -> list[int]:
-        """PPO with sharded models: a death and a full disk. SFT: a death at a checkpoint."""
-        wanted = [Case("oracle", "fsdp2", death) for death in ("half", "full disk")]
-        wanted.append(Case("sft", "fsdp2", "checkpoint"))
-        return [index for index in range(self.count()) if self.case(index) in wanted]
 
     def stage(self, case: Case) -> Stage:
         arguments = (f"parallel.strategy={case.strategy}", *STAGES[case.stage])
@@ -167,7 +157,7 @@ class Ranks(Kind):
             return self._full_disk(case, folder)
         reference = self.references[case.stage, case.strategy]
         rank, plan = self._death(case, index, reference)
-        return self._until_it_ends(case, folder, {rank: plan}, folder)
+        return self._until_it_ends(case, folder, {rank: plan})
 
     def _death(self, case: Case, index: int, reference: Reference) -> tuple[int, dict[str, Any]]:
         """The process that dies, and when."""
@@ -183,26 +173,26 @@ class Ranks(Kind):
     def _full_disk(self, case: Case, folder: Path) -> Outcome:
         if self.no_mount:
             return Outcome("skipped", self.no_mount)
-        disk = folder / "disk"
+        disk = folder / "run"
         disk.mkdir()
         mount_small_disk(disk, self.references[case.stage, case.strategy].bytes // 2)
-        first = run_together(self.stage(case).command, disk, folder / "logs/full")
+        first = run_together(self.stage(case).command, folder, folder / "logs/full")
         make_room(disk)
         if all(member.end.code == 0 for member in first):
             return Outcome("room enough", str(case))
         fault = fault_of(first)
         if fault:
             return Outcome(fault, f"{case}\n{outputs_of(first)}")
-        return self._until_it_ends(case, disk, {}, folder)
+        return self._until_it_ends(case, folder, {})
 
-    def _until_it_ends(
-        self, case: Case, folder: Path, plans: Mapping[int, dict], logs: Path
-    ) -> Outcome:
+    def _until_it_ends(self, case: Case, folder: Path, plans: Mapping[int, dict]) -> Outcome:
         """Start both until they end; `plans` hold for the first start."""
         counts: dict[str, int] = {}
         for number in range(MOST_RUNS):
             chosen = plans if number == 0 else {}
-            group = run_together(self.stage(case).command, folder, logs / f"logs/{number}", chosen)
+            group = run_together(
+                self.stage(case).command, folder, folder / f"logs/{number}", chosen
+            )
             codes = [member.end.code for member in group]
             note = f"{case}: start {number}, exits {codes}\n{outputs_of(group)}"
             if number == 0 and plans:
@@ -212,9 +202,8 @@ class Ranks(Kind):
                 return Outcome(fault, note, counts=counts)
             if not any(codes):
                 files = self.references[case.stage, case.strategy].files
-                difference = compare(files, snapshot(folder / "run"))
-                verdict = difference.verdict if difference else "equal"
-                return Outcome(verdict, f"{difference}\n{note}", counts=counts)
+                ends = [member.end for member in group]
+                return judged(ends, files, folder / "run", str(case), counts=counts)
         return Outcome("does not end", note, counts=counts)
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.campaign import Bench, Kind, Outcome
-from faults.verdicts import BAD, GOOD, call
+from faults.campaign import Bench, Kind
+from faults.judging import BAD, GOOD, Outcome, call
 from faults.world import feedback_row
 from fgrlhf.base.files import read_json
 from tasks.qa_feedback.data import mini_world
@@ -72,24 +72,8 @@ def samples() -> list[dict]:
 
 def segments() -> list[dict]:
     words = [
-        "question:",
-        "who",
-        "made",
-        "it",
-        "answer:",
-        "</s>",
-        "the",
-        "film",
-        "was",
-        "made",
-        "by",
-        "Bor",
-        "</s>",
-        "and",
-        "the",
-        "novel",
-        "by",
-        "Dan",
+        *("question:", "who", "made", "it", "answer:", "</s>", "the", "film", "was", "made"),
+        *("by", "Bor", "</s>", "and", "the", "novel", "by", "Dan"),
     ]
     tags = [
         "NF-ERR" if i == 5 else "O" if words[i] == "</s>" else "Ignore" for i in range(len(words))
@@ -229,97 +213,21 @@ def _policy(bench: Bench):
 # ---- damage to rows ------------------------------------------------------------------------------
 
 VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1,
-    2,
-    3,
-    7,
-    1.0,
-    2.5,
-    -0.0,
-    10**30,
-    -(10**30),
-    1e308,
-    -1e308,
-    1e-320,
-    float("nan"),
-    float("inf"),
-    "",
-    " ",
-    "\n",
-    "\t\t",
-    "0",
-    "1",
-    "null",
-    "\u00a0",
-    "\u2028",
-    "a\u2028b",
-    "\u0085",
-    "\ud800",
-    "a\udfffb",
-    "\0",
-    "\x1b[31m",
-    "</s>",
-    "</s> </s>",
-    "<script>",
-    "{",
-    "{}",
-    "[]",
-    '{"passage_id": 1}',
-    '{"passage_id": 1, "sentence_id": [0]}',
-    "{" * 20_000,
-    '{"a":' * 20_000,
-    "9" * 5_000,
-    "x" * 100_000,
-    "word " * 20_000,
-    "no full stop " * 10_000,
-    [],
-    [[]],
-    [None],
-    [0],
-    [""],
-    ["a"],
-    [1, 2, 3, 4, 5, 6],
-    [True] * 6,
-    [1.0] * 6,
-    [0] * 6,
-    [3] * 6,
-    ["0"] * 6,
-    [1] * 5,
-    [1] * 7,
-    {},
-    {"a": 1},
-    {"wikipage": 1, "content": 2},
-    {"wikipage": "", "content": ""},
-    {"text": None},
-    [["T", "S."]],
-    [[]],
-    [[""]],
-    [["T", 1]],
-    "🙂" * 50,
-    "é" * 50,
-    "\U0010ffff",
+    *(None, True, False, 0, 1, -1, 2, 3, 7, 1.0, 2.5, -0.0, 10**30, -(10**30), 1e308, -1e308),
+    *(1e-320, float("nan"), float("inf"), "", " ", "\n", "\t\t", "0", "1", "null", "\u00a0"),
+    *("\u2028", "a\u2028b", "\u0085", "\ud800", "a\udfffb", "\0", "\x1b[31m", "</s>"),
+    *("</s> </s>", "<script>", "{", "{}", "[]", '{"passage_id": 1}'),
+    *('{"passage_id": 1, "sentence_id": [0]}', "{" * 20_000, '{"a":' * 20_000, "9" * 5_000),
+    *("x" * 100_000, "word " * 20_000, "no full stop " * 10_000, [], [[]], [None], [0], [""]),
+    *(["a"], [1, 2, 3, 4, 5, 6], [True] * 6, [1.0] * 6, [0] * 6, [3] * 6, ["0"] * 6, [1] * 5),
+    *([1] * 7, {}, {"a": 1}, {"wikipage": 1, "content": 2}, {"wikipage": "", "content": ""}),
+    *({"text": None}, [["T", "S."]], [[]], [[""]], [["T", 1]], "🙂" * 50, "é" * 50, "\U0010ffff"),
 )
 
 
 SPLICED = (
-    "\u2028",
-    "\u00a0",
-    "\u0085",
-    "\ud800",
-    "\0",
-    "</s>",
-    "\r",
-    "\x0b",
-    "   ",
-    "🙂",
-    "\u202e",
-    "e\u0301",
-    "." * 5_000,
+    *("\u2028", "\u00a0", "\u0085", "\ud800", "\0", "</s>", "\r", "\x0b", "   ", "🙂", "\u202e"),
+    *("e\u0301", "." * 5_000),
 )
 
 
@@ -352,17 +260,8 @@ def damage_row(row: dict, rng: random.Random) -> tuple[Any, str]:
     # there are few short paths, and they matter most
     path = min(rng.sample(places, min(2, len(places))), key=len)
     ways = (
-        "value",
-        "value",
-        "value",
-        "value",
-        "delete",
-        "swap",
-        "rename",
-        "extra",
-        "splice",
-        "whole",
-        "wrap",
+        *("value", "value", "value", "value", "delete", "swap", "rename", "extra", "splice"),
+        *("whole", "wrap"),
     )
     way = rng.choice(ways)
     name = ".".join(map(str, path))
@@ -479,7 +378,6 @@ class Rows(Kind):
     bad = (*BAD, "lost rows")
     batch = 250
     trials = 20_000
-    sample = 300
 
     def __init__(self, bench: Bench):
         super().__init__(bench)

@@ -7,21 +7,19 @@ the same command then leaves the files of an uninterrupted run.
 
 import re
 import shutil
-import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from faults.campaign import Kind, Outcome
+from faults.campaign import Kind
 from faults.child import Command, CrashPoint, Ended, Running, start
-from faults.compare import compare, snapshot
 from faults.fake_sampler import LIES, PASSING
+from faults.judging import Outcome, Reference, judged, reference_run
 from faults.ranks import has_ended
-from faults.reference import Reference, reference_run
-from faults.servers import alone
+from faults.servers import alone, free_port, says, serving
 from faults.world import Stage
 from fgrlhf.base.files import read_json
 from fgrlhf.samplers.shared_weights import VERSION_FILE, weights_version
@@ -42,7 +40,6 @@ MODES = ("at once", "one step behind")
 TRIALS_OF_EACH = 2
 STEPS, RESPONSES = 5, 20  # of the stage `sampled`
 AWAY = 0.2  # seconds until a killed server is started again
-STARTS = 120.0  # seconds a server may take to start, on any machine
 MOST_RUNS = 4
 
 
@@ -79,16 +76,9 @@ class Samplers(Kind):
     def case(self, index: int) -> Case:
         return CASES[index % len(CASES)]
 
-    def sampled(self) -> list[int]:
-        """Faults that do not depend on the speed of the machine."""
-        wanted = ("the run dies at a checkpoint", "lies")
-        return [CASES.index(Case(fault, "one step behind")) for fault in wanted]
-
     def prepare(self, indices: Sequence[int]) -> None:
         """Measure uninterrupted runs. All servers have one port, which is part of the config."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.references: dict[str, Reference] = {}
         self.publishing: dict[str, int] = {}
         for mode in sorted({self.case(index).mode for index in indices}):
@@ -109,27 +99,16 @@ class Samplers(Kind):
             **stage.command.environment,
             "SERVER_URL": f"http://127.0.0.1:{self.port}",
         }
-        return Stage("sampled", Command(stage.command.module, stage.command.arguments, environment))
+        return Stage("sampled", replace(stage.command, environment=environment))
 
-    @contextmanager
-    def server(self, folder: Path, log: str, *arguments: str) -> Iterator[Running]:
-        """A server of `folder/sync` that is ready; it is killed at the end of the block."""
+    def server(self, folder: Path, log: str, *faults: str) -> AbstractContextManager[Running]:
+        """A server of `folder/sync`."""
         world = self.bench.world
         if not (folder / "sync").is_dir():
             shutil.copytree(world.causal, folder / "sync")
-        command = Command(
-            "faults.fake_sampler",
-            (f"sync_dir={folder / 'sync'}", f"port={self.port}", *arguments),
-            world.environment,
-        )
-        running = start(command, folder, folder / f"logs/{log}.txt", below="no-folder")
-        try:
-            wait_until_ready(running)
-            yield running
-        finally:
-            if not has_ended(running):
-                running.kill()
-            running.wait()
+        arguments = (f"sync_dir={folder / 'sync'}", f"port={self.port}", *faults)
+        command = Command("faults.fake_sampler", arguments, world.environment)
+        return serving(command, folder / f"logs/{log}.txt", says("serving at"))
 
     # ---- trials ----------------------------------------------------------------------------------
 
@@ -211,19 +190,16 @@ class Samplers(Kind):
 
     def _judge(self, case: Case, folder: Path, ended: list[Ended]) -> Outcome:
         row = f"samplers: {case}"
-        outputs = "\n".join(f"exit {end.code}\n{end.output[-2_000:]}" for end in ended)
+        outcome = judged(ended, self.references[case.mode].files, folder / "run", row=row)
         for end in ended:
             if self._problem(end):
-                return Outcome(self._problem(end), outputs, row)
-        if ended[-1].code != 0:
-            return Outcome("does not end", outputs, row)
+                return replace(outcome, verdict=self._problem(end))
+        if outcome.verdict != "equal":
+            return outcome
         if half_written(folder / "sync"):
-            return Outcome("stray files", f"{half_written(folder / 'sync')}\n{outputs}", row)
-        difference = compare(self.references[case.mode].files, snapshot(folder / "run"))
-        if difference:
-            return Outcome(difference.verdict, f"{difference}\n{outputs}", row)
+            return Outcome("stray files", f"{half_written(folder / 'sync')}: {outcome.note}", row)
         refused = any(end.code == 2 for end in ended)
-        return Outcome("refused, then equal" if refused else "equal", outputs, row)
+        return replace(outcome, verdict="refused, then equal") if refused else outcome
 
 
 def half_written(sync_dir: Path) -> str:
@@ -232,12 +208,3 @@ def half_written(sync_dir: Path) -> str:
         return "the folder of the next weights was left"
     version = read_json(sync_dir / VERSION_FILE)["weights_sha256"]
     return "" if version == weights_version(sync_dir) else "the version is not that of the weights"
-
-
-def wait_until_ready(server: Running) -> None:
-    """Raises `RuntimeError` if the server ends or is not ready in time."""
-    end = time.monotonic() + STARTS
-    while not (server.log.is_file() and "serving at" in server.log.read_text()):
-        if has_ended(server) or time.monotonic() > end:
-            raise RuntimeError(f"a server did not start:\n{server.log.read_text()}")
-        time.sleep(0.02)

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from faults.campaign import Kind, Outcome
+from faults.campaign import Kind
 from faults.child import run
-from faults.compare import compare, snapshot
+from faults.judging import Outcome, judged
 
 STAGES = ("sft", "fg_rm", "pref_rm", "oracle", "dpo", "generate", "evaluate")
 
@@ -59,29 +59,18 @@ class Streams(Kind):
     name = "streams"
     good = ("equal", "ended by the pipe")
     bad = ("traceback", "other content", "lost files", "stray files", "does not end")
-    trials = len(STAGES) * len(FAULTS)
-    sample = 2
-
-    def place(self, index: int) -> tuple[str, str]:
-        """The stage and the fault of a trial."""
-        number = index * self.trials // self.count() % self.trials
-        return STAGES[number % len(STAGES)], list(FAULTS)[number // len(STAGES)]
+    cases = tuple((stage, fault) for fault in FAULTS for stage in STAGES)
 
     def prepare(self, indices) -> None:
         for index in indices:
-            self.bench.references.of(self.bench.world.stage(self.place(index)[0]))
+            self.bench.references.of(self.bench.world.stage(self.case(index)[0]))
 
     def run(self, index: int, folder: Path) -> Outcome:
-        name, fault = self.place(index)
+        name, fault = self.case(index)
         stage = self.bench.world.stage(name)
         ended = run(stage.command, folder, folder / "logs/0.txt", before=FAULTS[fault])
-        note = f"{name}, {fault}: exit {ended.code}\n{ended.output[-3_000:]}"
+        note = f"{name}, {fault}"
         by_pipe = fault == "no reader" and ended.code == ENDED_BY_PIPE
-        if "Traceback" in ended.output or (ended.has_traceback and not by_pipe):
-            return Outcome("traceback", note)
-        if by_pipe:
+        if by_pipe and "Traceback" not in ended.output:
             return Outcome("ended by the pipe", note)
-        if ended.code != 0:
-            return Outcome("does not end", note)
-        difference = compare(self.bench.references.of(stage).files, snapshot(folder / "run"))
-        return Outcome(difference.verdict if difference else "equal", f"{note}: {difference}")
+        return judged([ended], self.bench.references.of(stage).files, folder / "run", note)

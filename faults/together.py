@@ -8,11 +8,12 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from faults.campaign import Bench, Kind, Outcome
+from faults.campaign import Kind
 from faults.child import Command, Ended, Running, run, start
-from faults.compare import compare, snapshot
+from faults.judging import Outcome, judged
 from faults.kill import processes_with
 from faults.world import ROOT
 
@@ -40,10 +41,6 @@ class Together(Kind):
     )
     trials = len(STAGES) * len(OFFSETS) + ORPHANS
 
-    def __init__(self, bench: Bench):
-        super().__init__(bench)
-        self.names = STAGES
-
     def prepare(self, indices) -> None:
         for place in map(self.place, indices):
             if place is not None:
@@ -57,9 +54,6 @@ class Together(Kind):
             return None
         number = index * len(STAGES) * len(OFFSETS) // max(count - orphans, 1)
         return STAGES[number % len(STAGES)], OFFSETS[number // len(STAGES) % len(OFFSETS)]
-
-    def sampled(self) -> list[int]:
-        return [0]  # an orphan needs new imports; tests/test_pipeline.py has such a test
 
     def run(self, index: int, folder: Path) -> Outcome:
         place = self.place(index)
@@ -80,14 +74,12 @@ class Together(Kind):
         last = run(stage.command, folder, folder / "logs/last.txt")
         note = f"{name}, {offset:.0%} apart: exits {[end.code for end in ended]}, then {last.code}"
         row = "together"
-        for end in (*ended, last):
-            if end.has_traceback:
-                return Outcome("traceback", f"{note}\n{end.output[-3_000:]}", row)
-        difference = compare(self.bench.references.of(stage).files, snapshot(folder / "run"))
-        if difference:
-            return Outcome(difference.verdict, f"{note}: {difference}", row)
-        if last.code != 0 or all(end.code for end in ended):
-            return Outcome("nobody finished", f"{note}\n{last.output[-1_000:]}", row)
+        files = self.bench.references.of(stage).files
+        outcome = judged([*ended, last], files, folder / "run", note, row)
+        if outcome.verdict == "does not end" or all(end.code for end in ended):
+            return replace(outcome, verdict="nobody finished")
+        if outcome.verdict != "equal":
+            return outcome
         if both_wrote(ended):
             return Outcome("both wrote", note, row)
         return self._naming(ended, note, row)
