@@ -29,7 +29,7 @@ from fgrlhf.value import ActorCritic
 DevEvaluation = Callable[[Policy], Mapping[str, float | Interval]]
 
 
-def dev_columns(results: Mapping[str, float | Interval]) -> tuple[dict[str, float], dict]:
+def _dev_columns(results: Mapping[str, float | Interval]) -> tuple[dict[str, float], dict]:
     """The means of dev metrics by name, and their columns in metrics.jsonl.
 
     The columns are `eval/<name>` and, for an interval with bounds, `eval_low/<name>` and
@@ -185,7 +185,7 @@ class PolicyTrainer(BaseTrainer):
             return
         self.actor_critic.eval()
         with paused(bar), torch.no_grad(), self.precision(), unsharded(self.actor_critic):
-            metrics, columns = dev_columns(self.evaluate(self.policy))
+            metrics, columns = _dev_columns(self.evaluate(self.policy))
         self.log.log(self.step, columns)
         name = self.config.train.best_metric
         if name not in metrics:

@@ -292,7 +292,7 @@ class BasicReward(ABC):
         Raises:
           UserError: a reward is NaN or infinite.
         """
-        segments = self.segment_scores(rollout.prompts, rollout.texts, tokens_of(rollout))
+        segments = self.segment_scores(rollout.prompts, rollout.texts, _tokens_of(rollout))
         for name, scores in segments.items():
             _check_finite(name, scores, rollout.texts)
         placed = {
@@ -313,7 +313,7 @@ class BasicReward(ABC):
         )
 
 
-def tokens_of(rollout: Rollout) -> list[ResponseTokens] | None:
+def _tokens_of(rollout: Rollout) -> list[ResponseTokens] | None:
     """The tokens, for rewards with `needs_tokens`; None if the rollout did not record them."""
     if rollout.finished is None:
         return None

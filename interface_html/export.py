@@ -113,7 +113,7 @@ def judged_items(
     return judged, left_out
 
 
-def without_skipped_judgements(
+def _without_skipped_judgements(
     items: Sequence[Item], submissions: Sequence[Submission], skips: Sequence[Skip]
 ) -> list[Item]:
     """The items without the judgements that they came with, of pages that an annotator skipped.
@@ -227,7 +227,7 @@ def _voted_preference(
     return {"preference": majority_preference(schema, preferences, of_annotators)}
 
 
-def count_circles(
+def _count_circles(
     schema: Schema, items: Sequence[Item], submissions: Sequence[Submission], weights: Weights
 ) -> int:
     """The number of items for which the `majority` of the pairs goes in a circle."""
@@ -412,14 +412,14 @@ def export(settings: Settings) -> int:
         print(f"{settings.adjudicated}: {_decided_text(decisions)}")
         if stale:
             print(stale)
-    items = without_skipped_judgements(study.items, submissions, study.skips)
+    items = _without_skipped_judgements(study.items, submissions, study.skips)
     judged, left_out = judged_items(
         task.schema, items, submissions, settings.policy, pages, weights, decisions
     )
     if not judged:
         not_counted = skipped + unreliable
         raise UserError(_no_rows_text(task.schema, settings, items, submissions, not_counted))
-    check_feedback(task, judged, settings.db)
+    _check_feedback(task, judged, settings.db)
     rows = [task.format.feedback_row(task.schema, item) for item in judged]
     write_text(settings.out, rows_text(rows))
     left_out_text = _left_out_text(pages, left_out)
@@ -428,7 +428,7 @@ def export(settings: Settings) -> int:
     if settings.policy == "all":
         left_out_text += _incomplete_text(pages, judged, submissions)
     if settings.policy in VOTES:
-        left_out_text += _circles_text(count_circles(task.schema, judged, submissions, weights))
+        left_out_text += _circles_text(_count_circles(task.schema, judged, submissions, weights))
     left_out_text += skipped + unreliable
     print(f"{settings.out}: {counted(len(rows), 'row')}{left_out_text}{checks_text(study.hidden)}")
     return len(rows)
@@ -459,7 +459,7 @@ def _check_settings(settings: Settings) -> None:
         )
 
 
-def check_feedback(task: FeedbackTask, items: Sequence[Item], db: str) -> None:
+def _check_feedback(task: FeedbackTask, items: Sequence[Item], db: str) -> None:
     """Raise `UserError` with the first problems of the items' feedback.
 
     The server has checked it, so only a later change of the schema explains them.

@@ -122,7 +122,7 @@ def _item(task: FeedbackTask, row: Any, number: int, references: Sequence[str]) 
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_ID:
         raise ItemError([("id", f"must be a string of 1 to {LONGEST_ID} characters")])
     item = Item(name, task.format.item_row(task.schema, row, references))
-    complaints = item_problems(task.schema, item.row)
+    complaints = _item_problems(task.schema, item.row)
     complaints += source_mark_problems(task.schema, item.row)
     complaints = complaints or item_suggestion_problems(task.schema, item.row)
     complaints = complaints or list(submitted_problems(task.schema, item.row))
@@ -132,7 +132,7 @@ def _item(task: FeedbackTask, row: Any, number: int, references: Sequence[str]) 
     return item
 
 
-def item_problems(schema: Schema, row: Mapping[str, Any]) -> list[Complaint]:
+def _item_problems(schema: Schema, row: Mapping[str, Any]) -> list[Complaint]:
     """Missing and empty texts of an item. Only the reference may be blank."""
     title = schema.fields.title
     other_keys = [key for key in schema.text_keys if key != title]

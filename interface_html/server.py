@@ -300,7 +300,7 @@ def _add_work(app: FastAPI, schema: Schema, database: Database) -> None:
     @app.post("/api/submissions", status_code=201)
     def submit(body: Submit, annotator: Annotator):
         assignment = database.assignment(body.assignment, annotator)
-        problems = submission_problems(schema, assignment, body)
+        problems = _submission_problems(schema, assignment, body)
         if problems:
             return _refused_json("the submission breaks the rules", problems)
         receipt = Receipt(body.seconds, body.guideline, body.wall, guideline)
@@ -311,7 +311,7 @@ def _add_work(app: FastAPI, schema: Schema, database: Database) -> None:
         return JSONResponse(content, 201 if is_new else 200)
 
 
-def submission_problems(schema: Schema, assignment: Assignment, body: Submit) -> list[Complaint]:
+def _submission_problems(schema: Schema, assignment: Assignment, body: Submit) -> list[Complaint]:
     """All rules that the submission breaks, as field and reason."""
     row = assignment.item.row
     complaints: list[Complaint] = []

@@ -55,14 +55,14 @@ class Settings(OutputSettings):
     )
 
 
-def with_check(line: dict[str, Any], check: Check | None) -> dict[str, Any]:
+def _with_check(line: dict[str, Any], check: Check | None) -> dict[str, Any]:
     """A line about an item; about a hidden one, with its kind and the id that the lead knows."""
     if check is None:
         return line
     return {**line, "item": check.original, "check": check.kind}
 
 
-def submission_json(submission: Submission, item: Item) -> dict[str, Any]:
+def _submission_json(submission: Submission, item: Item) -> dict[str, Any]:
     """A submission of an item as a line of the file."""
     is_annotation = submission.page == "annotation"
     decisions = decisions_record(item.row, submission.doc) if is_annotation else None
@@ -81,7 +81,7 @@ def submission_json(submission: Submission, item: Item) -> dict[str, Any]:
     }
 
 
-def skip_json(skip: Skip) -> dict[str, Any]:
+def _skip_json(skip: Skip) -> dict[str, Any]:
     """A skipped item as a line of the file."""
     return {
         "item": skip.item,
@@ -121,13 +121,13 @@ def submission_lines(study: Study) -> list[dict[str, Any]]:
     lines = []
     for submission in study.all_submissions:
         item = item_of[submission.item]
-        line = with_check(submission_json(submission, item), study.hidden.get(submission.item))
+        line = _with_check(_submission_json(submission, item), study.hidden.get(submission.item))
         if is_decided_on(item.row, submission.page):
             line["role"] = "adjudicator"
             line["decided_between"] = decided_between(item.row, submission.page)
         lines.append(line)
     for skip in study.skips:
-        lines.append(with_check(skip_json(skip), study.hidden.get(skip.item)))
+        lines.append(_with_check(_skip_json(skip), study.hidden.get(skip.item)))
     return lines
 
 

@@ -85,7 +85,7 @@ def read_segment_rows(
             continue
         marks = _marks(row)
         has_spaces = _has_spaces(row, marks, level)
-        words, segments = split_at(row["text"], marks)
+        words, segments = _split_at(row["text"], marks)
         text = RMText(prefix_of_words(words), segments)
         if has_spaces:
             text = _with_spaces(text, row, marks, level)
@@ -108,7 +108,7 @@ def read_segment_rows(
     return rows
 
 
-def split_at(
+def _split_at(
     words: Sequence[str], marks: Sequence[int]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """The words before the first mark, and those of each segment.
@@ -134,7 +134,7 @@ def _with_spaces(
     text: RMText, row: Mapping[str, Any], marks: Sequence[int], level: str | None
 ) -> RMText:
     every = [row["spaces"].get(str(place), " ") for place in range(len(row["text"]))]
-    of_prompt, of_response = split_at(every, marks)
+    of_prompt, of_response = _split_at(every, marks)
     prefix = replace(text.prefix, spaces=unless_single(of_prompt[: len(text.prefix.words)]))
     return replace(text, prefix=prefix, spaces=None if is_step(level) else of_response)
 

@@ -209,7 +209,7 @@ def label_metrics(
     return metrics
 
 
-def label_figures(
+def _label_figures(
     names: Sequence[str], logits_BTC: np.ndarray, labels_BT: np.ndarray, prompts_N: np.ndarray
 ) -> dict[str, Figure]:
     """The figures of `label_metrics` with their intervals over prompts."""
@@ -252,7 +252,7 @@ class SegmentDev:
         judged = self.judge(logits_BTC, labels_BT)
         figures = judged.figures()
         if len(self.names) > 2:
-            figures |= label_figures(self.names, logits_BTC, labels_BT, judged.prompts_N)
+            figures |= _label_figures(self.names, logits_BTC, labels_BT, judged.prompts_N)
         return figures
 
     def calibration(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> list[dict[str, float]]:
@@ -301,7 +301,7 @@ class SegmentTrainer(RewardTrainer):
         return outputs.logits, labels
 
 
-def check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Task) -> None:
+def _check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Task) -> None:
     """Raise `UserError` if scoring would not build the same inputs as the files have."""
     with_context = config.data.with_context
     if task.rm_prefix_of_words is None:
@@ -368,7 +368,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         check_level(file, config.data.level)
     rows = _read_rows(config, task, config.data.train_file)
     dev_rows = _read_rows(config, task, config.data.dev_file)
-    check_context(rows, config, task)
+    _check_context(rows, config, task)
     folder = reuse(config)
     if folder is not None:
         return folder

@@ -345,7 +345,7 @@ def train(config: PreferenceRMConfig, task: Task = NO_TASK) -> Path:
         return _train(config, task)
 
 
-def about_position(won: int, decided: int) -> str:
+def _about_position(won: int, decided: int) -> str:
     """A message about how often the response listed first is the better one.
 
     Args:
@@ -380,7 +380,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
     start_messages = [
         f"{len(examples)} training prompts with {decided} decided pairs, {len(dev_examples)} dev"
         f" prompts, {network.num_parameters(only_trainable=True):,} trained parameters",
-        about_position(won, decided),
+        _about_position(won, decided),
         inputs.cuts.describe(spec.max_length),
     ]
     dev_texts = texts_of(dev_rows, task.rm_prefix, with_context)

@@ -81,7 +81,7 @@ class Settings(StrictModel):
     )
 
 
-def tagged_response(
+def _tagged_response(
     task: Task, feedback: SpanFeedback, settings: Settings, segments: Sequence[Span]
 ) -> TaggedWords | None:
     """The line of a segment file for a response with these segments; None if it has none."""
@@ -116,7 +116,7 @@ def _names(span: LabelledSpan) -> set[str]:
     return names
 
 
-def spans_left_out(
+def _spans_left_out(
     rows: Sequence[SpanFeedback], segments: Sequence[Sequence[Span]], tags: Mapping[str, str]
 ) -> Counter[str]:
     """The number of spans that give no segment a tag, by the reason.
@@ -138,7 +138,7 @@ def spans_left_out(
     return counts
 
 
-def ignored_severities(rows: Sequence[SpanFeedback], tags: Mapping[str, str]) -> Counter[str]:
+def _ignored_severities(rows: Sequence[SpanFeedback], tags: Mapping[str, str]) -> Counter[str]:
     """`label.severity` of spans whose tag is that of all severities, if their label has several."""
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -175,7 +175,7 @@ def write_span_file(task: Task, settings: Settings) -> None:
     segmenter = load_segmenter(settings.segmenter)
     segments = [segmenter.segments(row.response, settings.level) for row in rows]
     text, summary = segment_file(
-        tagged_response(task, row, settings, segments_of_row)
+        _tagged_response(task, row, settings, segments_of_row)
         for row, segments_of_row in zip(rows, segments, strict=True)
     )
     if not text:
@@ -186,9 +186,9 @@ def write_span_file(task: Task, settings: Settings) -> None:
     write_json(path.parent / SEGMENTER_FILE, description)
     print(f"{path}: {summary}", flush=True)
     print_counts(counts)
-    for reason, count in spans_left_out(rows, segments, settings.tags).most_common():
+    for reason, count in _spans_left_out(rows, segments, settings.tags).most_common():
         print(f"  spans left out, {reason}: {count:,}", flush=True)
-    ignored = ignored_severities(rows, settings.tags)
+    ignored = _ignored_severities(rows, settings.tags)
     if ignored:
         found = ", ".join(f"{name} {count:,}" for name, count in ignored.most_common())
         print(f"  severities with the same tag: {found}; `tags` may name them", flush=True)

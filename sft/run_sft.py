@@ -262,7 +262,7 @@ def install_model(trainer: SFTTrainer, folder: Path) -> None:
             trainer.policy.save(temporary, weights)
 
 
-def load_start(config: SFTConfig, empty: bool = False) -> Policy:
+def _load_start(config: SFTConfig, empty: bool = False) -> Policy:
     """The policy from which training starts, with new adapters if the config asks for them.
 
     Args:
@@ -285,7 +285,7 @@ def load_start(config: SFTConfig, empty: bool = False) -> Policy:
     return policy
 
 
-def described_parameters(policy: Policy, has_adapters: bool) -> str:
+def _described_parameters(policy: Policy, has_adapters: bool) -> str:
     """How many parameters the policy has and, with adapters, how many of them are trained."""
     model = cast(PreTrainedModel, policy.model)
     text = f"{model.num_parameters():,} parameters"
@@ -311,7 +311,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
     use_kernels(config.model.kernels, folder)
     # the first process sends the others their parts of a sharded model
     empty = shards_models(config.parallel, accelerator) and not accelerator.is_main_process
-    policy = stop_together(accelerator, lambda: load_start(config, empty))
+    policy = stop_together(accelerator, lambda: _load_start(config, empty))
     rows, dev_rows = _encoded(config, policy, examples, dev)
     dev_prompts = [example.prompt for example in dev]
     _check_dev_prompts(config, policy, dev_prompts)
@@ -383,7 +383,7 @@ def _start_messages(
     config: SFTConfig, policy: Policy, n_train: int, n_dev: int, unseen: Unseen
 ) -> list[str]:
     """What is trained on what, and how much of the examples the model cannot see."""
-    parameters = described_parameters(policy, config.model.lora is not None)
+    parameters = _described_parameters(policy, config.model.lora is not None)
     return [
         f"{n_train} training examples, {n_dev} dev examples, {parameters}",
         unseen.describe(config.model.max_input_len, config.model.max_generated_len),

@@ -247,12 +247,12 @@ class TrustRegionStep:
         start = flatten(self.parameters, self.parameters).detach()
         for i in range(config.line_search_steps):
             fraction = 0.5**i
-            write_vector(self.parameters, start + fraction * full_step)
+            _write_vector(self.parameters, start + fraction * full_step)
             new_metrics = self.loss()
             kl = self.mean_kl()
             if kl <= config.max_kl and new_metrics["loss/total"] < metrics["loss/total"]:
                 return metrics | new_metrics | {"trpo/kl": kl, "trpo/step": fraction}
-        write_vector(self.parameters, start)
+        _write_vector(self.parameters, start)
         return metrics
 
     def _measure_with_gradient(self) -> tuple[dict[str, float], Tensor]:
@@ -348,7 +348,7 @@ def flatten(tensors: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> T
 
 
 @torch.no_grad()
-def write_vector(parameters: Sequence[Tensor], vector: Tensor) -> None:
+def _write_vector(parameters: Sequence[Tensor], vector: Tensor) -> None:
     """Copy the pieces of a vector into parameters, in place.
 
     `torch.nn.utils.vector_to_parameters` would make the parameters views of the vector, which

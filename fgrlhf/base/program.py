@@ -32,9 +32,9 @@ def run_main(main) -> None:
     """
     raise_at_interrupts()
     end_with_parent()
-    prepare_streams()
+    _prepare_streams()
     try:
-        check_arguments(sys.argv)
+        _check_arguments(sys.argv)
         main()
         sys.stdout.flush()
         end_process_of_group()
@@ -55,7 +55,7 @@ def run_main(main) -> None:
         sys.exit(_print_error(f"error: {reason}", 2))
 
 
-def prepare_streams() -> None:
+def _prepare_streams() -> None:
     """Make printing work for any text, with streams of any encoding, and also without streams.
 
     Characters that the encoding lacks are printed as escapes. A closed stream, as some schedulers
@@ -69,7 +69,7 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def check_arguments(arguments: Sequence[str]) -> None:
+def _check_arguments(arguments: Sequence[str]) -> None:
     """Raise `UserError` if an argument cannot be recorded, since it is not text in this locale."""
     for argument in arguments:
         try:

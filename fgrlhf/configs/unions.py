@@ -19,7 +19,7 @@ REMOVED_KINDS = {
 }
 
 
-def kind_of(section: Any) -> str | None:
+def _kind_of(section: Any) -> str | None:
     """The key `kind` of a section, by which a union of kinds selects its class."""
     if isinstance(section, dict):
         kind = section.get("kind")
@@ -47,9 +47,9 @@ def any_kind(kinds: Sequence[type[BaseModel]]) -> Any:
     def renamed(section: Any) -> Any:
         if not isinstance(section, dict):
             return section
-        kind = kind_of(section)
+        kind = _kind_of(section)
         if kind in REMOVED_KINDS and kind not in tags:
             refuse([("kind", f"there is no `{kind}` any more: {REMOVED_KINDS[kind]}")])
         return with_new_names(section)
 
-    return Annotated[Union[tagged], Discriminator(kind_of), BeforeValidator(renamed)]  # noqa: UP007
+    return Annotated[Union[tagged], Discriminator(_kind_of), BeforeValidator(renamed)]  # noqa: UP007

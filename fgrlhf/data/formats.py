@@ -393,7 +393,7 @@ def _has_source_text(row: Row, prompt: Prompt) -> bool:
     return isinstance(prompt.meta.get(SOURCE), str) or isinstance(row.get("prompt"), str)
 
 
-def split_responses(row: Row) -> list[Row]:
+def _split_responses(row: Row) -> list[Row]:
     """A row for each response that has marks: `other_spans` are those of responses after the first.
 
     The keys `OF_ALL_RESPONSES` stay in the first row.
@@ -684,7 +684,7 @@ SPANS = Format(
     ),
     _parse_spans,
     _spans_row,
-    split_responses,
+    _split_responses,
 )
 STEPS = Format(
     "steps",

@@ -71,7 +71,7 @@ def write_rows(path: str | Path, rows: list[dict[str, Any]]) -> None:
       UserError: the suffix is another one, or a key of a Parquet file has values of different
         types.
     """
-    check_output(path)
+    _check_output(path)
     suffix = _suffix(str(path))
     if suffix == ".json":
         write_json(path, rows)
@@ -81,7 +81,7 @@ def write_rows(path: str | Path, rows: list[dict[str, Any]]) -> None:
         _write_parquet(Path(path), rows)
 
 
-def check_output(path: str | Path) -> None:
+def _check_output(path: str | Path) -> None:
     """Raise `UserError` if `write_rows` cannot write a file of this name."""
     name = str(path)
     if name.startswith(HUB) or not name.endswith(WRITTEN):
@@ -91,7 +91,7 @@ def check_output(path: str | Path) -> None:
 def check_input_and_output(source: str, out: str) -> None:
     """Raise `UserError` if the output cannot be written, or would replace the input."""
     check_not_input(source, out)
-    check_output(out)
+    _check_output(out)
 
 
 def check_not_input(source: str, out: str) -> None:

@@ -56,7 +56,7 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
     Raises:
       ValueError: the reason.
     """
-    check_folder(path)
+    _check_folder(path)
     if os.path.isdir(path) and not os.path.exists(os.path.join(path, "config.json")):
         raise ValueError("it has no config.json, so it is not the folder of a model.")
     with _reason_in_one_sentence(path):
@@ -148,7 +148,7 @@ def load_tokenizer(path: str | Path):
 
     Its ids are those of the folder's tokenizer.json (tokenizer_file.py).
     """
-    check_folder(path)
+    _check_folder(path)
     with _reason_in_one_sentence(path):
         tokenizer = AutoTokenizer.from_pretrained(path, **SAFE)
         tokenizer = follow_its_file(path, tokenizer)
@@ -193,7 +193,7 @@ def load_weights(
       ValueError: the folder cannot be read, lacks tensors, holds tensors of other shapes, or holds
         weights that are not finite.
     """
-    check_folder(path)
+    _check_folder(path)
     refuse_unnamed_weights(Path(path))
     with _reason_in_one_sentence(path):
         model, report = model_class.from_pretrained(
@@ -267,7 +267,7 @@ def width_of_states(config: PretrainedConfig) -> int:
     return getattr(config, "word_embed_proj_dim", None) or config.hidden_size
 
 
-def check_folder(path: str | Path) -> None:
+def _check_folder(path: str | Path) -> None:
     """Refuse a model folder with links out of it, with only pickled weights, or with code to run.
 
     A hub name is left to transformers, which gets the same switches.

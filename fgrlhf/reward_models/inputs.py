@@ -127,7 +127,7 @@ class RMInputs:
         """What an encoder's tokenizer gets as words: with the white space that is no single one."""
         if spaces is None or not self.line_breaks:
             return list(words)
-        return [spaced_word(word, space) for word, space in zip(words, spaces, strict=True)]
+        return [_spaced_word(word, space) for word, space in zip(words, spaces, strict=True)]
 
     def _cut_encoder_input(
         self,
@@ -450,7 +450,7 @@ def longest_input(network: PreTrainedModel) -> int | None:
     return positions
 
 
-def spaced_word(word: str, space: str) -> str:
+def _spaced_word(word: str, space: str) -> str:
     """A word as an encoder's tokenizer gets it, which puts a single space before it by itself."""
     return word if space in ("", " ") else space + word
 
@@ -463,7 +463,7 @@ def sees_line_breaks(tokenizer, shape: Shape) -> bool:
     read = []
     for space in (" ", "\n", "\n\n", "\n    "):
         is_encoder = shape == "encoder"
-        text = ["a", spaced_word("b", space)] if is_encoder else f"a{space}b"
+        text = ["a", _spaced_word("b", space)] if is_encoder else f"a{space}b"
         ids = tokenizer(text, is_split_into_words=is_encoder, add_special_tokens=False)["input_ids"]
         if tokenizer.unk_token_id in ids:
             return False

@@ -100,7 +100,7 @@ def load_reward_model(
                 refuse_reading(path, {"reads_chat": reads_chat, "ends_with_eos": ends_with_eos})
                 tagger.model.to(device=device, dtype=DTYPES[dtype])
                 return tagger
-            spec = published_spec(path, config, facts, defaults or {})
+            spec = _published_spec(path, config, facts, defaults or {})
         _check_network(path, spec, config)
         kind = _network_class(spec)
         network = loading.load_weights(kind, path, exact=has_spec, dtype=torch.float32)
@@ -178,7 +178,7 @@ def _tagger(
             )
         return None
     if facts.get("level") is None:
-        return None  # `published_spec` explains it
+        return None  # `_published_spec` explains it
     reading = reading_of(path, config, reads, facts["level"])
     if reading == "marks":
         if reads is None:
@@ -478,7 +478,7 @@ def _network_class(spec: RewardModelSpec):
     return AutoModelForSequenceClassification
 
 
-def published_spec(
+def _published_spec(
     path: str | Path,
     config: PretrainedConfig,
     given: Mapping[str, Any],

@@ -103,10 +103,10 @@ class LanguageModelScorerConfig(PretrainedConfig):
 
     def trunk_config(self) -> PretrainedConfig:
         config = self.lm_config()
-        return config if self.layers is None else with_layers(config, self.layers)
+        return config if self.layers is None else _with_layers(config, self.layers)
 
 
-def with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
+def _with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
     """The config of a decoder-only model's lowest layers. It is changed in place.
 
     Raises:
@@ -510,7 +510,7 @@ def _load_trunk(
         freeze_other_inputs(trunk)
         return trunk
     if config.layers is not None:
-        with_layers(of_text, config.layers)
+        _with_layers(of_text, config.layers)
     whole = load_weights(AutoModel, ckpt, config=whole_config, dtype=torch.float32)
     trunk = trunk_of(whole)
     if trunk is whole or not isinstance(trunk, PreTrainedModel):

@@ -86,7 +86,7 @@ class RewardClient:
         self.config = config
         self.prefix_fn = prefix_fn
         name = f"the reward server {config.url}"
-        self.service = Service(config, config.token_env, name, message_of, pause, wait)
+        self.service = Service(config, config.token_env, name, _message_of, pause, wait)
         self.cache = None
         if config.cache is not None:
             self.cache = AnswerCache(config.cache, "scores", _is_list)
@@ -195,7 +195,7 @@ class RewardClient:
         )
 
     def _refused(self, refusal: Refused) -> str:
-        message = message_of(refusal.body)
+        message = _message_of(refusal.body)
         config = self.config
         if refusal.code in (401, 403):
             place = config.token_file or f"the environment variable {config.token_env}"
@@ -217,7 +217,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list)
 
 
-def message_of(body: bytes) -> str:
+def _message_of(body: bytes) -> str:
     """The reason of a refusal: {"error": reason}, or the body itself."""
     reason = _field(body, "error")
     return shorten(reason) if isinstance(reason, str) else text_of(body)

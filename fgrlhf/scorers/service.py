@@ -70,7 +70,7 @@ def _base_address(url: str) -> str:
 Address = Annotated[str, AfterValidator(_base_address)]
 
 
-def plain_http_problem(url: str) -> str | None:
+def _plain_http_problem(url: str) -> str | None:
     """Why an address would send tokens and texts in the clear; None if it would not."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "https" or is_local(parts.hostname or ""):
@@ -153,7 +153,7 @@ class ServiceSettings(StrictModel):
 
     @model_validator(mode="after")
     def _encrypted_or_allowed(self):
-        problem = None if self.plain_http else plain_http_problem(self.url)
+        problem = None if self.plain_http else _plain_http_problem(self.url)
         if problem is not None:
             refuse([("url", problem)])
         return self
