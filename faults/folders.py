@@ -41,17 +41,25 @@ AUTO_MAP = {
     "AutoModel": "evil.EvilModel",
     "AutoTokenizer": ["evil.EvilTokenizer", "evil.EvilTokenizer"],
 }
+HUB_MAP = {"AutoConfig": "some/repo--evil.Evil"}
+TOKENIZER_MAP = {"AutoTokenizer": ["evil.EvilTokenizer", None]}
+EIGHT_BITS = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+ADAPTER = '{"base_model_name_or_path": "../elsewhere", "peft_type": "LORA"}'
+ODD_GENERATION = '{"eos_token_id": "x", "max_length": "y"}'
+
+
+Apply = Callable[[Path, Path], object]  # (folder, canary)
 
 
 @dataclass(frozen=True)
 class Hostile:
-    """A named fault: apply(folder, canary) makes a valid folder hostile.
+    """A named fault: `apply` makes a valid folder hostile.
 
     refused: whether it must be refused; otherwise it may also be loaded without harm.
     """
 
     what: str
-    apply: Callable[[Path, Path], object]
+    apply: Apply
     refused: bool = True
 
 
@@ -69,13 +77,14 @@ def put(folder: Path, name: str, content: str | bytes) -> None:
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def with_code(folder: Path, canary: Path) -> None:
-    put(folder, "evil.py", CODE.format(canary=str(canary)))
+def coded(name: str = "config.json", **changes: Any) -> Apply:
+    """Add code, and keys to a file that may name it."""
 
+    def apply(folder: Path, canary: Path) -> None:
+        put(folder, "evil.py", CODE.format(canary=str(canary)))
+        edit(folder, name, **changes)
 
-def auto_map(folder: Path, canary: Path, **changes: Any) -> None:
-    with_code(folder, canary)
-    edit(folder, "config.json", auto_map=AUTO_MAP, **changes)
+    return apply
 
 
 class Payload:
@@ -88,10 +97,15 @@ class Payload:
         return os.mkdir, (self.canary,)
 
 
-def pickled(folder: Path, canary: Path, name: str = "pytorch_model.bin", only: bool = True) -> None:
-    if only:
-        (folder / "model.safetensors").unlink()
-    put(folder, name, pickle.dumps(Payload(canary)))
+def pickled(name: str = "pytorch_model.bin", only: bool = True) -> Apply:
+    """Add a pickle; `only`: without the weights as safetensors."""
+
+    def apply(folder: Path, canary: Path) -> None:
+        if only:
+            (folder / "model.safetensors").unlink()
+        put(folder, name, pickle.dumps(Payload(canary)))
+
+    return apply
 
 
 def torch_pickled(folder: Path, canary: Path) -> None:
@@ -99,16 +113,23 @@ def torch_pickled(folder: Path, canary: Path) -> None:
     torch.save({"a": torch.zeros(1), "b": Payload(canary)}, folder / "pytorch_model.bin")
 
 
-def weights(folder: Path, change: Callable[[dict], dict]) -> None:
+def weights(change: Callable[[dict], dict]) -> Apply:
     """Change the tensors."""
-    path = folder / "model.safetensors"
-    changed = {
-        name: tensor.contiguous().clone() for name, tensor in change(load_file(path)).items()
-    }
-    save_file(changed, path, {"format": "pt"})
+
+    def apply(folder: Path, canary: Path) -> None:
+        path = folder / "model.safetensors"
+        changed = change(load_file(path))
+        sound = {name: tensor.contiguous().clone() for name, tensor in changed.items()}
+        save_file(sound, path, {"format": "pt"})
+
+    return apply
 
 
-def filled(value: float, part: str = "") -> Callable[[Path, Path], None]:
+def each_tensor(change: Callable[[torch.Tensor], torch.Tensor]) -> Apply:
+    return weights(lambda tensors: {name: change(tensor) for name, tensor in tensors.items()})
+
+
+def filled(value: float, part: str = "") -> Apply:
     """Set the first entry of the first tensor whose name contains `part`."""
 
     def change(tensors: dict) -> dict:
@@ -116,10 +137,10 @@ def filled(value: float, part: str = "") -> Callable[[Path, Path], None]:
         tensors[name].view(-1)[0] = value
         return tensors
 
-    return lambda folder, canary: weights(folder, change)
+    return weights(change)
 
 
-def without(part: str = "", share: float = 0.0) -> Callable[[Path, Path], None]:
+def without(part: str = "", share: float = 0.0) -> Apply:
     """Remove the tensors whose name contains `part`, or a share of all tensors."""
 
     def change(tensors: dict) -> dict:
@@ -129,10 +150,10 @@ def without(part: str = "", share: float = 0.0) -> Callable[[Path, Path], None]:
             left_out = set(names[: int(share * len(names))])
         return {name: tensor for name, tensor in tensors.items() if name not in left_out}
 
-    return lambda folder, canary: weights(folder, change)
+    return weights(change)
 
 
-def linked_out(name: str) -> Callable[[Path, Path], None]:
+def linked_out(name: str) -> Apply:
     """Replace a file by a link to a file outside of the folder."""
 
     def change(folder: Path, canary: Path) -> None:
@@ -143,7 +164,7 @@ def linked_out(name: str) -> Callable[[Path, Path], None]:
     return change
 
 
-def index_of(files: Any) -> Callable[[Path, Path], None]:
+def index_of(files: Any) -> Apply:
     """Write the index of a sharded checkpoint.
 
     files: the file of every tensor, or the whole weight_map.
@@ -168,7 +189,7 @@ def header(length: int, text: bytes = b"{}") -> bytes:
     return struct.pack("<Q", length) + text
 
 
-def _config(**changes: Any) -> Callable[[Path, Path], None]:
+def _config(**changes: Any) -> Apply:
     """Change keys of config.json.
 
     In a reward model built on a language model, change the language model's part.
@@ -184,16 +205,25 @@ def _config(**changes: Any) -> Callable[[Path, Path], None]:
     return change
 
 
-def _tokenizer(**changes: Any) -> Callable[[Path, Path], None]:
+def _tokenizer(**changes: Any) -> Apply:
     return lambda folder, canary: edit(folder, "tokenizer_config.json", **changes)
 
 
-def _file(name: str, content: str | bytes) -> Callable[[Path, Path], None]:
+def _file(name: str, content: str | bytes) -> Apply:
     return lambda folder, canary: put(folder, name, content)
 
 
-def _gone(name: str) -> Callable[[Path, Path], None]:
-    return lambda folder, canary: (folder / name).unlink(missing_ok=True)
+def _gone(*names: str) -> Apply:
+    return lambda folder, canary: [(folder / name).unlink(missing_ok=True) for name in names]
+
+
+def _cut_weights(folder: Path, canary: Path) -> None:
+    put(folder, "model.safetensors", (folder / "model.safetensors").read_bytes()[:-100])
+
+
+def _weights_as_folder(folder: Path, canary: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
 
 
 def _odd_start_token(folder: Path, canary: Path) -> None:
@@ -218,49 +248,19 @@ def _loop(folder: Path, canary: Path) -> None:
 
 
 SHARED = (  # by policies and reward models
-    Hostile(
-        "code for an unknown type",
-        lambda folder, canary: auto_map(folder, canary, model_type="evil"),
-    ),
-    Hostile("code and no type", lambda folder, canary: auto_map(folder, canary, model_type=None)),
-    Hostile(
-        "code of a hub name",
-        lambda folder, canary: (
-            with_code(folder, canary),
-            edit(
-                folder,
-                "config.json",
-                model_type="evil",
-                auto_map={"AutoConfig": "some/repo--evil.Evil"},
-            ),
-        ),
-    ),
-    Hostile("code for a known type", auto_map, refused=False),
+    Hostile("code for an unknown type", coded(auto_map=AUTO_MAP, model_type="evil")),
+    Hostile("code and no type", coded(auto_map=AUTO_MAP, model_type=None)),
+    Hostile("code of a hub name", coded(auto_map=HUB_MAP, model_type="evil")),
+    Hostile("code for a known type", coded(auto_map=AUTO_MAP), refused=False),
     Hostile(
         "code for the tokenizer",
-        lambda folder, canary: (
-            with_code(folder, canary),
-            edit(
-                folder,
-                "tokenizer_config.json",
-                auto_map={"AutoTokenizer": ["evil.EvilTokenizer", None]},
-                tokenizer_class="EvilTokenizer",
-            ),
-        ),
+        coded("tokenizer_config.json", auto_map=TOKENIZER_MAP, tokenizer_class="EvilTokenizer"),
         refused=False,
     ),
-    Hostile("a pickle", pickled),
+    Hostile("a pickle", pickled()),
     Hostile("a pickle of torch", torch_pickled),
-    Hostile(
-        "a pickle beside safetensors",
-        lambda folder, canary: pickled(folder, canary, only=False),
-        refused=False,
-    ),
-    Hostile(
-        "pickled arguments",
-        lambda folder, canary: pickled(folder, canary, "training_args.bin", only=False),
-        refused=False,
-    ),
+    Hostile("a pickle beside safetensors", pickled(only=False), refused=False),
+    Hostile("pickled arguments", pickled("training_args.bin", only=False), refused=False),
     Hostile("weights behind a link", linked_out("model.safetensors")),
     Hostile("a config behind a link", linked_out("config.json")),
     Hostile("a tokenizer behind a link", linked_out("tokenizer.json")),
@@ -292,22 +292,13 @@ SHARED = (  # by policies and reward models
     Hostile("a vocabulary of 5", _config(vocab_size=5)),
     Hostile("an odd dtype", _config(dtype="float9000", torch_dtype="float9000"), refused=False),
     Hostile("an odd start token", _odd_start_token),
-    Hostile(
-        "quantized",
-        _config(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}),
-        refused=False,
-    ),
+    Hostile("quantized", _config(quantization_config=EIGHT_BITS), refused=False),
     Hostile(
         "an odd attention",
         _config(_attn_implementation="evil", attn_implementation="some/repo"),
         refused=False,
     ),
-    Hostile(
-        "tokenizer gone",
-        lambda folder, canary: [
-            _gone(name)(folder, canary) for name in ("tokenizer.json", "tokenizer_config.json")
-        ],
-    ),
+    Hostile("tokenizer gone", _gone("tokenizer.json", "tokenizer_config.json")),
     Hostile("tokenizer empty", _file("tokenizer.json", "{}")),
     Hostile("tokenizer a list", _file("tokenizer.json", "[]")),
     Hostile("tokenizer cut", _file("tokenizer.json", '{"version": "1.0", "model": {')),
@@ -321,63 +312,27 @@ SHARED = (  # by policies and reward models
     Hostile("NaN in a late tensor", filled(float("nan"), "layer_norm")),
     Hostile("half of the tensors", without(share=0.5)),
     Hostile("a layer missing", without("decoder")),
-    Hostile(
-        "other shapes",
-        lambda folder, canary: weights(
-            folder, lambda ts: {n: t[:1] if t.dim() > 1 else t for n, t in ts.items()}
-        ),
-    ),
-    Hostile(
-        "whole numbers",
-        lambda folder, canary: weights(
-            folder, lambda ts: {n: t.to(torch.int64) for n, t in ts.items()}
-        ),
-        refused=False,
-    ),
-    Hostile(
-        "other names",
-        lambda folder, canary: weights(folder, lambda ts: {f"x.{n}": t for n, t in ts.items()}),
-    ),
-    Hostile(
-        "more tensors",
-        lambda folder, canary: weights(folder, lambda ts: {**ts, "evil": torch.zeros(3)}),
-        refused=False,
-    ),
+    Hostile("other shapes", each_tensor(lambda t: t[:1] if t.dim() > 1 else t)),
+    Hostile("whole numbers", each_tensor(lambda t: t.to(torch.int64)), refused=False),
+    Hostile("other names", weights(lambda ts: {f"x.{name}": t for name, t in ts.items()})),
+    Hostile("more tensors", weights(lambda ts: {**ts, "evil": torch.zeros(3)}), refused=False),
     Hostile("no weights", _gone("model.safetensors")),
     Hostile("empty weights", _file("model.safetensors", b"")),
     Hostile("weights of zeros", _file("model.safetensors", b"\0" * 4_096)),
     Hostile("a header of 2**63 bytes", _file("model.safetensors", header(2**63 - 1))),
     Hostile("a header that is a list", _file("model.safetensors", header(2, b"[]"))),
-    Hostile(
-        "weights cut",
-        lambda folder, canary: put(
-            folder, "model.safetensors", (folder / "model.safetensors").read_bytes()[:-100]
-        ),
-    ),
-    Hostile(
-        "weights a folder",
-        lambda folder, canary: (
-            _gone("model.safetensors")(folder, canary),
-            (folder / "model.safetensors").mkdir(),
-        ),
-    ),
+    Hostile("weights cut", _cut_weights),
+    Hostile("weights a folder", _weights_as_folder),
     Hostile("a file for the folder", _as_file),
     Hostile("an empty folder", _empty),
     Hostile("a folder that links to itself", _loop),
     Hostile("generation config a list", _file("generation_config.json", "[]"), refused=False),
     Hostile(
         "generation config of odd types",
-        _file("generation_config.json", '{"eos_token_id": "x", "max_length": "y"}'),
+        _file("generation_config.json", ODD_GENERATION),
         refused=False,
     ),
-    Hostile(
-        "an adapter",
-        _file(
-            "adapter_config.json",
-            '{"base_model_name_or_path": "../elsewhere", "peft_type": "LORA"}',
-        ),
-        refused=False,
-    ),
+    Hostile("an adapter", _file("adapter_config.json", ADAPTER), refused=False),
     Hostile("an adapter a list", _file("adapter_config.json", "[]"), refused=False),
 )
 TEMPLATE = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
@@ -398,11 +353,11 @@ POLICIES = (
 )
 
 
-def _spec(**changes: Any) -> Callable[[Path, Path], None]:
+def _spec(**changes: Any) -> Apply:
     return lambda folder, canary: edit(folder, "reward_model.json", **changes)
 
 
-def _spec_without(key: str) -> Callable[[Path, Path], None]:
+def _spec_without(key: str) -> Apply:
     def change(folder: Path, canary: Path) -> None:
         path = folder / "reward_model.json"
         tree = json.loads(path.read_text())

@@ -16,7 +16,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 from faults.campaign import Kind, in_child
 from faults.child import run
-from faults.folders import filled, weights
+from faults.folders import each_tensor, filled
 from faults.judging import Outcome
 from fgrlhf.base.files import read_json
 from tasks.qa_feedback.data import mini_model
@@ -143,9 +143,7 @@ def spoil(sound: str, target: str, how: str) -> None:
         return
     shutil.copytree(sound, target)
     if how == "huge":
-        weights(
-            Path(target), lambda tensors: {name: tensor * 1e30 for name, tensor in tensors.items()}
-        )
+        each_tensor(lambda tensor: tensor * 1e30)(Path(target), Path())
     else:
         filled(float(how.replace("infinite", "inf")))(Path(target), Path())
 
