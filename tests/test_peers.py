@@ -150,7 +150,6 @@ def test_our_trainers_take_the_work_as_it_comes(tiny):
 
 
 @needs_trl
-@pytest.mark.filterwarnings("error:.*deprecated.*:FutureWarning")
 @pytest.mark.parametrize("name", ROWS)
 def test_trl_does_equal_work(name, tiny, capsys):
     row, work = tiny(name)
