@@ -174,6 +174,8 @@ class Programs:
             self.run_module(arguments[first + 1], arguments[first + 2 :])
         elif arguments[0] == "-m":
             self.run_module(arguments[1], arguments[2:])
+        elif arguments[0].endswith(".py"):
+            assert (ROOT / arguments[0]).is_file()
         else:
             assert arguments[0] == "-c"
             compile(arguments[1], "a document", "exec")
@@ -208,10 +210,10 @@ class Programs:
             check_configs(name, rest)
 
     def run_module(self, name: str, arguments: list[str]) -> None:
+        if name.partition(".")[0] not in [path.name for path in ROOT.iterdir()]:
+            return  # of another package, such as pytest; an extra may not be installed
         spec = importlib.util.find_spec(name)
         assert spec is not None, f"there is no module {name}"
-        if name.partition(".")[0] not in [path.name for path in ROOT.iterdir()]:
-            return  # of another package, such as pytest
         if name == "fgrlhf.pipeline.compare":
             check_configs("compare", arguments)
         module = importlib.import_module(
