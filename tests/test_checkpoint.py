@@ -169,6 +169,13 @@ def test_a_damaged_checkpoint_is_passed_over(how, four_steps):
     assert len(metrics(four_steps)) == 6  # nothing of the old run is gone: 4 steps, 2 evaluations
 
 
+def test_a_file_in_the_place_of_the_checkpoints_is_named(two_steps):
+    shutil.rmtree(two_steps / "checkpoints")
+    (two_steps / "checkpoints").write_text("")
+    with pytest.raises(UserError, match="is a file where the folder of checkpoints must be"):
+        checkpoint.load_latest(make(two_steps))
+
+
 def test_a_damaged_later_checkpoint_does_not_count_as_one_of_the_last(four_steps):
     damage(four_steps / "checkpoints" / "step-4", "weights")
     run = make(four_steps, train__save_interval=1)

@@ -1,5 +1,4 @@
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -584,29 +583,6 @@ def flip(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("damaged", ["model.safetensors", "optimizer.safetensors"])
-def test_a_damaged_checkpoint_falls_back(world, monkeypatch, damaged):
-    options = [*SHORT, "train.max_steps=4", "evaluation.every_steps=1"]
-    whole = train(config(world, *options))
-    other = config(world, *options, f"logging.save_dir={world}/other")
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, 2)
-        with pytest.raises(KeyboardInterrupt):
-            train(other)
-    checkpoints = world / "other" / "checkpoints"
-    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-1", "step-2"]
-    assert {path.suffix for path in checkpoints.rglob("*.*")} == {".safetensors", ".json"}
-    if damaged == "optimizer.safetensors":
-        (checkpoints / "step-2" / damaged).unlink()
-    else:
-        flip(checkpoints / "step-2" / damaged)
-    (checkpoints / "step-x").mkdir()
-    (checkpoints / "step-3").write_text("a file where the next checkpoint goes")
-    with pytest.warns(UserWarning, match="step-2 is damaged"):
-        train(other)
-    assert outputs(world / "other") == outputs(whole)
-
-
 def test_a_checkpoint_whose_best_one_is_damaged_is_not_used(world, monkeypatch):
     scores = {1: 10.0, 2: 30.0, 3: 20.0, 4: 0.0}
     monkeypatch.setattr(
@@ -627,28 +603,9 @@ def test_a_checkpoint_whose_best_one_is_damaged_is_not_used(world, monkeypatch):
         train(config(world, *options))
 
 
-def test_no_sound_checkpoint_is_an_error(world, monkeypatch):
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, 2)
-        with pytest.raises(KeyboardInterrupt):
-            train(config(world, *SHORT, "evaluation.every_steps=1"))
-    for folder in (world / "sft" / "checkpoints").iterdir():
-        flip(folder / "optimizer.safetensors")
-    with (
-        pytest.warns(UserWarning),
-        pytest.raises(UserError, match="every checkpoint .* delete that folder"),
-    ):
-        train(config(world, *SHORT, "evaluation.every_steps=1"))
-    shutil.rmtree(world / "sft" / "checkpoints")
-    (world / "sft" / "checkpoints").write_text("")
-    with pytest.raises(UserError, match="is a file where the folder of checkpoints must be"):
-        train(config(world, *SHORT, "evaluation.every_steps=1"))
-
-
-@pytest.mark.parametrize("variable", ["ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP"])
-def test_launchers_that_train_wrongly_are_refused(world, monkeypatch, variable):
-    monkeypatch.setenv(variable, "true")
-    with pytest.raises(UserError, match=f"{variable} is set.*torchrun"):
+def test_launchers_that_train_wrongly_are_refused(world, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(UserError, match="ACCELERATE_USE_DEEPSPEED is set.*torchrun"):
         train(config(world))
     assert not (world / "sft").exists()
 
@@ -800,7 +757,7 @@ def test_an_interrupted_run_with_adapters_ends_as_an_uninterrupted_one(world, mo
 
 
 @pytest.mark.parametrize("lora", [[], pytest.param(LORA, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("kind", with_slow(["t5", "gpt2"], lambda kind: kind == "gpt2"))
 def test_gradient_checkpointing_is_the_same_run(world, monkeypatch, kind, lora):
     tiny.policy(kind, dropout=0.1).save(world / "base")
     recomputed = []
