@@ -50,8 +50,9 @@ KINDS = ["t5", "gpt2", "bart with adapters", "llama with adapters"]
 
 
 def is_trained_in_slow_tests(name: str, kind: str) -> bool:
-    """PPO trains all kinds by default, and NLPO and GRPO one each."""
-    return name != "ppo" and (name, kind) not in (("nlpo", "t5"), ("grpo", "gpt2"))
+    """By default PPO trains an encoder-decoder and adapters, NLPO and GRPO one kind each."""
+    by_default = [("ppo", "t5"), ("ppo", "llama with adapters"), ("nlpo", "t5"), ("grpo", "gpt2")]
+    return (name, kind) not in by_default
 
 
 @pytest.mark.parametrize(
