@@ -11,7 +11,6 @@ from fgrlhf.models.decoding import (
     decode,
     draw,
     log_kept_mass,
-    response_mask,
 )
 
 V = 5000
@@ -122,12 +121,6 @@ def test_the_largest_random_number_draws_a_token_with_probability(top_p):
     logits_BV[0, [3, 4000]] = torch.tensor([1.0, 0.0])
     drawn = draw(logits_BV, Sampling(1, top_p=top_p), torch.tensor([largest]))
     assert int(drawn) == (3 if top_p == 0.5 else 4000)
-
-
-def test_the_mask_ends_with_the_first_end_token():
-    ids_BT = torch.tensor([[5, 1, 3], [1, 1, 1], [4, 5, 6], [4, 5, 2]])
-    expected = [[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 1, 1]]
-    assert response_mask(ids_BT, [1, 2]).tolist() == expected
 
 
 class SameLogits:
