@@ -170,7 +170,7 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps):
     assert both.spans == ((0, 20), (21, 44)) and both.probabilities_SC[0, 0] < 0.2
 
 
-@pytest.mark.parametrize("shape", ["encoder", "causal"])
+@pytest.mark.parametrize("shape", [pytest.param("encoder", marks=pytest.mark.slow), "causal"])
 def test_learns_several_kinds_of_error(tmp_path, shape):
     """`red` and `green` are two errors, `ok` is named `fine`."""
     rng = random.Random(0)
@@ -535,7 +535,7 @@ def test_more_layers_than_the_model_has_are_refused(tmp_path):
 
 def test_only_the_best_weights_are_kept(tmp_path, monkeypatch):
     """The model is that of a run that could be continued; a killed run starts again."""
-    changes = {"train__max_steps": 30, "evaluation__every_steps": 10, "train__lr": 3e-3}
+    changes = {"train__max_steps": 9, "evaluation__every_steps": 3, "train__lr": 3e-3}
     whole = train(config(tmp_path, logging__save_dir=str(tmp_path / "whole"), **changes))
     settings = config(
         tmp_path,
@@ -544,14 +544,14 @@ def test_only_the_best_weights_are_kept(tmp_path, monkeypatch):
         **changes,
     )
     with monkeypatch.context() as patch:
-        interrupt_at(patch, 27)
+        interrupt_at(patch, 8)
         with pytest.raises(Interrupt):
             train(settings)
     (kept,) = (tmp_path / "best" / "checkpoints").glob("step-*")
     assert (kept / "model.safetensors").exists() and not (kept / "optimizer.safetensors").exists()
     begun = interrupt_at(monkeypatch, None)
     train(settings)
-    assert begun == list(range(30))
+    assert begun == list(range(9))
     first, second = (
         load_file(folder / "model.safetensors") for folder in (whole, tmp_path / "best")
     )

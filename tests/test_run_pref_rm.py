@@ -300,7 +300,14 @@ def test_margins_reach_the_loss(tmp_path):
     first_loss = {}
     for margin in (0.0, 5.0):
         folder = tmp_path / f"margin{margin:.0f}"
-        train(config(tmp_path, train__margin=margin, logging__save_dir=str(folder)))
+        train(
+            config(
+                tmp_path,
+                train__margin=margin,
+                train__max_steps=2,
+                logging__save_dir=str(folder),
+            )
+        )
         losses = [row["loss"] for row in read_jsonl(folder / "metrics.jsonl") if "loss" in row]
         first_loss[margin] = losses[0]
     assert first_loss[0.0] < 1

@@ -254,6 +254,7 @@ def test_without_dev_rows_the_last_model_is_kept(world):
     assert load_policy(folder) and read_json(folder / "result.json")["steps"] == 3
 
 
+@pytest.mark.slow
 def test_a_decoder_only_model_learns_too(world):
     tiny.gpt2().save(world / "base")
     folder = train(config(world, "train.max_steps=80", "evaluation.every_steps=80"))
