@@ -329,7 +329,7 @@ def test_lengths_from_which_a_model_differs():
     assert windows_of(random_model("mistral", windowed)) == [20]
     assert windows_of(random_model("mistral", windowed | {"sliding_window": 128})) == []
     assert windows_of(random_model("qwen2", windowed | {"use_sliding_window": False})) == []
-    assert windows_of(random_model("led", families.ENCODER_DECODERS["led"][1])) == [8]
+    assert windows_of(random_model("led", families.ENCODER_DECODERS["led"])) == [8]
     assert windows_of(random_model("gemma3", NESTED["gemma3"])) == [4]
     nested = random_model("t5gemma", two_stacks(20))
     assert windows_of(nested) == [4] and decoder_windows_of(nested) == [20]
