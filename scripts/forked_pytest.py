@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import sys
+import traceback
 
 
 def run(arguments: list[str], output: str) -> int:
@@ -26,9 +27,11 @@ def run(arguments: list[str], output: str) -> int:
             os.dup2(file, 1)
             os.dup2(file, 2)
             code = int(pytest.main(arguments))
+        except BaseException:
+            traceback.print_exc()
+        finally:
             sys.stdout.flush()
             sys.stderr.flush()
-        finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)

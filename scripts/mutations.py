@@ -168,7 +168,9 @@ def catching_test(tests: PytestServer, mutation: Mutation, arguments: str) -> st
         return failed[0]
     if code == PASSED and re.search(r"\d+ passed", output):
         return None
-    raise UserError(f"no test ran with the arguments `{arguments}`:\n{output[-2000:]}")
+    raise UserError(
+        f"no test ran with the arguments `{arguments}` (exit code {code}):\n{output[-2000:]}"
+    )
 
 
 def failing_anyway(tests: PytestServer, catching: dict[str, str]) -> list[str]:
