@@ -128,6 +128,7 @@ class PytestServer:
         """The exit code of pytest, and its output."""
         assert self._process.stdin is not None and self._process.stdout is not None
         options = ["-q", "-n", "0", "--tb=no", "-p", "no:cacheprovider"]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of the imported modules
         with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as output:
             request = {"arguments": [*arguments, *options], "output": output.name}
             print(json.dumps(request), file=self._process.stdin, flush=True)
