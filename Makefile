@@ -64,23 +64,23 @@ faults: setup
 
 # SCALE=small runs it with a pretrained language model, in hours.
 demo: setup
-	@$(RUN) python -m tasks.qa_feedback.demo $(if $(SCALE),scale=$(SCALE)) $(ARGS)
+	@$(RUN) python -m tasks.experiments demo $(if $(SCALE),scale=$(SCALE)) $(ARGS)
 
 # RL on a real pretrained language model: fine-grained beside holistic rewards. ARGS="task=sentiment" selects the task.
 real: setup
-	@$(RUN) python -m tasks.real $(ARGS)
+	@$(RUN) python -m tasks.experiments real $(ARGS)
 
 # Every task at mini scale, and one table. ARGS="only=[hanoi,numbers]" selects tasks.
 tasks: setup
-	@$(RUN) python -m tasks.mini $(ARGS)
+	@$(RUN) python -m tasks.experiments mini $(ARGS)
 
 # Probe the reward models of `make demo` with adversarial answers.
 probe: setup
-	@$(RUN) python -m tasks.qa_feedback.data.probe data_dir=outputs/qa_feedback/mini/data output_dir=outputs/qa_feedback/mini $(ARGS)
+	@$(RUN) python -m tasks.experiments.probe data_dir=outputs/qa_feedback/mini/data output_dir=outputs/qa_feedback/mini $(ARGS)
 
 # Reward models and RL with five seeds, on the mini world of `make demo`.
 science: setup
-	@$(RUN) python -m tasks.qa_feedback.science $(ARGS)
+	@$(RUN) python -m tasks.experiments science $(ARGS)
 
 # HTML pages of the docstrings of all public modules, in outputs/api. Installs the extra `docs`.
 docs: setup

@@ -4,14 +4,10 @@ import pytest
 from test_rules import ROW
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import read_json, write_json, write_text
-from fgrlhf.pipeline.efficiency import efficiency
-from fgrlhf.pipeline.scores import Point
+from fgrlhf.base.files import read_json, write_json
 from interface_html import select as selection
-from tasks.qa_feedback import active as active_module
-from tasks.qa_feedback import active_arm, noisy_annotators
-from tasks.qa_feedback.active import Settings, active, table
-from tasks.qa_feedback.active_arm import run_arm
+from tasks.experiments import active, active_arm
+from tasks.experiments.active_arm import run_arm
 
 
 def pool(folder, count: int) -> list[dict]:
@@ -94,20 +90,19 @@ def test_both_arms_begin_with_the_same_rows(arm, tmp_path):
 
 
 def test_too_few_rows(arm):
-    with pytest.raises(UserError, match="has 20 rows, fewer than the 34 of all rounds"):
+    with pytest.raises(UserError, match="has 20 rows, fewer than the 34 of this arm"):
         arm("random", rounds=16)
 
 
 def test_the_table_by_hand():
-    def curve(*scores):
-        return [Point(100.0 * (i + 1), 0.0, score, None) for i, score in enumerate(scores)]
+    def rounds(*areas):
+        return [{"labels": 100 * (i + 1), "auc": auc} for i, auc in enumerate(areas)]
 
     arms = {
-        "random": [curve(0.5, 0.6, 0.7), curve(0.7, 0.8, 0.9)],
-        "uncertainty": [curve(0.5, 0.7, 0.7), curve(0.7, 0.9, 0.9)],
+        "random": [rounds(0.5, 0.6, 0.7), rounds(0.7, 0.8, 0.9)],
+        "uncertainty": [rounds(0.5, 0.7, 0.7), rounds(0.7, 0.9, 0.9)],
     }
-    saved = efficiency(arms["uncertainty"], arms["random"], higher_is_better=True)
-    assert table(arms, saved) == (
+    assert active.table(active.results(arms, [0, 1])) == (
         "| judged rows | random | uncertainty |\n"
         "|---|---|---|\n"
         "| 100 | 0.6000 | 0.6000 |\n"
@@ -119,49 +114,9 @@ def test_the_table_by_hand():
     )
 
 
-def demo(folder) -> None:
-    """The files of `make demo` that the experiments read."""
-    names = ("train.json", "dev.json", "train_feedback.json", "dev_feedback.json")
-    for name in [f"data/{name}" for name in names]:
-        write_text(folder / name, "of the demo")
-    for model in ("base_model", "fine_grained/best"):
-        for name in ("config.json", "model.safetensors"):
-            write_text(folder / model / name, "of the demo")
-
-
-def read_by(stages, folder) -> set[str]:
-    """The files below a folder that stages read."""
-    paths = {path for stage in stages for path in stage.reads}
-    return {path.removeprefix(f"{folder}/") for path in paths if path.startswith(str(folder))}
-
-
-BASE_MODEL = {"base_model/config.json", "base_model/model.safetensors"}
-
-
-def test_the_stages_depend_on_the_files_of_the_demo_that_they_read(tmp_path):
-    demo(tmp_path)
-    settings = Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
-    policy = {"fine_grained/best/config.json", "fine_grained/best/model.safetensors"}
-    answers = active_module.answers_stage(settings, "train")
-    assert read_by([answers], tmp_path) == {"data/train.json"} | policy
-    feedback = active_module.feedback_stage(settings)
-    assert read_by([feedback], tmp_path) == {"data/train.json", "data/dev.json"}
-    assert answers.name in feedback.needs
-    arm = active_module.arm_stage(settings, "random", seed=0)
-    assert read_by([arm], tmp_path) == BASE_MODEL and arm.needs == (feedback.name,)
-
-    settings = noisy_annotators.Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
-    arm = noisy_annotators.arm_stage(settings, noisy_annotators.ARMS[0], seed=0)
-    rows = {"data/train_feedback.json", "data/dev_feedback.json"}
-    assert read_by([arm], tmp_path) == BASE_MODEL | rows
-    assert "tasks.qa_feedback.feedback_format" in arm.modules
-
-
-def test_the_demo_must_have_run(tmp_path):
-    settings = Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
-    with pytest.raises(UserError, match="no questions or no base model: run `make demo` first"):
-        active(settings)
-    demo(tmp_path)
-    (tmp_path / "fine_grained/best/config.json").unlink()
+def test_the_policy_must_exist(tmp_path):
+    for name in ("base_model/model.safetensors", "data/train.json"):
+        write_json(tmp_path / name, {})
+    settings = active.Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
     with pytest.raises(UserError, match="fine_grained/best is not the folder of a policy"):
-        active(settings)
+        active.plan(settings)

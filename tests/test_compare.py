@@ -35,8 +35,9 @@ from fgrlhf.report.plots import Band, panels
 from fgrlhf.report.spread import ONE_RUN
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task_config import rl_config
-from tasks.qa_feedback import compare
-from tasks.qa_feedback.compare import NAMES, Settings, experiment_of, run_of
+from tasks.experiments import compare, qa
+from tasks.experiments.compare import NAMES, Settings, run_of
+from tasks.experiments.stages import experiment_of
 from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.task import TASK
 
@@ -54,7 +55,8 @@ LOG = [
 
 
 def stage_of(name, seed=0, steps=40, base=Path("/base"), out=Path("/out")):
-    return experiment_of(base, out).training_stage(run_of(name, steps, out), seed)
+    experiment = experiment_of(qa.MODULE, out, outputs=base)
+    return experiment.training_stage(run_of(name, steps, out), seed)
 
 
 def overrides(stage) -> list[str]:
@@ -126,11 +128,9 @@ def test_tuned_settings_are_of_existing_runs():
     assert "train.lr=0.00015" in run_of("a2c", 40, Path("/out")).overrides
 
 
-def test_without_a_demo_the_message_names_it(tmp_path):
-    with pytest.raises(UserError, match="make demo"):
-        compare.compare(Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "compare")))
+def test_unknown_algorithms_are_named(tmp_path):
     with pytest.raises(UserError, match="there is no best"):
-        compare.compare(Settings(algorithms="ppo,best", base_dir=str(tmp_path)))
+        compare.STUDY.run(Settings(algorithms="ppo,best", base_dir=str(tmp_path)))
 
 
 # ---- `fgrlhf compare` ----------------------------------------------------------------------------

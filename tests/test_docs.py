@@ -471,7 +471,7 @@ def test_a_command_is_accepted_by_its_program(command, monkeypatch, tmp_path, ca
         ("fgrlhf generate TASK polcy=... output_dir=...", "polcy"),
         ("fgrlhf rl TASK config.yml train.lrr=1", "lrr"),
         ("fgrlhf sweep tasks.hanoi no.yml train.lr=1,2 output_dir=out", "no.yml"),
-        ("python -m tasks.qa_feedback.science sedes=1", "sedes"),
+        ("python -m tasks.experiments science sedes=1", "sedes"),
         ("SCALE=mini bash tasks/qa_feedback/training/train_dpo.sh dpo.betta=1", "betta"),
         ("SCALE=huge bash tasks/qa_feedback/training/train_dpo.sh", "huge_dpo_config.yml"),
         ('make faults ARGS="kindz=rows"', "kindz"),

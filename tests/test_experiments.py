@@ -1,190 +1,237 @@
-"""Runs as stages: commands and input files."""
+"""The studies on the tasks: one walk over all of them, and what every study does."""
 
-import sys
+import os
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pydantic import Field
+from test_docs import Command, Programs
 
-from fgrlhf.base.files import write_json
-from fgrlhf.cli import evaluate
-from fgrlhf.cli.command_line import settings_from
-from fgrlhf.cli.training_program import split_task
-from fgrlhf.pipeline import experiments as module
-from fgrlhf.pipeline.experiment_settings import split_arguments
-from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, Run, parse_config, program
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json, write_json, write_text
+from fgrlhf.configs.strict import StrictModel
+from fgrlhf.pipeline import compare, experiments
+from fgrlhf.pipeline.experiments import Experiment
 from fgrlhf.pipeline.stages import Pipeline, Stage
+from fgrlhf.pipeline.study import Plan, Study, markdown
+from tasks.experiments import __main__ as command
+from tasks.experiments.__main__ import STUDIES
+from tasks.experiments.stages import ROOT
+
+ON_THE_DEMO = ("science", "compare", "second_round", "active", "noisy_annotators")
+# case -> study and settings; {} is a folder that has the files of the demo, of people and a model
+CASES = {
+    **{name: (name, {"base_dir": "{}", "seeds": "3"}) for name in ON_THE_DEMO},
+    "demo": ("demo", {}),
+    "demo, chinese": ("demo", {"language": "chinese", "seed": 1}),
+    "demo, small": ("demo", {"scale": "small", "model": "{}/model"}),
+    "real_feedback": ("real_feedback", {"data_dir": "{}/data", "model": "{}/model"}),
+    "real, sentiment": ("real", {"task": "sentiment", "model": "{}/model"}),
+    "real, detoxification": ("real", {"task": "detoxification", "model": "{}/model"}),
+    "mini": ("mini", {}),
+}
+
+
+class Planned(BaseException):
+    """The stages are known; raised in place of running them."""
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A config that refers to a checkpoint by a variable, to a data file, and to missing files."""
-    (tmp_path / "sft").mkdir()
-    for name in ("sft/model.safetensors", "sft/config.json", "sft/notes.txt", "train.json"):
-        (tmp_path / name).write_text(name)
-    (tmp_path / "c.yml").write_text(
-        "model: {ckpt: '${HERE}/sft', other: org/model, dtype: fp32, n: 3, list: [x, '']}\n"
-        f"data: {{train_file: {tmp_path}/train.json, dev_file: '${{UNSET}}/dev.json'}}\n"
-        f"logging: {{save_dir: {tmp_path}/c.yml}}\n"
+def base(tmp_path) -> Path:
+    """A folder with the files that studies start from."""
+    folder = tmp_path / "base"
+    rows = [f"{split}{kind}" for split in ("train", "dev") for kind in ("", "_feedback")]
+    files = [f"data/{name}.json" for name in rows]
+    for name in ("NF-ERR_subsentence", "F-ERR_sentence", "COMP_sequence"):
+        files += [f"data/{name}/{split}.json" for split in ("train", "dev")]
+    models = ("sft", "base_model", "fine_grained/best", "model")
+    for name in (*models, "rel_rm", "fact_rm", "comp_rm", "baseline_rm"):
+        files += [f"{name}/config.json", f"{name}/model.safetensors"]
+    for name in (*files, "generated/sft-dev/samples.jsonl"):
+        write_text(folder / name, "[]")
+    return folder
+
+
+@pytest.fixture
+def planned(base, tmp_path, monkeypatch):
+    """The stages of a case, and the environment that they get."""
+
+    class Recorder:
+        def __init__(self, stages, root, folder, environment, lanes=2, launcher=None):
+            self.planned = SimpleNamespace(
+                stages=list(stages), out=folder, environment=dict(environment)
+            )
+
+        def run(self, reported=()):
+            if len(self.planned.stages) > 2:  # a comparison first evaluates its reference
+                seen.append(self.planned)
+                raise Planned
+
+    seen: list[SimpleNamespace] = []
+    monkeypatch.setattr(experiments, "Pipeline", Recorder)
+    monkeypatch.setattr(compare, "paired_scores", lambda *_: None)
+    monkeypatch.setattr(compare, "evaluation_rows", lambda *_: None)
+
+    def plan(case: str) -> SimpleNamespace:
+        name, settings = CASES[case]
+        study = import_module(f"tasks.experiments.{name}").STUDY
+        given = {
+            key: value.format(base) if isinstance(value, str) else value
+            for key, value in settings.items()
+        }
+        with pytest.raises(Planned):
+            study.run(study.settings(output_dir=str(tmp_path / "out"), **given))
+        return seen.pop()
+
+    return plan
+
+
+def arguments_of(stage: Stage) -> dict[str, str]:
+    return dict(part.partition("=")[::2] for part in stage.command if "=" in part)
+
+
+def test_every_study_is_walked():
+    assert {name for name, _ in CASES.values()} == set(STUDIES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stages_name_earlier_stages_and_files_that_exist(case, planned):
+    plan = planned(case)
+    names = [stage.name for stage in plan.stages]
+    outputs = [output for stage in plan.stages for output in stage.outputs]
+    assert len(set(names)) == len(names) and len(set(outputs)) == len(outputs)
+    for place, stage in enumerate(plan.stages):
+        assert set(stage.needs) <= set(names[:place]), stage.name
+        scripts = [part for part in stage.command if part.endswith(".sh")]
+        assert all((ROOT / script).is_file() for script in scripts)
+        for pattern in stage.reads:
+            is_optional = Path(pattern).is_absolute() or "**" in pattern
+            assert is_optional or any(ROOT.glob(pattern)), pattern
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_stage_reads_only_outputs_of_stages_that_it_needs(case, planned):
+    plan = planned(case)
+    needed: dict[str, set[str]] = {}
+    writers = {str(plan.out / path): stage.name for stage in plan.stages for path in stage.outputs}
+    for stage in plan.stages:
+        needed[stage.name] = {stage.name}.union(*(needed[name] for name in stage.needs))
+        for value in arguments_of(stage).values():
+            for path in value.split(","):
+                folders = {path, *map(str, Path(path).parents)}
+                assert {writers[name] for name in folders & writers.keys()} <= needed[stage.name]
+
+
+# the scripts of `mini` are usage lines, which test_docs.py tests
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ("mini", "demo, chinese")])
+def test_programs_accept_the_arguments_of_their_stages(
+    case, planned, base, tmp_path, monkeypatch, capsys
+):
+    plan = planned(case)
+    for name, value in plan.environment.items():
+        monkeypatch.setenv(name, value)
+    seen = set()
+    for number, stage in enumerate(plan.stages):
+        program = next(part for part in stage.command[1:] if part != "-m")
+        configs = tuple(part for part in stage.command if part.endswith(".yml"))
+        if (program, configs) in seen:
+            continue
+        seen.add((program, configs))
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        name = "bash" if stage.command[0] == "bash" else "python"
+        variables = (f"SCALE={plan.environment['SCALE']}",)
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", os.environ["PATH"])
+            Programs(patch, folder).run(Command((name, *stage.command[1:]), variables))
+    assert seen
+
+
+FILES_OF_THE_DEMO = {
+    "science": {"data/train.json", "sft/model.safetensors", "data/NF-ERR_subsentence/train.json"},
+    "compare": {"data/train_feedback.json", "rel_rm/model.safetensors", "sft/model.safetensors"},
+    "second_round": {"data/train.json", "data/dev.json", "generated/sft-dev/samples.jsonl"},
+    "active": {"data/train.json", "fine_grained/best/config.json", "base_model/config.json"},
+    "noisy_annotators": {"data/train_feedback.json", "data/dev_feedback.json"},
+}
+
+
+@pytest.mark.parametrize("case", ON_THE_DEMO)
+def test_stages_depend_on_the_files_of_the_demo_that_they_read(case, planned, base):
+    read = {path for stage in planned(case).stages for path in stage.reads}
+    assert {str(base / name) for name in FILES_OF_THE_DEMO[case]} <= read
+
+
+@pytest.mark.parametrize("case", ON_THE_DEMO)
+def test_without_a_demo_the_message_names_it(case, tmp_path):
+    study = import_module(f"tasks.experiments.{case}").STUDY
+    settings = study.settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
+    with pytest.raises(UserError, match=r"base has no|has no .*: run `make demo` first"):
+        study.run(settings)
+
+
+def test_the_command_lists_its_studies(capsys):
+    command.main([])
+    assert all(f"  {name} " in capsys.readouterr().out for name in list(STUDIES)[:1])
+    with pytest.raises(UserError, match="there is no study `sience`: did you mean `science`"):
+        command.main(["sience"])
+    with pytest.raises(SystemExit):
+        command.main(["science", "--help"])
+    assert "usage: python -m tasks.experiments science" in capsys.readouterr().out
+
+
+# ---- the form ------------------------------------------------------------------------------------
+
+
+class Settings(StrictModel):
+    target: float = Field(default=0.0)
+
+
+def study_in(folder: Path) -> Study[Settings]:
+    """A study with one stage, which writes a number and says so."""
+    write = Stage(
+        "write", ("bash", "-c", f"echo 0.5 >{folder}/n.json; echo said"), outputs=("n.json",)
     )
-    monkeypatch.delenv("HERE", raising=False)
-    return tmp_path
-
-
-def test_commands():
-    command, modules = program("tasks.hanoi", "rl", "c.yml", "a=1")
-    assert command == (sys.executable, "-m", "fgrlhf.cli.rl", "tasks.hanoi", "c.yml", "a=1")
-    assert modules[:3] == ("fgrlhf.cli.rl", "tasks.hanoi", "tasks.hanoi.task")
-    assert program("hanoi", "sft", "c.yml")[0][2:] == ("sft.run_sft", "hanoi", "c.yml")
-
-
-@pytest.mark.parametrize("name", module.PROGRAMS)
-def test_the_programs_exist(name):
-    root = Path(__file__).parents[1]
-    assert (root / module.PROGRAMS[name].replace(".", "/")).with_suffix(".py").exists()
-
-
-def test_a_run_depends_on_the_files_that_its_config_names(folder):
-    config = str(folder / "c.yml")
-    experiment = Experiment("numbers", folder / "out", {"HERE": str(folder)})
-    files = [str(folder / name) for name in ("sft/config.json", "sft/model.safetensors")]
-    assert experiment.named_files(config) == [*files, str(folder / "train.json")]
-    assert Experiment("numbers", folder / "out").named_files(config) == [str(folder / "train.json")]
-    stage = experiment.training_stage(
-        Run("a", "rl", config, (f"x.y={folder}/sft/notes.txt", "z.w=")), 3
+    return Study(
+        Settings,
+        lambda settings: Plan(Experiment("numbers", folder), [write], lanes=1),
+        results=lambda settings, plan: {
+            "n": read_json(plan.experiment.out / "n.json"),
+            "target": settings.target,
+        },
+        table=lambda result: markdown(["n"], [[f"{result['n']:.1f}"]]),
+        name="found",
+        verdicts=lambda result: ["n is too low"] if result["n"] < result["target"] else [],
+        logs=("write",),
+        pages={"the number": "n.json"},
     )
-    assert stage.name == "a/seed-3" and stage.outputs == ("a/seed-3",)
-    assert stage.reads == (config, *files, f"{folder}/sft/notes.txt", f"{folder}/train.json")
-    assert stage.command[-1] == "train.seed=3"
 
 
-def test_files_written_by_its_own_stages_do_not_trigger_a_new_run(folder):
-    """The first time such a file does not exist yet; the second time it does."""
-
-    def current(written: str) -> str:
-        """The fingerprint of a run if a stage before it writes this folder."""
-        before = Stage("before", ("true",), outputs=(written,))
-        experiment = Experiment("numbers", folder, {"HERE": str(folder)})
-        run = experiment.training_stage(Run("a", "rl", str(folder / "c.yml")), 0)
-        return Pipeline([before, run], folder, folder, {}, 1).fingerprints[run.name]
-
-    first = current("sft"), current("other")
-    (folder / "sft" / "model.safetensors").write_text("trained again")
-    assert current("sft") == first[0]
-    assert current("other") != first[1]  # it lies in the output folder, but no stage writes it
+def test_a_study_writes_and_prints_its_results(tmp_path, capsys):
+    study_in(tmp_path).run(Settings())
+    printed = capsys.readouterr().out
+    assert read_json(tmp_path / "found.json") == {"n": 0.5, "target": 0.0}
+    assert (tmp_path / "found.md").read_text() == "| n |\n|---|\n| 0.5 |\n"
+    assert "said\n\n\n| n |\n|---|\n| 0.5 |\n" in printed
+    assert "the whole pipeline: 0.0 minutes" in printed
+    assert f"the number: {tmp_path}/n.json" in printed
+    study_in(tmp_path).run(Settings())
+    assert "write: nothing changed, reused" in capsys.readouterr().out
 
 
-def test_a_run_depends_on_the_variables_of_its_config(folder, monkeypatch):
-    config = folder / "c.yml"
-    config.write_text("train: {lr: '${LR}'}\nlogging: {run_name: '${USER}'}\n")
-    experiment = Experiment("numbers", folder / "out")
-    plan = EvaluationPlan(str(config), None)
-    for value in ("1e-4", "3e-2"):
-        monkeypatch.setenv("LR", value)
-        run = experiment.training_stage(Run("a", "rl", str(config)), 0)
-        for stage in (run, experiment.evaluation_stage(plan, "a", "policy")):
-            assert stage.variables == (f"LR={value}",)
+def test_a_missed_target_is_an_error_after_everything_is_written(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        study_in(tmp_path).run(Settings(target=1.0))
+    assert stop.value.code == 1 and (tmp_path / "found.md").exists()
+    assert capsys.readouterr().err == "error: these targets are missed:\n  n is too low\n"
 
 
-def test_overrides_of_sections_name_files_too(folder):
-    experiment = Experiment("numbers", folder / "out")
-    override = f"reward.a={{kind: sequence_scorer, ckpt: {folder}/sft}}"
-    files = experiment.named_files(str(folder / "c.yml"), [override])
-    assert f"{folder}/sft/model.safetensors" in files
-
-
-def test_stages_depend_on_the_files_from_which_a_task_generates_prompts(folder):
-    experiment = Experiment("sentiment", folder / "out")
-    openings = str(Path(__file__).parents[1] / "tasks/sentiment/data/openings.txt")
-    config = str(folder / "c.yml")
-    trained = experiment.training_stage(Run("a", "rl", config), 0)
-    generated = experiment.evaluation_stage(EvaluationPlan(config, None), "a", "p")
-    from_file = experiment.evaluation_stage(EvaluationPlan(config, str(folder)), "a", "p")
-    assert openings in trained.reads and openings in generated.reads
-    assert openings not in from_file.reads
-
-
-def test_values_of_a_config(folder):
-    experiment = Experiment("numbers", folder, {"HERE": "h"})
-    config = str(folder / "c.yml")
-    assert experiment.config_value(config, [], "model.ckpt") == "h/sft"
-    assert experiment.config_value(config, ["model.ckpt=a", "model.ckpt=b"], "model.ckpt") == "b"
-    assert experiment.config_value(config, ["model.ckpt = a"], "model.ckpt") == " a"
-    assert experiment.config_value(config, ["model.ckpt=1e3"], "model.ckpt") == "1e3"
-    section = ["model.n=4", "model={ckpt: c}"]
-    assert experiment.config_value(config, section, "model.ckpt") == "c"
-    assert experiment.config_value(config, section, "model.n") is None
-    assert experiment.config_value(config, [*section, "model.n=5"], "model.n") == "5"
-    assert experiment.config_value(config, ["model.n.deeper=1"], "model.n") == 3
-    assert experiment.config_value(config, ["more.model.ckpt=m"], "more.model.ckpt") == "m"
-    assert experiment.config_value(config, [], "model.n") == 3
-    assert experiment.config_value(config, [], "model.ckpt.deeper") is None
-    assert experiment.config_value(config, [], "gone.key") is None
-
-
-def test_the_policy_of_a_run():
-    out = Path("/out")
-    assert Run("a", "rl", "").policy(out, 1) == Path("/out/a/seed-1/best")
-    assert Run("a", "dpo", "").policy(out, 1) == Path("/out/a/seed-1/best")
-    assert Run("a", "sft", "").policy(out, 1) == Path("/out/a/seed-1")
-
-
-def test_evaluations(folder):
-    experiment = Experiment("numbers", folder / "out", {"HERE": str(folder)})
-    config = str(folder / "c.yml")
-    write_json(folder / "dev.json", [])
-    plan = EvaluationPlan(config, str(folder), "dev", num_samples=4, reward=False)
-    stage = experiment.evaluation_stage(plan, "sft", folder / "sft", folder="base")
-    assert stage.name == "base/evaluate-sft" and stage.outputs == ("base/eval/sft-dev",)
-    assert f"output_dir={folder}/out/base" in stage.command
-    assert {str(folder / "dev.json"), str(folder / "sft/model.safetensors")} <= set(stage.reads)
-    generated = experiment.evaluation_stage(EvaluationPlan(config, None), "a", "p", ("run",))
-    assert generated.needs == ("run",)
-    absent = ("data_dir", "do_sample", "cluster")
-    assert not any(part.startswith(absent) for part in generated.command)
-    of_documents = EvaluationPlan(config, None, cluster="meta.doc")
-    of_documents = experiment.evaluation_stage(of_documents, "a", "p")
-    settings = settings_from(evaluate.Settings, list(of_documents.command[4:]))
-    assert settings.cluster == "meta.doc"
-
-
-def test_command_lines():
-    pairs = ["seeds=1", "train.lr=1=2", "submit.cluster=slurm"]
-    arguments = split_arguments(["t", "a.yml", "dpo:b.yml", *pairs], "usage")
-    assert (arguments.task, arguments.configs) == ("t", ["a.yml", "dpo:b.yml"])
-    assert arguments.settings == ["seeds=1", "submit.cluster=slurm"]
-    assert arguments.overrides == ["train.lr=1=2"]
-    assert parse_config("a.yml") == ("rl", "a.yml") and parse_config("sft:b") == ("sft", "b")
-
-
-def test_the_path_of_a_config_may_have_an_equals_sign(monkeypatch, tmp_path):
-    """A sweep makes such folders."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "lr=1e-4").mkdir()
-    (tmp_path / "lr=1e-4" / "config.yaml").touch()
-    configs = ["lr=1e-4/config.yaml", "sft:lr=1e-4/config.yaml"]
-    arguments = split_arguments(["numbers", *configs, "seeds=1"], "usage")
-    assert (arguments.configs, arguments.settings) == (configs, ["seeds=1"])
-    task, rest = split_task(["numbers", configs[0], "train.lr=1"])
-    assert (task.name, rest) == ("numbers", [configs[0], "train.lr=1"])
-
-
-def test_cores_are_shared_by_lanes(monkeypatch, tmp_path):
-    seen = []
-
-    class Stages:
-        def __init__(self, stages, root, folder, environment, lanes, launcher=None):
-            seen.append(environment)
-
-        def run(self, told=()):
-            pass
-
-    monkeypatch.setattr(module, "Pipeline", Stages)
-    monkeypatch.setattr(module, "visible_gpus", lambda: [])
-    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    Experiment("numbers", tmp_path).run([], 2)
-    Experiment("numbers", tmp_path).run([], 100)
-    Experiment("numbers", tmp_path, {"OMP_NUM_THREADS": "3"}).run([], 2)
-    monkeypatch.setattr(module, "visible_gpus", lambda: ["0"])
-    Experiment("numbers", tmp_path).run([], 2)
-    assert [environment.get("OMP_NUM_THREADS") for environment in seen] == ["4", "1", "3", None]
+def test_stages_run_in_the_repository_of_the_experiment(tmp_path):
+    where = Stage("where", ("bash", "-c", f"pwd >{tmp_path}/out/where"), outputs=("where",))
+    experiment = Experiment("numbers", tmp_path / "out", root=tmp_path)
+    write_json(tmp_path / "out" / "any.json", {})
+    pipeline = experiment.run([where], lanes=1)
+    assert isinstance(pipeline, Pipeline)
+    assert (tmp_path / "out" / "where").read_text().strip() == str(tmp_path)

@@ -23,7 +23,7 @@ TORCH = "import os, signal\nos.kill(os.getpid(), signal.{})\n"
         (["fgrlhf.cli.main", "rl", "numbers", "config.yml"], signal.SIGTERM),
         (["sft.run_sft", "config.yml"], signal.SIGINT),
         (["reward_modeling.run_fg_rm", "config.yml"], signal.SIGINT),
-        (["tasks.qa_feedback.summary", "output_dir=o"], signal.SIGINT),
+        (["tasks.experiments.summary", "output_dir=o"], signal.SIGINT),
     ],
 )
 def test_an_interrupted_import_ends_without_a_traceback(tmp_path, program, number):

@@ -9,8 +9,16 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.pipeline import stages
 from fgrlhf.report.spread import ONE_RUN
-from tasks import mini
-from tasks.mini import DEMO, TASKS, MiniConfig, MiniTask, chosen_tasks, results, stage, table
+from tasks.experiments import mini
+from tasks.experiments.mini import (
+    TASKS,
+    MiniConfig,
+    MiniTask,
+    chosen_tasks,
+    results,
+    stage,
+    table,
+)
 
 ROOT = Path(__file__).parents[1]
 NOT_MINI = {"sentiment"}  # needs the pretrained model
@@ -19,16 +27,6 @@ NOT_MINI = {"sentiment"}  # needs the pretrained model
 def test_every_task_with_a_mini_scale_is_run():
     names = {path.parent.name for path in (ROOT / "tasks").glob("*/task.py")}
     assert set(TASKS) == names - NOT_MINI
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_the_script_of_a_task_exists(name):
-    command = stage(name, TASKS[name], Path("out")).command
-    if name == DEMO:
-        assert command[1:3] == ("-m", "tasks.qa_feedback.demo")
-    else:
-        script = next(part for part in command if part.endswith("run.sh"))
-        assert (ROOT / script).is_file()
 
 
 def test_a_task_runs_again_after_a_change_of_any_of_its_parts():
@@ -70,7 +68,7 @@ def test_the_table(tmp_path, monkeypatch, capsys):
         return stages.Stage(name, command, outputs=outputs)
 
     monkeypatch.setattr(mini, "stage", small_stage)
-    mini.mini(MiniConfig(output_dir=str(tmp_path)))
+    mini.STUDY.run(MiniConfig(output_dir=str(tmp_path)))
     lines = capsys.readouterr().out.splitlines()
     (row,) = [line for line in lines if line.startswith("words")]
     assert "0.100 [0.000, 1.000]" in row

@@ -3,8 +3,8 @@
 import pytest
 from test_annotator import samples
 
-from tasks.qa_feedback.noisy_annotators import recovered, table
-from tasks.qa_feedback.noisy_annotators_arm import combined_rows, submissions_of, wrong_share
+from tasks.experiments.noisy_annotators import recovered, results, table
+from tasks.experiments.noisy_annotators_arm import combined_rows, submissions_of, wrong_share
 
 
 def world(count):
@@ -37,15 +37,14 @@ def test_all_judge_the_gold_rows_and_per_item_the_others():
 
 
 def test_recovered_share_by_hand():
-    def results(*values):
+    def seeds(*values):
         return [{"auc": auc, "wrong": 0.1} for auc in values]
 
-    arms = {
-        "clean": results(0.9, 0.8),
-        "noisy": results(0.7, 0.8),
-        "weighted": results(0.8, 0.85),
-    }
+    arms = {"clean": seeds(0.9, 0.8), "noisy": seeds(0.7, 0.8), "weighted": seeds(0.8, 0.85)}
     assert recovered(arms) == pytest.approx(0.075 / 0.1)
-    assert "weights recover: 75%" in table(arms)
-    assert recovered({**arms, "clean": results(0.75, 0.75)}) is None
-    assert "undefined: the noisy arm" in table({**arms, "clean": results(0.75, 0.75)})
+    text = table(results(arms, [0, 1]))
+    assert "| weighted | 10.0% | 0.8250 | 0.8000, 0.8500 |\n" in text
+    assert "weights recover: 75%" in text
+    arms["clean"] = seeds(0.75, 0.75)
+    assert recovered(arms) is None
+    assert "undefined: the noisy arm" in table(results(arms, [0, 1]))

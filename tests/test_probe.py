@@ -4,8 +4,8 @@ import torch
 
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer, SequenceScorer
 from fgrlhf.text_types import Prompt
+from tasks.experiments.probe import GOLD, REPEATED, probes, run_probe, table
 from tasks.qa_feedback.data.mini_world import make_row
-from tasks.qa_feedback.data.probe import GOLD, REPEATED, probes, run_probe, table
 
 PROMPTS = [
     Prompt(

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import read_json, write_json, write_jsonl
+from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.cli import tiny_model
 from fgrlhf.configs.strict import load_config
 from fgrlhf.load import load_task
 from fgrlhf.task_config import rl_config
-from tasks import real, scripts
-from tasks.real import RealConfig
+from tasks.experiments import real
+from tasks.experiments import stages as scripts
+from tasks.experiments.real import RealConfig
 
 ROOT = scripts.ROOT
 
@@ -52,22 +53,6 @@ def test_the_model_is_fetched_or_given(fetched, tmp_path):
     assert scripts.small_model(str(tmp_path)) == tmp_path
 
 
-@pytest.mark.parametrize("task", ["sentiment", "detoxification"])
-def test_stages_name_scripts_and_files_that_exist(task, tmp_path):
-    stages = real.stages(task, RealConfig(), tmp_path, tmp_path / "model")
-    names = [stage.name for stage in stages]
-    assert names[-1] == "report" and len(set(names)) == len(names)
-    for place, stage in enumerate(stages):
-        assert set(stage.needs) <= set(names[:place])
-        assert (ROOT / stage.command[1]).is_file()
-        patterns = [pattern for pattern in stage.reads if not Path(pattern).is_absolute()]
-        assert all(any(ROOT.glob(pattern)) for pattern in patterns)
-        if task == "sentiment" and stage.name != "report":
-            assert str(ROOT / "tasks/sentiment/data/openings.txt") in stage.reads
-    outputs = [output for stage in stages for output in stage.outputs]
-    assert len(set(outputs)) == len(outputs)
-
-
 @pytest.mark.parametrize(
     "name, aspect", [("detoxification", "toxicity"), ("sentiment", "sentiment")]
 )
@@ -92,12 +77,12 @@ def test_the_episodes_to_the_holistic_level(tmp_path):
             evaluated = {"eval/reward": -value, "eval/judge": value}
             lines.append({"step": step, "episodes": 48 * (step + 1), **evaluated})
         write_jsonl(tmp_path / run / "metrics.jsonl", lines)
-    lines = real.efficiency_lines("detoxification", tmp_path)
-    assert lines[1:] == [
+    result = real.efficiencies("detoxification", tmp_path)
+    assert real.table(result).splitlines()[1:] == [
         "  reward -0.200 of holistic after 96 episodes: fine-grained after 48",
         "  judge 0.200 of holistic after 96 episodes: fine-grained after 48",
     ]
-    assert read_json(tmp_path / "efficiency.json")["judge"]["episodes"] == 48
+    assert result["judge"]["episodes"] == 48
 
 
 @pytest.mark.slow
@@ -108,10 +93,10 @@ def test_the_whole_pipeline_with_a_tiny_model(tmp_path, capsys):
     settings = RealConfig(
         task="sentiment", model=str(model), output_dir=str(tmp_path / "out"), episodes=96
     )
-    real.real(settings)
+    real.STUDY.run(settings)
     printed = capsys.readouterr().out
     assert "task: sentiment, as task=... demands" in printed
     assert "Episodes to holistic's final level" in printed
     assert (tmp_path / "out" / "report.html").is_file()
-    real.real(settings)
+    real.STUDY.run(settings)
     assert "report: nothing changed, reused" in capsys.readouterr().out

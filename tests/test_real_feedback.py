@@ -8,12 +8,11 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.configs.strict import load_config
 from fgrlhf.task_config import rl_config
-from tasks.qa_feedback import real_feedback
-from tasks.qa_feedback.data import halves
+from tasks.experiments import halves, real_feedback
+from tasks.experiments.real_feedback import JUDGE, POLICIES, REWARD_MODELS, RealFeedbackConfig
+from tasks.experiments.stages import ROOT
 from tasks.qa_feedback.feedback import FeedbackRow, read_feedback, write_feedback
-from tasks.qa_feedback.real_feedback import JUDGE, POLICIES, REWARD_MODELS, RealFeedbackConfig
 from tasks.qa_feedback.task import TASK
-from tasks.scripts import ROOT
 
 
 def row(question: str) -> FeedbackRow:
@@ -67,20 +66,6 @@ def all_stages(rows, tmp_path):
     return {stage.name: stage for stage in stages}
 
 
-def test_stages_name_scripts_and_files_that_exist(rows, tmp_path):
-    stages = list(all_stages(rows, tmp_path).values())
-    names = [stage.name for stage in stages]
-    assert names[-1] == "report"
-    for place, stage in enumerate(stages):
-        assert set(stage.needs) <= set(names[:place]), stage.name
-        if stage.command[0] == "bash":
-            assert (ROOT / stage.command[1]).is_file()
-        for pattern in stage.reads:
-            assert Path(pattern).exists() or any(ROOT.glob(pattern)), pattern
-    outputs = [output for stage in stages for output in stage.outputs]
-    assert len(set(outputs)) == len(outputs)
-
-
 def test_policies_and_judges_learn_from_different_halves(rows, tmp_path):
     stages = all_stages(rows, tmp_path)
     first, second = halves.HALVES
@@ -132,4 +117,4 @@ def test_missing_files_are_named(rows):
     (rows / "dev.json").unlink()
     (rows / "dev_feedback.json").unlink()
     with pytest.raises(UserError, match="lacks dev.json, dev_feedback.json: give the folder"):
-        real_feedback.real_feedback(RealFeedbackConfig(data_dir=str(rows)))
+        real_feedback.plan(RealFeedbackConfig(data_dir=str(rows)))

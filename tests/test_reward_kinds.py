@@ -25,9 +25,9 @@ from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.reward_models import loading
 from fgrlhf.rewards import kinds
 from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.rewards.kinds import LIBRARY_REWARDS, build_aspects
+from fgrlhf.rewards.kinds import LIBRARY_REWARDS, Length, Repetition, build_aspects
 from fgrlhf.rewards.scored import ScorerReward
-from fgrlhf.rewards.text_rewards import LengthReward, RegexReward, RepetitionReward
+from fgrlhf.rewards.text_rewards import RegexReward
 from fgrlhf.runs.step_metrics import InputCounts, input_counts
 from fgrlhf.scorers.context import RewardContext
 from fgrlhf.task import Task
@@ -180,7 +180,7 @@ def test_a_missing_reward_model_is_named(tmp_path):
 
 
 def test_length_by_hand():
-    too_long, missing = LengthReward(-0.5, 3, 4).segment_scores(
+    too_long, missing = Length(value=-0.5, min_words=3, max_words=4).segment_scores(
         PROMPTS, ["one two three four five  six", "one"]
     )
     assert values(too_long) == [(19, 23, -0.5), (25, 28, -0.5)]
@@ -188,17 +188,17 @@ def test_length_by_hand():
 
 
 def test_repetition_by_hand():
-    (scores,) = RepetitionReward(2, -1.0).segment_scores(PROMPTS[:1], ["a b A b c a b"])
+    (scores,) = Repetition(n=2, value=-1.0).segment_scores(PROMPTS[:1], ["a b A b c a b"])
     # the bigrams: ab bA Ab bc ca ab; `A b` repeats `a b`, and so does the last one
     assert values(scores) == [(4, 7, -1.0), (10, 13, -1.0)]
-    assert RepetitionReward(3, -1.0).segment_scores(PROMPTS[:1], ["a b"]) == [[]]
+    assert Repetition(n=3, value=-1.0).segment_scores(PROMPTS[:1], ["a b"]) == [[]]
 
 
 def test_words_and_sentences_of_a_script_without_spaces():
     text = "他住在北京。他住在北京。"
-    (repeated,) = RepetitionReward(3, -1.0).segment_scores(PROMPTS[:1], [text])
+    (repeated,) = Repetition(n=3, value=-1.0).segment_scores(PROMPTS[:1], [text])
     assert values(repeated) == [(start, start + 3, -1.0) for start in range(6, 10)]
-    (long,) = LengthReward(-1.0, None, 10).segment_scores(PROMPTS[:1], [text])
+    (long,) = Length(value=-1.0, max_words=10).segment_scores(PROMPTS[:1], [text])
     assert values(long) == [(10, 11, -1.0), (11, 12, -1.0)]
     config = {"kind": "regex", "pattern": "北京", "value": 1, "level": "sentence"}
     (scores,) = built(a=config)["a"].segment_scores(PROMPTS[:1], [text])

@@ -7,22 +7,14 @@ import pytest
 from scipy.stats import t
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import write_jsonl, write_text
+from fgrlhf.base.files import write_jsonl
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.report.spread import ONE_RUN
 from fgrlhf.stats import mean_interval, seed_interval
-from tasks.qa_feedback import science
-from tasks.qa_feedback.compare import experiment_of
-from tasks.qa_feedback.science import (
-    COMPARED,
-    REWARD_MODELS,
-    RUNS,
-    Settings,
-    plan_of,
-    results,
-    seed_stages,
-    table,
-)
+from tasks.experiments import qa
+from tasks.experiments.policies import METRICS, policies_table, results
+from tasks.experiments.science import ARMS, COMPARED, Settings, seed_stages
+from tasks.experiments.stages import experiment_of
 
 
 def test_one_seed_leaves_the_interval_over_questions():
@@ -41,8 +33,8 @@ def test_seeds_widen_the_interval_by_students_t():
 
 
 def test_a_seed_trains_its_own_reward_models_and_reads_them():
-    experiment = experiment_of(Path("/base"), Path("/out"))
-    listed = seed_stages(experiment, plan_of(Path("/base")), 3)
+    experiment = experiment_of(qa.MODULE, Path("/out"), outputs=Path("/base"))
+    listed = seed_stages(experiment, Path("/base"), 3)
     stages = {stage.name: stage for stage in listed}
     assert len(stages) == 4 + 4 + 4
     fine = stages["seed-3/fine_grained"]
@@ -65,23 +57,6 @@ def test_a_seed_trains_its_own_reward_models_and_reads_them():
     assert evaluation.outputs == ("seed-3/eval/fine_grained-test",)
 
 
-def test_stages_depend_on_the_files_of_the_demo_that_they_read(tmp_path):
-    """The configs name its folders by the variables DATA_DIR and OUTPUT_DIR."""
-    base = tmp_path / "base"
-    questions, spans, sft = "data/train.json", "data/NF-ERR_subsentence/train.json", "sft"
-    for name in (questions, spans, f"{sft}/model.safetensors"):
-        write_text(base / name, "of the demo")
-    experiment = experiment_of(base, tmp_path / "out")
-    stages = {stage.name: stage for stage in seed_stages(experiment, plan_of(base), 0)}
-    policy = str(base / sft / "model.safetensors")
-    assert {str(base / spans), policy} <= set(stages["seed-0/rel_rm"].reads)
-    for name in RUNS:
-        assert {str(base / questions), policy} <= set(stages[f"seed-0/{name}"].reads)
-    for name in (*REWARD_MODELS, *RUNS):
-        folders = (f"DATA_DIR={base / 'data'}", f"OUTPUT_DIR={base}")
-        assert stages[f"seed-0/{name}"].variables == folders
-
-
 def test_results_pair_questions_by_their_id(tmp_path):
     """Rows are in different orders; question a gains 0.2, question b 0.4."""
 
@@ -91,33 +66,24 @@ def test_results_pair_questions_by_their_id(tmp_path):
             [
                 {
                     "id": question,
-                    **{
-                        f"oracle/{metric}": value
-                        for metric in ("gold", "relevance", "factuality", "completeness")
-                    },
+                    **{f"oracle/{metric}": value for metric in METRICS},
                 }
                 for question, value in rows.items()
             ],
         )
 
     write("sft", "sft", {"a": 0.5, "b": 0.1})
-    for name in RUNS:
+    for name in ARMS:
         write("seed-0", name, {"b": 0.5, "a": 0.7})
-    result = results(tmp_path, [0], RUNS, COMPARED)
+    result = results(tmp_path, [0], ARMS, COMPARED)
     assert result["differences"]["fine_grained_vs_sft"]["gold"]["mean"] == pytest.approx(0.3)
     assert result["differences"]["fine_grained_vs_sft"]["gold"]["low"] is None  # two questions
-    assert "| fine_grained - sft | +0.300" in table(result)
-    assert table(result).endswith(f"\n\n{ONE_RUN}\n")
-    assert ONE_RUN not in table({**result, "seeds": [0, 1]})
+    assert "| fine_grained - sft | +0.300" in policies_table(result)
+    assert policies_table(result).endswith(f"\n\n{ONE_RUN}\n")
+    assert ONE_RUN not in policies_table({**result, "seeds": [0, 1]})
 
 
 def test_seeds_must_be_numbers():
     with pytest.raises(UserError, match="seeds: 0,x is not a list of whole numbers"):
         settings_from(Settings, ["seeds=0,x"])
     assert settings_from(Settings, ["seeds=0, 7"]).seed_list == [0, 7]
-
-
-def test_without_a_demo_the_message_names_it(tmp_path):
-    settings = Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "science"))
-    with pytest.raises(UserError, match="make demo"):
-        science.science(settings)

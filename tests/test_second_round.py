@@ -9,35 +9,20 @@ from test_annotator import samples
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
-from fgrlhf.cli import generate
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.configs.strict import load_config
-from fgrlhf.load import load_task
 from fgrlhf.stats import Interval
-from fgrlhf.task_config import rl_config
-from reward_modeling.run_fg_rm import SegmentRMConfig
-from reward_modeling.run_pref_rm import PreferenceRMConfig
-from tasks.qa_feedback import second_round_models, second_round_rows
-from tasks.qa_feedback.compare import experiment_of
-from tasks.qa_feedback.data import draw_questions
+from tasks.experiments import draw_questions, qa, second_round_rows
+from tasks.experiments.second_round import ARMS, PARTS, Seed, Settings, budget, table
+from tasks.experiments.stages import experiment_of
 from tasks.qa_feedback.data.annotator import perturb
-from tasks.qa_feedback.demo import REWARD_MODELING
 from tasks.qa_feedback.feedback import read_feedback
-from tasks.qa_feedback.second_round import (
-    ARMS,
-    PARTS,
-    Seed,
-    Settings,
-    budget,
-    second_round,
-    table,
-)
 
 OUT, BASE = Path("/out"), Path("/base")
 
 
 def stages_of(number: int = 3, **settings) -> dict:
-    seed = Seed(Settings(**settings), experiment_of(BASE, OUT), BASE, number)
+    experiment = experiment_of(qa.MODULE, OUT, outputs=BASE)
+    seed = Seed(Settings(base_dir=str(BASE), **settings), experiment, number)
     stages = {stage.name: stage for stage in seed.stages()}
     assert len(stages) == len(seed.stages())
     return stages
@@ -119,64 +104,6 @@ def test_all_reward_models_are_trained_alike():
         for keys in commands:
             del keys["data.train_file"], keys["data.dev_file"], keys["logging.save_dir"]
         assert commands[0] == commands[1] == commands[2]
-
-
-# ---- wiring --------------------------------------------------------------------------------------
-
-
-def test_a_stage_reads_only_outputs_of_stages_that_it_needs():
-    earlier: dict = {}
-    for stage in stages_of().values():
-        assert set(stage.needs) <= set(earlier), stage.name
-        needed = set(stage.needs)
-        for name in stage.needs:
-            needed |= earlier[name][1]
-        available = {str(OUT / path) for name in needed for path in earlier[name][0].outputs}
-        own = {str(OUT / path) for path in stage.outputs}
-        for key, value in keys_of(stage).items():
-            if key in ("output_dir", "folder", "out", "logging.save_dir"):
-                continue
-            for path in value.split(","):
-                if path.startswith(str(OUT)):
-                    roots = available | own
-                    assert any(f"{path}/".startswith(f"{root}/") for root in roots), (key, path)
-        earlier[stage.name] = (stage, needed)
-
-
-def test_the_programs_accept_their_arguments(monkeypatch):
-    monkeypatch.setenv("OUTPUT_DIR", "o")
-    monkeypatch.setenv("DATA_DIR", "d")
-    programs = {
-        "tasks.qa_feedback.data.draw_questions": draw_questions.Settings,
-        "tasks.qa_feedback.second_round_rows": second_round_rows.Settings,
-        "tasks.qa_feedback.second_round_models": second_round_models.Settings,
-        "fgrlhf.cli.generate": generate.Settings,
-    }
-    task = load_task("tasks.qa_feedback")
-    seen = set()
-    for stage in stages_of().values():
-        arguments = [part for part in stage.command if "=" in part]
-        if stage.command[0] == "bash":
-            name = Path(stage.command[1]).stem.removeprefix("train_")
-            kind = PreferenceRMConfig if name == "comp_rm" else SegmentRMConfig
-            load_config(kind, f"{REWARD_MODELING}/mini_{name}_config.yml", arguments)
-            seen.add(name)
-            continue
-        module = stage.command[2]
-        seen.add(module)
-        if module == "fgrlhf.cli.rl":
-            load_config(rl_config(task), stage.command[4], arguments)
-        elif module in programs:
-            settings_from(programs[module], arguments)
-    assert seen == {
-        *programs,
-        *("fgrlhf.cli.rl", "fgrlhf.cli.evaluate", "rel_rm", "fact_rm", "comp_rm"),
-    }
-
-
-def test_the_demo_must_have_run(tmp_path):
-    with pytest.raises(UserError, match="has no SFT policy or no answers .* run `make demo` first"):
-        second_round(Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out")))
 
 
 # ---- questions and rows --------------------------------------------------------------------------
@@ -311,7 +238,7 @@ def test_the_tables_by_hand():
         for name in ("first", *ARMS)
     }
     better = {**of_seed, "two_rounds": {"relevance": 1.0, "factuality": 0.9, "completeness": 0.8}}
-    text = table(result, used, [of_seed, better])
+    text = table({**result, "budget": used, "agreement": [of_seed, better]})
     row = "+0.500 [+0.400, +0.600]"
     assert f"| two_rounds - one_round | {row} | {row} | {row} | {row} | +0.400 +0.600 |" in text
     assert "| one_round | 300 | 2560 |\n| two_rounds | 300 | 2560 |\n" in text

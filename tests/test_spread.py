@@ -11,12 +11,12 @@ from fgrlhf.pipeline import summary as pipeline_summary
 from fgrlhf.report.display import Display, Spread
 from fgrlhf.report.page import write_report
 from fgrlhf.report.spread import ONE_RUN, known_spreads, spread_line
+from tasks.experiments.summary import world_of
+from tasks.experiments.summary_table import MINI_TARGETS
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.language import CHINESE, ENGLISH, TOY
 from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.summary import world_of
-from tasks.qa_feedback.summary_table import MINI_TARGETS
 
 RESULTS = Path(__file__).parents[1] / "tasks" / "qa_feedback" / "RESULTS.md"
 DEMO = {"scale": "mini", "data": "mini world, 400 test prompts"}

@@ -14,16 +14,10 @@ from fgrlhf.pipeline.summary import counted, gains, interval_text, minutes, poli
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.stats import paired_interval
 from fgrlhf.text_types import Prompt
-from tasks import scripts
-from tasks.qa_feedback import demo, judged_models, judged_scores
-from tasks.qa_feedback.data import mini_world
-from tasks.qa_feedback.data.language import TOY
-from tasks.qa_feedback.data.oracle import judge, oracle_metrics
-from tasks.qa_feedback.display import DISPLAY
-from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.judged_scores import pair_metrics, segment_metrics
-from tasks.qa_feedback.summary import COMPARED, Settings, summarise
-from tasks.qa_feedback.summary_table import (
+from tasks.experiments import demo, judged_models, judged_scores
+from tasks.experiments.judged_scores import pair_metrics, segment_metrics
+from tasks.experiments.summary import COMPARED, Settings, summarise
+from tasks.experiments.summary_table import (
     ABOVE_ZERO,
     MINI_TARGETS,
     missed_targets,
@@ -31,8 +25,13 @@ from tasks.qa_feedback.summary_table import (
     table,
     targets,
 )
-from tasks.qa_feedback.target_spread import spread_of
-from tasks.qa_feedback.target_spread import table as spread_table
+from tasks.experiments.target_spread import spread_of
+from tasks.experiments.target_spread import table as spread_table
+from tasks.qa_feedback.data import mini_world
+from tasks.qa_feedback.data.language import TOY
+from tasks.qa_feedback.data.oracle import judge, oracle_metrics
+from tasks.qa_feedback.display import DISPLAY
+from tasks.qa_feedback.feedback import load_examples
 
 PROMPTS = [Prompt("0", "a"), Prompt("0", "a"), Prompt("0", "a"), Prompt("1", "b"), Prompt("1", "b")]
 
@@ -539,25 +538,24 @@ def test_the_demo_fails_where_a_target_is_missed_once_all_is_written(
 
         whole = {"seconds": 90.0, "peak_mb": 100.0}
 
-        def __init__(self, stages, root, folder, environment, lanes):
+        def __init__(self, stages, root, folder, environment, lanes, launcher=None):
             self.folder = folder
 
-        def run(self):
+        def run(self, reported=()):
             tree = reached_summary()
             tree["reward_models"]["relevance"]["accuracy"] = accuracy
             write_json(self.folder / "summary.json", tree)
             (self.folder / "logs").mkdir()
             (self.folder / "logs" / "summary.log").write_text("the table")
 
-    monkeypatch.setattr(scripts, "Pipeline", Line)
-    monkeypatch.setattr(demo, "stop_with_signals", lambda: None)
-    monkeypatch.setattr("sys.argv", ["demo", f"output_dir={tmp_path}"])
+    monkeypatch.setattr("fgrlhf.pipeline.experiments.Pipeline", Line)
+    config = demo.DemoConfig(output_dir=str(tmp_path))
     if code:
         with pytest.raises(SystemExit) as stopped:
-            demo.main()
+            demo.STUDY.run(config)
         assert stopped.value.code == code
     else:
-        demo.main()
+        demo.STUDY.run(config)
     printed = capsys.readouterr()
     assert "the table" in printed.out and "report.html" in printed.out
     assert f"1.5 minutes, peak memory 100 MB, on {processor_name()}" in printed.out

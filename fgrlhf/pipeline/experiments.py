@@ -156,12 +156,15 @@ class Experiment:
       out: the output folder.
       environment: environment variables for the stages, in addition to those of this process.
       submit: runs the stages as jobs of a cluster; None: on this machine.
+      root: working directory of the stages, and the repository of their files; None: that of this
+        process.
     """
 
     task: str
     out: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     submit: SubmitConfig | None = None
+    root: Path | None = None
 
     @property
     def origin(self) -> dict[str, str]:
@@ -259,8 +262,8 @@ class Experiment:
             variables=self.variables(plan.config),
         )
 
-    def run(self, stages: Sequence[Stage], lanes: int, reported: Collection[str] = ()) -> None:
-        """Bring all stages up to date.
+    def run(self, stages: Sequence[Stage], lanes: int, reported: Collection[str] = ()) -> Pipeline:
+        """Bring all stages up to date, and return the pipeline that did.
 
         Lanes on a CPU share its cores, unless OMP_NUM_THREADS is set.
 
@@ -279,7 +282,10 @@ class Experiment:
         elif "OMP_NUM_THREADS" not in {**os.environ, **environment} and not visible_gpus():
             cores = len(os.sched_getaffinity(0))
             environment["OMP_NUM_THREADS"] = str(max(1, cores // lanes))
-        Pipeline(stages, Path.cwd(), self.out, environment, lanes, launcher=launcher).run(reported)
+        root = self.root or Path.cwd()
+        pipeline = Pipeline(stages, root, self.out, environment, lanes, launcher=launcher)
+        pipeline.run(reported)
+        return pipeline
 
     def announce(self, configs: int, seeds: Sequence[int], lanes: int) -> None:
         """Print what will be trained, and where, since the first stage may take a while to start.

@@ -16,7 +16,7 @@ seconds, and reading a config does not need them.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -43,18 +43,17 @@ from fgrlhf.reward_utils import (
     segmenter_input,
 )
 from fgrlhf.rewards.client import ServerReward
-from fgrlhf.rewards.kind import RewardKind, Value
+from fgrlhf.rewards.kind import RewardKind, RuleReward, Value
 from fgrlhf.rewards.scored import Reads, ScorerReward
-from fgrlhf.rewards.text_rewards import (
-    LengthReward,
-    MetricReward,
-    MissingEndReward,
-    RegexReward,
-    RepetitionReward,
-)
+from fgrlhf.rewards.text_rewards import MetricReward, MissingEndReward, RegexReward
 from fgrlhf.scorers.base import TextScorer
 from fgrlhf.scorers.context import OnDevice, RewardContext
 from fgrlhf.scorers.kinds import AnyTextScorer, ClassifierSettings, JudgeSettings
+from fgrlhf.text_types import Prompt, SegmentScore
+from fgrlhf.words import word_spans
+
+if TYPE_CHECKING:
+    from fgrlhf.reward_models.scoring import SegmentScorer
 
 READS_HELP = (
     "segment: each segment by itself; prefix: the response up to its end; increment: how much the"
@@ -93,14 +92,13 @@ class DividesText(RewardKind):
         return self.segmenters()
 
 
-class SegmentClassifier(OnDevice, RewardKind):
-    """A reward model that labels every segment; each label has a value."""
+class SegmentModel(OnDevice, RewardKind):
+    """The reward model of rewards that label every segment."""
 
-    kind: Literal["segment_classifier"] = "segment_classifier"
+    # facts about a checkpoint that does not store them
+    published: ClassVar[dict[str, Any]] = {}
+
     ckpt: FilePath = Field(description="folder of the reward model")
-    values: dict[Label, Amount] = Field(
-        description="value by label; `error` and `ok` are aliases of the model's own labels"
-    )
     level: Level | None = Field(
         default=None, description="only for a folder without reward_model.json"
     )
@@ -109,11 +107,43 @@ class SegmentClassifier(OnDevice, RewardKind):
     )
     error_label: Label | None = Field(default=None, description="likewise")
     with_context: bool | None = Field(default=None, description="likewise")
+
+    def scorer(self, context: RewardContext, *facts: str) -> "SegmentScorer":
+        """Load the model.
+
+        Args:
+          facts: further keys about a checkpoint that does not store them.
+        """
+        from fgrlhf.reward_models.loading import load_segment_classifier
+
+        context = self.placed(context)
+        return load_segment_classifier(
+            self.ckpt,
+            context.prefix,
+            device=context.device,
+            dtype=context.dtype,
+            defaults=self.published,
+            **model_facts(self, "level", "segmenter", "error_label", "with_context", *facts),
+        )
+
+    def model_folders(self) -> tuple[str, ...]:
+        level = self.level or self.published.get("level")
+        return (self.ckpt, *segmenters_of(self.ckpt, level, self.segmenter))
+
+
+class SegmentClassifier(SegmentModel):
+    """A reward model that labels every segment; each label has a value."""
+
+    kind: Literal["segment_classifier"] = "segment_classifier"
+    values: dict[Label, Amount] = Field(
+        description="value by label; `error` and `ok` are aliases of the model's own labels"
+    )
     reads: Literal["marks", "tokens", "steps"] | None = Field(
         default=None,
         description=(
-            "likewise, a token classifier: marks: it judges at a mark before each segment; tokens:"
-            " it labels tokens; steps: as TRL's PRMTrainer trains"
+            "only for a folder without reward_model.json, a token classifier: marks: it judges at"
+            " a mark before each segment; tokens: it labels tokens; steps: as TRL's PRMTrainer"
+            " trains"
         ),
     )
 
@@ -130,20 +160,7 @@ class SegmentClassifier(OnDevice, RewardKind):
         return self
 
     def build(self, context: RewardContext) -> SegmentClassifierReward:
-        from fgrlhf.reward_models.loading import load_segment_classifier
-
-        context = self.placed(context)
-        scorer = load_segment_classifier(
-            self.ckpt,
-            context.prefix,
-            device=context.device,
-            dtype=context.dtype,
-            **model_facts(self, "level", "segmenter", "error_label", "with_context", "reads"),
-        )
-        return SegmentClassifierReward(scorer, self.values)
-
-    def model_folders(self) -> tuple[str, ...]:
-        return (self.ckpt, *segmenters_of(self.ckpt, self.level, self.segmenter))
+        return SegmentClassifierReward(self.scorer(context, "reads"), self.values)
 
 
 class SequenceScorer(OnDevice, RewardKind):
@@ -153,6 +170,10 @@ class SequenceScorer(OnDevice, RewardKind):
     """
 
     kind: Literal["sequence_scorer"] = "sequence_scorer"
+    reward: ClassVar[type[SequenceScorerReward]] = SequenceScorerReward
+    # facts about a checkpoint that does not store them
+    published: ClassVar[dict[str, Any]] = {}
+
     ckpt: FilePath = Field(description="folder of the reward model")
     scale: Value = Field(default=1.0, description="factor of the score")
     bias: Amount = Field(default=0.0, description="added after scaling")
@@ -179,11 +200,10 @@ class SequenceScorer(OnDevice, RewardKind):
             context.prefix,
             device=context.device,
             dtype=context.dtype,
+            defaults=self.published,
             **model_facts(self, "mean", "std", "with_context", "reads_chat", "ends_with_eos"),
         )
-        return SequenceScorerReward(
-            scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip
-        )
+        return self.reward(scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip)
 
     def model_folders(self) -> tuple[str, ...]:
         return (self.ckpt,)
@@ -342,10 +362,11 @@ class Regex(DividesText):
         return RegexReward(pattern, self.value, self.otherwise, self.level, self.segmenter)
 
 
-class Length(RewardKind):
+class Length(RuleReward):
     """A value for each word that is missing from `min_words` or exceeds `max_words`.
 
-    A word above the limit gets the value itself; missing words count at the end.
+    A word above the limit gets the value itself; missing words count at the end. Words are those of
+    fgrlhf/words.py.
     """
 
     kind: Literal["length"] = "length"
@@ -366,19 +387,41 @@ class Length(RewardKind):
             refuse([("min_words", f"{shortest} is more than max_words={longest}")])
         return self
 
-    def build(self, context: RewardContext) -> LengthReward:
-        return LengthReward(self.value, self.min_words, self.max_words)
+    def score(self, prompt: Prompt, text: str) -> list[SegmentScore]:
+        words = word_spans(text)
+        scores = []
+        if self.max_words is not None:
+            for start, end in words[self.max_words :]:
+                scores.append(SegmentScore(start, end, self.value, "too long"))
+        if self.min_words is not None and len(words) < self.min_words:
+            missing = self.min_words - len(words)
+            scores.append(SegmentScore(0, None, self.value * missing, f"{missing} words missing"))
+        return scores
 
 
-class Repetition(RewardKind):
-    """A value for every word that completes an n-gram that the response already contains."""
+class Repetition(RuleReward):
+    """A value for every word that completes an n-gram that the response already contains.
+
+    Words are those of fgrlhf/words.py; case is ignored.
+    """
 
     kind: Literal["repetition"] = "repetition"
     n: Annotated[int, Field(ge=1, le=100)] = Field(default=3, description="words of an n-gram")
     value: Value = Field(description="of each repeated n-gram; below 0: a penalty")
 
-    def build(self, context: RewardContext) -> RepetitionReward:
-        return RepetitionReward(self.n, self.value)
+    def score(self, prompt: Prompt, text: str) -> list[SegmentScore]:
+        words = word_spans(text)
+        lowered = [text[start:end].lower() for start, end in words]
+        seen = set()
+        scores = []
+        for last in range(self.n - 1, len(words)):
+            first = last - self.n + 1
+            ngram = tuple(lowered[first : last + 1])
+            if ngram in seen:
+                start, end = words[first][0], words[last][1]
+                scores.append(SegmentScore(start, end, self.value, "repeated"))
+            seen.add(ngram)
+        return scores
 
 
 class MissingEos(RewardKind):

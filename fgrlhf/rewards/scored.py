@@ -4,11 +4,38 @@ from collections.abc import Sequence
 from itertools import islice, pairwise
 from typing import Any, Literal
 
-from fgrlhf.reward_utils import MULTILINGUAL, Level, SegmenterName, Span, load_segmenter
+from fgrlhf.reward_utils import (
+    MULTILINGUAL,
+    Level,
+    Segmenter,
+    SegmenterName,
+    Span,
+    load_segmenter,
+)
 from fgrlhf.scorers.base import TextScorer, score_texts
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 
 Reads = Literal["segment", "prefix", "increment"]
+
+
+def divided(
+    segmenter: Segmenter,
+    texts: Sequence[str],
+    level: Level,
+    tokens: Sequence[ResponseTokens] | None = None,
+) -> list[list[Span]]:
+    """The segments of each text; the level `token` needs the responses' tokens."""
+    results = []
+    for n, text in enumerate(texts):
+        ends = None if tokens is None else tokens[n].char_ends
+        results.append(segmenter.segments(text, level, ends))
+    return results
+
+
+def on_segment(span: Span, level: Level, value: float, label: str) -> SegmentScore:
+    """The value of a segment. That of a whole response also rates the decision to stop."""
+    start, end = span
+    return SegmentScore(start, None if level == "whole" else end, value, label)
 
 
 class ScorerReward:
@@ -60,10 +87,7 @@ class ScorerReward:
         texts: Sequence[str],
         tokens: Sequence[ResponseTokens] | None = None,
     ) -> list[list[SegmentScore]]:
-        spans_of_texts = []
-        for n, text in enumerate(texts):
-            ends = None if tokens is None else tokens[n].char_ends
-            spans_of_texts.append(self.segmenter.segments(text, self.level, ends))
+        spans_of_texts = divided(self.segmenter, texts, self.level, tokens)
         together: Any = getattr(self.scorer, "score_segments", None)
         if together is not None and self.reads == "segment" and self.level != "whole":
             scores_of_texts = _scored_together(together, prompts, texts, spans_of_texts)
@@ -106,12 +130,9 @@ class ScorerReward:
         return [(score, score) for score in scores]
 
     def _value(self, span: Span, score_and_change: tuple[float, float]) -> SegmentScore:
-        start, end = span
         score, change = score_and_change
         value = self.scale * (change - self.threshold)
-        # a judgement of the whole response also rates the decision to stop
-        place = None if self.level == "whole" else end
-        return SegmentScore(start, place, value, f"{score:.3g}")
+        return on_segment(span, self.level, value, f"{score:.3g}")
 
 
 def _scored_together(

@@ -3,4 +3,4 @@
 #   compare.sh [algorithms=ppo,grpo] [seeds=0,1,2] [steps=40]      --help lists the keys
 export SCALE=mini
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-python -m tasks.qa_feedback.compare base_dir="$OUTPUT_DIR" output_dir="$OUTPUT_DIR/compare" "$@"
+python -m tasks.experiments compare base_dir="$OUTPUT_DIR" output_dir="$OUTPUT_DIR/compare" "$@"

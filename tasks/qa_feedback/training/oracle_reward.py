@@ -3,13 +3,11 @@
 The pipeline never uses it. Its reward models are trained on the feedback file alone.
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
-from fgrlhf.rewards.kind import RewardKind, Value
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.rewards.kind import RuleReward, Value
 from fgrlhf.text_types import Prompt, SegmentScore
 from tasks.qa_feedback.data.oracle import Judgement, judge
 
@@ -33,27 +31,12 @@ def gold_by_segment(truth: Judgement, scale: float = 1.0) -> list[SegmentScore]:
     return scores
 
 
-class OracleGoldReward:
-    """The gold score times `scale`, segment by segment."""
-
-    def __init__(self, scale: float):
-        self.scale = scale
-
-    def segment_scores(
-        self, prompts: Sequence[Prompt], texts: Sequence[str]
-    ) -> list[list[SegmentScore]]:
-        results = []
-        for prompt, text in zip(prompts, texts):
-            truth = judge(prompt.meta["question"], prompt.meta["passages"], text)
-            results.append(gold_by_segment(truth, self.scale))
-        return results
-
-
-class OracleGold(RewardKind):
+class OracleGold(RuleReward):
     """The gold score of the mini world; `place: end` gives the same sum as one scalar."""
 
     kind: Literal["oracle_gold"] = "oracle_gold"
     scale: Value = Field(default=1.0, description="factor of the score")
 
-    def build(self, context: RewardContext) -> OracleGoldReward:
-        return OracleGoldReward(self.scale)
+    def score(self, prompt: Prompt, text: str) -> list[SegmentScore]:
+        truth = judge(prompt.meta["question"], prompt.meta["passages"], text)
+        return gold_by_segment(truth, self.scale)

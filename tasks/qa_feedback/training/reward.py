@@ -8,18 +8,16 @@
 The published YAML files have no `kind`; `REWARD_KINDS` gives the kind of a reward's name.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.configs.strict import Amount, FilePath, refuse
+from fgrlhf.configs.strict import Amount, refuse
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
-from fgrlhf.reward_models.spec import segmenters_of
-from fgrlhf.reward_utils import SegmenterName
 from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.rewards.kinds import SequenceScorer, model_facts
-from fgrlhf.scorers.context import OnDevice, RewardContext
+from fgrlhf.rewards.kinds import SegmentModel, SequenceScorer
+from fgrlhf.scorers.context import RewardContext
 
 
 class _OneLevelReward(SegmentClassifierReward):
@@ -58,28 +56,16 @@ FineGrainedReward = CombinedReward
 BaselineReward = CombinedReward
 
 
-class _SegmentKind(OnDevice, RewardKind):
-    """Keys of the published segment rewards."""
+class _SegmentKind(SegmentModel):
+    """Keys of the published segment rewards, whose checkpoints do not store their facts."""
 
     reward: ClassVar[type[_OneLevelReward]]
-    # facts about a published checkpoint, which does not store them
-    published: ClassVar[dict[str, Any]]
 
-    ckpt: FilePath = Field(description="folder of the reward model")
-    positive_reward: Amount = Field(description="of a segment without the error")
-    negative_reward: Amount = Field(description="of a segment with the error")
     level: Literal["subsentence", "sentence"] | None = Field(
         default=None, description="only for a folder without reward_model.json"
     )
-    segmenter: SegmenterName | None = Field(
-        default=None, description="only for a folder without reward_model.json; null: published"
-    )
-    error_label: str | None = Field(
-        default=None, description="only for a folder without reward_model.json"
-    )
-    with_context: bool | None = Field(
-        default=None, description="only for a folder without reward_model.json"
-    )
+    positive_reward: Amount = Field(description="of a segment without the error")
+    negative_reward: Amount = Field(description="of a segment with the error")
 
     @model_validator(mode="after")
     def _some_value(self):
@@ -92,22 +78,7 @@ class _SegmentKind(OnDevice, RewardKind):
         return self
 
     def build(self, context: RewardContext) -> _OneLevelReward:
-        from fgrlhf.reward_models.loading import load_segment_classifier
-
-        context = self.placed(context)
-        scorer = load_segment_classifier(
-            self.ckpt,
-            context.prefix,
-            device=context.device,
-            dtype=context.dtype,
-            defaults=self.published,
-            **model_facts(self, "level", "segmenter", "error_label", "with_context"),
-        )
-        return self.reward(scorer, self.positive_reward, self.negative_reward)
-
-    def model_folders(self) -> tuple[str, ...]:
-        level = self.level or self.published["level"]
-        return (self.ckpt, *segmenters_of(self.ckpt, level, self.segmenter))
+        return self.reward(self.scorer(context), self.positive_reward, self.negative_reward)
 
 
 class Relevance(_SegmentKind):
@@ -126,20 +97,8 @@ class Preference(SequenceScorer):
     kind: Literal["preference"] = (  # pyright: ignore[reportIncompatibleVariableOverride]
         "preference"
     )
-
-    def build(self, context: RewardContext) -> PreferenceReward:
-        from fgrlhf.reward_models.loading import load_sequence_scorer
-
-        context = self.placed(context)
-        scorer = load_sequence_scorer(
-            self.ckpt,
-            context.prefix,
-            device=context.device,
-            dtype=context.dtype,
-            defaults={"with_context": True},
-            **model_facts(self, "mean", "std", "with_context"),
-        )
-        return PreferenceReward(scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip)
+    reward = PreferenceReward
+    published = {"with_context": True}
 
 
 KINDS: dict[str, type[RewardKind]] = {

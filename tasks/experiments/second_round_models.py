@@ -1,6 +1,6 @@
 """How well reward models of different feedback agree with the oracle, on the same answers.
 
-    python -m tasks.qa_feedback.second_round_models folder=outputs/second_round/seed-0 \\
+    python -m tasks.experiments.second_round_models folder=outputs/second_round/seed-0 \\
         sets=first,one_round prompts=dev.json answers=rows.jsonl out=agreement.json
 
 For the reward models in <folder>/<set>, the output has the AUC of R1 and R2 in error detection,
@@ -16,9 +16,9 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.metrics.rows import read_rows
+from tasks.experiments.judged_models import REWARD_MODELS
+from tasks.experiments.judged_scores import reward_models_against_oracle
 from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.judged_models import REWARD_MODELS
-from tasks.qa_feedback.judged_scores import reward_models_against_oracle
 
 ASPECTS = {"relevance": "auc", "factuality": "auc", "completeness": "pair_accuracy"}
 

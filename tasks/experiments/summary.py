@@ -1,10 +1,10 @@
 """The results of a pipeline on this task: `summary.json`, also printed as a table.
 
-    python -m tasks.qa_feedback.summary output_dir=outputs/qa_feedback/mini \\
+    python -m tasks.experiments.summary output_dir=outputs/qa_feedback/mini \\
         data_dir=outputs/qa_feedback/mini/data [split=test]
 
 As `fgrlhf.pipeline.summary`. In the mini world, it also says how well the reward models agree with
-the oracle (`tasks.qa_feedback.judged_models`).
+the oracle (`tasks.experiments.judged_models`).
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ from fgrlhf.pipeline.summary import (
 from fgrlhf.reward_utils import default_segmenter
 from fgrlhf.runs.runlog import versions
 from fgrlhf.text_types import Prompt
+from tasks.experiments.judged_models import JudgedSettings, reward_models
+from tasks.experiments.summary_table import recorded_targets, table
 from tasks.qa_feedback.data.language import TOY, language_of
 from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.judged_models import JudgedSettings, reward_models
-from tasks.qa_feedback.summary_table import recorded_targets, table
 from tasks.qa_feedback.task import oracle
 
 # policy -> its possible names in eval/

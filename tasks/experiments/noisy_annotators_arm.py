@@ -1,6 +1,6 @@
 """One arm of the experiment in noisy_annotators.py: judge, combine, train and measure, with a seed.
 
-    python -m tasks.qa_feedback.noisy_annotators_arm arm=weighted seed=0 data_dir=... output_dir=...
+    python -m tasks.experiments.noisy_annotators_arm arm=weighted seed=0 data_dir=... output_dir=...
 
 Of three simulated annotators, `per_item` judge each row, in random order. `clean`: all have the
 same low noise. `noisy`: one has more, and the export takes the majority. `weighted`: as `noisy`,
@@ -17,24 +17,21 @@ the AUC of the factuality model against the oracle.
 
 import random
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import read_json, write_json
+from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.configs.strict import FilePath, StrictModel
 from interface_html.export import judged_items
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.reliability import report
 from interface_html.stored import Submission
 from interface_html.tasks import feedback_of
 from interface_html.weighting import NO_WEIGHTS, Weights
-from tasks.qa_feedback import active_arm
+from tasks.experiments.factuality_arm import ArmSettings, oracle_auc, train
 from tasks.qa_feedback.data.annotator import Habits, annotate
 from tasks.qa_feedback.data.oracle import judge
 
@@ -43,16 +40,10 @@ Row = Mapping[str, Any]
 NOISE = 0.05
 
 
-class Settings(StrictModel):
+class Settings(ArmSettings):
     """An arm of the experiment."""
 
     arm: Arm = Field(description="how the rows are judged and combined")
-    seed: int = Field(description="of the annotators and of training")
-    data_dir: FilePath = Field(
-        description="folder with {train,dev}_feedback.json of the mini world"
-    )
-    base_model: str = Field(description="folder of the model that training starts from")
-    output_dir: FilePath = Field(description="folder of the results")
     noise: float = Field(default=0.3, ge=0, le=1, description="of the noisy annotator")
     gold: PositiveInt = Field(default=50, description="number of gold rows")
     rows: PositiveInt = Field(default=500, description="number of rows to train on")
@@ -152,34 +143,19 @@ def run_arm(settings: Settings) -> dict[str, float]:
     Raises:
       UserError: a file is missing, there are too few rows, or training failed.
     """
-    out = Path(settings.output_dir)
-    path = Path(settings.data_dir) / "train_feedback.json"
-    rows = read_json(path)
+    out = settings.out
     wanted = settings.gold + settings.rows
-    if len(rows) < wanted:
-        raise UserError(
-            f"{path} has {len(rows)} rows, fewer than the {wanted} of gold={settings.gold} and"
-            f" rows={settings.rows}: set a lower rows=..."
-        )
     combined = combined_rows(
-        rows[:wanted],
+        settings.pool(wanted)[:wanted],
         settings.arm,
         settings.noise,
         settings.gold,
         settings.per_item,
         settings.seed,
     )
-    training = active_arm.Settings(
-        by="random",
-        seed=settings.seed,
-        data_dir=settings.data_dir,
-        base_model=settings.base_model,
-        output_dir=settings.output_dir,
-    )
-    out.mkdir(parents=True, exist_ok=True)
     write_json(out / "train_feedback.json", combined)
-    model = active_arm.train(training, out, combined)
-    result = {"wrong": wrong_share(combined), "auc": active_arm.oracle_auc(training, model)}
+    model = train(settings, out, combined)
+    result = {"wrong": wrong_share(combined), "auc": oracle_auc(settings, model)}
     write_json(out / "result.json", result)
     print(f"{settings.arm}: wrong {result['wrong']:.4f}, AUC {result['auc']:.4f}", flush=True)
     return result

@@ -1,7 +1,7 @@
 """The spread of the demo's figures over several runs, next to its targets.
 
     for seed in 0 1 2 3 4; do make demo ARGS="seed=$seed"; done
-    cd outputs/qa_feedback && python -m tasks.qa_feedback.target_spread folders=mini,mini-seed-1
+    cd outputs/qa_feedback && python -m tasks.experiments.target_spread folders=mini,mini-seed-1
 
 A target with a lower limit should lie below the mean minus three standard deviations of the runs,
 so that a correct pipeline misses it on no seed and no processor; one with an upper limit, above the
@@ -23,7 +23,7 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.pipeline.summary import grid
-from tasks.qa_feedback.summary_table import TARGETS, target_text, targets
+from tasks.experiments.summary_table import TARGETS, target_text, targets
 
 DEVIATIONS = 3
 

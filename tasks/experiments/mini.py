@@ -1,10 +1,9 @@
 """`make tasks`: every task at mini scale from end to end, and one table.
 
-    python -m tasks.mini [only=[hanoi,numbers]] [output_dir=outputs/mini] [lanes=2]
+    python -m tasks.experiments mini [only=[hanoi,numbers]] [output_dir=outputs/mini] [lanes=2]
 
 A task is a stage that runs the task's own script, so each is also a command of its own, such as
-`bash tasks/hanoi/run.sh`. Results are in <output_dir>/TASK. Run it again to continue after an
-interruption; unchanged tasks are reused.
+`bash tasks/hanoi/run.sh`. Results are in <output_dir>/TASK.
 """
 
 import sys
@@ -14,14 +13,14 @@ from pathlib import Path
 from pydantic import Field, PositiveInt
 
 from fgrlhf.base.errors import UserError, suggestion
-from fgrlhf.base.files import read_json, write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.base.files import read_json
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
+from fgrlhf.pipeline.stages import Stage
+from fgrlhf.pipeline.study import Plan, Study
 from fgrlhf.report.spread import ONE_RUN
-from tasks.scripts import ROOT, pipeline_of, print_cost
+from tasks.experiments.stages import ROOT, experiment_of
 
+EXPERIMENTS = "tasks.experiments"
 DEMO = "qa_feedback"  # `make demo` runs it
 # the programs that the scripts of the tasks run
 PROGRAMS = (
@@ -120,8 +119,8 @@ def stage(name: str, task: MiniTask, folder: Path) -> Stage:
     modules = [*task_modules(name), *PROGRAMS]
     outputs = [evaluation(name, task.before), evaluation(name, task.after)]
     if name == DEMO:
-        program = "tasks.qa_feedback.demo"
-        command = (sys.executable, "-m", program, f"output_dir={out}", "lanes=1")
+        command = (sys.executable, "-m", EXPERIMENTS, "demo", f"output_dir={out}", "lanes=1")
+        modules += [f"{EXPERIMENTS}.{module}" for module in ("demo", "judged_models", "summary")]
     else:
         variables = (f"OUTPUT_DIR={out}", f"DATA_DIR={out / 'data'}")
         command = ("env", *variables, "bash", f"tasks/{name}/run.sh", *task.arguments)
@@ -167,23 +166,16 @@ def shown(interval: dict[str, float]) -> str:
     return f"{interval['mean']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}]"
 
 
-def mini(settings: MiniConfig) -> None:
-    """Run all tasks, then print the table and write it to table.json."""
-    tasks = chosen_tasks(settings.only)
+def plan(settings: MiniConfig) -> Plan:
     folder = settings.folder
-    stages = [stage(name, task, folder) for name, task in tasks.items()]
-    pipeline: Pipeline = pipeline_of(stages, folder, folder, settings.lanes, scale="mini")
-    pipeline.run()
-    rows = results(tasks, folder)
-    write_json(folder / "table.json", rows)
-    print("\n" + table(rows) + "\n")
-    print_cost(pipeline)
+    stages = [stage(name, task, folder) for name, task in chosen_tasks(settings.only).items()]
+    return Plan(experiment_of(DEMO, folder, data=folder), stages, settings.lanes)
 
 
-def main() -> None:
-    stop_with_signals()
-    mini(settings_from(MiniConfig))
-
-
-if __name__ == "__main__":
-    run_main(main)
+STUDY = Study(
+    MiniConfig,
+    plan,
+    results=lambda settings, plan: results(chosen_tasks(settings.only), settings.folder),
+    table=table,
+    name="table",
+)

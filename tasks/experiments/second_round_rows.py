@@ -1,6 +1,6 @@
 """The feedback of one or more rounds, and the reward models' training files.
 
-    python -m tasks.qa_feedback.second_round_rows questions=A/train.json,B/train.json \\
+    python -m tasks.experiments.second_round_rows questions=A/train.json,B/train.json \\
         samples=A/samples.jsonl,B/samples.jsonl dev_questions=dev.json dev_samples=... \\
         output_dir=... seed=0
 

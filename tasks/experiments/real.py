@@ -1,13 +1,11 @@
 """`make real`: RL on a real pretrained language model, with the scripts that users run by hand.
 
-    python -m tasks.real [task=sentiment] [model=FOLDER] [output_dir=FOLDER] [lanes=2]
+    python -m tasks.experiments real [task=sentiment] [model=FOLDER] [output_dir=FOLDER] [lanes=2]
 
 The model continues prompts and is rewarded by the change of a score after every sentence. A second
 run with the same number of episodes gets the same reward once, at the end. A scorer that rewarded
 neither judges both, on prompts that neither has seen. Without task=..., detoxification
 runs if its data are there or can be fetched, else sentiment, which needs the package index alone.
-
-Run it again to continue after an interruption; unchanged stages are reused.
 """
 
 from pathlib import Path
@@ -15,16 +13,23 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from fgrlhf.base.files import read_jsonl, write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.base.files import read_jsonl
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.load import data_of, load_task
 from fgrlhf.pipeline.efficiency import efficiency
 from fgrlhf.pipeline.scores import learning_curve
-from fgrlhf.pipeline.stages import Stage, stop_with_signals
+from fgrlhf.pipeline.stages import Stage
+from fgrlhf.pipeline.study import Plan, Study
 from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE
-from tasks.scripts import ROOT, pipeline_of, print_cost, run_script, script_stage, small_model
+from tasks.experiments.stages import (
+    ROOT,
+    Scripts,
+    experiment_of,
+    keys,
+    reading,
+    run_script,
+    small_model,
+)
 
 TaskName = Literal["detoxification", "sentiment"]
 # run -> its script
@@ -93,21 +98,20 @@ def preparation(task: str, settings: RealConfig, out: Path) -> list[Stage]:
     if task == "sentiment":
         return []
     source = Path(settings.source or out / "data" / "source").absolute()
+    scripts = Scripts(task, "small")
+    rows = ("train", "dev", "test", "span_sentences", "rated_texts")
     return [
-        script_stage(
+        scripts.stage(
             "prepare",
-            f"tasks/{task}/data/prepare.sh",
-            f"source={source}",
+            "data/prepare.sh",
+            *keys(source=source),
             modules=("tasks.detoxification.data.prepare",),
-            outputs=tuple(
-                f"data/{name}.json"
-                for name in ("train", "dev", "test", "span_sentences", "rated_texts")
-            ),
+            outputs=tuple(f"data/{name}.json" for name in rows),
             reads=(str(source / RATED_FILE), str(source / SPANS_FILE)),
         ),
-        script_stage(
+        scripts.stage(
             "train_scorers",
-            f"tasks/{task}/reward_modeling/train_scorers.sh",
+            "reward_modeling/train_scorers.sh",
             modules=("tasks.detoxification.scorers",),
             needs=("prepare",),
             outputs=("reward_scorer", "judge"),
@@ -119,57 +123,49 @@ def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stag
     """All stages, in an order that keeps two lanes busy."""
     before = preparation(task, settings, out)
     ready = tuple(stage.name for stage in before)
+    scripts = Scripts(task, "small")
     modules = (f"tasks.{task}.task", f"tasks.{task}.lexicons")
     reads = (f"tasks/{task}/training/small_*_config.yml", *data_of(load_task(task)))
-    result = [*before]
+    training = []
     for run, name in RUNS.items():
-        result.append(
-            script_stage(
-                name,
-                f"tasks/{task}/training/{name}.sh",
-                f"train.total_episodes={settings.episodes}",
-                modules=("fgrlhf.cli.rl", *modules),
-                needs=ready,
-                outputs=(run,),
-                reads=reads,
-            )
+        stage = scripts.stage(
+            name,
+            f"training/{name}.sh",
+            f"train.total_episodes={settings.episodes}",
+            modules=("fgrlhf.cli.rl", *modules),
+            needs=ready,
+            outputs=(run,),
+            reads=reads,
         )
+        training.append(stage)
     policies = {"initial": model} | {run: out / run / "final" for run in RUNS}
+    evaluations = []
     for policy, folder in policies.items():
-        result.append(
-            script_stage(
-                f"evaluate_{policy}",
-                f"tasks/{task}/training/evaluate.sh",
-                f"policy={folder}",
-                f"name={policy}",
-                modules=("fgrlhf.cli.evaluate", *modules),
-                needs=(*ready, RUNS[policy]) if policy in RUNS else ready,
-                outputs=(f"eval/{policy}-test",),
-                reads=reads,
-            )
+        stage = scripts.stage(
+            f"evaluate_{policy}",
+            "training/evaluate.sh",
+            *keys(policy=folder, name=policy),
+            modules=("fgrlhf.cli.evaluate", *modules),
+            needs=(*ready, RUNS[policy]) if policy in RUNS else ready,
+            outputs=(f"eval/{policy}-test",),
+            reads=reads,
         )
-    result.append(
-        script_stage(
-            "report",
-            f"tasks/{task}/training/report.sh",
-            modules=("fgrlhf.pipeline.summary", "fgrlhf.report.page", *modules),
-            needs=tuple(f"evaluate_{policy}" for policy in policies),
-            outputs=("summary.json", "report.html"),
-            reads=("fgrlhf/report/report.html.j2", "fgrlhf/report/report.css"),
-        )
+        evaluations.append(stage)
+    evaluated = tuple(stage.name for stage in evaluations)
+    report = scripts.report(
+        needs=evaluated, modules=("fgrlhf.pipeline.summary", *modules), outputs=("summary.json",)
     )
-    return result
+    return [*before, *training, *evaluations, report]
 
 
 # ---- results -------------------------------------------------------------------------------------
 
 
-def efficiency_lines(task: str, out: Path) -> list[str]:
-    """Lines that say when the fine-grained run reached the final level of the holistic one.
+def efficiencies(task: str, out: Path) -> dict[str, dict[str, float | None]]:
+    """When the fine-grained run reached the final level of the holistic one, by metric.
 
-    Also writes efficiency.json. The scores are those of the dev prompts during training.
+    The scores are those of the dev prompts during training.
     """
-    lines = []
     result = {}
     directions = {"reward": True, "judge": not LOWER_IS_BETTER[task]}
     for metric, higher_is_better in directions.items():
@@ -177,36 +173,42 @@ def efficiency_lines(task: str, out: Path) -> list[str]:
         for run in RUNS:
             curves[run] = learning_curve(read_jsonl(out / run / "metrics.jsonl"), metric)
         reached = efficiency([curves["fine_grained"]], [curves["holistic"]], higher_is_better)
-        level = curves["holistic"][-1].score
-        last = curves["holistic"][-1].episodes
-        result[metric] = {"level": level, "episodes": reached.episodes, "last": last}
-        when = "not reached" if reached.episodes is None else f"after {reached.episodes:.0f}"
+        last = curves["holistic"][-1]
+        result[metric] = {
+            "level": last.score,
+            "episodes": reached.episodes,
+            "last": last.episodes,
+        }
+    return result
+
+
+def table(result: dict[str, dict[str, float | None]]) -> str:
+    lines = ["Episodes to holistic's final level on dev prompts, one seed:"]
+    for metric, of_metric in result.items():
+        episodes = of_metric["episodes"]
+        when = "not reached" if episodes is None else f"after {episodes:.0f}"
         lines.append(
-            f"  {metric} {level:.3f} of holistic after {last:.0f} episodes: fine-grained {when}"
+            f"  {metric} {of_metric['level']:.3f} of holistic after {of_metric['last']:.0f}"
+            f" episodes: fine-grained {when}"
         )
-    write_json(out / "efficiency.json", result)
-    return ["Episodes to holistic's final level on dev prompts, one seed:", *lines]
+    return "\n".join(lines)
 
 
-def real(settings: RealConfig) -> None:
-    """Run all stages, then print the summary and the path of the report."""
+def plan(settings: RealConfig) -> Plan:
     task, reason = choose_task(settings)
     print(f"task: {task}, {reason}", flush=True)
     model = small_model(settings.model)
     out = out_folder(settings, task)
-    all_stages = stages(task, settings, out, model)
-    pipeline = pipeline_of(all_stages, out, out / "data", settings.lanes, model=model)
-    pipeline.run()
-    print("\n" + (out / "logs" / "report.log").read_text(encoding="utf-8"))
-    print("\n".join(efficiency_lines(task, out)))
-    print_cost(pipeline)
-    print(f"report: {out / 'report.html'}")
+    experiment = experiment_of(task, out, scale="small", model=model)
+    return Plan(experiment, reading(stages(task, settings, out, model), model), settings.lanes)
 
 
-def main() -> None:
-    stop_with_signals()
-    real(settings_from(RealConfig, usage="usage: python -m tasks.real [key=value ...]"))
-
-
-if __name__ == "__main__":
-    run_main(main)
+STUDY = Study(
+    RealConfig,
+    plan,
+    results=lambda settings, plan: efficiencies(plan.experiment.task, plan.experiment.out),
+    table=table,
+    name="efficiency",
+    logs=("report",),
+    pages={"report": "report.html"},
+)

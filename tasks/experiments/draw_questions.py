@@ -1,6 +1,6 @@
 """Draw random questions for two rounds of feedback.
 
-    python -m tasks.qa_feedback.data.draw_questions data_dir=... output_dir=... n=150 seed=0
+    python -m tasks.experiments.draw_questions data_dir=... output_dir=... n=150 seed=0
 
 Writes <output_dir>/{first,second}/train.json, each with `n` rows of <data_dir>/train.json. No
 question is in both.

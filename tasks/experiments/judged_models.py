@@ -1,10 +1,10 @@
 """How well the reward models of a pipeline agree with the oracle.
 
-    python -m tasks.qa_feedback.judged_models output_dir=outputs/qa_feedback/mini \\
+    python -m tasks.experiments.judged_models output_dir=outputs/qa_feedback/mini \\
         data_dir=outputs/qa_feedback/mini/data [split=test]
 
 Both judge the SFT policy's answers to questions that the reward models were not trained on. The
-result is stored in eval/reward_models, where the summary (`tasks.qa_feedback.summary`) finds it.
+result is stored in eval/reward_models, where the summary (`tasks.experiments.summary`) finds it.
 """
 
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ def reward_models(
             with RunLog(folder, settings) as log, log.stage("reward models against the oracle"):
                 rows = evaluation_rows(output, judged, settings.split)
                 # imported here: it loads transformers, which takes seconds
-                from tasks.qa_feedback.judged_scores import reward_models_against_oracle
+                from tasks.experiments.judged_scores import reward_models_against_oracle
 
                 metrics = reward_models_against_oracle(folders, prompts, rows)
             finish(folder, metrics)

@@ -11,7 +11,6 @@ single algorithms. Writes compare/summary.json and compare/index.html; run it ag
 to add runs. `fgrlhf compare` does the same for any task and any configs.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,20 +18,17 @@ from pydantic import Field
 
 from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import Count, FilePath
 from fgrlhf.pipeline import compare as pipeline_compare
 from fgrlhf.pipeline.compare import with_settings
-from fgrlhf.pipeline.experiment_settings import ExperimentSettings
-from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, Run
-from fgrlhf.pipeline.stages import Stage, stop_with_signals
-from tasks.qa_feedback.demo import SAMPLES, TASK_MODULE, TRAINING
+from fgrlhf.pipeline.experiments import Run
+from fgrlhf.pipeline.stages import Stage
+from tasks.experiments import qa
+from tasks.experiments.stages import keys, module_stage
 from tasks.qa_feedback.display import DISPLAY
 
-FINE_GRAINED = f"{TRAINING}/mini_fine_grained_config.yml"
-HOLISTIC = f"{TRAINING}/mini_baseline_config.yml"
-TUNED = f"{TRAINING}/mini_compare_config.yml"
+HOLISTIC = f"{qa.FOLDER}/training/mini_baseline_config.yml"
+TUNED = f"{qa.FOLDER}/training/mini_compare_config.yml"
 HOLISTIC_SUFFIX = "-holistic"
 EPISODES_PER_STEP = 64  # of the mini configs: prompts x samples
 DPO = {"dpo": "mini_dpo_config.yml", "fine-grained-dpo": "mini_fine_grained_dpo_config.yml"}
@@ -42,18 +38,16 @@ NAMES = (*ALGORITHMS, *(name + HOLISTIC_SUFFIX for name in ALGORITHMS), *DPO, CO
 DEFAULT = (*ALGORITHMS, "ppo-holistic", "rloo-holistic", *DPO, CORRECTED_SFT)
 
 
-class Settings(ExperimentSettings):
+class Settings(qa.BaseSettings):
     """`compare.sh`."""
 
+    seeds: str = Field(default="0,1,2", description="every run is repeated with each seed")
     algorithms: str = Field(
         default=",".join(DEFAULT),
         description="separated by commas; the others are compared with the first",
     )
     steps: Count = Field(
         default=40, description="rollouts of 64 answers; the runs of the demo have 40"
-    )
-    base_dir: FilePath = Field(
-        default="outputs/qa_feedback/mini", description="the output folder of `make demo`"
     )
     output_dir: FilePath = Field(
         default="outputs/qa_feedback/mini/compare", description="folder of the results"
@@ -76,17 +70,6 @@ class Settings(ExperimentSettings):
         return names
 
 
-def experiment_of(base: Path, out: Path) -> Experiment:
-    """An experiment on the data and models of `make demo`, in the folder `base`."""
-    environment = {
-        "SCALE": "mini",
-        "OUTPUT_DIR": str(base),
-        "DATA_DIR": str(base / "data"),
-        "OMP_NUM_THREADS": "1",
-    }
-    return Experiment(TASK_MODULE, out, environment)
-
-
 def run_of(name: str, steps: int, out: Path) -> Run:
     """The run with this name, with its tuned settings."""
     return with_settings(_untuned(name, steps, out), TUNED)
@@ -94,77 +77,68 @@ def run_of(name: str, steps: int, out: Path) -> Run:
 
 def _untuned(name: str, steps: int, out: Path) -> Run:
     if name == CORRECTED_SFT:
-        config = f"{TRAINING}/mini_corrected_sft_config.yml"
+        config = f"{qa.FOLDER}/training/mini_corrected_sft_config.yml"
         data = f"data.train_file={out / CORRECTED}"
         return Run(name, "sft", config, (data,), algorithm=name, needs=("corrected_examples",))
     if name in DPO:
-        return Run(name, "dpo", f"{TRAINING}/{DPO[name]}", algorithm=name)
+        return Run(name, "dpo", f"{qa.FOLDER}/training/{DPO[name]}", algorithm=name)
     is_holistic = name.endswith(HOLISTIC_SUFFIX)
     algorithm = name.removesuffix(HOLISTIC_SUFFIX)
     overrides = (
         f"algorithm.name={algorithm}",
         f"train.total_episodes={steps * EPISODES_PER_STEP}",
     )
-    config = HOLISTIC if is_holistic else FINE_GRAINED
+    config = HOLISTIC if is_holistic else qa.FINE_GRAINED
     return Run(name, "rl", config, overrides, "holistic" if is_holistic else "", algorithm)
 
 
 def corrected_examples(base: Path, out: Path) -> Stage:
     """The corrected answers of the feedback file as demonstrations."""
-    module = "tasks.qa_feedback.training.corrected_examples"
-    feedback = base / "data" / "train_feedback.json"
-    questions = base / "data" / "train.json"
-    command = (
-        sys.executable,
-        "-m",
-        module,
-        f"feedback={feedback}",
-        f"questions={questions}",
-        f"out={out / CORRECTED}",
-    )
-    reads = (str(feedback), str(questions))
-    return Stage(
-        "corrected_examples", command, outputs=(CORRECTED,), reads=reads, modules=(module,)
+    feedback = str(base / "data" / "train_feedback.json")
+    questions = str(base / "data" / "train.json")
+    return module_stage(
+        "corrected_examples",
+        "tasks.qa_feedback.training.corrected_examples",
+        *keys(feedback=feedback, questions=questions, out=out / CORRECTED),
+        outputs=(CORRECTED,),
+        reads=(feedback, questions),
     )
 
 
-def needed_files(base: Path, names: Sequence[str]) -> list[Path]:
+def needed_files(names: Sequence[str]) -> list[str]:
     """The files of the demo that these runs read."""
-    files = [base / "sft" / "model.safetensors"]
+    files = ["sft/model.safetensors"]
     for name in names:
         if name in DPO or name == CORRECTED_SFT:
-            files.append(base / "data" / "train_feedback.json")
+            files.append("data/train_feedback.json")
         elif name.endswith(HOLISTIC_SUFFIX):
-            files.append(base / "baseline_rm" / "model.safetensors")
+            files.append("baseline_rm/model.safetensors")
         else:
-            files += [base / rm / "model.safetensors" for rm in ("rel_rm", "fact_rm", "comp_rm")]
+            files += [f"{rm}/model.safetensors" for rm in ("rel_rm", "fact_rm", "comp_rm")]
     return list(dict.fromkeys(files))
 
 
-def compare(settings: Settings) -> None:
-    """Run the missing stages, write summary.json and index.html, and print the table."""
-    out = settings.folder
-    base = Path(settings.base_dir).absolute()
-    missing = [str(path) for path in needed_files(base, settings.names) if not path.exists()]
-    if missing:
-        raise UserError(
-            f"{', '.join(missing)} not found: run `make demo` first, or set OUTPUT_DIR to its"
-            " output folder"
+class MiniComparison:
+    """`fgrlhf compare` with these runs, as a study."""
+
+    settings = Settings
+
+    def run(self, settings: Settings) -> None:
+        """Run the missing stages, write summary.json and index.html, and print the table."""
+        out, base = settings.folder, settings.base
+        experiment = settings.experiment(*needed_files(settings.names))
+        before = [corrected_examples(base, out)] if CORRECTED_SFT in settings.names else []
+        pipeline_compare.compare(
+            experiment,
+            [run_of(name, settings.steps, out) for name in settings.names],
+            settings.seed_list,
+            str(base / "sft"),
+            qa.plan_of(base),
+            "oracle/gold",
+            DISPLAY,
+            settings.lane_count,
+            before,
         )
-    before = [corrected_examples(base, out)] if CORRECTED_SFT in settings.names else []
-    pipeline_compare.compare(
-        experiment_of(base, out),
-        [run_of(name, settings.steps, out) for name in settings.names],
-        settings.seed_list,
-        str(base / "sft"),
-        EvaluationPlan(FINE_GRAINED, str(base / "data"), num_samples=SAMPLES, reward=False),
-        "oracle/gold",
-        DISPLAY,
-        settings.lane_count,
-        before,
-    )
 
 
-if __name__ == "__main__":
-    stop_with_signals()
-    run_main(lambda: compare(settings_from(Settings)))
+STUDY = MiniComparison()

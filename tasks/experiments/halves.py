@@ -1,6 +1,6 @@
 """Divide the rows of a feedback file into two halves, so that one can judge what the other taught.
 
-    python -m tasks.qa_feedback.data.halves data_dir=FOLDER output_dir=outputs/.../data
+    python -m tasks.experiments.halves data_dir=FOLDER output_dir=outputs/.../data
 
 Reads {train,dev}_feedback.json in `data_dir` and writes `output_dir`/first_half and
 `output_dir`/second_half, each with a {train,dev}_feedback.json. The training rows are divided by

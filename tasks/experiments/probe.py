@@ -1,6 +1,6 @@
 """`make probe`: score answers that exploit typical weaknesses of reward models.
 
-    python -m tasks.qa_feedback.data.probe data_dir=outputs/qa_feedback/mini/data \\
+    python -m tasks.experiments.probe data_dir=outputs/qa_feedback/mini/data \\
         output_dir=outputs/qa_feedback/mini
 
 For each question of the mini world, the reward models and the oracle score the gold answer, its

@@ -1,0 +1,1 @@
+"""Studies on the tasks: `python -m tasks.experiments` lists them."""
