@@ -22,16 +22,18 @@ from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
+from fgrlhf.pipeline.summary import grid
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from fgrlhf.text_types import Prompt
 from fgrlhf.words import join_texts
+from tasks.experiments.policies import METRICS
+from tasks.experiments.qa import REWARD_MODELS
 from tasks.qa_feedback.data.oracle import full_sentences, judge, page_sentences
 from tasks.qa_feedback.feedback import SplitName, load_examples, rm_prefix
 
 GOLD = "gold answer"
 REPEATED = "gold answer, first sentence again"
-REWARD_MODELS = ("rel_rm", "fact_rm", "comp_rm", "baseline_rm")
 
 
 def probes(prompt: Prompt) -> dict[str, str]:
@@ -107,17 +109,19 @@ def run_probe(
 ) -> Probe:
     """Score the probes of every question with the oracle and every model."""
     answers = [probes(prompt) for prompt in prompts]
+    names = list(answers[0])
+    truths = {}
+    for name in names:
+        truths[name] = [
+            judge(prompt.meta["question"], prompt.meta["passages"], texts[name])
+            for prompt, texts in zip(prompts, answers)
+        ]
     scores: dict[str, dict[str, float]] = {}
     warnings: list[str] = []
-    names = list(answers[0])
-    for metric in ("gold", "relevance", "factuality", "completeness"):
-        scores[f"oracle {metric}"] = {}
-        for name in names:
-            values = []
-            for prompt, texts in zip(prompts, answers):
-                truth = judge(prompt.meta["question"], prompt.meta["passages"], texts[name])
-                values.append(getattr(truth, metric))
-            scores[f"oracle {metric}"][name] = mean(values)
+    for metric in METRICS:
+        scores[f"oracle {metric}"] = {
+            name: mean(getattr(truth, metric) for truth in truths[name]) for name in names
+        }
     for model_name, scorer in models.items():
         scores[model_name] = {}
         for name in names:
@@ -129,15 +133,10 @@ def run_probe(
 
 def table(probe: Probe) -> str:
     """The scores as text: one row per answer, one column per judge; then the warnings."""
-    names = list(next(iter(probe.scores.values())))
-    width = max(map(len, names))
-    lines = [" " * width + "".join(f"{column:>{len(column) + 2}}" for column in probe.scores)]
-    for name in names:
-        cells = "".join(
-            f"{scores[name]:>{len(column) + 2}.2f}" for column, scores in probe.scores.items()
-        )
-        lines.append(f"{name:<{width}}{cells}")
-    return "\n".join([*lines, *(f"warning: {text}" for text in probe.warnings)])
+    cells = [["", *probe.scores]]
+    for name in next(iter(probe.scores.values())):
+        cells.append([name, *(f"{scores[name]:.2f}" for scores in probe.scores.values())])
+    return "\n".join([*grid(cells), *(f"warning: {text}" for text in probe.warnings)])
 
 
 class Settings(StrictModel):
@@ -180,12 +179,8 @@ def main(settings: Settings) -> Path:
     probe = run_probe(prompts, models)
     print(table(probe), flush=True)
     path = Path(settings.output_dir) / "probe.json"
-    content = {
-        "scores": probe.scores,
-        "warnings": list(probe.warnings),
-        "questions": len(prompts),
-    }
-    write_json(path, content)
+    warnings = list(probe.warnings)
+    write_json(path, {"scores": probe.scores, "warnings": warnings, "questions": len(prompts)})
     return path
 
 

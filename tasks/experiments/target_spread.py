@@ -12,9 +12,9 @@ scripts/processors.sh), count like other seeds.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from fgrlhf.base.errors import UserError
@@ -50,12 +50,12 @@ class TargetSpread:
 
     @property
     def mean(self) -> float:
-        return float(np.mean(self.values))
+        return mean(self.values)
 
     @property
     def sd(self) -> float:
         """The standard deviation, with n - 1."""
-        return float(np.std(self.values, ddof=1))
+        return stdev(self.values)
 
     @property
     def below(self) -> float:
@@ -100,25 +100,18 @@ def table(spreads: Sequence[TargetSpread]) -> str:
     """A line for each figure."""
     cells = [["figure", "values", "mean", "sd", "3 sd below, above", "target", ""]]
     for spread in spreads:
-        cells.append(
-            [
-                spread.name,
-                " ".join(f"{value:.3f}" for value in spread.values),
-                f"{spread.mean:.3f}",
-                f"{spread.sd:.3f}",
-                f"{spread.below:.3f}, {spread.above:.3f}",
-                target_text(spread.low, spread.high),
-                "" if spread.is_safe else "WITHIN 3 SD",
-            ]
-        )
+        values = " ".join(f"{value:.3f}" for value in spread.values)
+        moments = (f"{spread.mean:.3f}", f"{spread.sd:.3f}")
+        limits = (f"{spread.below:.3f}, {spread.above:.3f}", target_text(spread.low, spread.high))
+        warning = "" if spread.is_safe else "WITHIN 3 SD"
+        cells.append([spread.name, values, *moments, *limits, warning])
     return "\n".join(grid(cells))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     settings = settings_from(Settings, argv)
-    summaries = []
-    for folder in settings.folders.split(","):
-        summaries.append(read_json(Path(folder) / "summary.json"))
+    folders = settings.folders.split(",")
+    summaries = [read_json(Path(folder) / "summary.json") for folder in folders]
     print(table(spread_of(summaries, settings.scale)))
 
 
