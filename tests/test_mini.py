@@ -70,7 +70,7 @@ def test_the_table(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(mini, "stage", small_stage)
     mini.STUDY.run(MiniConfig(output_dir=str(tmp_path)))
     lines = capsys.readouterr().out.splitlines()
-    (row,) = [line for line in lines if line.startswith("words")]
+    (row,) = [line for line in lines if line.startswith("  words")]
     assert "0.100 [0.000, 1.000]" in row
     assert "0.200 [0.000, 1.000]" in row
 
@@ -85,4 +85,4 @@ def test_results(tmp_path):
     assert rows[0]["minutes"] == 1.5
     assert "0.500 [0.250, 0.750]" in table(rows)
     assert "0.625 [0.250, 0.750]" in table(rows)
-    assert table(rows).endswith(f"\n{ONE_RUN}")
+    assert table(rows).endswith(f"\n  {ONE_RUN}")

@@ -148,8 +148,8 @@ def test_a_module_of_the_user_that_cannot_be_imported(tmp_path, monkeypatch):
 def test_weight_0_does_not_load_the_model(monkeypatch):
     loaded = []
 
-    def load(path, prefix, device, dtype, **facts):
-        loaded.append((path, device, dtype, facts))
+    def load(path, prefix, device, dtype, defaults, **facts):
+        loaded.append((path, device, dtype, {**defaults, **facts}))
         return SimpleNamespace(mean=1.0, std=2.0)
 
     monkeypatch.setattr(loading, "load_sequence_scorer", load)

@@ -1,4 +1,4 @@
-"""A study: the stages that answer a question, its results, its table and its verdicts, as data."""
+"""A study: its stages, and what is concluded from their outputs, as data."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

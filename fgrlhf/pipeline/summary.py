@@ -198,23 +198,42 @@ def summarise(task: str, settings: SummarySettings, display: Display) -> dict[st
     rows = {name: evaluation_rows(output, name, settings.split) for name in policies}
     folders = {path.parent.name: path.parent for path in output.glob(f"*/{SPEC_FILE}")}
     ordered = {name: folders[name] for name in sorted(folders, key=display.rank)}
-    summary = {
-        "task": task,
+    summary = summary_of(
+        settings,
+        display,
+        rows,
+        task=task,
+        gains=gains(rows, compared_pairs(policies), display.headline),
+        reward_models=reward_models_on_dev(ordered),
+        reward_models_on="dev",
+        seed=seed_of(output, policies[::-1]),
+        data=data_of(rows, task, settings.split),
+    )
+    write_json(output / "summary.json", summary)
+    return summary
+
+
+def summary_of(
+    settings: SummarySettings, display: Display, rows: Mapping[str, Rows], **parts: Any
+) -> dict[str, Any]:
+    """What summary.json has of every task.
+
+    Args:
+      rows: policy -> its evaluation.
+      parts: the entries that depend on the task.
+    """
+    output = Path(settings.output_dir)
+    evaluated = evaluated_policies(output, settings.split, display)
+    return {
         "split": settings.split,
-        "evaluations": evaluation_digests(output, settings.split, policies),
+        "evaluations": evaluation_digests(output, settings.split, evaluated),
         "policies": {name: policy_summary(of_policy) for name, of_policy in rows.items()},
-        "gains": gains(rows, compared_pairs(policies), display.headline),
-        "reward_models": reward_models_on_dev(ordered),
-        "reward_models_on": "dev",
         "stages": stages(output),
         "versions": versions(),
         "processor": processor_name(),
-        "seed": seed_of(output, policies[::-1]),
         "scale": settings.scale,
-        "data": data_of(rows, task, settings.split),
+        **parts,
     }
-    write_json(output / "summary.json", summary)
-    return summary
 
 
 def data_of(rows: Mapping[str, Rows], source: str, split: str) -> str:

@@ -15,15 +15,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from fgrlhf.base.files import read_json
-from fgrlhf.configs.strict import FilePath, StrictModel, refuse
+from fgrlhf.configs.strict import refuse
 from fgrlhf.pipeline.stages import Stage
 from fgrlhf.pipeline.study import Plan, Study
 from tasks.experiments import qa
 from tasks.experiments.judged_models import SAMPLED
-from tasks.experiments.stages import ROOT, experiment_of, keys, module_stage, reading, small_model
+from tasks.experiments.stages import (
+    PretrainedSettings,
+    experiment_of,
+    keys,
+    module_stage,
+    reading,
+    small_model,
+)
 from tasks.experiments.summary_table import missed_targets
 
 
@@ -73,7 +80,9 @@ SMALL = Scale(
 SCALES = {scale.name: scale for scale in (MINI, SMALL)}
 
 
-class DemoConfig(StrictModel):
+class DemoConfig(PretrainedSettings):
+    """`make demo`; only small scale has a pretrained model."""
+
     scale: Literal["mini", "small"] = Field(
         default="mini", description="mini: tiny models, minutes; small: a pretrained model, hours"
     )
@@ -83,16 +92,6 @@ class DemoConfig(StrictModel):
     seed: NonNegativeInt = Field(
         default=0, description="of the base model, SFT, reward models and RL; the world stays"
     )
-    output_dir: FilePath | None = Field(
-        default=None,
-        description="folder of the results; null: outputs/qa_feedback/<scale>, with -chinese "
-        "and -seed-<seed>",
-    )
-    model: FilePath | None = Field(
-        default=None,
-        description="small: folder of a causal language model; null: SmolLM2, fetched once",
-    )
-    lanes: PositiveInt = Field(default=2, description="stages at the same time, a thread each")
 
     @model_validator(mode="after")
     def _a_model_is_for_small_scale(self):
@@ -106,7 +105,7 @@ class DemoConfig(StrictModel):
     def folder(self) -> Path:
         name = self.scale if self.language == "toy" else f"{self.scale}-{self.language}"
         name += f"-seed-{self.seed}" if self.seed else ""
-        return Path(self.output_dir or ROOT / "outputs" / "qa_feedback" / name).absolute()
+        return self.folder_of(f"qa_feedback/{name}")
 
 
 # ---- stages --------------------------------------------------------------------------------------

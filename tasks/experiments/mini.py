@@ -10,15 +10,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from fgrlhf.base.errors import UserError, suggestion
 from fgrlhf.base.files import read_json
-from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.pipeline.stages import Stage
 from fgrlhf.pipeline.study import Plan, Study
+from fgrlhf.pipeline.summary import grid, interval_text
 from fgrlhf.report.spread import ONE_RUN
-from tasks.experiments.stages import ROOT, experiment_of
+from tasks.experiments.stages import ROOT, ScriptSettings, experiment_of
 
 EXPERIMENTS = "tasks.experiments"
 DEMO = "qa_feedback"  # `make demo` runs it
@@ -78,16 +78,14 @@ TASKS = {
 }
 
 
-class MiniConfig(StrictModel):
+class MiniConfig(ScriptSettings):
+    """`make tasks`."""
+
     only: list[str] = Field(default=[], description="these tasks; []: all")
-    output_dir: FilePath | None = Field(
-        default=None, description="folder of the results; null: outputs/mini"
-    )
-    lanes: PositiveInt = Field(default=2, description="tasks at the same time, a thread each")
 
     @property
     def folder(self) -> Path:
-        return Path(self.output_dir or ROOT / "outputs" / "mini").absolute()
+        return self.folder_of("mini")
 
 
 def chosen_tasks(only: list[str]) -> dict[str, MiniTask]:
@@ -151,19 +149,11 @@ def results(tasks: dict[str, MiniTask], folder: Path) -> list[dict]:
 
 def table(rows: list[dict]) -> str:
     """The rows as text."""
-    lines = [f"{'task':<16}{'metric':<20}{'before RL':<26}{'after RL':<26}{'minutes':>7}"]
+    cells = [["task", "metric", "before RL", "after RL", "minutes"]]
     for row in rows:
-        values = [shown(row["before"]), shown(row["after"])]
-        lines.append(
-            f"{row['task']:<16}{row['metric']:<20}{values[0]:<26}{values[1]:<26}"
-            f"{row['minutes']:>7.1f}"
-        )
-    lines.append(ONE_RUN)
-    return "\n".join(lines)
-
-
-def shown(interval: dict[str, float]) -> str:
-    return f"{interval['mean']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}]"
+        values = [interval_text(row["before"]), interval_text(row["after"])]
+        cells.append([row["task"], row["metric"], *values, f"{row['minutes']:.1f}"])
+    return "\n".join([*grid(cells), f"  {ONE_RUN}"])
 
 
 def plan(settings: MiniConfig) -> Plan:

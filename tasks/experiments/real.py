@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from fgrlhf.base.files import read_jsonl
-from fgrlhf.configs.strict import FilePath, StrictModel
+from fgrlhf.configs.strict import FilePath
 from fgrlhf.load import data_of, load_task
 from fgrlhf.pipeline.efficiency import efficiency
 from fgrlhf.pipeline.scores import learning_curve
@@ -22,7 +22,7 @@ from fgrlhf.pipeline.stages import Stage
 from fgrlhf.pipeline.study import Plan, Study
 from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE
 from tasks.experiments.stages import (
-    ROOT,
+    PretrainedSettings,
     Scripts,
     experiment_of,
     keys,
@@ -37,24 +37,20 @@ RUNS = {"fine_grained": "train_finegrained", "holistic": "train_holistic"}
 LOWER_IS_BETTER = {"detoxification": True, "sentiment": False}
 
 
-class RealConfig(StrictModel):
+class RealConfig(PretrainedSettings):
     """Settings of `make real`."""
 
     task: TaskName | None = Field(
         default=None, description="null: detoxification if its data can be had, else sentiment"
     )
-    model: FilePath | None = Field(
-        default=None, description="folder of a causal language model; null: SmolLM2, fetched once"
-    )
-    output_dir: FilePath | None = Field(
-        default=None, description="folder of the results; null: outputs/<task>/small"
-    )
     source: FilePath | None = Field(
         default=None,
         description=f"detoxification: folder with {RATED_FILE} and {SPANS_FILE}; null: fetch them",
     )
-    lanes: PositiveInt = Field(default=2, description="stages at the same time, a thread each")
     episodes: PositiveInt = Field(default=1344, description="responses sampled in each run")
+
+    def folder(self, task: str) -> Path:
+        return self.folder_of(f"{task}/small")
 
 
 # ---- what to run ---------------------------------------------------------------------------------
@@ -69,7 +65,7 @@ def choose_task(settings: RealConfig) -> tuple[TaskName, str]:
         return settings.task, "as task=... demands"
     if settings.source is not None:
         return "detoxification", "since source=... has its data"
-    folder = out_folder(settings, "detoxification") / "data" / "source"
+    folder = settings.folder("detoxification") / "data" / "source"
     files = (folder / RATED_FILE, folder / SPANS_FILE)
     if all(file.exists() for file in files):
         return "detoxification", f"since its data are in {folder}"
@@ -80,10 +76,6 @@ def choose_task(settings: RealConfig) -> tuple[TaskName, str]:
         "sentiment",
         "since the data of detoxification could not be fetched (the reason is above)",
     )
-
-
-def out_folder(settings: RealConfig, task: str) -> Path:
-    return Path(settings.output_dir or ROOT / "outputs" / task / "small").absolute()
 
 
 def data_folder(source: Path) -> dict[str, str]:
@@ -198,7 +190,7 @@ def plan(settings: RealConfig) -> Plan:
     task, reason = choose_task(settings)
     print(f"task: {task}, {reason}", flush=True)
     model = small_model(settings.model)
-    out = out_folder(settings, task)
+    out = settings.folder(task)
     experiment = experiment_of(task, out, scale="small", model=model)
     return Plan(experiment, reading(stages(task, settings, out, model), model), settings.lanes)
 

@@ -16,12 +16,19 @@ from pathlib import Path
 from pydantic import Field, PositiveInt
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.configs.strict import FilePath, StrictModel
+from fgrlhf.configs.strict import FilePath
 from fgrlhf.pipeline.stages import Stage
 from fgrlhf.pipeline.study import Plan, Study
 from tasks.experiments import qa
 from tasks.experiments.halves import HALVES
-from tasks.experiments.stages import ROOT, experiment_of, keys, module_stage, reading, small_model
+from tasks.experiments.stages import (
+    PretrainedSettings,
+    experiment_of,
+    keys,
+    module_stage,
+    reading,
+    small_model,
+)
 from tasks.qa_feedback.reward_modeling.create_rm_files import (
     COMPLETENESS,
     FACTUALITY,
@@ -50,24 +57,18 @@ POLICIES = {
 ANSWERS_SHOWN = 20  # questions in the report
 
 
-class RealFeedbackConfig(StrictModel):
+class RealFeedbackConfig(PretrainedSettings):
+    """The rows, and how much is trained on them."""
+
     data_dir: FilePath = Field(description="folder of the published rows, or of some of them")
-    output_dir: FilePath | None = Field(
-        default=None, description="folder of the results; null: outputs/qa_feedback/real_feedback"
-    )
-    model: FilePath | None = Field(
-        default=None, description="folder of a causal language model; null: SmolLM2, fetched once"
-    )
     questions: PositiveInt = Field(
         default=100, description="at most so many of the dev questions are evaluated"
     )
     episodes: PositiveInt = Field(default=640, description="answers sampled in each RL run")
-    lanes: PositiveInt = Field(default=2, description="stages at the same time, a thread each")
 
     @property
     def folder(self) -> Path:
-        default = ROOT / "outputs" / "qa_feedback" / "real_feedback"
-        return Path(self.output_dir or default).absolute()
+        return self.folder_of("qa_feedback/real_feedback")
 
     @property
     def data(self) -> Path:

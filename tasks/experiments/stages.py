@@ -8,12 +8,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field, PositiveInt
+
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.pipeline.experiments import Experiment, input_files
 from fgrlhf.pipeline.stages import Stage
 
 ROOT = Path(__file__).parents[2]
 MODEL = "outputs/models/smollm2"
+
+
+class ScriptSettings(StrictModel):
+    """Settings of a study that runs the scripts of tasks."""
+
+    output_dir: FilePath | None = Field(
+        default=None, description="folder of the results; null: a folder in outputs"
+    )
+    lanes: PositiveInt = Field(default=2, description="stages at the same time, a thread each")
+
+    def folder_of(self, default: str) -> Path:
+        """The folder of the results, which is `default` in outputs if it is not given."""
+        return Path(self.output_dir or ROOT / "outputs" / default).absolute()
+
+
+class PretrainedSettings(ScriptSettings):
+    """Settings of a study that starts from a pretrained language model."""
+
+    model: FilePath | None = Field(
+        default=None, description="folder of a causal language model; null: SmolLM2, fetched once"
+    )
 
 
 def run_script(path: str, variables: Mapping[str, str], *arguments: str) -> int:

@@ -17,20 +17,17 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline.scores import evaluation_rows
 from fgrlhf.pipeline.summary import (
     Rows,
+    SummarySettings,
     data_of,
     evaluated_policies,
-    evaluation_digests,
     gains,
-    policy_summary,
     seed_of,
-    stages,
+    summary_of,
 )
 from fgrlhf.reward_utils import default_segmenter
-from fgrlhf.runs.runlog import versions
 from fgrlhf.text_types import Prompt
 from tasks.experiments.judged_models import JudgedSettings, reward_models
 from tasks.experiments.summary_table import recorded_targets, table
@@ -108,30 +105,25 @@ def summarise(settings: Settings) -> dict:
     Raises:
       UserError: nothing was evaluated on the split, or a file is missing or broken.
     """
-    output = Path(settings.output_dir)
     prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")
     rows = policy_rows(settings)
-    evaluated = evaluated_policies(output, settings.split, DISPLAY)
     judged = JudgedSettings(**settings.model_dump(exclude={"scale"}))
     measured_on, metrics = reward_models(judged, prompts)
-    summary = {
-        "task": TASK_NAME,
-        "split": settings.split,
-        "evaluations": evaluation_digests(output, settings.split, evaluated),
-        "policies": {name: policy_summary(of_policy) for name, of_policy in rows.items()},
-        "gains": gains(rows, COMPARED, COMPARED_WITHOUT_TRUTH),
-        "reward_models": metrics,
-        "reward_models_on": measured_on,
-        "stages": stages(output),
-        "versions": versions(),
-        "processor": processor_name(),
-        "seed": seed_of(output, ("fine_grained", "baseline", "sft")),
-        "scale": settings.scale,
-        "data": data_of(rows, world_of(prompts) or settings.data_dir, settings.split),
-        "gold_subsentences": gold_subsentences(prompts),
-    }
+    source = world_of(prompts) or settings.data_dir
+    summary = summary_of(
+        SummarySettings(**settings.model_dump(include={"output_dir", "split", "scale"})),
+        DISPLAY,
+        rows,
+        task=TASK_NAME,
+        gains=gains(rows, COMPARED, COMPARED_WITHOUT_TRUTH),
+        reward_models=metrics,
+        reward_models_on=measured_on,
+        seed=seed_of(Path(settings.output_dir), ("fine_grained", "baseline", "sft")),
+        data=data_of(rows, source, settings.split),
+        gold_subsentences=gold_subsentences(prompts),
+    )
     summary["targets"] = recorded_targets(summary)
-    write_json(output / "summary.json", summary)
+    write_json(Path(settings.output_dir) / "summary.json", summary)
     return summary
 
 

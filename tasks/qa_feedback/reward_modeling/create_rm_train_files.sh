@@ -2,7 +2,6 @@
 # Training files of the relevance, factuality and completeness reward models, from the feedback.
 # Reads $DATA_DIR/{train,dev}_feedback.json, writes $DATA_DIR/{NF-ERR_subsentence,F-ERR_sentence,COMP_sequence}/{train,dev}.json
 # Arguments: key=value, e.g. segmenter=blank_en_sentencizer
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 needs "$DATA_DIR/train_feedback.json" "$(data_script)" data_dir "$@"
 python -m tasks.qa_feedback.reward_modeling.create_rm_files data_dir="$DATA_DIR" "$@"

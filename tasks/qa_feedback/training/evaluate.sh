@@ -3,7 +3,6 @@
 #   evaluate.sh policy=$OUTPUT_DIR/fine_grained/best split=test [num_samples=4 do_sample=true ...]
 # Results: $OUTPUT_DIR/eval/<name>-<split>/{rows.jsonl,summary.json}. The rewards are those of config=..., the YAML of an
 # RL run; reward=false leaves them out.
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 needs "$DATA_DIR/test.json" "$(data_script)" "data_dir split" "$@"
 needs "$OUTPUT_DIR/rel_rm" reward_modeling/train_rel_rm.sh "config reward" "$@"

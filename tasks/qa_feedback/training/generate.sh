@@ -2,7 +2,6 @@
 # Sample four answers to every question of a split, to collect feedback on them.
 #   generate.sh policy=$OUTPUT_DIR/sft split=train [max_examples=1500 ...]
 # Result: $OUTPUT_DIR/generated/<name>-<split>/samples.jsonl
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 needs "$DATA_DIR/train.json" "$(data_script)" "data_dir split" "$@"
 launch -m fgrlhf.cli.generate "tasks.$TASK" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" "$@"

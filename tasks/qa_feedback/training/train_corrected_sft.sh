@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Continue the SFT policy's training on the corrected answers of the feedback file: $OUTPUT_DIR/corrected_sft.
 # Further arguments: key=value overrides of the YAML.
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 needs "$DATA_DIR/train_feedback.json" "$(data_script)" "" "$@"
 needs "$OUTPUT_DIR/sft" training/train_sft.sh "model.*" "$@"

@@ -2,7 +2,6 @@
 # Supervised fine-tuning of the policy: $OUTPUT_DIR/sft. Further arguments: key=value overrides of the YAML.
 # SFT-full: train_sft.sh data.train_file=$DATA_DIR/train.json logging.save_dir=$OUTPUT_DIR/sft_full
 # At mini scale $OUTPUT_DIR/base_model replaces t5-large; the script creates it if it is missing.
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 needs "$DATA_DIR/dev.json" "$(data_script)" "data.*" "$@"
 
