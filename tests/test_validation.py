@@ -16,7 +16,8 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.data.comparisons import MAX_EQUAL_PAIRS, new_words
 from fgrlhf.data.problems import Problem, shown
 from fgrlhf.text_types import Prompt
-from tasks.qa_feedback.data import collect_feedback, mini_model, mini_world, probe
+from tasks.experiments import probe
+from tasks.qa_feedback.data import collect_feedback, mini_model, mini_world
 from tasks.qa_feedback.data.language import TOY
 from tasks.qa_feedback.data.mini_world import (
     demonstration,
