@@ -7,4 +7,5 @@ __all__ = [
     "launchers",
     "scores",
     "stages",
+    "study",
 ]
