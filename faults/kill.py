@@ -40,6 +40,7 @@ TITLES = {
     "pipeline": "kill: pipeline",
 }
 MOST_RUNS = 8
+NEWLINE = b"\n"
 
 
 class Kill(Kind):
@@ -126,7 +127,7 @@ def _end_of(plan: dict) -> str:
 def _row_counts(folder: Path) -> str:
     """How many rows each file of rows has, for the reader of a failure."""
     files = sorted(folder.rglob("*.jsonl"))
-    return "".join(f"; {file.name}: {file.read_bytes().count(b'{')} rows" for file in files)
+    return "".join(f"; {file.name}: {file.read_bytes().count(NEWLINE)} rows" for file in files)
 
 
 # ---- the pipeline --------------------------------------------------------------------------------
