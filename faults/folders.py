@@ -228,7 +228,7 @@ def _weights_as_folder(folder: Path, canary: Path) -> None:
 
 def _odd_start_token(folder: Path, canary: Path) -> None:
     """In both files: that of generation_config.json counts first."""
-    edit(folder, "config.json", decoder_start_token_id="x")
+    _config(decoder_start_token_id="x")(folder, canary)
     edit(folder, "generation_config.json", decoder_start_token_id="x")
 
 
