@@ -15,10 +15,10 @@ from benchmarks.peers import Comparison, Measured, Side
 from fgrlhf.base.errors import UserError
 
 MODEL = {"vocab": 400, "width": 32, "layers": 2, "heads": 2, "steps": 3}
-TEXTS = {"prompt_words": (20, 30), "answer_words": (4, 8)}
+LENGTHS = {"prompt_words": (10, 30), "answer_words": (4, 8)}
 ROWS = {
-    "reward_trainer": (peer_reward_trainer, {**TEXTS, "max_length": 60}),
-    "dpo": (peer_dpo, {**TEXTS, "pairs": 2}),
+    "reward_trainer": (peer_reward_trainer, {**LENGTHS, "max_length": 60}),
+    "dpo": (peer_dpo, {**LENGTHS, "pairs": 2}),
     "grpo": (peer_grpo, {"prompt_tokens": 20, "tokens": 5, "prompts": 2, "samples": 2}),
 }
 needs_trl = pytest.mark.skipif(
