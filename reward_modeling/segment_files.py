@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fgrlhf.data.judgements import Judgement
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.reward_models.prefix import Prefix, spaces_before_words
 from fgrlhf.reward_utils import SEGMENT_MARK, Span, rm_words
@@ -17,7 +18,6 @@ from fgrlhf.reward_utils import SEGMENT_MARK, Span, rm_words
 OK, IGNORE = "O", "Ignore"
 
 WhiteSpace = Literal["none", "prompt", "prompt and response"]
-LabelledSpan = tuple[int, int, str]  # half-open characters of a response, label
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TaggedWords:
 
 def segment_tags(
     segments: Sequence[Span],
-    spans: Iterable[LabelledSpan],
+    spans: Iterable[Judgement],
     tags: Mapping[str, str],
     ok: str = OK,
 ) -> list[str]:
@@ -63,10 +63,10 @@ def segment_tags(
         a segment, the label that comes first in `tags` decides.
       ok: the tag of a segment that no span overlaps.
     """
-    spans = list(spans)
+    places = [(span, span.place) for span in spans]
     result = []
     for start, end in segments:
-        labels = {label for begin, stop, label in spans if begin < end and start < stop}
+        labels = {span.label for span, (begin, stop) in places if begin < end and start < stop}
         tag = ok
         for label in tags:
             if label in labels:

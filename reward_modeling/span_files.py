@@ -14,6 +14,7 @@ there are.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.cli.data_inspect import print_counts
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.data.format import RESPONSE, SOURCE, LabelledSpan, SpanFeedback
 from fgrlhf.data.formats import SPANS
+from fgrlhf.data.judgements import RESPONSE, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.quotes import Offsets
 from fgrlhf.data.read import check_not_input
 from fgrlhf.metrics.clusters import cluster_of
@@ -82,16 +83,19 @@ class Settings(StrictModel):
 
 
 def _tagged_response(
-    task: Task, feedback: SpanFeedback, settings: Settings, segments: Sequence[Span]
+    task: Task, feedback: JudgedResponse, settings: Settings, segments: Sequence[Span]
 ) -> TaggedWords | None:
     """The line of a segment file for a response with these segments; None if it has none."""
-    spans = []
-    for span in feedback.spans:
-        name = named(span, settings.tags)
-        if span.side == RESPONSE and name is not None:
-            spans.append((span.start, span.end, name))
+    spans = [
+        replace(span, label=named(span, settings.tags))
+        for span in feedback.spans
+        if span.side == RESPONSE and named(span, settings.tags) is not None
+    ]
     tags = segment_tags(segments, spans, settings.tags)
-    prefix = task.rm_prefix(feedback.prompt, settings.with_context)
+    prompt = feedback.prompt
+    if feedback.source is not None:  # a task may read the source before the response
+        prompt = replace(prompt, meta={**prompt.meta, SOURCE: feedback.source})
+    prefix = task.rm_prefix(prompt, settings.with_context)
     return tagged_words(
         prefix,
         feedback.response,
@@ -103,21 +107,21 @@ def _tagged_response(
     )
 
 
-def named(span: LabelledSpan, tags: Mapping[str, str]) -> str | None:
+def named(span: Judgement, tags: Mapping[str, str]) -> str | None:
     """The first name in `tags` of a span: its label, or `label.severity`; None if it has none."""
     names = _names(span)
     return next((name for name in tags if name in names), None)
 
 
-def _names(span: LabelledSpan) -> set[str]:
-    names = {span.label}
+def _names(span: Judgement) -> set[str]:
+    names = {str(span.label)}
     if span.severity is not None:
         names.add(f"{span.label}.{span.severity}")
     return names
 
 
 def _spans_left_out(
-    rows: Sequence[SpanFeedback], segments: Sequence[Sequence[Span]], tags: Mapping[str, str]
+    rows: Sequence[JudgedResponse], segments: Sequence[Sequence[Span]], tags: Mapping[str, str]
 ) -> Counter[str]:
     """The number of spans that give no segment a tag, by the reason.
 
@@ -133,18 +137,23 @@ def _spans_left_out(
                 counts[f"label {span.label!r}{of if known else ''}"] += 1
             elif span.side != RESPONSE:
                 counts["on the source side"] += 1
-            elif not any(span.start < end and start < span.end for start, end in segments_of_row):
+            elif not any(_overlap(span, segment) for segment in segments_of_row):
                 counts["between segments"] += 1
     return counts
 
 
-def _ignored_severities(rows: Sequence[SpanFeedback], tags: Mapping[str, str]) -> Counter[str]:
+def _overlap(span: Judgement, segment: Span) -> bool:
+    start, end = span.place
+    return start < segment[1] and segment[0] < end
+
+
+def _ignored_severities(rows: Sequence[JudgedResponse], tags: Mapping[str, str]) -> Counter[str]:
     """`label.severity` of spans whose tag is that of all severities, if their label has several."""
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
         for span in row.spans:
             if span.severity is not None and named(span, tags) == span.label:
-                counts[span.label, span.severity] += 1
+                counts[str(span.label), span.severity] += 1
     severities = Counter(label for label, _ in counts)
     several = {f"{label}.{one}": n for (label, one), n in counts.items() if severities[label] > 1}
     return Counter(several)
@@ -195,10 +204,10 @@ def write_span_file(task: Task, settings: Settings) -> None:
     _note_sources(rows)
 
 
-def _note_sources(rows: Sequence[SpanFeedback]) -> None:
+def _note_sources(rows: Sequence[JudgedResponse]) -> None:
     """Print how to read the source texts of rows that have no prompts."""
     if all(not row.prompt.text.strip() for row in rows):
-        sources = sum(isinstance(row.prompt.meta.get(SOURCE), str) for row in rows)
+        sources = sum(row.source is not None for row in rows)
         if sources:
             print(
                 f"  note: no row has a prompt, but {sources:,} have a `source`, which the reward"

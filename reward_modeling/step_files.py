@@ -21,7 +21,8 @@ from fgrlhf.base.files import write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.configs.strict import FilePath, Separator, StrictModel
-from fgrlhf.data.formats import STEPS, Step, StepFeedback
+from fgrlhf.data.formats import STEPS
+from fgrlhf.data.judgements import JudgedResponse, Judgement
 from fgrlhf.data.read import check_not_input
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.task import Task
@@ -53,7 +54,7 @@ class Settings(StrictModel):
 
 
 def step_tags(
-    feedback: StepFeedback, error_at_most: float, error_labels: Sequence[str]
+    solution: JudgedResponse, error_at_most: float, error_labels: Sequence[str]
 ) -> list[str]:
     """The tag of each step: O, ERROR for the first bad one, Ignore for those after it.
 
@@ -61,10 +62,10 @@ def step_tags(
       UserError: a step has only a label, and `error_labels` is empty.
     """
     tags: list[str] = []
-    for step in feedback.steps:
+    for step in solution.spans:
         if ERROR in tags:
             tags.append(IGNORE)
-        elif _is_bad(step, feedback, error_at_most, error_labels):
+        elif _is_bad(step, solution, error_at_most, error_labels):
             tags.append(ERROR)
         else:
             tags.append(OK)
@@ -72,29 +73,31 @@ def step_tags(
 
 
 def _is_bad(
-    step: Step, feedback: StepFeedback, error_at_most: float, error_labels: Sequence[str]
+    step: Judgement, solution: JudgedResponse, error_at_most: float, error_labels: Sequence[str]
 ) -> bool:
     if step.score is not None:
         return step.score <= error_at_most
     if not error_labels:
         raise UserError(
-            f"row {shorten(feedback.prompt.id, 80)} has a step with the label"
+            f"row {shorten(solution.prompt.id, 80)} has a step with the label"
             f" {shorten(str(step.label), 40)!r} and no score: name the labels of bad steps with"
             " error_labels=[...]"
         )
     return step.label in error_labels
 
 
-def tagged_solution(task: Task, feedback: StepFeedback, tags: Sequence[str]) -> TaggedWords | None:
+def tagged_solution(
+    task: Task, solution: JudgedResponse, tags: Sequence[str]
+) -> TaggedWords | None:
     """The line of a segment file for a solution; None if it has no step.
 
     Args:
       tags: of its steps.
     """
-    lines = [" ".join(step.text.split()) for step in feedback.steps]
+    lines = [" ".join(solution.marked(step).split()) for step in solution.spans]
     text = "\n".join(lines)
     segments = load_segmenter().segments(text, "step")
-    prefix = task.rm_prefix(feedback.prompt, False)
+    prefix = task.rm_prefix(solution.prompt, False)
     return tagged_words(prefix, text, segments, tags, white_space="prompt")
 
 

@@ -48,7 +48,7 @@ def test_every_kind_of_error_by_hand():
         "The film was by by in.",
     ]
     row = annotated("".join(parts))
-    assert [e.type for e in row.errors] == [
+    assert [e.label for e in row.errors] == [
         "Wrong-Grounding",
         "Irrelevant",
         "Redundant",
@@ -57,8 +57,8 @@ def test_every_kind_of_error_by_hand():
     assert [row.predictions[0][e.start : e.end] for e in row.errors] == [
         part.strip() for part in parts
     ]
-    assert row.errors[0].explanation == '{"passage_id":1,"sentence_id":[1]}'
-    assert row.errors[2].explanation == "The film was created by Bor;"
+    assert row.errors[0].evidence == '{"passage_id":1,"sentence_id":[1]}'
+    assert row.errors[2].evidence == "The film was created by Bor;"
     assert [(m.type, m.passage_id, m.sentence_ids) for m in row.missing] == [
         ("Missing-Answer", 1, (2,)),
         ("Missing-Answer", 2, (2,)),

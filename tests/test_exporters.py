@@ -7,15 +7,15 @@ import pytest
 from data_items import PROMPT, TEXTS, judged_responses, spans
 from hypothesis import given
 from hypothesis import strategies as st
+from judged_rows import solution, step
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.exporters import EXPORTERS
-from fgrlhf.data.format import Step, StepFeedback
 from fgrlhf.data.formats import COMPARISONS, SPANS, STEPS
 from fgrlhf.data.importers.registry import import_items
-from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement, from_steps
+from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement
 from fgrlhf.data.rows import Row
 from fgrlhf.text_types import Prompt
 
@@ -221,18 +221,17 @@ def test_spans_invent_no_verdict():
 
 
 def test_steps_for_trl():
-    feedback = StepFeedback(Prompt("0", "p"), (Step("a", score=1.0), Step("b", score=-1.0)))
-    judged = from_steps(feedback)
+    judged = solution(step("a", score=1.0), step("b", score=-1.0))
     extra = replace(judged, judgements=(*judged.judgements, Judgement("x", "y")))
     (row,), losses = EXPORTERS["trl_stepwise"].write([extra])
     assert row == {"id": "0", "prompt": "p", "completions": ["a", "b"], "labels": [True, False]}
     assert losses == {"judgements that are not of a step": 1, "exact scores of steps": 1}
-    assert STEPS.parse(Row(row, {}), 0).steps == (Step("a", score=1.0), Step("b", score=0.0))
+    assert STEPS.parse(Row(row, {}), 0) == solution(step("a", score=1.0), step("b", score=0.0))
     no_steps = replace(judged, judgements=(Judgement("x", "y"),))
     rows, losses = EXPORTERS["trl_stepwise"].write([no_steps])
     assert rows == []
     assert losses == {"judgements that are not of a step": 1, "solutions without a step": 1}
-    labelled = from_steps(StepFeedback(Prompt("0", "p"), (Step("a", "ok"),)))
+    labelled = solution(step("a", "ok"))
     with pytest.raises(UserError, match="no score"):
         EXPORTERS["trl_stepwise"].write([labelled])
 

@@ -11,6 +11,7 @@ import pytest
 from data_items import PROMPT, TEXTS, judged_responses
 from hypothesis import given
 from hypothesis import strategies as st
+from judged_rows import solution, span, step, steps_of
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.data.comparisons import (
@@ -29,14 +30,16 @@ from fgrlhf.data.formats import (
     SPANS,
     STEPS,
     Demonstration,
-    LabelledSpan,
-    SpanFeedback,
-    Step,
-    StepFeedback,
     pair_row,
     read_prompts,
 )
-from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement
+from fgrlhf.data.judgements import (
+    JUDGEMENTS,
+    JudgedResponse,
+    Judgement,
+    judged_spans,
+    judged_steps,
+)
 from fgrlhf.data.read import write_rows
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.models.dialogs import messages_in
@@ -217,7 +220,7 @@ VOTES = {  # format of qa-feedback
             SPANS,
             {"a.b": "x y", "feedback": {"errors": [{"start": 0, "end": 1, "error type": "wrong"}]}},
             {"response": "a.b", "spans": "feedback.errors", "spans.label": "error type"},
-            SpanFeedback(
+            JudgedResponse(
                 Prompt(
                     "7",
                     "",
@@ -225,7 +228,7 @@ VOTES = {  # format of qa-feedback
                     {"feedback": {"errors": [{"start": 0, "end": 1, "error type": "wrong"}]}},
                 ),
                 "x y",
-                (LabelledSpan(0, 1, "wrong"),),
+                (span(0, 1, "wrong"),),
             ),
         ),
         (
@@ -236,11 +239,7 @@ VOTES = {  # format of qa-feedback
                 "spans": [{"start": 2, "end": 3, "label": "omission", "side": "source"}],
             },
             {"source": "document"},
-            SpanFeedback(
-                Prompt("7", "", (), {"source": "a b"}),
-                "x",
-                (LabelledSpan(2, 3, "omission", side="source"),),
-            ),
+            JudgedResponse(Prompt("7", ""), "x", (span(2, 3, "omission", side="source"),), "a b"),
         ),
     ],
 )
@@ -649,33 +648,33 @@ RATED = {  # format of PRM800K
             {"prompt": "p", "steps": [{"text": "a", "label": "ok"}, {"text": "b", "score": -0.5}]},
             {},
             "p",
-            (Step("a", "ok"), Step("b", score=-0.5)),
+            (step("a", "ok"), step("b", score=-0.5)),
         ),
         (
             {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]},  # format of TRL
             {},
             "p",
-            (Step("a", score=1.0), Step("b", score=0.0)),
+            (step("a", score=1.0), step("b", score=0.0)),
         ),
         (
             {"prompt": "p", "steps": ["a", "b"], "scores": [1, 0.25]},
             {},
             "p",
-            (Step("a", score=1.0), Step("b", score=0.25)),
+            (step("a", score=1.0), step("b", score=0.25)),
         ),
         (
             {"prompt": "p", "steps": ["a"], "labels": ["good"]},
             {},
             "p",
-            (Step("a", "good"),),
+            (step("a", "good"),),
         ),
         (
             MARKED,
             {},
             "What is 1 + 1 + 1?",
             (
-                Step("Step 1: 1 + 1 = 2", score=1.0),
-                Step("Step 2: 2 + 1 = 4. The answer is: 4", score=0.0),
+                step("Step 1: 1 + 1 = 2", score=1.0),
+                step("Step 2: 2 + 1 = 4. The answer is: 4", score=0.0),
             ),
         ),
         (
@@ -685,7 +684,7 @@ RATED = {  # format of PRM800K
             },
             {},
             "What is 2 + 3?",
-            (Step("step 1: 3", score=1.0), Step("Step 2: 5", score=0.0)),
+            (step("step 1: 3", score=1.0), step("Step 2: 5", score=0.0)),
         ),
         (
             {
@@ -694,7 +693,7 @@ RATED = {  # format of PRM800K
             },
             {},
             "What is 2 + 3?",
-            (Step("3", score=1.0), Step("Step 2: 5", score=0.0)),
+            (step("3", score=1.0), step("Step 2: 5", score=0.0)),
         ),
         (  # marks inside the problem judge no step
             {
@@ -703,25 +702,25 @@ RATED = {  # format of PRM800K
             },
             {},
             "Mr. Rocky has  3  apples?",
-            (Step("Step 1: 3", score=1.0), Step("Step 2: 5", score=0.0)),
+            (step("Step 1: 3", score=1.0), step("Step 2: 5", score=0.0)),
         ),
         (
             RATED,
             {"prompt": "question.problem", "steps": "label.steps"},
             "What is 1 + 1?",
-            (Step("Add.", score=1.0), Step("So 1 + 1.", score=1.0), Step("It is 3.", score=-1.0)),
+            (step("Add.", score=1.0), step("So 1 + 1.", score=1.0), step("It is 3.", score=-1.0)),
         ),
         (
             {"prompt": "p", "moves": [{"move": "a", "is_legal": False}]},
             {"steps": "moves", "steps.text": "move", "steps.label": "is_legal"},
             "p",
-            (Step("a", score=0.0),),
+            (step("a", score=0.0),),
         ),
     ],
 )
 def test_steps(row, columns, prompt, steps):
     parsed = parse(STEPS, row, columns)
-    assert (parsed.prompt.text, parsed.steps) == (prompt, steps)
+    assert (parsed.prompt.text, steps_of(parsed)) == (prompt, list(steps))
 
 
 def completions(**step):
@@ -766,7 +765,7 @@ def test_malformed_steps(row, message):
 
 def test_steps_that_were_not_rated_end_the_solution():
     row = completions(completions=[{"text": "a", "rating": None}])
-    assert parse(STEPS, row).steps == ()
+    assert parse(STEPS, row).spans == ()
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -792,15 +791,15 @@ def span_feedback(draw):
     for _ in range(draw(st.integers(0, 3))):
         start = draw(st.integers(0, len(response) - 1))
         end = draw(st.integers(start + 1, len(response)))
-        spans.append(LabelledSpan(start, end, draw(TEXTS), draw(st.none() | TEXTS)))
-    return SpanFeedback(draw(PROMPT), response, tuple(spans))
+        spans.append(span(start, end, draw(TEXTS), draw(st.none() | TEXTS)))
+    return judged_spans(draw(PROMPT), response, spans)
 
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 STEP = st.one_of(
-    st.builds(Step, TEXTS, TEXTS),
-    st.builds(Step, TEXTS, st.none(), NUMBERS),
-    st.builds(Step, TEXTS, TEXTS, NUMBERS),
+    st.builds(step, TEXTS, TEXTS),
+    st.builds(step, TEXTS, st.none(), NUMBERS),
+    st.builds(step, TEXTS, TEXTS, NUMBERS),
 )
 ITEMS = {
     PROMPTS: PROMPT,
@@ -809,7 +808,7 @@ ITEMS = {
     ),
     COMPARISONS: comparison(),
     SPANS: span_feedback(),
-    STEPS: st.builds(StepFeedback, PROMPT, st.lists(STEP, max_size=4).map(tuple)),
+    STEPS: st.builds(judged_steps, PROMPT, st.lists(STEP, max_size=4)),
     JUDGEMENTS: judged_responses(),
 }
 
@@ -833,8 +832,8 @@ def test_a_file_of_each_format_round_trips(tmp_path, suffix):
             parse(COMPARISONS, FOUR | {"id": "0", "preferences": [[0, 1]]}),
             parse(COMPARISONS, {"id": "1", "prompt": "p", "chosen": "a", "rejected": ""}),
         ],
-        SPANS: [SpanFeedback(Prompt("0", "p"), "abc", (LabelledSpan(1, 3, "x"),))],
-        STEPS: [StepFeedback(Prompt("0", "p"), (Step("a", "ok"), Step("b", score=0.5)))],
+        SPANS: [judged_spans(Prompt("0", "p"), "abc", [span(1, 3, "x")])],
+        STEPS: [solution(step("a", "ok"), step("b", score=0.5))],
         JUDGEMENTS: [
             JudgedResponse(Prompt("0", "p"), "abc", (Judgement("x", "bad", 1, 3, "major"),)),
             JudgedResponse(Prompt("1", "p"), "abc", (Judgement("x", score=2.0),), source="s"),
@@ -896,7 +895,7 @@ def test_feedback_rows_are_comparisons_and_spans(qa_feedback):
         assert compared.pairs == (() if expected is None else expected.pairs)
         assert tuple(answer.text for answer in compared.answers) == row.predictions
         assert [(span.start, span.end, span.label) for span in spans.spans] == [
-            (error.start, error.end, error.type) for error in row.errors
+            (error.start, error.end, error.label) for error in row.errors
         ]
 
 
@@ -1080,9 +1079,9 @@ def test_every_marked_response_of_a_row_is_read(tmp_path):
     assert [item.prompt.text for item in items] == ["Name a prime."] * 2
     assert items[0].prompt.meta == {
         "responses": MARKED_TWICE["responses"],
-        "missing": [{"label": "why"}],
         "topic": "numbers",
     }
+    assert [judgement.label for judgement in items[0].judgements] == ["wrong", "why"]
     assert items[1].prompt.meta == {"topic": "numbers"}
     assert counts == {"responses after the first of their row, each with its own spans": 1}
     renamed = {**MARKED_TWICE, "marks": MARKED_TWICE["spans"], "text": MARKED_TWICE["response"]}
@@ -1180,10 +1179,10 @@ def test_the_key_of_marked_texts_and_the_way_to_count_are_proposed():
 )
 def test_steps_are_judged_by_the_first_wrong_one(name, value, scores):
     row = {"prompt": "a", "steps": ["b", "c", "d"], name: value}
-    assert [step.score for step in parse(STEPS, row).steps] == scores
+    assert [step.score for step in parse(STEPS, row).spans] == scores
     renamed = {"input": "a", "steps": ["b", "c", "d"], "label": value}
     feedback = parse(STEPS, renamed, {"prompt": "input", name: "label"})
-    assert [step.score for step in feedback.steps] == scores and feedback.prompt.meta == {}
+    assert [step.score for step in feedback.spans] == scores and feedback.prompt.meta == {}
 
 
 @pytest.mark.parametrize("name, value", [("first_error", 2), ("first_error_from_1", 0)])

@@ -1,23 +1,23 @@
 """Judgements: what is refused, and conversions from and to the other forms."""
 
 import json
+from dataclasses import replace
 
 import pytest
-from data_items import PROMPT, TEXTS, judged_responses, spans
+from data_items import PROMPT, TEXTS, spans
 from hypothesis import given
 from hypothesis import strategies as st
+from judged_rows import solution, span, step, steps_of
 
 from fgrlhf.data import span_rows
-from fgrlhf.data.format import LabelledSpan, SpanFeedback, Step, StepFeedback
-from fgrlhf.data.formats import SPANS
 from fgrlhf.data.judgements import (
     JUDGEMENTS,
     JudgedResponse,
     Judgement,
-    from_spans,
-    from_steps,
-    to_spans,
-    to_steps,
+    judged_spans,
+    judged_steps,
+    only_steps,
+    span_row,
 )
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.text_types import Prompt
@@ -139,20 +139,19 @@ def span_feedback(draw):
     for side, text in (("response", response), ("source", source or prompt.text)):
         for start, end in draw(st.lists(spans(text), max_size=2)):
             parts = [draw(st.none() | TEXTS) for _ in range(3)]
-            marks.append(LabelledSpan(start, end, draw(TEXTS), *parts, side))
-    return SpanFeedback(prompt, response, tuple(marks))
-
-
-@given(span_feedback())
-def test_spans_and_back(feedback):
-    assert to_spans(from_spans(feedback)) == (feedback, {})
+            severity, evidence, reason = parts
+            given = {"severity": severity, "evidence": evidence, "reason": reason, "side": side}
+            marks.append(span(start, end, draw(TEXTS), **given))
+    return judged_spans(prompt, response, marks)
 
 
 @given(span_feedback())
 def test_rows_of_spans_become_rows_of_judgements_and_back(feedback):
     """The rows are those of files: JSON, and read again."""
-    row = json.loads(json.dumps(SPANS.to_row(feedback)))
+    row, losses = span_row(feedback)
+    row = json.loads(json.dumps(row))
     judged = span_rows.parse(Row(row, {}), 0)
+    assert (judged, losses) == (feedback, {})
     written = json.loads(json.dumps(JUDGEMENTS.to_row(judged)))
     assert span_rows.to_row(parse(written)) == (row, {})
 
@@ -228,13 +227,13 @@ def test_what_spans_cannot_hold_is_counted():
         ),
         "def",
     )
-    spans, losses = to_spans(judged)
-    assert spans.spans == (
-        LabelledSpan(0, 1, "y", "major", reason="because"),
-        LabelledSpan(1, 2, "y"),
-        LabelledSpan(0, 1, "y", side="source"),
-    )
-    assert spans.source == "def"
+    row, losses = span_row(judged)
+    assert row["spans"] == [
+        {"start": 0, "end": 1, "label": "y", "severity": "major", "reason": "because"},
+        {"start": 1, "end": 2, "label": "y"},
+        {"start": 0, "end": 1, "label": "y", "side": "source"},
+    ]
+    assert row["source"] == "def"
     assert losses == {
         "annotator": 2,
         "score": 1,
@@ -244,28 +243,24 @@ def test_what_spans_cannot_hold_is_counted():
     }
 
 
-STEP = st.builds(Step, TEXTS, TEXTS) | st.builds(Step, TEXTS, st.none(), st.integers(-1, 1))
+STEP = st.builds(step, TEXTS, TEXTS) | st.builds(step, TEXTS, st.none(), st.integers(-1, 1))
 
 
-@given(st.builds(StepFeedback, PROMPT, st.lists(STEP, min_size=1, max_size=4).map(tuple)))
-def test_steps_and_back(feedback):
-    assert to_steps(from_steps(feedback)) == (feedback, {})
+@given(st.builds(judged_steps, PROMPT, st.lists(STEP, min_size=1, max_size=4)))
+def test_all_steps_of_a_solution_are_kept(judged):
+    assert only_steps(judged) == (judged, {})
 
 
 def test_steps_by_hand():
-    feedback = StepFeedback(Prompt("0", "p"), (Step("ab", "ok"), Step("c", score=0.5)))
-    judged = from_steps(feedback)
+    judged = solution(step("ab", "ok"), step("c", score=0.5))
     assert judged.response == "ab\nc"
     assert judged.judgements == (
         Judgement("step", "ok", 0, 2),
         Judgement("step", None, 3, 4, score=0.5),
     )
-    other = JudgedResponse(
-        feedback.prompt, judged.response, (*judged.judgements, Judgement("x", "y"))
-    )
-    assert to_steps(other) == (feedback, {"judgements that are not of a step": 1})
-    with pytest.raises(ValueError, match="without a step"):
-        from_steps(StepFeedback(Prompt("0", "p"), ()))
+    other = replace(judged, judgements=(*judged.judgements, Judgement("x", "y")))
+    assert only_steps(other) == (judged, {"judgements that are not of a step": 1})
+    assert solution() == JudgedResponse(Prompt("0", "p"), "", ())
 
 
 def test_each_step_is_written_once_and_in_the_order_of_the_text():
@@ -280,8 +275,8 @@ def test_each_step_is_written_once_and_in_the_order_of_the_text():
     ]
     overlapping = Judgement("step", None, 2, 5, score=1.0, annotator="r1")
     mixed = (first[0], second[0], overlapping, first[1], second[1])
-    feedback, losses = to_steps(JudgedResponse(Prompt("0", "p"), "a=1\nb=", mixed))
-    assert feedback.steps == (Step("a=1", score=1.0), Step("b=", score=0.0))
+    judged, losses = only_steps(JudgedResponse(Prompt("0", "p"), "a=1\nb=", mixed))
+    assert steps_of(judged) == [step("a=1", score=1.0), step("b=", score=0.0)]
     assert losses == {
         "annotator": 2,
         "further judgements of a step": 2,
@@ -292,14 +287,6 @@ def test_each_step_is_written_once_and_in_the_order_of_the_text():
 def test_texts_outside_the_steps_are_counted():
     response = "Let me think.\nA=1\nso B=2\nThe answer is 2."
     steps = [Judgement("step", "ok", 14, 17), Judgement("step", "ok", 21, 24)]
-    feedback, losses = to_steps(JudgedResponse(Prompt("0", "p"), response, tuple(steps)))
-    assert [step.text for step in feedback.steps] == ["A=1", "B=2"]
+    judged, losses = only_steps(JudgedResponse(Prompt("0", "p"), response, tuple(steps)))
+    assert [judged.marked(mark) for mark in judged.spans] == ["A=1", "B=2"]
     assert losses == {"texts that are not in a step": 3}
-
-
-@given(judged_responses())
-def test_conversions_never_invent_a_span(judged):
-    spans, _ = to_spans(judged)
-    ours = {(mark.start, mark.end, mark.label) for mark in spans.spans}
-    theirs = {(item.start, item.end, item.label) for item in judged.judgements}
-    assert ours <= theirs

@@ -264,7 +264,7 @@ def test_errors_in_english_by_hand():
         ["".join(parts)] * 4,
         Habits(noise=0.0, temperature=1e-3, perturbed=0.0),
     )
-    assert [e.type for e in row.errors] == [
+    assert [e.label for e in row.errors] == [
         "Wrong-Grounding",
         "Irrelevant",
         "Redundant",

@@ -12,7 +12,6 @@ from test_severities import SEVERITIES
 from fgrlhf.data import span_rows
 from fgrlhf.data.agreement import Shared
 from fgrlhf.data.formats import SPANS
-from fgrlhf.data.judgements import from_spans
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import pair_agreements
@@ -170,8 +169,8 @@ def test_rows_have_the_liked_spans_and_come_back(tmp_path):
     (item,) = read_items(task, path)
     assert item.feedback["errors"] == [GOOD]
     assert rows_text([item_json(task, item)]) == rows_text([row])
-    (feedback,) = SPANS.read(path)
-    (judgement,) = from_spans(feedback).judgements
+    (judged,) = SPANS.read(path)
+    (judgement,) = judged.judgements
     assert (judgement.label, judgement.span) == ("Fluent", (8, 11))
 
 

@@ -10,7 +10,7 @@ from fgrlhf.cli import data
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.text_types import Prompt
-from tasks.qa_feedback.feedback import ErrorSpan, FeedbackRow, MissingInfo
+from tasks.qa_feedback.feedback import FeedbackRow, MissingInfo, error_span
 from tasks.qa_feedback.judgements import parse, to_row
 
 GROUNDING = '{"passage_id":1,"sentence_id":[1]}'
@@ -20,8 +20,8 @@ ROW = FeedbackRow.make(
     "A cat.",
     ["A dog sat 🙂 here.", "b", "c", "d"],
     [
-        ErrorSpan("Irrelevant", 10, 11),
-        ErrorSpan("Wrong-Grounding", 0, 5, GROUNDING),
+        error_span("Irrelevant", 10, 11),
+        error_span("Wrong-Grounding", 0, 5, GROUNDING),
     ],
     [MissingInfo("Missing-Answer", 1, (0, 1))],
     "A cat sat.",

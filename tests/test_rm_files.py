@@ -9,16 +9,18 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
+from judged_rows import span
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.program import run_main
+from fgrlhf.data.judgements import Judgement
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from reward_modeling.segment_files import segment_file, segment_tags, tagged_words
 from tasks.qa_feedback.feedback import (
     DataError,
-    ErrorSpan,
     FeedbackRow,
     MissingInfo,
+    error_span,
     read_feedback,
     write_feedback,
 )
@@ -52,9 +54,9 @@ ONE, TWO, THREE = (
 )
 
 
-def error(kind: str, words: str, text: str = TEXT) -> ErrorSpan:
+def error(kind: str, words: str, text: str = TEXT) -> Judgement:
     start = text.index(words)
-    return ErrorSpan(kind, start, start + len(words))
+    return error_span(kind, start, start + len(words))
 
 
 def row(
@@ -154,7 +156,7 @@ def test_tags_by_hand(errors, relevance, factuality):
 def test_white_space_inside_a_span_marks_no_neighbour():
     text = "One two three four five.  \xa0A b c d e."
     # its end leaves room before the next sentence
-    made = row([ErrorSpan("Irrelevant", 0, 25)], text=text)
+    made = row([error_span("Irrelevant", 0, 25)], text=text)
     assert factuality_tags(made, SEGMENTER) == ["Ignore", "O"]
 
 
@@ -202,7 +204,8 @@ def test_odd_characters_reach_the_words():
 def test_segment_tags_of_any_labels():
     """Three labels of spans, two tags; the first label of `tags` decides."""
     segments = [(0, 5), (6, 10), (11, 15), (16, 20)]
-    spans = [(4, 7, "rude"), (8, 9, "false"), (9, 12, "dull"), (15, 16, "false"), (20, 30, "rude")]
+    places = [(4, 7, "rude"), (8, 9, "false"), (9, 12, "dull"), (15, 16, "false"), (20, 30, "rude")]
+    spans = [span(*place) for place in places]
     tags = {"false": "BAD", "rude": "BAD", "dull": "Ignore"}
     # a span that ends where a segment begins does not touch the segment
     assert segment_tags(segments, spans, tags) == ["BAD", "BAD", "Ignore", "O"]
@@ -219,7 +222,7 @@ def test_a_segment_file_of_steps():
     """Arbitrary segments, here the lines of a solution, with a prefix of plain words."""
     response = "move 1 a c\nmove 2 a b"
     steps = [(0, 10), (11, 21)]
-    tags = segment_tags(steps, [(11, 21, "illegal")], {"illegal": "BAD"}, ok="GOOD")
+    tags = segment_tags(steps, [span(11, 21, "illegal")], {"illegal": "BAD"}, ok="GOOD")
     example = tagged_words(["discs", "2"], response, steps, tags, ignore="-")
     assert example is not None
     assert example.words == [
@@ -387,7 +390,7 @@ def test_missing_data_names_the_way_out(tmp_path):
 
 def test_training_files_need_annotations_not_preferences(tmp_path):
     """The files are the same without the human preferences, and with rows that lack feedback."""
-    error = ErrorSpan("Irrelevant", 0, 13)
+    error = error_span("Irrelevant", 0, 13)
     full = row([error], corrected="S two.", others=("S one.", "S two.", "")).raw
     annotated = {key: value for key, value in full.items() if key != "preference"}
     compared = {key: value for key, value in full.items() if key != "feedback"}
@@ -467,7 +470,7 @@ def test_answers_without_spaces_have_segments_of_their_own(tmp_path, capsys):
         passages=[["标题", "这部电影的创作者是博丹费古。", "这部电影的销售地是库德埃弗。"]],
         gold=answer,
         predictions=[answer] * 4,
-        errors=[ErrorSpan("Irrelevant", wrong, wrong + 13)],
+        errors=[error_span("Irrelevant", wrong, wrong + 13)],
         missing=[],
         corrected=answer,
         preference=[0] * 6,

@@ -3,12 +3,11 @@
 import json
 
 import pytest
+from judged_rows import solution, step
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_jsonl
-from fgrlhf.data.formats import Step, StepFeedback
 from fgrlhf.task import Task
-from fgrlhf.text_types import Prompt
 from reward_modeling import command
 from reward_modeling.data import read_segment_rows
 from reward_modeling.step_files import share_cut_at_error, step_tags, tagged_solution
@@ -16,15 +15,11 @@ from reward_modeling.step_files import share_cut_at_error, step_tags, tagged_sol
 TASK = Task(name="any")
 
 
-def feedback(*steps: Step) -> StepFeedback:
-    return StepFeedback(Prompt("4", "add 2 and 3"), steps)
-
-
 def test_steps_after_the_first_error_are_not_judged():
-    solution = feedback(
-        Step("a", score=1.0), Step("b", score=0.0), Step("c", score=0.0), Step("d", score=1.0)
+    judged = solution(
+        step("a", score=1.0), step("b", score=0.0), step("c", score=0.0), step("d", score=1.0)
     )
-    assert step_tags(solution, 0.0, ()) == ["O", "ERROR", "Ignore", "Ignore"]
+    assert step_tags(judged, 0.0, ()) == ["O", "ERROR", "Ignore", "Ignore"]
 
 
 @pytest.mark.parametrize(
@@ -32,27 +27,27 @@ def test_steps_after_the_first_error_are_not_judged():
     [(-1.0, ["O", "O", "ERROR"]), (0.0, ["O", "ERROR", "Ignore"])],
 )
 def test_ratings_of_prm800k(error_at_most, tags):
-    solution = feedback(Step("a", score=1.0), Step("b", score=0.0), Step("c", score=-1.0))
-    assert step_tags(solution, error_at_most, ()) == tags
+    judged = solution(step("a", score=1.0), step("b", score=0.0), step("c", score=-1.0))
+    assert step_tags(judged, error_at_most, ()) == tags
 
 
 def test_labels_without_scores():
-    solution = feedback(Step("a", "fine"), Step("b", "wrong"))
-    assert step_tags(solution, 0.0, ["wrong", "odd"]) == ["O", "ERROR"]
-    with pytest.raises(UserError, match="row 4 has a step with the label 'fine' and no score"):
-        step_tags(solution, 0.0, ())
+    judged = solution(step("a", "fine"), step("b", "wrong"))
+    assert step_tags(judged, 0.0, ["wrong", "odd"]) == ["O", "ERROR"]
+    with pytest.raises(UserError, match="row 0 has a step with the label 'fine' and no score"):
+        step_tags(judged, 0.0, ())
 
 
 def test_every_step_is_one_line():
-    solution = feedback(Step("first\n\nstep", score=1.0), Step(" second ", score=0.0))
-    example = tagged_solution(TASK, solution, step_tags(solution, 0.0, ()))
+    judged = solution(step("first\n\nstep", score=1.0), step(" second ", score=0.0))
+    example = tagged_solution(TASK, judged, step_tags(judged, 0.0, ()))
     assert example is not None
     assert example.words == [
-        *("add", "2", "and", "3"),
+        "p",
         *("</s>", "first", "step"),
         *("</s>", "second"),
     ]
-    assert example.tags == [*["Ignore"] * 4, "O", "Ignore", "Ignore", "ERROR", "Ignore"]
+    assert example.tags == ["Ignore", "O", "Ignore", "Ignore", "ERROR", "Ignore"]
 
 
 def test_the_file_is_what_training_reads(tmp_path, capsys):

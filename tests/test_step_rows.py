@@ -1,9 +1,10 @@
 """Writers of judged steps in other projects' formats."""
 
 import pytest
+from judged_rows import solution, step, steps_of
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.data.formats import STEPS, Step, StepFeedback
+from fgrlhf.data.formats import STEPS
 from fgrlhf.data.rows import Row
 from fgrlhf.data.step_rows import (
     STEP_ROWS,
@@ -15,10 +16,7 @@ from fgrlhf.data.step_rows import (
 from fgrlhf.text_types import Prompt
 
 PROMPT = Prompt("7", "What is 2 + 3 * 4?")
-SOLUTION = StepFeedback(
-    PROMPT,
-    (Step("3 * 4 = 12", score=1.0), Step("2 + 12 = 15", score=0.0)),
-)
+SOLUTION = solution(step("3 * 4 = 12", score=1.0), step("2 + 12 = 15", score=0.0), prompt=PROMPT)
 PRM800K_COLUMNS = {"prompt": "question.problem", "steps": "label.steps"}
 
 
@@ -45,9 +43,9 @@ def test_math_shepherd_row():
 
 @pytest.mark.parametrize("first", ["Step 1: add", "step 1: add"])
 def test_math_shepherd_keeps_the_numbers_of_its_own_steps(first):
-    steps = (Step(first, score=1.0), Step("Step 2: divide", score=0.0))
-    again = reread(math_shepherd_row(StepFeedback(PROMPT, steps)))
-    assert again.steps == steps
+    steps = (step(first, score=1.0), step("Step 2: divide", score=0.0))
+    again = reread(math_shepherd_row(solution(*steps, prompt=PROMPT)))
+    assert steps_of(again) == list(steps)
     assert again.prompt.text == PROMPT.text
 
 
@@ -62,26 +60,26 @@ def test_prm800k_row():
 
 
 def test_prm800k_ratings_are_reread_unchanged():
-    steps = (Step("a", score=0.0), Step("b", score=1.0), Step("c", score=-1.0))
-    row = prm800k_row(StepFeedback(PROMPT, steps), error_at_most=-1.0)
-    assert reread(row, PRM800K_COLUMNS).steps == steps
+    steps = (step("a", score=0.0), step("b", score=1.0), step("c", score=-1.0))
+    row = prm800k_row(solution(*steps, prompt=PROMPT), error_at_most=-1.0)
+    assert steps_of(reread(row, PRM800K_COLUMNS)) == list(steps)
 
 
 def test_the_threshold_decides_which_steps_are_bad():
-    steps = (Step("a", score=0.3), Step("b", score=0.5), Step("c", score=0.7))
-    row = trl_row(StepFeedback(PROMPT, steps), error_at_most=0.5)
+    steps = (step("a", score=0.3), step("b", score=0.5), step("c", score=0.7))
+    row = trl_row(solution(*steps, prompt=PROMPT), error_at_most=0.5)
     assert row["labels"] == [False, False, True]
 
 
 @pytest.mark.parametrize("name", STEP_ROWS)
 def test_a_step_without_a_score_is_an_error(name):
-    feedback = StepFeedback(PROMPT, (Step("a", label="wrong"),))
+    feedback = solution(step("a", label="wrong"), prompt=PROMPT)
     with pytest.raises(UserError, match="row 7: the step 'a' has the label 'wrong' and no score"):
         STEP_ROWS[name](feedback, 0.0)
 
 
 def test_the_mark_of_math_shepherd_in_a_text_is_an_error():
-    feedback = StepFeedback(PROMPT, (Step("раки", score=1.0),))
+    feedback = solution(step("раки", score=1.0), prompt=PROMPT)
     with pytest.raises(UserError, match="contains `ки`"):
         math_shepherd_row(feedback)
 
@@ -95,7 +93,7 @@ def test_the_mark_of_math_shepherd_in_a_text_is_an_error():
 )
 def test_a_second_beginning_of_math_shepherd_is_an_error(prompt, first):
     """The reader would find the first step there, and prompt and step would have other texts."""
-    feedback = StepFeedback(Prompt("7", prompt), (Step(first, score=1.0),))
+    feedback = solution(step(first, score=1.0), prompt=Prompt("7", prompt))
     with pytest.raises(UserError, match="row 7 contains `Step 1:` or `step 1:` more than once"):
         math_shepherd_row(feedback)
 
@@ -126,7 +124,7 @@ def test_a_second_beginning_of_math_shepherd_is_an_error(prompt, first):
 )
 def test_what_a_format_of_steps_cannot_hold_is_counted(name, losses):
     prompt = Prompt("0", "p", ("r",), {"topic": "x"})
-    steps = (Step("a", "good", 1.0), Step("b", score=0.5), Step("c", score=-1.0))
-    rows, lost = step_rows([StepFeedback(prompt, steps), StepFeedback(prompt, ())], name)
+    steps = (step("a", "good", 1.0), step("b", score=0.5), step("c", score=-1.0))
+    rows, lost = step_rows([solution(*steps, prompt=prompt), solution(prompt=prompt)], name)
     assert len(rows) == 1
     assert lost == losses | {"solutions without a step": 1}

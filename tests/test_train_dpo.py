@@ -25,8 +25,8 @@ from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.annotator import Habits, annotate
 from tasks.qa_feedback.feedback import (
-    ErrorSpan,
     FeedbackRow,
+    error_span,
     load_examples,
     read_feedback,
     write_feedback,
@@ -61,7 +61,7 @@ def test_new_words(before, after, new):
     assert words(after, new_words(before, after)) == new
 
 
-ERRORS = (ErrorSpan("Irrelevant", 7, 14), ErrorSpan("Unverifiable", 0, 5))
+ERRORS = (error_span("Irrelevant", 7, 14), error_span("Unverifiable", 0, 5))
 
 
 def row(

@@ -13,7 +13,7 @@ from fgrlhf.configs.strict import Count, FilePath, StrictModel
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, SPANS
-from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, from_spans
+from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
 
@@ -73,7 +73,7 @@ def _judged(source: str, rows: Sequence[Any], settings: ExploreSettings) -> list
         return JUDGEMENTS.read(source, columns, settings.limit)
     if has(SPANS, "spans"):
         columns = _columns_of(SPANS.names, settings)
-        return [from_spans(item) for item in SPANS.read(source, columns, settings.limit)]
+        return SPANS.read(source, columns, settings.limit)
     return []
 
 

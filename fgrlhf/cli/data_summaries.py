@@ -13,8 +13,6 @@ from fgrlhf.data.formats import (
     SPANS,
     STEPS,
     Demonstration,
-    SpanFeedback,
-    StepFeedback,
 )
 from fgrlhf.data.judgements import JUDGEMENTS, SOURCE, JudgedResponse
 from fgrlhf.data.locate import is_whole
@@ -89,19 +87,19 @@ def _about_comparisons(comparisons: Sequence[Comparison]) -> list[str]:
     return lines
 
 
-def _about_spans(feedback: Sequence[SpanFeedback]) -> list[str]:
+def _about_spans(feedback: Sequence[JudgedResponse]) -> list[str]:
     labels = Counter(span.label for item in feedback for span in item.spans)
     without = sum(not item.spans for item in feedback)
     lines = [f"spans: {labels.total():,}", f"responses without a span: {without:,}"]
-    marks = [(item.response, span.start, span.end) for item in feedback for span in item.spans]
-    lines += _about_marks(marks)
+    lines += _about_marks(feedback)
     severities = Counter(span.severity for item in feedback for span in item.spans if span.severity)
     alike = [*_alike("labels", labels), *_alike("severities", severities)]
     return [*lines, *_about_sentences(feedback), *_counted_labels(labels), *alike]
 
 
-def _about_marks(marks: Sequence[tuple[str, int, int]]) -> list[str]:
-    """Lines about spans [start, end) of texts that hardly are what somebody marked."""
+def _about_marks(judged: Sequence[JudgedResponse]) -> list[str]:
+    """Lines about spans that hardly are what somebody marked."""
+    marks = [(item.text(span.side), *span.place) for item in judged for span in item.spans]
     lines = []
     cut = sum(not is_whole(text, start, end) for text, start, end in marks)
     if cut:
@@ -129,7 +127,7 @@ def _alike(what: str, values: Counter[str]) -> list[str]:
     ]
 
 
-def _about_sentences(feedback: Sequence[SpanFeedback]) -> list[str]:
+def _about_sentences(feedback: Sequence[JudgedResponse]) -> list[str]:
     """A line with the sentences of the responses, and the shares of odd ones."""
     kinds: Counter[str | None] = Counter()
     for item in feedback:
@@ -142,8 +140,8 @@ def _about_sentences(feedback: Sequence[SpanFeedback]) -> list[str]:
     return [f"sentences of the responses: {total:,}{of_these}"]
 
 
-def _about_steps(feedback: Sequence[StepFeedback]) -> list[str]:
-    steps = [step for item in feedback for step in item.steps]
+def _about_steps(feedback: Sequence[JudgedResponse]) -> list[str]:
+    steps = [step for item in feedback for step in item.spans]
     lines = [*_about_prompts([item.prompt for item in feedback]), f"steps: {len(steps):,}"]
     scores = [step.score for step in steps if step.score is not None]
     if scores:
@@ -158,15 +156,8 @@ def _about_judgements(judged: Sequence[JudgedResponse]) -> list[str]:
     judgements = [judgement for item in judged for judgement in item.judgements]
     without = sum(not item.judgements for item in judged)
     lines = [f"judgements: {len(judgements):,}", f"responses without a judgement: {without:,}"]
-    spans = sum(judgement.span is not None for judgement in judgements)
-    lines.append(f"with a span: {spans:,}")
-    marks = []
-    for item in judged:
-        for judgement in item.judgements:
-            text = item.source if judgement.side == SOURCE else item.response
-            if judgement.span is not None and text is not None:
-                marks.append((text, *judgement.span))
-    lines += _about_marks(marks)
+    lines.append(f"with a span: {sum(len(item.spans) for item in judged):,}")
+    lines += _about_marks(judged)
     of_source = sum(judgement.side == SOURCE for judgement in judgements)
     if of_source:
         lines.append(f"of the source: {of_source:,}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from fgrlhf.data.comparisons import Comparison, as_pairs
 from fgrlhf.data.format import Format
-from fgrlhf.data.formats import COMPARISONS, JUDGEMENTS, SPANS, pair_row
+from fgrlhf.data.formats import COMPARISONS, JUDGEMENTS, pair_row
 from fgrlhf.data.importers.doccano import COMMENTS
 from fgrlhf.data.importers.tools import COMMENT, OF_SOURCE, PARTS, SCORE, SUGGESTED, VERDICT
 from fgrlhf.data.judgements import (
@@ -20,8 +20,8 @@ from fgrlhf.data.judgements import (
     Judgement,
     Losses,
     is_wrong_somewhere,
-    to_spans,
-    to_steps,
+    only_steps,
+    span_row,
 )
 from fgrlhf.data.label_studio_project import fitted, read_project
 from fgrlhf.data.offsets import UTF16_UNIT, to_utf16
@@ -409,9 +409,9 @@ def span_rows(items: Iterable[JudgedResponse]) -> Rows:
         if is_wrong_somewhere(judged):
             losses["responses whose only errors have no place"] += 1
             continue
-        feedback, lost = to_spans(judged)
+        row, lost = span_row(judged)
         losses += lost
-        rows.append(SPANS.to_row(feedback))
+        rows.append(row)
     return rows, losses
 
 
@@ -424,9 +424,9 @@ def trl_stepwise_rows(items: Iterable[JudgedResponse]) -> Rows:
     losses = Losses()
     solutions = []
     for judged in items:
-        feedback, lost = to_steps(judged)
+        solution, lost = only_steps(judged)
         losses += lost
-        solutions.append(feedback)
+        solutions.append(solution)
     rows, lost = step_rows(solutions, TRL)
     return rows, losses + lost
 

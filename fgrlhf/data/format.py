@@ -34,62 +34,6 @@ SIDES = (RESPONSE, SOURCE)
 
 
 @dataclass(frozen=True)
-class LabelledSpan:
-    """Characters [start, end) of a response, their label, and how severe the error is.
-
-    Args:
-      evidence: what proves the error, such as a quotation.
-      reason: why it is an error, in the annotator's words.
-      side: `response`, or `source` if the characters are those of the source text.
-    """
-
-    start: int
-    end: int
-    label: str
-    severity: str | None = None
-    evidence: str | None = None
-    reason: str | None = None
-    side: str = RESPONSE
-
-
-@dataclass(frozen=True)
-class SpanFeedback:
-    """A response with labelled spans, in the order of the file. Spans may overlap."""
-
-    prompt: Prompt
-    response: str
-    spans: tuple[LabelledSpan, ...]
-
-    @property
-    def source(self) -> str:
-        """The text of spans on the source side: the row's `source`, else the prompt."""
-        return source_of(self.prompt)
-
-
-def source_of(prompt: Prompt) -> str:
-    """The source text of a row with this prompt: its key `source` if that is a text."""
-    source = prompt.meta.get(SOURCE)
-    return source if isinstance(source, str) else prompt.text
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of a solution, with a label, a score, or both."""
-
-    text: str
-    label: str | None = None
-    score: float | None = None
-
-
-@dataclass(frozen=True)
-class StepFeedback:
-    """A solution with judged steps (process supervision)."""
-
-    prompt: Prompt
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True)
 class Format(Generic[Item]):
     """A row format.
 

@@ -29,13 +29,8 @@ from fgrlhf.data.comparisons import (
     pairs_of_scores,
 )
 from fgrlhf.data.format import (
-    RESPONSE,
     SOURCE,
     Format,
-    LabelledSpan,
-    SpanFeedback,
-    Step,
-    StepFeedback,
     counted_span,
     inside,
     prompt_of,
@@ -44,10 +39,19 @@ from fgrlhf.data.format import (
     references_of,
     response_text,
     side_of,
-    source_of,
     whole,
 )
-from fgrlhf.data.judgements import JUDGEMENTS
+from fgrlhf.data.judgements import (
+    JUDGEMENTS,
+    SPAN_ASPECT,
+    SPAN_TEXTS,
+    STEP_ASPECT,
+    JudgedResponse,
+    Judgement,
+    judged_spans,
+    judged_steps,
+    span_row,
+)
 from fgrlhf.data.locate import locate
 from fgrlhf.data.rows import (
     LeftOutError,
@@ -351,10 +355,9 @@ OTHER_SPANS = "other_spans"  # of each response after the first, as the feedback
 # keys of a row with marks in several responses that are about the first one, or about all of them
 OF_ALL_RESPONSES = ("responses", "preferences", "ratings", "missing", "correction", "comment")
 FURTHER = "responses after the first of their row, each with its own spans"
-SPAN_TEXTS = ("severity", "evidence", "reason")  # optional texts of a span
 
 
-def _parse_spans(row: Row, number: int) -> SpanFeedback:
+def _parse_spans(row: Row, number: int) -> JudgedResponse:
     text = prompt_text(row, "prompt") if row.has("prompt") else PromptText("")
     response = response_text(row, "response", "completion")
     if "spans" in row.values and not row.columns.get("spans") and not row.has("spans"):
@@ -366,9 +369,11 @@ def _parse_spans(row: Row, number: int) -> SpanFeedback:
     prompt = prompt_of(row, number, text, references_of(row, "references"))
     if renamed_source is not None:
         prompt = replace(prompt, meta={**prompt.meta, SOURCE: renamed_source})
+    source = prompt.meta.get(SOURCE)
     spans = []
     for i, value in enumerate(values):
-        span = _span(row, f"{key}[{i}]", value, response, source_of(prompt))
+        texts = response, source if isinstance(source, str) else prompt.text
+        span = _span(row, f"{key}[{i}]", value, *texts)
         if span is None:
             continue
         if span.side == SOURCE and text.messages and not _has_source_text(row, prompt):
@@ -385,7 +390,7 @@ def _parse_spans(row: Row, number: int) -> SpanFeedback:
             " right",
             "responses left out, since none of their spans was found",
         )
-    return SpanFeedback(prompt, response, tuple(spans))
+    return judged_spans(prompt, response, spans)
 
 
 def _has_source_text(row: Row, prompt: Prompt) -> bool:
@@ -425,7 +430,7 @@ def _split_responses(row: Row) -> list[Row]:
 OF_RESPONSE = ("response", "completion", "spans")  # names that differ between responses
 
 
-def _span(row: Row, name: str, value: Any, response: str, source: str) -> LabelledSpan | None:
+def _span(row: Row, name: str, value: Any, response: str, source: str) -> Judgement | None:
     """A span of a row; None if it has a quote that is not in its text, which is counted."""
     span = check_object(name, value)
     start = inside(row, "spans", "start", name, span)
@@ -441,7 +446,7 @@ def _span(row: Row, name: str, value: Any, response: str, source: str) -> Labell
     if quote is not None:
         check_text(f"{name}.quote", quote, may_be_blank=True)
     place = _place(row, name, (start, end), quote, source if side == SOURCE else response, side)
-    return None if place is None else LabelledSpan(*place, label, side=side, **parts)
+    return None if place is None else Judgement(SPAN_ASPECT, label, *place, side=side, **parts)
 
 
 def _place(
@@ -460,30 +465,16 @@ def _place(
     return located.span
 
 
-def _spans_row(feedback: SpanFeedback) -> dict[str, Any]:
-    spans = []
-    for span in feedback.spans:
-        values: dict[str, Any] = {"start": span.start, "end": span.end, "label": span.label}
-        if span.side != RESPONSE:
-            values["side"] = span.side
-        for part in SPAN_TEXTS:
-            if getattr(span, part) is not None:
-                values[part] = getattr(span, part)
-        spans.append(values)
-    row = prompt_row(feedback.prompt, {"response": feedback.response, "spans": spans})
-    if not feedback.prompt.text:
-        del row["prompt"]
-    return row
-
-
 # ---- steps ---------------------------------------------------------------------------------------
 
+Step = tuple[str, Judgement]  # its text, and its judgement without a place
 
-def _parse_steps(row: Row, number: int) -> StepFeedback:
+
+def _parse_steps(row: Row, number: int) -> JudgedResponse:
     if row.first_given("steps", "input", "completions") == "input":  # Math-Shepherd
         problem, marked = split_marked_steps(row.text("input"), row.text("label"))
         text = PromptText(problem)
-        steps = [Step(step, score=float(is_good)) for step, is_good in marked]
+        steps = [_scored(step, is_good) for step, is_good in marked]
     else:
         text = prompt_text(row, "prompt")
         name = row.first_of("steps", "completions")
@@ -494,7 +485,11 @@ def _parse_steps(row: Row, number: int) -> StepFeedback:
             steps = _step_texts(row, check_texts(row.key(name), values, may_be_blank=True))
         steps = _without_empty(row, row.key(name), steps, number)
     prompt = prompt_of(row, number, text, references_of(row, "references"))
-    return StepFeedback(prompt, tuple(steps))
+    return judged_steps(prompt, steps)
+
+
+def _scored(text: str, score: float) -> Step:
+    return text, Judgement(STEP_ASPECT, score=float(score))
 
 
 def _step_values(row: Row, name: str) -> list[Any]:
@@ -519,23 +514,22 @@ def _without_empty(row: Row, key: str, steps: Sequence[Step], number: int) -> li
     Raises:
       LeftOutError: the first wrong step is empty, or an empty step has a label.
     """
-    first_bad = next((i for i, step in enumerate(steps) if _is_bad(step)), None)
-    for i, step in enumerate(steps):
-        if step.text.strip():
+    scores = [judgement.score for _, judgement in steps]
+    first_bad = next(
+        (i for i, score in enumerate(scores) if score is not None and score <= 0), None
+    )
+    for i, (text, _) in enumerate(steps):
+        if text.strip():
             continue
-        if i == first_bad or step.score is None:
+        if i == first_bad or scores[i] is None:
             what = "rows with an empty step that is the first wrong one or has a label"
             raise LeftOutError(f"{key}[{i}]", "is empty, and no other step may stand for it", what)
         what = next((each for each in row.counts if each.startswith(EMPTY_STEPS)), None)
         row.counts[what or f"{EMPTY_STEPS}; the first is `{key}[{i}]` of row {number}"] += 1
-    return [step for step in steps if step.text.strip()]
+    return [step for step in steps if step[0].strip()]
 
 
 EMPTY_STEPS = "empty steps, left out"
-
-
-def _is_bad(step: Step) -> bool:
-    return step.score is not None and step.score <= 0
 
 
 def _step_objects(row: Row, key: str, values: Sequence[Any]) -> list[Step]:
@@ -562,7 +556,7 @@ def _step_objects(row: Row, key: str, values: Sequence[Any]) -> list[Step]:
         completion = chosen_completion(name, step)
         if completion is None:  # it has no rating, so the rest of the solution has none either
             break
-        steps.append(Step(completion.text, score=completion.rating))
+        steps.append(_scored(completion.text, completion.rating))
         if not completion.goes_on:
             break
     return steps
@@ -580,7 +574,7 @@ def _step_texts(row: Row, texts: Sequence[str]) -> list[Step]:
     """Steps as texts, with a separate list of labels or scores, or the first wrong step."""
     first_error = _first_error(row, len(texts))
     if first_error is not None:
-        return [Step(text, score=float(i < first_error)) for i, text in enumerate(texts)]
+        return [_scored(text, i < first_error) for i, text in enumerate(texts)]
     name = row.first_of("labels", "scores")
     key = row.key(name)
     values = check_list(key, row.get(name))
@@ -624,15 +618,15 @@ def _step(key: str, text: str, label: Any, score: Any) -> Step:
         label = check_text(f"{key}.label", label)
     if score is not None:
         score = check_number(f"{key}.score", score)
-    return Step(text, label, score)
+    return text, Judgement(STEP_ASPECT, label, score=score)
 
 
-def _steps_row(feedback: StepFeedback) -> dict[str, Any]:
+def _steps_row(solution: JudgedResponse) -> dict[str, Any]:
     steps = []
-    for step in feedback.steps:
-        values = {"text": step.text, "label": step.label, "score": step.score}
+    for step in solution.spans:
+        values = {"text": solution.marked(step), "label": step.label, "score": step.score}
         steps.append({key: value for key, value in values.items() if value is not None})
-    return prompt_row(feedback.prompt, {"steps": steps})
+    return prompt_row(solution.prompt, {"steps": steps})
 
 
 # ---- the formats ---------------------------------------------------------------------------------
@@ -683,7 +677,7 @@ SPANS = Format(
         "references",
     ),
     _parse_spans,
-    _spans_row,
+    lambda judged: span_row(judged)[0],
     _split_responses,
 )
 STEPS = Format(

@@ -9,12 +9,12 @@
 source from which it was made. If both are null, the judgement is about the whole text. A `quote` is
 verified: it must be the text from start to end.
 
-Spans and steps are special cases; the functions below convert between them.
+Rows of spans and of steps (fgrlhf/data/formats.py) are read as the same responses and judgements.
 """
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -25,10 +25,6 @@ from fgrlhf.data.format import (
     SIDES,
     SOURCE,
     Format,
-    LabelledSpan,
-    SpanFeedback,
-    Step,
-    StepFeedback,
     counted_span,
     is_written_as_text,
     prompt_of,
@@ -43,13 +39,14 @@ from fgrlhf.data.shapes import PromptText
 from fgrlhf.text_types import Prompt
 
 NO_ERROR = "no error"  # the label of a whole text in which an annotator found nothing
-SPAN_ASPECT, STEP_ASPECT = "span", "step"  # of judgements that were spans or steps
+SPAN_ASPECT, STEP_ASPECT = "span", "step"  # of judgements in rows of spans and of steps
 LIKED_ASPECT = "liked"  # of spans that an annotator likes, so they are not errors
 MISSING_ASPECT = "missing"  # of missing information; rows of spans have it under this key
 JOINED = " + "  # between labels that one annotator gave the same place
+SPAN_TEXTS = ("severity", "evidence", "reason")  # optional texts of a span in rows of spans
 STEP_BREAK = "\n"  # between the steps of a response
 
-# What a conversion cannot hold -> how often it was there. `+losses` leaves out counts of 0.
+# What a row cannot hold -> how often it was there. `+losses` leaves out counts of 0.
 Losses = Counter[str]
 
 
@@ -100,6 +97,13 @@ class Judgement:
             return None
         return self.start, self.end
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """[start, end). Raises `ValueError` for a judgement of the whole text."""
+        if self.start is None or self.end is None:
+            raise ValueError("a judgement of the whole text has no place")
+        return self.start, self.end
+
 
 @dataclass(frozen=True)
 class JudgedResponse:
@@ -125,6 +129,15 @@ class JudgedResponse:
                     f"[{judgement.start}, {judgement.end}) is not in the {judgement.side}, which"
                     f" has {len(text)} characters"
                 )
+
+    @property
+    def spans(self) -> tuple[Judgement, ...]:
+        """The judgements with a place."""
+        return tuple(judgement for judgement in self.judgements if judgement.span is not None)
+
+    def marked(self, span: Judgement) -> str:
+        """The text of a span; the whole text of its side if the judgement has no place."""
+        return self.text(span.side)[slice(span.start, span.end)]
 
     def text(self, side: str) -> str:
         """The text of a side. Raises `ValueError` if there is no source."""
@@ -207,8 +220,13 @@ def _row(judged: JudgedResponse) -> dict[str, Any]:
     if judged.source is not None:
         values["source"] = judged.source
     values["judgements"] = [judgement_row(judgement) for judgement in judged.judgements]
-    row = prompt_row(judged.prompt, values)
-    if not judged.prompt.text:
+    return _prompt_row(judged.prompt, values)
+
+
+def _prompt_row(prompt: Prompt, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a response, which has no `prompt` if that is empty."""
+    row = prompt_row(prompt, values)
+    if not prompt.text:
         del row["prompt"]
     return row
 
@@ -247,44 +265,7 @@ class FeedbackRows:
     missing: str
 
 
-# ---- spans ---------------------------------------------------------------------------------------
-
-
-def from_spans(feedback: SpanFeedback) -> JudgedResponse:
-    """The spans of a response as judgements, then its missing information.
-
-    A response without spans was judged too: it has the judgement `no error`. Missing information
-    (`missing`, a list of objects with a label) is about the whole response, and its other keys are
-    the evidence. A text `source` is the source of spans on that side; without one it is the prompt.
-    """
-    judgements = []
-    for span in feedback.spans:
-        judgements.append(
-            Judgement(
-                SPAN_ASPECT,
-                span.label,
-                span.start,
-                span.end,
-                span.severity,
-                side=span.side,
-                reason=span.reason,
-                evidence=span.evidence,
-            )
-        )
-    if not judgements:
-        judgements.append(Judgement(SPAN_ASPECT, NO_ERROR))
-    meta = dict(feedback.prompt.meta)
-    if _is_missing_information(meta.get(MISSING_ASPECT)):
-        for information in meta.pop(MISSING_ASPECT):
-            evidence = missing_evidence(information, "label")
-            judgements.append(Judgement(MISSING_ASPECT, information["label"], evidence=evidence))
-    source = None
-    if isinstance(meta.get(SOURCE), str):
-        source = meta.pop(SOURCE)
-    elif any(span.side == SOURCE for span in feedback.spans):
-        source = feedback.source
-    prompt = replace(feedback.prompt, meta=meta)
-    return JudgedResponse(prompt, feedback.response, tuple(judgements), source)
+# ---- missing information -------------------------------------------------------------------------
 
 
 def missing_evidence(information: Mapping[str, Any], label_key: str) -> str:
@@ -315,8 +296,33 @@ def _is_missing_information(value: Any) -> bool:
     return True
 
 
-def to_spans(judged: JudgedResponse) -> tuple[SpanFeedback, Losses]:
-    """The labelled spans and missing information of a response, and what they cannot hold.
+# ---- spans ---------------------------------------------------------------------------------------
+
+
+def judged_spans(prompt: Prompt, response: str, spans: Sequence[Judgement]) -> JudgedResponse:
+    """A response with its spans, then its missing information, as a row of spans has them.
+
+    A response without spans was judged too: it has the judgement `no error`. Missing information
+    (`missing` in the prompt's other keys, a list of objects with a label) is about the whole
+    response, and its other keys are the evidence. A text `source` there is the source; without one,
+    spans on that side are of the prompt.
+    """
+    judgements = list(spans) or [Judgement(SPAN_ASPECT, NO_ERROR)]
+    meta = dict(prompt.meta)
+    if _is_missing_information(meta.get(MISSING_ASPECT)):
+        for information in meta.pop(MISSING_ASPECT):
+            evidence = missing_evidence(information, "label")
+            judgements.append(Judgement(MISSING_ASPECT, information["label"], evidence=evidence))
+    source = None
+    if isinstance(meta.get(SOURCE), str):
+        source = meta.pop(SOURCE)
+    elif any(span.side == SOURCE for span in spans):
+        source = prompt.text
+    return JudgedResponse(replace(prompt, meta=meta), response, tuple(judgements), source)
+
+
+def span_row(judged: JudgedResponse) -> tuple[dict[str, Any], Losses]:
+    """The row of the labelled spans and missing information, and what it cannot hold.
 
     If annotators judged the response, what a model suggested is left out: the annotators removed
     it, or it is there a second time as theirs.
@@ -332,17 +338,7 @@ def to_spans(judged: JudgedResponse) -> tuple[SpanFeedback, Losses]:
         if judgement.aspect == MISSING_ASPECT:
             places = missing_places(judgement)
         if judgement.span is not None:
-            start, end = judgement.span
-            span = LabelledSpan(
-                start,
-                end,
-                judgement.label,
-                severity=judgement.severity,
-                evidence=judgement.evidence,
-                reason=judgement.reason,
-                side=judgement.side,
-            )
-            spans.append(span)
+            spans.append(_span_values(judgement))
         elif places is not None:
             missing.append({"label": judgement.label, **places})
             losses["severity"] += judgement.severity is not None
@@ -357,14 +353,34 @@ def to_spans(judged: JudgedResponse) -> tuple[SpanFeedback, Losses]:
         losses["responses left without a span, though not judged `no error`"] += 1
     aspects = {judgement.aspect for judgement in judged.judgements}
     losses["aspects"] += len(aspects - {SPAN_ASPECT, MISSING_ASPECT})
-    meta = dict(judged.prompt.meta)
+    values: dict[str, Any] = {"response": judged.response, "spans": spans}
     if missing:
-        losses["other values of `missing`"] += bool(meta.get(MISSING_ASPECT))
-        meta[MISSING_ASPECT] = missing
+        losses["other values of `missing`"] += bool(judged.prompt.meta.get(MISSING_ASPECT))
+        values[MISSING_ASPECT] = missing
     if judged.source is not None and not _prompt_is_source(judged):
-        meta[SOURCE] = judged.source
-    prompt = replace(judged.prompt, meta=meta)
-    return SpanFeedback(prompt, judged.response, tuple(spans)), +losses
+        values[SOURCE] = judged.source
+    return _prompt_row(judged.prompt, values), +losses
+
+
+def _span_values(span: Judgement) -> dict[str, Any]:
+    """A span as it is in a row."""
+    values: dict[str, Any] = {"start": span.start, "end": span.end, "label": span.label}
+    if span.side != RESPONSE:
+        values["side"] = span.side
+    for part in SPAN_TEXTS:
+        if getattr(span, part) is not None:
+            values[part] = getattr(span, part)
+    return values
+
+
+def _prompt_is_source(judged: JudgedResponse) -> bool:
+    """Whether rows of spans need no `source`: spans of the source refer to an equal prompt."""
+    marks_source = any(judgement.side == SOURCE for judgement in judged.judgements)
+    is_text = is_written_as_text(judged.prompt)
+    return marks_source and is_text and judged.source == judged.prompt.text
+
+
+# ---- suggestions, and errors without a place -----------------------------------------------------
 
 
 def without_suggestions(judged: JudgedResponse) -> tuple[JudgedResponse, Losses]:
@@ -397,36 +413,27 @@ def is_wrong_somewhere(judged: JudgedResponse) -> bool:
     return has_error
 
 
-def _prompt_is_source(judged: JudgedResponse) -> bool:
-    """Whether rows of spans need no `source`: spans of the source refer to an equal prompt."""
-    marks_source = any(judgement.side == SOURCE for judgement in judged.judgements)
-    is_text = is_written_as_text(judged.prompt)
-    return marks_source and is_text and judged.source == judged.prompt.text
-
-
 # ---- steps ---------------------------------------------------------------------------------------
 
 
-def from_steps(feedback: StepFeedback) -> JudgedResponse:
-    """A solution as a response, one step per line, with a judgement of every step.
+def judged_steps(prompt: Prompt, steps: Sequence[tuple[str, Judgement]]) -> JudgedResponse:
+    """A solution as a response, one step per line.
 
-    Raises:
-      ValueError: there is no step.
+    Args:
+      steps: the text of each, and its judgement, without a place.
     """
-    if not feedback.steps:
-        raise ValueError("a solution without a step has no response")
     judgements = []
     start = 0
-    for step in feedback.steps:
-        end = start + len(step.text)
-        judgements.append(Judgement(STEP_ASPECT, step.label, start, end, score=step.score))
+    for text, judgement in steps:
+        end = start + len(text)
+        judgements.append(replace(judgement, start=start, end=end))
         start = end + len(STEP_BREAK)
-    response = STEP_BREAK.join(step.text for step in feedback.steps)
-    return JudgedResponse(feedback.prompt, response, tuple(judgements))
+    response = STEP_BREAK.join(text for text, _ in steps)
+    return JudgedResponse(prompt, response, tuple(judgements))
 
 
-def to_steps(judged: JudgedResponse) -> tuple[StepFeedback, Losses]:
-    """The steps of a solution in the order of the text, and what they cannot hold.
+def only_steps(judged: JudgedResponse) -> tuple[JudgedResponse, Losses]:
+    """A solution with a judgement for each step in the order of the text, and what is left out.
 
     A step keeps one judgement: that of the annotator who occurs first in the list. Of two steps
     that overlap, the later one is left out.
@@ -454,7 +461,7 @@ def to_steps(judged: JudgedResponse) -> tuple[StepFeedback, Losses]:
             continue
         between.append(judged.response[last[1] : start])
         last = start, end
-        steps.append(Step(judged.response[start:end], judgement.label, judgement.score))
+        steps.append(judgement)
         for part in ("severity", "annotator", "reason", "evidence", "origin"):
             losses[part] += getattr(judgement, part) is not None
     between.append(judged.response[last[1] :])
@@ -462,4 +469,4 @@ def to_steps(judged: JudgedResponse) -> tuple[StepFeedback, Losses]:
         losses["texts that are not in a step"] += sum(bool(text.strip()) for text in between)
     if judged.source is not None:
         losses["source texts"] += 1
-    return StepFeedback(judged.prompt, tuple(steps)), +losses
+    return replace(judged, judgements=tuple(steps)), +losses

@@ -4,19 +4,19 @@ interface_html/row_format.py describes the rows: those of the format `spans`, wi
 them are kept. A row without `spans` has other feedback only, so it has no judgements.
 """
 
+from dataclasses import replace
 from typing import Any
 
-from fgrlhf.data.format import SpanFeedback
-from fgrlhf.data.formats import SPAN_TEXTS, SPANS
+from fgrlhf.data.formats import SPANS
 from fgrlhf.data.judgements import (
     MISSING_ASPECT,
     SPAN_ASPECT,
+    SPAN_TEXTS,
     FeedbackRows,
     JudgedResponse,
     Losses,
-    from_spans,
     is_wrong_somewhere,
-    to_spans,
+    span_row,
 )
 from fgrlhf.data.rows import Row, RowError, check_text
 
@@ -29,25 +29,27 @@ def parse(row: Row, number: int) -> JudgedResponse:
         judged = parse_spans(row, number)
         _check_span_keys(row.values["spans"])
         return judged
-    feedback = SPANS.parse(Row({**row.values, "spans": []}, {}), number)
-    _check_meta(feedback)
-    return JudgedResponse(feedback.prompt, feedback.response, ())
+    judged = parse_spans(Row({**row.values, "spans": []}, {}), number)
+    meta = dict(judged.prompt.meta)
+    if row.has(MISSING_ASPECT):
+        meta[MISSING_ASPECT] = row.get(MISSING_ASPECT)
+    return replace(judged, prompt=replace(judged.prompt, meta=meta), judgements=())
 
 
 def parse_spans(row: Row, number: int) -> JudgedResponse:
-    """The spans of a row, whose keys may be renamed, as judgements. Raises `RowError`."""
-    feedback = SPANS.parse(row, number)
-    _check_meta(feedback)
-    return from_spans(feedback)
+    """The spans of a row, whose keys may be renamed, for a row of judgements.
 
-
-def _check_meta(feedback: SpanFeedback) -> None:
-    """Raise `RowError` for keys that mean something else in rows of judgements."""
-    meta = feedback.prompt.meta
+    Raises:
+      RowError: the row is malformed, or has a key that means something else in rows of judgements.
+    """
+    judged = SPANS.parse(row, number)
+    meta = judged.prompt.meta
     if "judgements" in meta:
         raise RowError("judgements", "is a key of rows of judgements: rename or remove it")
-    if meta.get("source") is not None:
-        check_text("source", meta["source"])
+    for text in (meta.get("source"), judged.source):
+        if text is not None:
+            check_text("source", text)
+    return judged
 
 
 def _check_span_keys(spans: list[dict[str, Any]]) -> None:
@@ -63,8 +65,7 @@ def to_row(judged: JudgedResponse) -> tuple[dict[str, Any], Losses]:
 
     Without any judgement, and if all errors are without a place, the row has no `spans`.
     """
-    feedback, losses = to_spans(judged)
-    row = SPANS.to_row(feedback)
+    row, losses = span_row(judged)
     if not judged.judgements or is_wrong_somewhere(judged):
         del row["spans"]
     return row, losses

@@ -14,7 +14,7 @@ from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from fgrlhf.text_types import Prompt
 from reward_modeling.metrics.span_errors import precision_recall_f1
-from tasks.qa_feedback.data.oracle import Judgement, judge
+from tasks.qa_feedback.data.oracle import Truth, judge
 from tasks.qa_feedback.feedback import rm_prefix
 
 
@@ -79,15 +79,15 @@ def pair_metrics(
     return {"pair_accuracy": float(np.mean(right)), "pairs": len(right)}
 
 
-def relevance_errors(truth: Judgement) -> dict[tuple[int, int], bool]:
+def relevance_errors(truth: Truth) -> dict[tuple[int, int], bool]:
     return {(s.start, s.end): s.label != "ok" for s in truth.subsentences}
 
 
-def factuality_errors(truth: Judgement) -> dict[tuple[int, int], bool]:
+def factuality_errors(truth: Truth) -> dict[tuple[int, int], bool]:
     return {(s.start, s.end): not s.supported for s in truth.sentences}
 
 
-TRUTH: dict[str, Callable[[Judgement], float | dict]] = {
+TRUTH: dict[str, Callable[[Truth], float | dict]] = {
     "relevance": relevance_errors,
     "factuality": factuality_errors,
     "completeness": lambda truth: truth.completeness,

@@ -16,6 +16,7 @@ from pydantic import AfterValidator
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_jsonl, write_text
+from fgrlhf.data.judgements import Judgement
 from fgrlhf.data.problems import DataError, counted
 from fgrlhf.data.read import read_rows
 from fgrlhf.reward_models.prefix import Prefix
@@ -23,6 +24,7 @@ from fgrlhf.text_types import Prompt
 from fgrlhf.words import join_texts
 from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems
 
+ERRORS, MISSING = "errors", "missing-info"  # keys of `feedback`, and aspects of its judgements
 # the outputs that a row's six preferences compare
 PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
@@ -37,22 +39,18 @@ def _plain_name(name: str) -> str:
 SplitName = Annotated[str, AfterValidator(_plain_name)]
 
 
-@dataclass(frozen=True)
-class ErrorSpan:
-    """Characters [start, end) of prediction 1 with an error, and its type."""
+def error_span(kind: str, start: int, end: int, explanation: str = "") -> Judgement:
+    """An error in characters [start, end) of prediction 1, and its type."""
+    return Judgement(ERRORS, kind, start, end, evidence=explanation or None)
 
-    type: str
-    start: int
-    end: int
-    explanation: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "error type": self.type,
-            "explanation": self.explanation,
-            "start": self.start,
-            "end": self.end,
-        }
+def error_json(error: Judgement) -> dict[str, Any]:
+    """An error as it is in a row."""
+    values: dict[str, Any] = {"error type": error.label, "explanation": error.evidence or ""}
+    values |= {"start": error.start, "end": error.end}
+    if error.severity is not None:
+        values["severity"] = error.severity
+    return values
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class FeedbackRow:
         passages: Sequence[Sequence[str]],
         gold: str,
         predictions: Sequence[str],
-        errors: Iterable[ErrorSpan],
+        errors: Iterable[Judgement],
         missing: Iterable[MissingInfo],
         corrected: str,
         preference: Sequence[int],
@@ -107,7 +105,7 @@ class FeedbackRow:
                 "gold": gold,
                 **{f"prediction {i}": text for i, text in enumerate(predictions, 1)},
                 "feedback": {
-                    "errors": [error.to_json() for error in errors],
+                    "errors": [error_json(error) for error in errors],
                     "missing-info": [info.to_json() for info in missing],
                     "corrected-prediction": corrected,
                 },
@@ -138,10 +136,10 @@ class FeedbackRow:
         return "preference" in self.raw
 
     @property
-    def errors(self) -> tuple[ErrorSpan, ...]:
+    def errors(self) -> tuple[Judgement, ...]:
         """The error spans of prediction 1, in the annotator's order."""
         return tuple(
-            ErrorSpan(error["error type"], error["start"], error["end"], error["explanation"])
+            error_span(error["error type"], error["start"], error["end"], error["explanation"])
             for error in self.raw["feedback"]["errors"]
         )
 

@@ -24,8 +24,8 @@ from fgrlhf.data.judgements import (
 )
 from fgrlhf.data.rows import Row, RowError, check_list, check_object, check_text
 from fgrlhf.text_types import Prompt
+from tasks.qa_feedback.feedback import ERRORS, MISSING, error_json
 
-ERRORS, MISSING = "errors", "missing-info"  # aspects, and keys of `feedback`
 TYPE = "error type"
 ERROR_KEYS = (TYPE, "explanation", "start", "end", "severity")
 RESPONSE = "prediction 1"
@@ -152,11 +152,7 @@ def _written(judgement: Judgement, losses: Losses) -> dict[str, Any] | None:
     if sentences is not None:
         losses["severity"] += judgement.severity is not None
         return {TYPE: judgement.label, **sentences}
-    row: dict[str, Any] = {TYPE: judgement.label, "explanation": judgement.evidence or ""}
-    row |= {"start": judgement.start, "end": judgement.end}
-    if judgement.severity is not None:
-        row["severity"] = judgement.severity
-    return row
+    return error_json(judgement)
 
 
 ROWS = FeedbackRows(parse, to_row, ERRORS, MISSING)

@@ -9,7 +9,7 @@ from fgrlhf.base.errors import shorten
 from fgrlhf.data.formats import STEPS
 from fgrlhf.data.importers.files import read_objects, whole_number
 from fgrlhf.data.importers.report import Report
-from fgrlhf.data.judgements import JudgedResponse, from_steps
+from fgrlhf.data.judgements import JudgedResponse
 from fgrlhf.data.rows import Columns, LeftOutError, Row, check_text
 from fgrlhf.data.shapes import AFTER_MARKS, text_after_marks
 
@@ -103,15 +103,15 @@ def _solution(
 ) -> JudgedResponse | None:
     """The solution in a row; None if it is left out, which is reported."""
     try:
-        feedback = STEPS.parse(Row(row, columns, report.losses), number)
+        judged = STEPS.parse(Row(row, columns, report.losses), number)
     except LeftOutError as error:
         report.drop(number, error.key, error.reason, error.what)
         return None
-    _count_losses(row, len(feedback.steps), report)
-    if not feedback.steps:
+    _count_losses(row, len(judged.spans), report)
+    if not judged.spans:
         report.drop(number, "steps", "no step was rated", "rows without a step")
         return None
-    return from_steps(feedback)
+    return judged
 
 
 def _read(path: str | Path, columns: Columns, report: Report) -> list[JudgedResponse]:

@@ -25,6 +25,7 @@ from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
+from fgrlhf.data.judgements import SPAN_ASPECT, Judgement
 from fgrlhf.data.split import hash_share
 from fgrlhf.reward_utils import Segmenter, load_segmenter
 from reward_modeling.segment_files import TaggedWords, segment_file, segment_tags, tagged_words
@@ -70,7 +71,7 @@ def split_of_post(post: MarkedPost) -> str | None:
 
 def tagged_post(post: MarkedPost, segmenter: Segmenter) -> TaggedWords | None:
     """A line of span_segments: a sentence is `TOXIC` if a mark touches it. None without words."""
-    marks = [(place, place + 1, TAG) for place in sorted(post.marked)]
+    marks = [Judgement(SPAN_ASPECT, TAG, place, place + 1) for place in sorted(post.marked)]
     sentences = segmenter.sentences(post.text)
     tags = segment_tags(sentences, marks, {TAG: TAG})
     return tagged_words((BEFORE_TEXT,), post.text, sentences, tags)

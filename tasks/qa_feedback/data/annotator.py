@@ -14,10 +14,11 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fgrlhf.data.judgements import Judgement
 from fgrlhf.words import join_texts
 from tasks.qa_feedback.data.language import Claim, in_sentences
-from tasks.qa_feedback.data.oracle import Facts, Judgement, SubSentence, judge, page_sentences
-from tasks.qa_feedback.feedback import PAIRS, ErrorSpan, FeedbackRow, MissingInfo
+from tasks.qa_feedback.data.oracle import Facts, SubSentence, Truth, judge, page_sentences
+from tasks.qa_feedback.feedback import PAIRS, FeedbackRow, MissingInfo, error_span
 
 _SENTENCE_ENDS = re.compile(r"(?<=\.) |(?<=。)|\n")
 
@@ -38,7 +39,7 @@ class Habits:
 class _Marks:
     """Annotations of prediction 1, and the corrected answer built from it sentence by sentence."""
 
-    errors: list[ErrorSpan] = field(default_factory=list)
+    errors: list[Judgement] = field(default_factory=list)
     corrected: list[list[Claim | str]] = field(default_factory=list)
 
 
@@ -67,7 +68,7 @@ def _error_of(
     earliest: Mapping[tuple[str, str], str],
     facts: Facts,
     habits: Habits,
-) -> ErrorSpan | None:
+) -> Judgement | None:
     """The error that the annotator marks in a sub-sentence; types by the paper's priority.
 
     `earliest` is the result of `_earliest`.
@@ -76,26 +77,26 @@ def _error_of(
     if rng.random() < habits.noise:
         if is_wrong:
             return None
-        return ErrorSpan(rng.choice(("Irrelevant", "Unverifiable")), part.start, part.end)
+        return error_span(rng.choice(("Irrelevant", "Unverifiable")), part.start, part.end)
     if not is_wrong:
         return None
     claim = part.claim
     if part.label == "irrelevant":
-        return ErrorSpan("Irrelevant", part.start, part.end)
+        return error_span("Irrelevant", part.start, part.end)
     if part.label == "incoherent":
-        return ErrorSpan("Incoherent", part.start, part.end)
+        return error_span("Incoherent", part.start, part.end)
     assert claim is not None  # only incoherent sub-sentences make no claim
     if part.label == "repeated":
-        return ErrorSpan("Redundant", part.start, part.end, earliest[claim.kind, claim.verb])
+        return error_span("Redundant", part.start, part.end, earliest[claim.kind, claim.verb])
     # an `ok` sub-sentence is about a fact of the pages
     source = facts.sources[claim.kind, claim.verb]
     evidence = {"passage_id": source.passage_id, "sentence_id": [source.sentence_id]}
-    return ErrorSpan(
+    return error_span(
         "Wrong-Grounding", part.start, part.end, json.dumps(evidence, separators=(",", ":"))
     )
 
 
-def _earliest(truth: Judgement, answer: str) -> dict[tuple[str, str], str]:
+def _earliest(truth: Truth, answer: str) -> dict[tuple[str, str], str]:
     """For every fact that the answer states, the first sub-sentence that states it."""
     texts: dict[tuple[str, str], str] = {}
     for part in truth.subsentences:
@@ -105,20 +106,18 @@ def _earliest(truth: Judgement, answer: str) -> dict[tuple[str, str], str]:
 
 
 def _corrected_part(
-    part: SubSentence, error: ErrorSpan | None, answer: str, facts: Facts
+    part: SubSentence, error: Judgement | None, answer: str, facts: Facts
 ) -> Claim | str | None:
     """A sub-sentence in the corrected answer: as it is, with the true value, or None (left out)."""
     if error is None:
         return part.claim or facts.language.clause(answer[part.start : part.end]) or None
-    if error.type == "Wrong-Grounding" and part.claim is not None:
+    if error.label == "Wrong-Grounding" and part.claim is not None:
         source = facts.sources[part.claim.kind, part.claim.verb]
         return replace(part.claim, value=source.claim.value)
     return None
 
 
-def _mark(
-    rng: random.Random, answer: str, truth: Judgement, facts: Facts, habits: Habits
-) -> _Marks:
+def _mark(rng: random.Random, answer: str, truth: Truth, facts: Facts, habits: Habits) -> _Marks:
     marks = _Marks()
     earliest = _earliest(truth, answer)
     starts = [part.start for part in truth.subsentences]  # in order

@@ -119,7 +119,7 @@ def _ratio(part: int, whole: int) -> float:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Truth:
     """The truth about one answer. Ratios of an answer without segments are 0."""
 
     subsentences: tuple[SubSentence, ...]
@@ -159,7 +159,7 @@ def _segmenter(name: str) -> Segmenter:
     return load_segmenter(name)
 
 
-def judge(question: Any, passages: Any, answer: str) -> Judgement:
+def judge(question: Any, passages: Any, answer: str) -> Truth:
     """The truth about `answer`, which can be any text. Never raises.
 
     The language is that of the question. A claim is supported in whatever form it is stated. A
@@ -171,7 +171,7 @@ def judge(question: Any, passages: Any, answer: str) -> Judgement:
     facts = Facts.read(question, passages)
     subsentences, covered = _judge_subsentences(answer, facts)
     sentences = _judge_sentences(answer, subsentences, _segmenter(facts.language.segmenter))
-    return Judgement(tuple(subsentences), tuple(sentences), facts.needed, frozenset(covered))
+    return Truth(tuple(subsentences), tuple(sentences), facts.needed, frozenset(covered))
 
 
 def _judge_subsentences(

@@ -13,6 +13,7 @@ the same segments.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
@@ -22,6 +23,7 @@ from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
+from fgrlhf.data.judgements import Judgement
 from fgrlhf.reward_utils import (
     MIN_WORDS,
     MULTILINGUAL,
@@ -35,7 +37,6 @@ from fgrlhf.reward_utils import (
 from fgrlhf.words import count_words
 from reward_modeling.segment_files import (
     IGNORE,
-    LabelledSpan,
     TaggedWords,
     segment_file,
     segment_tags,
@@ -87,14 +88,14 @@ def factuality_tags(row: FeedbackRow, segmenter: Segmenter) -> list[str]:
     return segment_tags(segments, _counted_spans(row), FACTUALITY_TAGS)
 
 
-def _counted_spans(row: FeedbackRow) -> Iterator[LabelledSpan]:
+def _counted_spans(row: FeedbackRow) -> Iterator[Judgement]:
     """The error spans of prediction 1. Non-factual spans count from `MIN_SPAN_WORDS` words."""
     text = row.predictions[0]
     for error in row.errors:
-        if error.type in FACTUAL_ERRORS:
-            yield error.start, error.end, FACTUAL
+        if error.label in FACTUAL_ERRORS:
+            yield replace(error, label=FACTUAL)
         elif count_words(text[error.start : error.end]) >= MIN_SPAN_WORDS:
-            yield error.start, error.end, NON_FACTUAL
+            yield replace(error, label=NON_FACTUAL)
 
 
 def relevance_example(row: FeedbackRow, segmenter: Segmenter) -> TaggedWords | None:

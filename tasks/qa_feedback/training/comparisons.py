@@ -23,7 +23,7 @@ from tasks.qa_feedback.feedback import FeedbackRow, annotated_rows, compared_row
 
 def corrected_comparison(prompt: Prompt, row: FeedbackRow) -> Comparison | None:
     """The corrected answer over prediction 1; None if nothing was corrected."""
-    wrong = [(error.start, error.end) for error in row.errors]
+    wrong = [error.place for error in row.errors]
     return correction(prompt, row.predictions[0], row.corrected, wrong)
 
 

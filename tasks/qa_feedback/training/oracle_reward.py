@@ -9,10 +9,10 @@ from pydantic import Field
 
 from fgrlhf.rewards.kind import RuleReward, Value
 from fgrlhf.text_types import Prompt, SegmentScore
-from tasks.qa_feedback.data.oracle import Judgement, judge
+from tasks.qa_feedback.data.oracle import Truth, judge
 
 
-def gold_by_segment(truth: Judgement, scale: float = 1.0) -> list[SegmentScore]:
+def gold_by_segment(truth: Truth, scale: float = 1.0) -> list[SegmentScore]:
     """The increase of the gold score with each sub-sentence, times `scale`.
 
     With c right sub-sentences among n, and N needed facts, precision is c / n, recall is c / N,

@@ -212,8 +212,8 @@ def test_files(world):
     for row in STEPS.read(world / "steps_dev.jsonl"):
         problem = read_problem(row.prompt.text)
         assert problem is not None
-        lines = [step.text for step in row.steps]
-        assert [step.score for step in row.steps] == true_scores(problem, lines)
+        lines = [row.marked(step) for step in row.spans]
+        assert [step.score for step in row.spans] == true_scores(problem, lines)
 
 
 def test_the_same_seed_writes_the_same_files(world, tmp_path):
@@ -230,13 +230,13 @@ def test_judgements_are_reread_unchanged_from_other_formats(world):
         again = STEPS.parse(Row(json.loads(json.dumps(trl_row(feedback))), {}), 0)
         assert again == feedback
         again = STEPS.parse(Row(prm800k_row(feedback), columns), 0)
-        assert [step.text for step in again.steps] == [step.text for step in feedback.steps]
-        assert [step.score == 1 for step in again.steps] == [s.score == 1 for s in feedback.steps]
+        assert again.response == feedback.response
+        assert [step.score == 1 for step in again.spans] == [s.score == 1 for s in feedback.spans]
         again = STEPS.parse(Row(math_shepherd_row(feedback), {}), 0)
         assert again.prompt.text == feedback.prompt.text
-        assert [step.score for step in again.steps] == [step.score for step in feedback.steps]
-        texts = [step.text.split(": ", 1)[1] for step in again.steps]  # `Step 1: ...`
-        assert texts == [step.text for step in feedback.steps]
+        assert [step.score for step in again.spans] == [step.score for step in feedback.spans]
+        texts = [again.marked(step).split(": ", 1)[1] for step in again.spans]  # `Step 1: ...`
+        assert texts == [feedback.marked(step) for step in feedback.spans]
 
 
 # ---- GSM8K ---------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_blank_lines_of_a_solution_are_no_steps():
     judged = gsm8k.judged_solutions(
         random.Random(0), [{"question": "q", "answer": answer}] * 9, "x"
     )
-    assert [len(STEPS.parse(Row(row, {}), 0).steps) for row in judged] == [3] * 9
+    assert [len(STEPS.parse(Row(row, {}), 0).spans) for row in judged] == [3] * 9
 
 
 def test_prepare(tmp_path, capsys):
@@ -303,10 +303,10 @@ def test_prepare(tmp_path, capsys):
     assert len(read_json(out / "sft.json")) == len(train)
     judged = STEPS.read(out / "steps_train.jsonl")
     assert {row.prompt.text for row in judged} == {prompt.text for prompt in train}
-    bad = [row for row in judged if row.steps[-1].score == 0]
+    bad = [row for row in judged if row.spans[-1].score == 0]
     assert 0.4 < len(bad) / len(judged) < 0.8
     for row in judged:
-        scores = [step.score for step in row.steps]
+        scores = [step.score for step in row.spans]
         assert scores == sorted(scores, reverse=True)  # right ones, then those from the error on
         assert len(scores) == 3
 

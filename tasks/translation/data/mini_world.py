@@ -24,7 +24,7 @@ from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import Count, FilePath, Seed, StrictModel
-from fgrlhf.data.formats import LabelledSpan
+from fgrlhf.data.judgements import Judgement
 from fgrlhf.text_types import Prompt
 from tasks.translation.data.language import (
     ADJECTIVE,
@@ -41,7 +41,7 @@ from tasks.translation.data.language import (
     stems_of,
 )
 from tasks.translation.data.oracle import judge
-from tasks.translation.mqm import MINOR, Judgement, judgement_row, worst_marks
+from tasks.translation.mqm import MINOR, RatedTranslation, error, row_of, worst_marks
 
 RATES = (0.4, 1.0, 2.0)  # of the errors of a translator whose translations are demonstrations
 JUDGED_RATES = (0.5, 1.5, 3.0)  # of those whose translations are judged
@@ -131,16 +131,16 @@ def _with_verb_in_the_middle(words: list[tuple[str, Slot]]) -> list[tuple[str, S
 # ---- judgements ----------------------------------------------------------------------------------
 
 
-def true_judgement(number: str, sentence: Sentence, translation: str) -> Judgement:
+def true_judgement(number: str, sentence: Sentence, translation: str) -> RatedTranslation:
     """All errors, without a limit."""
     marks = judge(sentence.text, translation)
     assert marks is not None, "sentences are of the mini world"
     errors, omissions = marks
     prompt = Prompt(number, sentence.text)
-    return Judgement(prompt, translation, tuple(errors), tuple(omissions), complete=True)
+    return RatedTranslation.of(prompt, translation, [*errors, *omissions], complete=True)
 
 
-def rated(rng: random.Random, truth: Judgement) -> Judgement:
+def rated(rng: random.Random, truth: RatedTranslation) -> RatedTranslation:
     """What a rater marks: the five worst of the errors, with the rater's own mistakes."""
     true_marks = {mark.start: mark for mark in truth.errors}
     errors = []
@@ -154,11 +154,12 @@ def rated(rng: random.Random, truth: Judgement) -> Judgement:
             errors.append(mark)
         start += len(word)
     omissions = [mark for mark in truth.omissions if rng.random() >= NOISE]
-    return Judgement(truth.prompt, truth.response, *worst_marks(errors, omissions))
+    marks = worst_marks([*errors, *omissions])
+    return RatedTranslation.of(truth.prompt, truth.response, marks)
 
 
-def _false_mark(start: int, word: str) -> LabelledSpan:
-    return LabelledSpan(start, start + len(word), "awkward", MINOR)
+def _false_mark(start: int, word: str) -> Judgement:
+    return error(start, start + len(word), "awkward", MINOR)
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def judged_rows(rng: random.Random, split: str, size: int) -> list[dict[str, Any
             judgement = true_judgement(f"{split}-{number}{version}", sentence, translation)
             if split == "train":
                 judgement = rated(rng, judgement)
-            rows.append(judgement_row(judgement))
+            rows.append(row_of(judgement))
     return rows
 
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fgrlhf.data.formats import LabelledSpan
+from fgrlhf.data.judgements import Judgement
 from fgrlhf.text_types import MetricFunction, Prompt
 from tasks.translation.data.language import (
     ADJECTIVE,
@@ -30,11 +30,11 @@ from tasks.translation.data.language import (
     read_sentence,
     slots_of,
 )
-from tasks.translation.mqm import MAJOR, MINOR, OMISSION, PUNCTUATION, WEIGHTS, mqm_score
+from tasks.translation.mqm import MAJOR, MINOR, PUNCTUATION, WEIGHTS, error, mqm_score, omission
 
 NEVER = 1e9
 
-Marks = tuple[list[LabelledSpan], list[LabelledSpan]]  # in the translation, in the source
+Marks = tuple[list[Judgement], list[Judgement]]  # in the translation, in the source
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,12 @@ def _judge_order(
 
     spans = []
     for place in sorted(errors):
-        spans.append(LabelledSpan(words[place].start, words[place].end, *errors[place]))
+        spans.append(error(words[place].start, words[place].end, *errors[place]))
     omissions = []
     for i in sorted(missing, key=lambda i: slots[i].source):
         severity = PUNCTUATION if slots[i].kind == MARK else MAJOR
         start, end = source_words[slots[i].source]
-        omissions.append(LabelledSpan(start, end, OMISSION, severity))
+        omissions.append(omission(start, end, severity))
     return spans, omissions
 
 

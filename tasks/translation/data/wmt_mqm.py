@@ -32,19 +32,18 @@ from fgrlhf.base.files import read_text, write_json, write_jsonl
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import Count, FilePath, StrictModel
-from fgrlhf.data.formats import LabelledSpan
 from fgrlhf.data.split import hash_share
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.text_types import Prompt
 from tasks.translation.mqm import (
     MAJOR,
     MINOR,
-    OMISSION,
     PUNCTUATION,
-    Judgement,
-    by_place,
+    RatedTranslation,
+    error,
     is_non_translation,
-    judgement_row,
+    omission,
+    row_of,
 )
 
 COLUMNS = (
@@ -164,14 +163,13 @@ def severity_of(row: Mapping[str, str]) -> str | None:
     return severity
 
 
-def judgement_of(rows: Sequence[Mapping[str, str]]) -> Judgement:
-    """The judgement of a segment: all rows of one rater, system and source.
+def rated_segment(rows: Sequence[Mapping[str, str]]) -> RatedTranslation:
+    """A segment with the marks of one rater: all rows of one rater, system and source.
 
     Raises:
       RowError: a row cannot be read, or the rows do not fit together.
     """
-    errors = []
-    omissions = []
+    marks = []
     texts = set()
     clean = 0
     for row in rows:
@@ -187,26 +185,21 @@ def judgement_of(rows: Sequence[Mapping[str, str]]) -> Judgement:
         if (in_source is None) == (in_target is None):
             raise RowError("an error is marked in both texts or in none")
         if in_target is not None:
-            errors.append(LabelledSpan(*in_target, row["category"].strip() or "Other", severity))
+            marks.append(error(*in_target, row["category"].strip() or "Other", severity))
         elif in_source is not None:
-            omissions.append(LabelledSpan(*in_source, OMISSION, severity))
+            marks.append(omission(*in_source, severity))
     if len(texts) > 1:
         raise RowError("its rows have different texts")
-    if clean and (errors or omissions):
+    if clean and marks:
         raise RowError("it has errors and a row without an error")
     ((source, target),) = texts
     if not source.strip() or not target.strip():
         raise RowError("its source or its translation is blank")
     place = {key: rows[0][key] for key in ("doc", "seg_id", "system", "rater")}
-    return Judgement(
-        Prompt(".".join(place.values()), source, (), place),
-        target,
-        by_place(errors),
-        by_place(omissions),
-    )
+    return RatedTranslation.of(Prompt(".".join(place.values()), source, (), place), target, marks)
 
 
-def read_mqm(path: Path) -> tuple[list[Judgement], Losses]:
+def read_mqm(path: Path) -> tuple[list[RatedTranslation], Losses]:
     """The judgements of a file, in the order of their first rows, and what was left out."""
     segments: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in read_rows(path):
@@ -216,7 +209,7 @@ def read_mqm(path: Path) -> tuple[list[Judgement], Losses]:
     losses: Counter[str] = Counter()
     for rows in segments.values():
         try:
-            judgements.append(judgement_of(rows))
+            judgements.append(rated_segment(rows))
         except RowError as error:
             losses[str(error)] += 1
     return judgements, Losses(losses)
@@ -231,7 +224,7 @@ def part_of(document: str) -> str:
     return next(part for part, limit in PARTS.items() if share <= limit)
 
 
-def references_of(judgements: Sequence[Judgement]) -> dict[str, str]:
+def references_of(judgements: Sequence[RatedTranslation]) -> dict[str, str]:
     """Source -> its human translation, for sources that have one."""
     references: dict[str, str] = {}
     for judgement in judgements:
@@ -241,7 +234,7 @@ def references_of(judgements: Sequence[Judgement]) -> dict[str, str]:
 
 
 def prompt_rows(
-    judgements: Sequence[Judgement], references: Mapping[str, str], before: str = ""
+    judgements: Sequence[RatedTranslation], references: Mapping[str, str], before: str = ""
 ) -> list[dict[str, Any]]:
     """The different sources, with their references.
 
@@ -289,10 +282,10 @@ def prepare(settings: Settings) -> None:
         if settings.subset_size is not None:
             chosen.sort(key=lambda judgement: hash_share(judgement.prompt.id))
             chosen = chosen[: settings.subset_size]
-        write_jsonl(folder / f"judged_{part}.jsonl", [judgement_row(x) for x in chosen])
+        write_jsonl(folder / f"judged_{part}.jsonl", [row_of(x) for x in chosen])
         prompts = prompt_rows(chosen, references, settings.before_source)
         write_json(folder / f"{part}.json", prompts)
-        marks = sum(len(x.errors) + len(x.omissions) for x in chosen)
+        marks = sum(len(x.spans) for x in chosen)
         capped = sum(x.is_capped for x in chosen)
         documents = len({x.prompt.meta["doc"] for x in chosen})
         print(

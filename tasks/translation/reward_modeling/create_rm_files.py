@@ -14,6 +14,7 @@ Words that the rater did not judge get the tag `Ignore`, and the loss leaves the
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from fgrlhf.base.files import write_json, write_jsonl, write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.data.formats import LabelledSpan
+from fgrlhf.data.judgements import Judgement
 from fgrlhf.reward_utils import load_segmenter
 from reward_modeling.segment_files import (
     IGNORE,
@@ -35,7 +36,7 @@ from reward_modeling.segment_files import (
     segment_tags,
     tagged_words,
 )
-from tasks.translation.mqm import WEIGHTS, Judgement, read_judgements
+from tasks.translation.mqm import WEIGHTS, RatedTranslation, read_rated
 from tasks.translation.source import source_words
 
 LEVEL = "word"  # of the spans
@@ -49,21 +50,21 @@ class Settings(StrictModel):
     data_dir: FilePath = Field(description="folder of judged_train.jsonl and judged_dev.jsonl")
 
 
-def severity_tags(text: str, marks: Sequence[LabelledSpan], is_capped: bool) -> list[str]:
+def severity_tags(text: str, marks: Sequence[Judgement], is_capped: bool) -> list[str]:
     """The tag of every word of a text: the worst severity of the marks on it, or O.
 
     Args:
       is_capped: the rater has used all marks, so words without a mark are not judged.
     """
     words = load_segmenter().segments(text, LEVEL)
-    spans = [(mark.start, mark.end, str(mark.severity)) for mark in marks]
+    spans = [replace(mark, label=mark.severity) for mark in marks]
     tags = segment_tags(words, spans, {severity: severity for severity in WEIGHTS})
     if is_capped:
         return [tag if tag in WEIGHTS else IGNORE for tag in tags]
     return tags
 
 
-def tagged_translation(judgement: Judgement) -> TaggedWords | None:
+def tagged_translation(judgement: RatedTranslation) -> TaggedWords | None:
     """A line of the file of the spans."""
     text = judgement.response
     tags = severity_tags(text, judgement.errors, judgement.is_capped)
@@ -73,7 +74,7 @@ def tagged_translation(judgement: Judgement) -> TaggedWords | None:
     return tagged_words(prefix, text, segments, tags, cluster=document)
 
 
-def tagged_whole(judgement: Judgement) -> TaggedWords | None:
+def tagged_whole(judgement: RatedTranslation) -> TaggedWords | None:
     """A line of the file of the omissions: a tag for the whole translation."""
     text = judgement.response
     tag = IGNORE
@@ -85,12 +86,12 @@ def tagged_whole(judgement: Judgement) -> TaggedWords | None:
     return tagged_words(prefix, text, segments, [tag], cluster=document)
 
 
-def comparison_rows(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
+def comparison_rows(judgements: Sequence[RatedTranslation]) -> list[dict[str, Any]]:
     """For every source, its translations and the pairs of them with different scores.
 
     Sources without such a pair are left out.
     """
-    by_source: dict[str, list[Judgement]] = {}
+    by_source: dict[str, list[RatedTranslation]] = {}
     for judgement in judgements:
         by_source.setdefault(judgement.prompt.text, []).append(judgement)
     rows = []
@@ -115,7 +116,7 @@ def write_files(settings: Settings) -> None:
     """
     folder = Path(settings.data_dir)
     for split, name in FILES.items():
-        judgements = read_judgements(folder / name)
+        judgements = read_rated(folder / name)
         for part, tag in ((SPANS, tagged_translation), (OMISSIONS, tagged_whole)):
             text, summary = segment_file(tag(judgement) for judgement in judgements)
             write_text(folder / part / f"{split}.json", text)

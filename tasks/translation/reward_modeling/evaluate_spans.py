@@ -24,14 +24,13 @@ from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.data.judgements import SPAN_ASPECT
-from fgrlhf.data.judgements import Judgement as Mark
+from fgrlhf.data.judgements import SPAN_ASPECT, Judgement
 from fgrlhf.data.span_matching import any_type, mpp_credits, same_type
 from fgrlhf.reward_models.loading import load_segment_classifier
 from fgrlhf.reward_models.scoring import SegmentScorer
 from fgrlhf.reward_utils import load_segmenter
 from reward_modeling.segment_files import IGNORE, OK
-from tasks.translation.mqm import MAJOR, Judgement, read_judgements
+from tasks.translation.mqm import MAJOR, RatedTranslation, read_rated
 from tasks.translation.reward_modeling.create_rm_files import LEVEL, severity_tags
 from tasks.translation.source import source_words
 
@@ -138,11 +137,11 @@ def mpp_results(
     return results
 
 
-def _marks(tags: Sequence[str], words: Sequence[tuple[int, int]]) -> list[Mark]:
+def _marks(tags: Sequence[str], words: Sequence[tuple[int, int]]) -> list[Judgement]:
     """The runs as spans of characters, whose label is the severity."""
     marks = []
     for start, end, tag in sorted(runs(tags)):
-        marks.append(Mark(SPAN_ASPECT, tag, words[start][0], words[end - 1][1]))
+        marks.append(Judgement(SPAN_ASPECT, tag, words[start][0], words[end - 1][1]))
     return marks
 
 
@@ -156,11 +155,13 @@ def _places(spans: set[Run]) -> set[tuple[int, int]]:
     return {(start, end) for start, end, _ in spans}
 
 
-def actual_tags(judgement: Judgement) -> list[str]:
+def actual_tags(judgement: RatedTranslation) -> list[str]:
     return severity_tags(judgement.response, judgement.errors, judgement.is_capped)
 
 
-def predicted_tags(scorer: SegmentScorer, judgements: Sequence[Judgement]) -> list[list[str]]:
+def predicted_tags(
+    scorer: SegmentScorer, judgements: Sequence[RatedTranslation]
+) -> list[list[str]]:
     """The most probable tag of every word; a word that the model could not read has no error."""
     prompts = [judgement.prompt for judgement in judgements]
     texts = [judgement.response for judgement in judgements]
@@ -183,7 +184,7 @@ def evaluate(settings: Settings) -> dict[str, dict[str, float]]:
             f"{settings.ckpt} judges each {scorer.spec.level}, but spans are made of words: give a"
             f" reward model of the level {LEVEL}"
         )
-    judgements = read_judgements(settings.source)
+    judgements = read_rated(settings.source)
     actual = [actual_tags(judgement) for judgement in judgements]
     segmenter = load_segmenter()
     places = [segmenter.segments(judgement.response, LEVEL) for judgement in judgements]

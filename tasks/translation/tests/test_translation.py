@@ -12,7 +12,7 @@ import torch
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_jsonl
 from fgrlhf.configs.strict import load_config
-from fgrlhf.data.formats import COMPARISONS, LabelledSpan
+from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.reward import AtEnd, SegmentClassifierReward
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_models.scoring import SegmentLabels
@@ -40,10 +40,12 @@ from tasks.translation.mqm import (
     MOST_MARKS,
     PUNCTUATION,
     WEIGHTS,
-    Judgement,
-    judgement_row,
+    RatedTranslation,
+    error,
     mqm_score,
-    read_judgements,
+    omission,
+    read_rated,
+    row_of,
     worst_marks,
 )
 from tasks.translation.reward_modeling import create_rm_files, evaluate_spans
@@ -207,7 +209,7 @@ def test_the_score_is_the_sum_of_the_weights():
     quality = true_quality(Prompt("0", SOURCE), "dane miron vekon silva ve navo pelo rame .")
     assert quality["oracle/mqm"] == pytest.approx(-(5 + 1 + 0.1))
     assert true_quality(Prompt("0", SOURCE), RIGHT)["oracle/mqm"] == 0.0
-    assert mqm_score([LabelledSpan(0, 1, "x", MAJOR)] * 6) == -25.0
+    assert mqm_score([error(0, 1, "x", MAJOR)] * 6) == -25.0
 
 
 # ---- imperfect translations and raters -----------------------------------------------------------
@@ -246,41 +248,41 @@ def test_a_rater_makes_at_most_five_marks_and_errs():
 
 
 def test_the_worst_errors_are_marked():
-    errors = [LabelledSpan(n, n + 1, "x", MINOR) for n in range(4)]
-    omissions = [LabelledSpan(n, n + 1, "omission", MAJOR) for n in range(3)]
-    assert worst_marks(errors, omissions) == (tuple(errors[:2]), tuple(omissions))
+    errors = [error(n, n + 1, "x", MINOR) for n in range(4)]
+    omissions = [omission(n, n + 1, MAJOR) for n in range(3)]
+    assert worst_marks([*errors, *omissions]) == [*omissions, *errors[:2]]
     minor = [replace(mark, severity=MINOR) for mark in omissions]
-    assert worst_marks(errors, minor) == (tuple(errors), tuple(minor[:1]))
-    dot = LabelledSpan(0, 1, "punctuation", PUNCTUATION)
-    assert worst_marks([dot, *errors], minor[:1]) == (tuple(errors), tuple(minor[:1]))
-    assert worst_marks([dot], minor[:1]) == ((dot,), tuple(minor[:1]))
+    assert worst_marks([*minor, *errors]) == [*errors, minor[0]]
+    dot = error(0, 1, "punctuation", PUNCTUATION)
+    assert worst_marks([dot, *errors, minor[0]]) == [*errors, minor[0]]
+    assert worst_marks([dot, minor[0]]) == [minor[0], dot]
 
 
 def test_marks_of_the_source_are_omissions(tmp_path):
     span = {"start": 0, "end": 5, "label": MAJOR, "side": "source"}
     row = {"prompt": "die alte Katze", "response": "the", "spans": [span]}
     write_jsonl(tmp_path / "a.jsonl", [row])
-    (judged,) = read_judgements(tmp_path / "a.jsonl")
+    (judged,) = read_rated(tmp_path / "a.jsonl")
     assert judged.errors == () and judged.score == -5.0
-    assert judged.omissions == (LabelledSpan(0, 5, "omission", MAJOR),)
+    assert judged.omissions == (omission(0, 5, MAJOR),)
     write_jsonl(tmp_path / "a.jsonl", [row | {"source": "die Katze"}])
     with pytest.raises(UserError, match="need the prompt as the source"):
-        read_judgements(tmp_path / "a.jsonl")
+        read_rated(tmp_path / "a.jsonl")
 
 
 # ---- reward-model files --------------------------------------------------------------------------
 
 
-def judgement(errors, omissions=(), source=SOURCE, response=RIGHT) -> Judgement:
+def judgement(errors, omissions=(), source=SOURCE, response=RIGHT) -> RatedTranslation:
     """Marks as (word, severity); each word is the first one of its text."""
-    errors = [mark_on(response, *mark, "x") for mark in errors]
-    omissions = [mark_on(source, *mark, "omission") for mark in omissions]
-    return Judgement(Prompt("7", source), response, tuple(errors), tuple(omissions))
+    marks = [error(*place(response, word), "x", severity) for word, severity in errors]
+    marks += [omission(*place(source, word), severity) for word, severity in omissions]
+    return RatedTranslation.of(Prompt("7", source), response, marks)
 
 
-def mark_on(text: str, word: str, severity: str, label: str) -> LabelledSpan:
+def place(text: str, word: str) -> tuple[int, int]:
     start = text.index(word)
-    return LabelledSpan(start, start + len(word), label, severity)
+    return start, start + len(word)
 
 
 def tags_after_marks(example) -> list[str]:
@@ -289,9 +291,9 @@ def tags_after_marks(example) -> list[str]:
 
 def test_words_get_the_worst_severity_of_their_marks():
     marks = [
-        LabelledSpan(0, 4, "x", MINOR),
-        LabelledSpan(2, 9, "y", MAJOR),
-        LabelledSpan(13, 14, "z", PUNCTUATION),
+        error(0, 4, "x", MINOR),
+        error(2, 9, "y", MAJOR),
+        error(13, 14, "z", PUNCTUATION),
     ]
     assert severity_tags("aaaa bbbb cc d.", marks, False) == [MAJOR, MAJOR, "O", PUNCTUATION]
 
@@ -371,7 +373,7 @@ def test_files(world):
     (oracle,) = TASK.metrics(splits["dev"])
     for prompt in splits["dev"]:
         assert oracle(prompt, prompt.references[0])["oracle/perfect"] == 1.0
-    for judged in read_judgements(world / "judged_dev.jsonl"):
+    for judged in read_rated(world / "judged_dev.jsonl"):
         truth = judge(judged.prompt.text, judged.response)
         assert truth == (list(judged.errors), list(judged.omissions))
     for part, level in (("span", "word"), ("omission", "whole")):
@@ -392,14 +394,14 @@ def test_the_same_seed_writes_the_same_files(world, tmp_path):
 
 def test_a_row_is_read_as_it_was_written(tmp_path):
     first = judgement([("vekon", MINOR)], [("foxes", MAJOR)])
-    write_jsonl(tmp_path / "rows.jsonl", [judgement_row(first)])
-    assert read_judgements(tmp_path / "rows.jsonl") == [first]
+    write_jsonl(tmp_path / "rows.jsonl", [row_of(first)])
+    assert read_rated(tmp_path / "rows.jsonl") == [first]
 
 
 def test_rows_of_the_feedback_pages_have_the_severity_as_label(tmp_path):
     row = {"prompt": "a", "response": "b c", "spans": [{"start": 0, "end": 1, "label": "minor"}]}
     write_jsonl(tmp_path / "rows.jsonl", [row])
-    (read,) = read_judgements(tmp_path / "rows.jsonl")
+    (read,) = read_rated(tmp_path / "rows.jsonl")
     assert [mark.severity for mark in read.errors] == [MINOR] and read.score == -1.0
 
 
@@ -410,7 +412,7 @@ def test_omissions_of_the_feedback_pages_are_missing_information(tmp_path):
     ]
     row = {"prompt": "the small fox", "response": "b", "spans": marks}
     write_jsonl(tmp_path / "rows.jsonl", [row])
-    (read,) = read_judgements(tmp_path / "rows.jsonl")
+    (read,) = read_rated(tmp_path / "rows.jsonl")
     assert [(mark.start, mark.end, mark.severity) for mark in read.omissions] == [
         (0, 3, MAJOR),
         (4, 9, MINOR),
@@ -427,19 +429,12 @@ def test_omissions_of_the_feedback_pages_are_missing_information(tmp_path):
             "row 7, `spans`: the severity 'grave' is not known; severities are major, minor",
         ),
         ({"complete": "yes"}, "row 7, `complete`: must be true or false, it is 'yes'"),
-        ({"omissions": {}}, "row 7, `omissions`: must be a list"),
-        ({"omissions": [{"start": 0, "end": 1}]}, "object with start, end and severity"),
-        (
-            {"omissions": [{"start": 3, "end": 99, "severity": "major"}]},
-            "3 to 99 is not a range of the source, which has 61 characters",
-        ),
-        ({"omissions": [{"start": 0, "end": True, "severity": "major"}]}, "0 to True is not"),
     ],
 )
 def test_malformed_rows_are_named(changes, message, tmp_path):
-    write_jsonl(tmp_path / "rows.jsonl", [judgement_row(judgement([])) | changes])
+    write_jsonl(tmp_path / "rows.jsonl", [row_of(judgement([])) | changes])
     with pytest.raises(UserError, match=message):
-        read_judgements(tmp_path / "rows.jsonl")
+        read_rated(tmp_path / "rows.jsonl")
 
 
 # ---- the rewards ---------------------------------------------------------------------------------
@@ -524,7 +519,7 @@ def test_evaluation_of_a_file(tmp_path, monkeypatch):
     scorer = FakeScorer()
     scorer.spec = SimpleNamespace(level="word")
     monkeypatch.setattr(evaluate_spans, "load_segment_classifier", lambda *_: scorer)
-    row = judgement_row(judgement([("vekon", MAJOR)], response="lito vekon ramen"))
+    row = row_of(judgement([("vekon", MAJOR)], response="lito vekon ramen"))
     write_jsonl(tmp_path / "judged.jsonl", [row])
     results = evaluate_spans.evaluate(
         evaluate_spans.Settings(
@@ -579,6 +574,6 @@ def test_sft_configs(scale, monkeypatch):
 
 def test_rows_of_the_world_are_rows_of_the_format(world):
     for row in read_jsonl(world / "judged_train.jsonl"):
-        assert set(row) == {"id", "prompt", "response", "spans", "omissions"}
+        assert set(row) == {"id", "prompt", "response", "spans"}
     for row in read_jsonl(world / "judged_dev.jsonl"):
         assert row["complete"] is True

@@ -8,7 +8,7 @@ import pytest
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_jsonl, write_text
 from tasks.translation.data.wmt_mqm import COLUMNS, Settings, part_of, prepare, read_mqm
-from tasks.translation.mqm import MAJOR, MINOR, PUNCTUATION, judgement_row, read_judgements
+from tasks.translation.mqm import MAJOR, MINOR, PUNCTUATION, read_rated, row_of
 from tasks.translation.reward_modeling.create_rm_files import severity_tags
 
 
@@ -51,8 +51,8 @@ def test_a_non_translation_has_the_greatest_weight(category, severity, tmp_path)
     path = write(tmp_path / "x.tsv", [row("a", "<v>b c</v>", category, severity)])
     ((judgement,), _) = read_mqm(path)
     assert judgement.score == -25.0
-    write_jsonl(tmp_path / "x.jsonl", [judgement_row(judgement)])
-    (read,) = read_judgements(tmp_path / "x.jsonl")
+    write_jsonl(tmp_path / "x.jsonl", [row_of(judgement)])
+    (read,) = read_rated(tmp_path / "x.jsonl")
     assert read.score == -25.0
     assert severity_tags(read.response, read.errors, read.is_capped) == [MAJOR, MAJOR]
 
@@ -123,7 +123,7 @@ def test_documents_are_split(tmp_path):
     write(tmp_path / "x.tsv", rows)
     prepare(Settings(source=str(tmp_path), data_dir=str(tmp_path / "out"), before_source="<2de>"))
     for part in ("train", "dev", "test"):
-        judged = read_judgements(tmp_path / "out" / f"judged_{part}.jsonl")
+        judged = read_rated(tmp_path / "out" / f"judged_{part}.jsonl")
         assert {judgement.prompt.meta["doc"] for judgement in judged} == set(documents(part, 2))
         prompts = read_json(tmp_path / "out" / f"{part}.json")
         assert [prompt["prompt"] for prompt in prompts] == [
@@ -144,7 +144,7 @@ def test_a_subset_is_a_fixed_sample(tmp_path):
         write(tmp_path / "x.tsv", order)
         settings = {"source": str(tmp_path), "data_dir": str(tmp_path / name)}
         prepare(Settings(**settings, subset_size=5))
-        chosen.append(read_judgements(tmp_path / name / "judged_train.jsonl"))
+        chosen.append(read_rated(tmp_path / name / "judged_train.jsonl"))
     assert chosen[0] == chosen[1] and len(chosen[0]) == 5
     responses = [judgement.response for judgement in chosen[0]]
     assert responses != [f"b {n}" for n in range(5)]
